@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nkiconv import ConvProblem
-from nkiconv.api.conv import FILTER_LAYOUTS
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
+from nkiconv.planner.request import FILTER_LAYOUTS
 from nkiconv.tools.verify import conv2d
 from nkiconv.tools.verify import depthwise_conv1d as verify
 

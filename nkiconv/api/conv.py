@@ -15,7 +15,14 @@ from ..errors import GeometryError, LayoutError, NkiconvError, UnsupportedError,
 from ..planner.conv import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import CONV2D_DTYPES, Config, Request
+from ..planner.request import (
+    CONV2D_DTYPES,
+    FILTER_LAYOUTS,
+    FILTER_PERMS,
+    VOLUME_FILTER_LAYOUTS,
+    Config,
+    Request,
+)
 from ..problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import (
@@ -38,11 +45,6 @@ from .calls import (
 )
 from .epilogue import Epilogue
 
-#: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S], or [K,
-#: C / groups, T, R, S].
-FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
-VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KTRSC": (0, 4, 1, 2, 3)}
-_FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
 _PADDING_NAMES = ("same", "valid")
 #: The letters of y's axes for those of x.
 _OF_Y = str.maketrans("CDHW", "KZPQ")
@@ -294,7 +296,7 @@ def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: s
     if _is_packed(kind, w):
         raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
     N, C, *extents = (x.shape[axis] for axis in X_PERMS[layout])
-    K, inputs = (w.shape[axis] for axis in _FILTER_PERMS[filter_layout][:2])
+    K, inputs = (w.shape[axis] for axis in FILTER_PERMS[filter_layout][:2])
     if N % count or K % count:
         raise GeometryError(f"batch_group_count={count}: must divide N={N} of x and K={K} of w; pass a common divisor")
     if inputs != C:
@@ -316,7 +318,7 @@ def _with_data(
             epilogue = dataclasses.replace(epilogue, residual=one_image("residual", epilogue.residual))
     if bare:
         extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
-        w = with_extents(w, {_FILTER_PERMS[filter_layout][1]: 1})
+        w = with_extents(w, {FILTER_PERMS[filter_layout][1]: 1})
     return with_extents(x, extents) if extents else x, w, epilogue
 
 
@@ -326,7 +328,7 @@ def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any
         return False
     if not all(isinstance(array, np.ndarray) and array.ndim == kind.axes + 2 for array in (x, w)):
         return False
-    return bool(x.shape[X_PERMS[layout][1]] == w.shape[_FILTER_PERMS[filter_layout][1]] == 0)
+    return bool(x.shape[X_PERMS[layout][1]] == w.shape[FILTER_PERMS[filter_layout][1]] == 0)
 
 
 def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
@@ -365,7 +367,7 @@ def checked_conv(
         raise UnsupportedError(
             f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
         )
-    asked = epilogue.asked(_is_packed(kind, w))
+    asked = epilogue.asked(_is_packed(kind, w), _other_layout(kind, filter_layout))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     return problem
 
@@ -389,11 +391,11 @@ def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
     if filter_layout is None:
         kind = VOLUMES if len(getattr(w, "shape", ())) == 5 else IMAGES
         filter_layout = kind.filter_layouts[0]
-    if filter_layout not in tuple(_FILTER_PERMS):
-        accepted = ", ".join(_FILTER_PERMS)
+    if filter_layout not in tuple(FILTER_PERMS):
+        accepted = ", ".join(FILTER_PERMS)
         raise LayoutError(f"filter_layout={filter_layout!r}: accepted are {accepted}; transpose to one of these")
     raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout), CONV2D_DTYPES)))
-    canonical = w.transpose(_FILTER_PERMS[filter_layout])
+    canonical = w.transpose(FILTER_PERMS[filter_layout])
     K, C, *taps = canonical.shape
     kn = block_of(K, C, math.prod(taps), w.dtype.itemsize)
     if kn < min(K, LEAST_BLOCK):
@@ -429,7 +431,7 @@ def conv_problem(
         blocks, inputs, *taps, each = w.shape
         K = blocks * each
     else:
-        K, inputs, *taps = (w.shape[axis] for axis in _FILTER_PERMS[filter_layout])
+        K, inputs, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout])
     if inputs * groups != C:
         raise GeometryError(
             f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass "
@@ -470,14 +472,21 @@ def run_conv(
     filter_layout: None, "KCRS" or "KCTRS". epilogue, algorithm, config: checked, as `conv2d` does.
     """
     extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
-    request = Request(problem=problem, lnc=lnc, asked=extra.asked(_is_packed(kind, w)), operation=kind.name)
+    other = _other_layout(kind, filter_layout)
+    asked = extra.asked(_is_packed(kind, w), other)
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
     algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
-    if filter_layout not in (None, kind.filter_layouts[0]):
-        kwargs |= {"kern_perm": _FILTER_PERMS[str(filter_layout)]}
+    if other is not None:
+        kwargs |= {"kern_perm": FILTER_PERMS[other]}
     if problem.is_volume and _is_packed(kind, w):
         w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
     return launch(OPERATIONS[kind.name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
+
+
+def _other_layout(kind: Kind, filter_layout: str | None) -> str | None:
+    """A filter's layout, None where it is the first."""
+    return None if filter_layout == kind.filter_layouts[0] else filter_layout
 
 
 def _merged(w: Any) -> Any:

@@ -30,8 +30,8 @@ class Epilogue:
     return_final_state: bool = False
     strict_nonfinite: bool = False
 
-    def asked(self, packed: bool = False) -> Asked:
-        """The same as flags and names, for the planner; packed: whether the filter is."""
+    def asked(self, packed: bool = False, filter_layout: str | None = None) -> Asked:
+        """The same as flags and names, for the planner; packed: whether the filter is, filter_layout: of plain ones."""
         return Asked(
             bias=self.bias is not None,
             activation=self.activation,
@@ -44,6 +44,7 @@ class Epilogue:
             pool=pair_of(self.pool),
             precision=self.precision,
             packed=packed,
+            filter_layout=filter_layout,
         )
 
     def arguments(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from ..kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from ..kernels.conv.call import Extras
 from ..kernels.conv.dispatch import ALGORITHMS, plan_of
@@ -17,7 +17,7 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
-from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
+from .request import CONV2D_DTYPES, FILTER_PERMS, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
 X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 4, 1, 2, 3)}
@@ -77,6 +77,8 @@ class Conv(Operation):
             kwargs["precision"] = asked.precision
         if asked.packed and problem.is_volume:
             kwargs["packed"] = True
+        if asked.filter_layout is not None:
+            kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
         return (ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
@@ -152,7 +154,12 @@ def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
     """Shape of the filter as the kernel is given it."""
     if not asked.packed:
-        return problem.filter_shape
+        perm = FILTER_PERMS.get(asked.filter_layout or "")
+        return (
+            problem.filter_shape
+            if perm is None
+            else tuple(problem.filter_shape[perm.index(i)] for i in range(len(perm)))
+        )
     K, C, *taps = problem.filter_shape
     kn = block_of(K, C, math.prod(taps), problem.itemsize)
     return (K // kn * C, *taps, kn) if problem.is_volume else (K // kn, C, *taps, kn)
@@ -166,7 +173,7 @@ def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
 def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     """The kernel's own description of a problem."""
     dtype = nl_name(problem.dtype)
-    perms = (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
+    perms = (X_PERMS[problem.layout], FILTER_PERMS.get(asked.filter_layout or ""), Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
     options = (problem.groups, 1), perms, asked.precision, asked.pool
@@ -216,5 +223,9 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         yield UnsupportedError(
             f"precision={asked.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
         )
+    layout = asked.filter_layout
+    if layout is not None and (asked.packed or len(layout) != 4 + problem.is_volume):
+        why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
+        yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")

@@ -284,13 +284,13 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     by_plane = (stored[2] * d_step,) if axes == 3 else ()
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
     y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
-    x_strides, y_strides, r_strides = by_channel(x_apart, 1), by_channel(y_apart, 1), by_channel(r_apart, 1)
+    x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
     if axes == 3 and N > 1:
         even = x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
         merged = even and sees_itself(planes)
-        x_strides = by_channel(x_apart, 1 if merged else planes.size)
-        y_strides = by_channel(y_apart, 1 if merged else planes.out)
-        r_strides = by_channel(r_apart, 1 if merged else planes.out)
+        x_strides = by_channel(x_apart, 0 if merged else planes.size)
+        y_strides = by_channel(y_apart, 0 if merged else planes.out)
+        r_strides = by_channel(r_apart, 0 if merged else planes.out)
         planes = images_axis(N * planes.out) if merged else repeated(planes, N)
     geometry = Geometry(
         C=C,
@@ -338,11 +338,11 @@ def check_groups(w_shape, w_in, C, K, groups):
 
 def by_channel(apart, planes):
     """Strides along channels, planes, rows and columns, of canonical ones; behind them those between volumes of so many
-    `planes`, if they are several."""
+    `planes`, if there are any."""
     if len(apart) == 4:
         return (apart[1], apart[0], apart[2], apart[3])
     found = (apart[1], apart[2], apart[3], apart[4])
-    return found if planes == 1 else found + (apart[0], planes)
+    return found if planes == 0 else found + (apart[0], planes)
 
 
 def tap_strides(apart, extents, axes):

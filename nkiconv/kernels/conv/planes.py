@@ -88,7 +88,7 @@ def with_channels(geometry):
 
 
 def taps_inside(depth, t, tn, z):
-    """(first, how many, the plane of x of the first) of planes of taps t .. t+tn-1 that see one from a plane of outputs,
+    """(first, how many, the plane of x of the first) of planes of taps t .. t+tn-1 that see one from plane z of y,
     counted from t."""
     out, size = depth.out // depth.images, depth.size // depth.images
     image = z // out

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..._nki import CHOICE
 from ...api.calls import KernelRun
-from ...api.conv import FILTER_LAYOUTS, run_conv
+from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
-from ...planner.request import Config, Request
+from ...planner.request import FILTER_LAYOUTS, Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from .choice import settings_of
