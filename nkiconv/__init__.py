@@ -26,9 +26,10 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._nki import simulate
-    from .api.conv import conv2d, conv3d, pack_filter
+    from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.depthwise_conv1d import depthwise_conv1d
+    from .api.pack_filter import pack_filter
     from .kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
@@ -82,7 +83,7 @@ _HOMES = {
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",
-    "pack_filter": "api.conv",
+    "pack_filter": "api.pack_filter",
     "plan": "planner.entry",
     "profile": "simulator.profiling",
     "simulate": "_nki",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,9 +149,10 @@ class ConvProblem:
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise dtype and refuse what cannot be."""
-        for name, value in _filled(self).items():
+        filled = _filled(self)
+        for name, value in filled.items():
             object.__setattr__(self, name, value)
-        raise_all("ConvProblem cannot be built", list(_violations(self)))
+        raise_all("ConvProblem cannot be built", list(_violations(self, filled)))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
     @property
@@ -280,13 +281,16 @@ def _filled(problem: ConvProblem) -> dict[str, Any]:
     return {name: value for name, value in values.items() if getattr(problem, name) is None}
 
 
-def _violations(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Yield an error for each violated rule; a rule over several fields is left out where one of them is malformed."""
+def _violations(problem: ConvProblem, filled: Iterable[str]) -> Iterator[NkiconvError]:
+    """Yield an error for each violated rule; a rule over several fields is left out where one of them is malformed.
+
+    filled: fields that nobody gave.
+    """
     malformed = set()
     if problem.T is not None and not problem.is_volume:
         yield GeometryError(f"T={problem.T!r}: filter planes need input planes; give D, or drop T")
     for name, check in _FIELD_CHECKS.items():
-        if name in ("D", "T") and not problem.is_volume:
+        if name in filled or (name in ("D", "T") and not problem.is_volume):
             continue
         rank = 3 if problem.is_volume else 2
         for error in check(name, getattr(problem, name), rank):

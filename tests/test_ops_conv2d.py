@@ -10,7 +10,8 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
-from nkiconv.api.conv import conv_problem, run_conv
+from nkiconv.api.conv import run_conv
+from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels.conv.implicit_gemm.config import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.planner.request import FILTER_LAYOUTS

@@ -10,7 +10,7 @@ from volumes import check_volume, volumes
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, conv3d
-from nkiconv.api.conv import conv_problem
+from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
 from nkiconv.planner.request import VOLUME_FILTER_LAYOUTS
 from nkiconv.problem import ConvProblem

@@ -3,78 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import simulator
-from ..errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..planner.conv import LEAST_BLOCK, X_PERMS, block_of, kernel_arguments
+from ..errors import GeometryError, UnsupportedError, raise_all
+from ..planner.conv import X_PERMS, kernel_arguments
 from ..planner.estimate import settled
-from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import (
-    CONV2D_DTYPES,
-    FILTER_LAYOUTS,
-    FILTER_PERMS,
-    VOLUME_FILTER_LAYOUTS,
-    Config,
-    Request,
-)
-from ..problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem, dtype_name
+from ..planner.operations import OPERATIONS
+from ..planner.request import FILTER_PERMS, Config, Request
+from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import (
     KernelRun,
     Pair,
     Places,
-    dtype_pair,
     has_no_images,
-    is_pair,
     launch,
-    lnc_violations,
     no_data,
-    one_array,
     one_image,
     pair_of,
-    per_axis,
-    places_violations,
-    same_padding,
     with_extents,
 )
+from .conv_problem import IMAGES, OF_Y, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
 from .epilogue import Epilogue
-
-_PADDING_NAMES = ("same", "valid")
-#: The letters of y's axes for those of x.
-_OF_Y = str.maketrans("CDHW", "KZPQ")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What differs between images and volumes."""
-
-    name: str
-    axes: int
-    layouts: tuple[str, ...]
-    filter_layouts: tuple[str, ...]
-    #: pairs of padding, in words
-    sides: str
-
-    @property
-    def cannot(self) -> str:
-        """How a refusal begins."""
-        return f"{self.name} cannot run this call"
-
-    def packed_axes(self) -> str:
-        """Axes of a packed filter."""
-        return ", ".join(("K / kn", *self.filter_layouts[0][1:], "kn"))
-
-
-IMAGES = Kind("conv2d", 2, LAYOUTS, tuple(FILTER_LAYOUTS), "((top, bottom), (left, right))")
-VOLUMES = Kind(
-    "conv3d", 3, VOLUME_LAYOUTS, tuple(VOLUME_FILTER_LAYOUTS), "((front, back), (top, bottom), (left, right))"
-)
 
 
 def conv2d(
@@ -286,14 +239,14 @@ def _convolved(
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
     """x [N, C, ...] as [N / count, count C, ...], of which a convolution in so many groups is the one asked for."""
-    raise_all(kind.cannot, list(_array_violations(kind, x, w, layout, filter_layout, 1)))
+    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, 1)))
     if type(count) is not int or count < 1:
         raise GeometryError(f"batch_group_count={count!r}: must be an int of at least 1; pass one")
     if groups != 1:
         raise UnsupportedError(
             f"batch_group_count={count}, groups={groups}: only one of them may be above 1, as in XLA; drop the other"
         )
-    if _is_packed(kind, w):
+    if is_packed(kind, w):
         raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
     N, C, *extents = (x.shape[axis] for axis in X_PERMS[layout])
     K, inputs = (w.shape[axis] for axis in FILTER_PERMS[filter_layout][:2])
@@ -334,125 +287,8 @@ def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any
 def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
     """Shape of y, in the problem's layout."""
     windows = dict(zip("PQ", pair_of(pool), strict=True))
-    letters = problem.layout.translate(_OF_Y)
+    letters = problem.layout.translate(OF_Y)
     return tuple(size // windows.get(letter, 1) for size, letter in zip(problem.output_shape, letters, strict=True))
-
-
-def checked_conv(
-    kind: Kind,
-    x: Any,
-    w: Any,
-    epilogue: Epilogue,
-    *,
-    layout: str,
-    filter_layout: str,
-    lnc: int = 2,
-    algorithm: str | None = None,
-    config: Config = None,
-    **geometry: Any,
-) -> ConvProblem:
-    """The problem of a call of which everything is checked; arguments and errors are its.
-
-    geometry: stride, padding, dilation, lhs_dilation and groups.
-    """
-    operation = OPERATIONS[kind.name]
-    arrays = list(_array_violations(kind, x, w, layout, filter_layout, lnc))
-    choice = choice_violations(operation, algorithm, config)
-    of_y = layout if layout in kind.layouts else kind.layouts[0]
-    axes = {"bias": "K", "residual": ", ".join(of_y.translate(_OF_Y))}
-    raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])
-    problem = conv_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
-    raise_all(kind.cannot, [*_epilogue_shape_violations(epilogue, problem), *problem.memory_violations()])
-    if epilogue.precision is not None and problem.dtype != "fp32":
-        raise UnsupportedError(
-            f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
-        )
-    asked = epilogue.asked(_is_packed(kind, w), _other_layout(kind, filter_layout))
-    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
-    return problem
-
-
-def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
-    """The filter in the kernel's own order, [K / kn, C, R, S, kn], for `conv2d(x, packed)`; of volumes with T before R,
-    for `conv3d`.
-
-    The kernel then loads it straight to its place, where a plain one passes the Tensor Engine first, at R S C K / 2^14
-    transposes of 56 ns (modelled) a call: worth it where a filter serves many calls. Convolutions with groups take
-    plain filters only; few channels, which are stacked where the filter is plain, are not where it is packed.
-
-    Args:
-        w: [K, C, R, S] or [K, C, T, R, S], or in the order of filter_layout; bf16, fp16, fp32 or fp8.
-        filter_layout: one that conv2d or conv3d take; None: "KCRS", or "KCTRS" where w has five axes.
-
-    Returns: a new array of w's dtype; kn divides K and is at most 128.
-
-    Raises: DtypeError, GeometryError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
-    """
-    if filter_layout is None:
-        kind = VOLUMES if len(getattr(w, "shape", ())) == 5 else IMAGES
-        filter_layout = kind.filter_layouts[0]
-    if filter_layout not in tuple(FILTER_PERMS):
-        accepted = ", ".join(FILTER_PERMS)
-        raise LayoutError(f"filter_layout={filter_layout!r}: accepted are {accepted}; transpose to one of these")
-    raise_all("pack_filter cannot pack this", list(one_array("w", w, _filter_axes(filter_layout), CONV2D_DTYPES)))
-    canonical = w.transpose(FILTER_PERMS[filter_layout])
-    K, C, *taps = canonical.shape
-    kn = block_of(K, C, math.prod(taps), w.dtype.itemsize)
-    if kn < min(K, LEAST_BLOCK):
-        raise UnsupportedError(
-            f"w.shape={w.shape}: the largest blocks that K={K} can be packed in have {kn} channels, at least "
-            f"{LEAST_BLOCK} are worth it; pass w as it is, or pad K"
-        )
-    blocks: AnyArray = np.moveaxis(canonical.reshape(K // kn, kn, C, *taps), 1, -1)
-    return np.ascontiguousarray(blocks)
-
-
-def conv_problem(
-    x: Any,
-    w: Any,
-    *,
-    stride: int | Places = 1,
-    padding: Any = 0,
-    dilation: int | Places = 1,
-    lhs_dilation: int | Places = 1,
-    groups: int = 1,
-    layout: str = "NCHW",
-    filter_layout: str = "KCRS",
-    lnc: int = 2,
-) -> ConvProblem:
-    """The checked ConvProblem of a call of `conv2d`, or `conv3d` if the layout is of volumes; arguments and errors are
-    its."""
-    kind = VOLUMES if layout in VOLUME_LAYOUTS else IMAGES
-    raise_all(kind.cannot, list(_array_violations(kind, x, w, layout, filter_layout, lnc)))
-    places = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all(kind.cannot, [*places_violations(places, kind.axes), *_group_violations(groups)])
-    N, C, *sizes = (x.shape[axis] for axis in X_PERMS[layout])
-    if _is_packed(kind, w):
-        blocks, inputs, *taps, each = w.shape
-        K = blocks * each
-    else:
-        K, inputs, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout])
-    if inputs * groups != C:
-        raise GeometryError(
-            f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass "
-            f"[{_filter_axes(kind.filter_layouts[0])}] in the order of filter_layout={filter_layout!r}, or other groups"
-        )
-    strides, dilations, spread = (per_axis(places[name], kind.axes) for name in places)
-    axes = tuple(zip(sizes, taps, strides, dilations, strict=True))
-    return ConvProblem(
-        N=N,
-        C=C,
-        K=K,
-        **dict(zip(kind.layouts[0][2:], sizes, strict=True)),
-        **dict(zip(kind.filter_layouts[0][2:], taps, strict=True)),
-        groups=groups,
-        stride=strides,
-        padding=_padding_pairs(kind, padding, axes, spread),
-        rhs_dilation=dilations,
-        lhs_dilation=spread,
-        dtype=dtype_name(x.dtype),
-        layout=layout,
-    )
 
 
 def run_conv(
@@ -472,93 +308,19 @@ def run_conv(
     filter_layout: None, "KCRS" or "KCTRS". epilogue, algorithm, config: checked, as `conv2d` does.
     """
     extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
-    other = _other_layout(kind, filter_layout)
-    asked = extra.asked(_is_packed(kind, w), other)
+    other = other_layout(kind, filter_layout)
+    asked = extra.asked(is_packed(kind, w), other)
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
     algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if other is not None:
         kwargs |= {"kern_perm": FILTER_PERMS[other]}
-    if problem.is_volume and _is_packed(kind, w):
+    if problem.is_volume and is_packed(kind, w):
         w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
     return launch(OPERATIONS[kind.name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
-
-
-def _other_layout(kind: Kind, filter_layout: str | None) -> str | None:
-    """A filter's layout, None where it is the first."""
-    return None if filter_layout == kind.filter_layouts[0] else filter_layout
 
 
 def _merged(w: Any) -> Any:
     """A packed filter of volumes with its blocks and input channels as one axis."""
     shape = (w.shape[0] * w.shape[1], *w.shape[2:])
     return w.reshape(shape) if isinstance(w, np.ndarray) else simulator.ArraySpec(shape, w.dtype)
-
-
-def _array_violations(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any) -> Iterator[NkiconvError]:
-    """Errors of the arrays and their layouts: kind, rank, extents, dtypes."""
-    for name, value, accepted in (
-        ("layout", layout, kind.layouts),
-        ("filter_layout", filter_layout, kind.filter_layouts),
-    ):
-        if value not in accepted:
-            yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
-    of_x = layout if layout in kind.layouts else kind.layouts[0]
-    of_w = filter_layout if filter_layout in kind.filter_layouts else kind.filter_layouts[0]
-    found = [
-        *one_array("x", x, ", ".join(of_x), CONV2D_DTYPES),
-        *one_array("w", w, kind.packed_axes() if _is_packed(kind, w) else _filter_axes(of_w), CONV2D_DTYPES),
-    ]
-    yield from found
-    if _is_packed(kind, w) and filter_layout != kind.filter_layouts[0]:
-        yield LayoutError(f"filter_layout={filter_layout!r}: w is packed, which has one order; drop it")
-    if not found:
-        yield from dtype_pair(x, w)
-    yield from lnc_violations(lnc)
-
-
-def _is_packed(kind: Kind, w: Any) -> bool:
-    return len(getattr(w, "shape", ())) == kind.axes + 3
-
-
-def _filter_axes(filter_layout: str) -> str:
-    """Letters of w's axes."""
-    return ", ".join("C / groups" if letter == "C" else letter for letter in filter_layout)
-
-
-def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Errors of the epilogue's arrays and pool against the problem."""
-    residual = f"y's, in layout {problem.layout},", problem.output_shape
-    yield from epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})
-    height, width = pair_of(epilogue.pool)
-    if problem.P % height or problem.Q % width:
-        yield GeometryError(
-            f"pool={epilogue.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
-        )
-
-
-def _group_violations(groups: Any) -> Iterator[NkiconvError]:
-    if type(groups) is not int or groups < 1:
-        yield GeometryError(f"groups={groups!r}: must be an int of at least 1 that divides C and K; pass one")
-
-
-def _padding_pairs(
-    kind: Kind, padding: Any, axes: tuple[tuple[int, int, int, int], ...], lhs_dilation: Places
-) -> tuple[Pair, ...]:
-    """Pairs of a padding argument; axes: (size, taps, stride, dilation) of each."""
-    if type(padding) is int:
-        return ((padding, padding),) * kind.axes
-    if isinstance(padding, tuple) and len(padding) == kind.axes and all(map(is_pair, padding)):
-        return padding
-    if padding not in _PADDING_NAMES:
-        listed = isinstance(padding, list) or (isinstance(padding, tuple) and any(isinstance(p, list) for p in padding))
-        remedy = "write tuples, NKI kernels cannot take lists" if listed else "use one of these"
-        raise GeometryError(
-            f"padding={padding!r}: must be an int, {kind.sides} of ints, or one of {', '.join(_PADDING_NAMES)}; "
-            f"{remedy}"
-        )
-    if padding == "valid":
-        return ((0, 0),) * kind.axes
-    if lhs_dilation != (1,) * kind.axes:
-        raise GeometryError(f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give {kind.sides}")
-    return tuple(same_padding(*one) for one in axes)

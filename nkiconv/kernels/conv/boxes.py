@@ -38,23 +38,24 @@ def boxes_of_x(geometry, channels, planes, first, counts):
     if geometry.depth == None:
         return [((0, 0, 0, 0), pattern_of(strides, (cn, dn, hn, wn)), offset_at(strides, (c0, d0, h0, w0)))]
     depth, found = geometry.depth, []
-    inside, rows, columns = [strides[1] * depth.stride, dn], [strides[2], hn], [strides[3], wn]
+    by_tap, by_plane = strides[1] * depth.dilation, strides[1] * depth.stride
+    rows, columns = [strides[2], hn], [strides[3], wn]
     for piece in channel_pieces(geometry, c0, cn):
         part, c, count, t, tn = piece
-        first, end = taps_inside(depth, t, tn, d0), taps_inside(depth, t, tn, d0 + dn - 1)
-        if first[1] == tn and end[1] == tn:
-            taps = [strides[1] * depth.dilation, tn]
-            leading = [taps] if count == 1 else [[strides[0], count], taps]
-            found.append(
-                ((part, 0, 0, 0), leading + [inside, rows, columns], offset_at(strides, (c, first[2], h0, w0)))
-            )
-            continue
-        for z in range(dn):
+        z = 0
+        while z < dn:
             tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
-            for index in range(count if seen > 0 else 0):
-                own = [[strides[1] * depth.dilation, seen], [inside[0], 1], rows, columns]
+            together = 1
+            while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
+                together += 1
+            own = [[by_tap, seen], [by_plane, together], rows, columns]
+            if seen == tn:
+                leading = [[strides[0], count]] if count > 1 else []
+                found.append(((part, z, 0, 0), leading + own, offset_at(strides, (c, plane, h0, w0))))
+            for index in range(count if 0 < seen and seen < tn else 0):
                 place = (part + index * tn + tap, z, 0, 0)
                 found.append((place, own, offset_at(strides, (c + index, plane, h0, w0))))
+            z += together
     return found
 
 

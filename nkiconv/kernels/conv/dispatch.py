@@ -1,7 +1,6 @@
 """The algorithms of conv2d by name: who refuses what, who is chosen, and who does it."""
 
 from ..._nki import nl
-from .._settings import setting
 from .._tiles import require
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
@@ -9,7 +8,7 @@ from .implicit_gemm.loop import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .planes import PLANES, planes_refusal, wants_channels, with_channels, without_planes
+from .planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
@@ -48,7 +47,7 @@ def plan_of(algorithm, geometry, extras, config, cores):
 
 def depth_refusal(algorithm, geometry, extras, config):
     """Why planes of taps are not taken as a config asks, or ""."""
-    planes = setting(config, "planes", PLANES[0])
+    planes = asked_planes(config)
     if planes not in PLANES:
         return f"config planes={planes}: must be one of {PLANES}"
     return planes_refusal(algorithm, plain_of(algorithm, geometry, extras), extras) if wants_channels(config) else ""

@@ -5,7 +5,6 @@ being plane z * stride + t * dilation - before of x: where C fills too few parti
 sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
 """
 
-from .._settings import setting
 from .._tiles import div_ceil
 from .geometry import Axis, Geometry
 from .transposes import is_transposed
@@ -18,7 +17,17 @@ BY_CHANNELS = ("implicit_gemm", "stacked")
 
 def wants_channels(config):
     """Whether a config asks for planes of taps as channels."""
-    return setting(config, "planes", PLANES[0]) == "channels"
+    return asked_planes(config) == "channels"
+
+
+def asked_planes(config):
+    """What a config says of planes of taps; what is no config is refused elsewhere."""
+    found = PLANES[0]
+    if isinstance(config, tuple):
+        for index in range(len(config)):
+            if isinstance(config[index], tuple) and len(config[index]) == 2 and config[index][0] == "planes":
+                found = config[index][1]
+    return found
 
 
 def without_planes(config):

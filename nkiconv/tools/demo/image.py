@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...api.conv import conv_problem
+from ...api.conv_problem import conv_problem
 from ...problem import DTYPES, ConvProblem
 from ...reference import AnyArray, Float64Array
 from . import filters as fir

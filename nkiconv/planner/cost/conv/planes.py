@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ....kernels._tiles import PARTS
 from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.planes import planes_refusal, wants_channels, without_planes
+from ....kernels.conv.planes import planes_refusal, taps_inside, wants_channels, without_planes
 from ....kernels.conv.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
@@ -42,15 +43,26 @@ class OfVolumes(Algorithm):
         if folded is not None:
             copies_ns = relayout_ns(self.name, shape)
             for one in self.inner.guesses(folded):
-                found.append(dataclasses.replace(one, config=_channels(one.config), ns=one.ns + copies_ns))
+                ns = one.ns + copies_ns + self._borders_ns(folded, one.config)
+                found.append(dataclasses.replace(one, config=_channels(one.config), ns=ns))
         return found
+
+    def _borders_ns(self, folded: Shape, config: Config) -> float:
+        """ns of triggers for planes of outputs of which not all taps see x: each channel comes by a DMA of its own, and
+        where rows of x are beside each other each row."""
+        depth, settings = folded.geometry.depth, dict(config or ())
+        planes = sum(taps_inside(depth, 0, depth.taps, z)[1] < depth.taps for z in range(depth.out // depth.images))
+        each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // depth.taps
+        return float(depth.images * planes * each * folded.target.static_issue_ns / PARTS)
 
     def refined(self, shape: Shape, guess: Guess) -> Guess:
         own, config = self._of(shape, guess.config)
         if own is shape:
             return self.inner.refined(shape, guess)
-        found = self.inner.refined(own, dataclasses.replace(guess, config=config))
-        return dataclasses.replace(found, config=_channels(found.config))
+        before_ns = self._borders_ns(own, config)
+        found = self.inner.refined(own, dataclasses.replace(guess, config=config, ns=guess.ns - before_ns))
+        after_ns = found.ns + self._borders_ns(own, found.config)
+        return dataclasses.replace(found, config=_channels(found.config), ns=after_ns)
 
     def settle(self, shape: Shape, config: Config) -> Config:
         own, inner = self._of(shape, config)
