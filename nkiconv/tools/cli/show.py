@@ -33,7 +33,7 @@ def extents(problem: ConvProblem) -> str:
             parts.append(f"{name}={'x'.join(values)}")
     pads = [f"{axis.lo},{axis.hi}" for axis in axes]
     if set(pads) != {"0,0"}:
-        parts.append(f"pad={' x '.join(dict.fromkeys(pads))}")
+        parts.append(f"pad={' x '.join(dict.fromkeys(pads) if len(set(pads)) == 1 else pads)}")
     if not problem.channels_first:
         parts.append(problem.layout)
     return " ".join(parts)
