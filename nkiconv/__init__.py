@@ -26,10 +26,11 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._nki import simulate
+    from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
-    from .api.conv2d import conv2d, pack_filter
     from .api.depthwise_conv1d import depthwise_conv1d
-    from .kernels.conv import conv2d_implicit_gemm
+    from .api.pack_filter import pack_filter
+    from .kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
     from .planner.entry import plan
@@ -56,6 +57,8 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv2d_implicit_gemm",
+    "conv3d",
+    "conv3d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
     "depthwise_conv2d",
@@ -73,12 +76,14 @@ _HOMES = {
     "Plan": "planner",
     "Profile": "simulator.profiling",
     "conv1d": "api.conv1d",
-    "conv2d": "api.conv2d",
+    "conv2d": "api.conv",
+    "conv3d": "api.conv",
     "conv2d_implicit_gemm": "kernels.conv",
+    "conv3d_implicit_gemm": "kernels.conv",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",
-    "pack_filter": "api.conv2d",
+    "pack_filter": "api.pack_filter",
     "plan": "planner.entry",
     "profile": "simulator.profiling",
     "simulate": "_nki",

@@ -92,6 +92,16 @@ def _conv2d(row: dict[str, str]) -> ConvProblem:
     )
 
 
+def _conv3d(row: dict[str, str]) -> ConvProblem:
+    sides = (("pad_front", "pad_back"), ("pad_top", "pad_bottom"), ("pad_left", "pad_right"))
+    return ConvProblem(
+        **_ints(row, "N C D H W K T R S groups"),
+        stride=tuple(int(row[f"stride_{axis}"]) for axis in "dhw"),
+        padding=tuple(_int_pair(row, *side) for side in sides),
+        dtype=row["dtype"],
+    )
+
+
 def _ints(row: dict[str, str], columns: str) -> dict[str, Any]:
     return {column: int(row[column]) for column in columns.split()}
 
@@ -100,10 +110,11 @@ def _int_pair(row: dict[str, str], first: str, second: str) -> tuple[int, int]:
     return int(row[first]), int(row[second])
 
 
-#: How a row of each suite's file is read.
 #: Shorter names of suites.
 SUITE_ALIASES = {"depthwise": "depthwise_conv1d"}
+#: How a row of each suite's file is read.
 SUITES: dict[str, Callable[[dict[str, str]], ConvProblem]] = {
     "depthwise_conv1d": _depthwise_conv1d,
     "conv2d": _conv2d,
+    "conv3d": _conv3d,
 }

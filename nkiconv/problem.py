@@ -4,14 +4,15 @@
         w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w]
 
 where g = k // (K/groups) and x_pad is x with lhs_dilation - 1 zeros between neighbours and then the padding around it.
-These are the semantics of XLA's ConvGeneralDilated: cross-correlation, and negative padding crops.
+These are the semantics of XLA's ConvGeneralDilated: cross-correlation, and negative padding crops. Volumes have an axis
+more before the rows, of D input planes, T filter planes and Z output planes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,10 @@ E4M3FN_REMEDY = (
     ".astype(ml_dtypes.float8_e4m3), and scale the result back"
 )
 
-#: Orders of the axes of x and y in memory, outermost first; the order of y has K for C, P for H, Q for W.
+#: Orders of the axes of x and y in memory, outermost first, of images and of volumes; the order of y has K for C, Z for
+#: D, P for H, Q for W.
 LAYOUTS = ("NCHW", "NHWC")
+VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -48,9 +51,11 @@ EXTENT_MAX = 2**31 - 1
 _COUNTS = {
     "N": "images",
     "C": "input channels",
+    "D": "input planes",
     "H": "input rows",
     "W": "input columns",
     "K": "output channels",
+    "T": "filter planes",
     "R": "filter rows",
     "S": "filter columns",
     "groups": "channel groups",
@@ -86,8 +91,8 @@ def _numpy_name(dtype: Any) -> str:
 class Axis:
     """One spatial axis of a convolution, in elements; the only place that knows the formula of P and Q."""
 
-    size: int  # H or W
-    taps: int  # R or S
+    size: int  # D, H or W
+    taps: int  # T, R or S
     stride: int
     lo: int  # zeros in front; negative crops
     hi: int  # zeros behind; negative crops
@@ -111,13 +116,14 @@ class Axis:
 
     @property
     def out(self) -> int:
-        """P or Q: how many places the window has; below 1 if it has none."""
+        """Z, P or Q: how many places the window has; below 1 if it has none."""
         return (self.padded - self.window) // self.stride + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProblem:
-    """A convolution, described once: extents as counts, pairs as (height, width).
+    """A convolution, described once: extents as counts, pairs as (height, width), with the depth before them where
+    there is D, which makes it one of volumes.
 
     Raises:
         GeometryError, DtypeError, LayoutError: the fields contradict a rule. The message lists every violation; the
@@ -131,33 +137,57 @@ class ConvProblem:
     H: int = 1  # input rows
     K: int = None  # type: ignore[assignment]  # output channels; None is replaced by C, so a reader always sees an int
     R: int = 1  # filter rows
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))  # ((top, bottom), (left, right)), < 0 crops
-    rhs_dilation: tuple[int, int] = (1, 1)  # distance of neighbouring taps
-    lhs_dilation: tuple[int, int] = (1, 1)  # distance of neighbouring inputs, before padding
+    stride: tuple[int, ...] = None  # type: ignore[assignment]  # as all below, None is replaced: here by (1, 1)
+    padding: tuple[tuple[int, int], ...] = None  # type: ignore[assignment]  # ((top, bottom), (left, right)), < 0 crops
+    rhs_dilation: tuple[int, ...] = None  # type: ignore[assignment]  # distance of neighbouring taps
+    lhs_dilation: tuple[int, ...] = None  # type: ignore[assignment]  # distance of neighbouring inputs, before padding
     groups: int = 1
     dtype: str = "bf16"  # of x, w and (see out_dtype) y; anything that `dtype_name` takes, stored by its short name
-    layout: str = "NCHW"  # of x and y, one of `LAYOUTS`
+    layout: str = None  # type: ignore[assignment]  # of x and y, one of `LAYOUTS`, or `VOLUME_LAYOUTS`; the first
+    D: int | None = None  # input planes of a volume; None: images, which have no such axis
+    T: int | None = None  # filter planes of a volume; None is replaced by 1 there
 
     def __post_init__(self) -> None:
-        """Fill in K, normalise dtype and refuse what cannot be."""
-        raise_all("ConvProblem cannot be built", list(_violations(self)))
-        object.__setattr__(self, "K", _output_channels(self))
+        """Fill in what is None, normalise dtype and refuse what cannot be."""
+        filled = _filled(self)
+        for name, value in filled.items():
+            object.__setattr__(self, name, value)
+        raise_all("ConvProblem cannot be built", list(_violations(self, filled)))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether there is an axis of planes."""
+        return self.D is not None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Spatial axes: of rows and of columns, of a volume that of planes before them."""
+        return (*((self.depth,) * self.is_volume), self.height, self.width)
+
+    @property
+    def depth(self) -> Axis:
+        """The axis of D, T and Z; of images one plane that one tap sees."""
+        return self._axis(0, self.D, self.T) if self.is_volume else Axis(1, 1, 1, 0, 0, 1, 1)
 
     @property
     def height(self) -> Axis:
         """The axis of H, R and P."""
-        return self._axis(0, self.H, self.R)
+        return self._axis(-2, self.H, self.R)
 
     @property
     def width(self) -> Axis:
         """The axis of W, S and Q."""
-        return self._axis(1, self.W, self.S)
+        return self._axis(-1, self.W, self.S)
 
-    def _axis(self, i: int, size: int, taps: int) -> Axis:
+    def _axis(self, i: int, size: Any, taps: Any) -> Axis:
         lo, hi = self.padding[i]
         return Axis(size, taps, self.stride[i], lo, hi, self.rhs_dilation[i], self.lhs_dilation[i])
+
+    @property
+    def Z(self) -> int:
+        """Output planes, 1 of images."""
+        return self.depth.out
 
     @property
     def P(self) -> int:
@@ -175,24 +205,27 @@ class ConvProblem:
         return self.groups == self.C == self.K
 
     @property
-    def input_shape(self) -> tuple[int, int, int, int]:
-        """Shape of x in memory: [N, C, H, W] or, for layout NHWC, [N, H, W, C]."""
-        return self._in_layout(self.C, self.H, self.W)
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of x in memory: [N, C, H, W] or, for layout NHWC, [N, H, W, C]; of volumes with D before H."""
+        return self._in_layout(self.C, tuple(axis.size for axis in self.axes))
 
     @property
-    def filter_shape(self) -> tuple[int, int, int, int]:
-        """Canonical shape of w, whatever the layout: [K, C/groups, R, S]."""
-        return (self.K, self.C // self.groups, self.R, self.S)
+    def filter_shape(self) -> tuple[int, ...]:
+        """Canonical shape of w, whatever the layout: [K, C/groups, R, S], of volumes [K, C/groups, T, R, S]."""
+        return (self.K, self.C // self.groups, *(axis.taps for axis in self.axes))
 
     @property
-    def output_shape(self) -> tuple[int, int, int, int]:
-        """Shape of y in memory: [N, K, P, Q] or, for layout NHWC, [N, P, Q, K]."""
-        return self._in_layout(self.K, self.P, self.Q)
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of y in memory: [N, K, P, Q] or, for layout NHWC, [N, P, Q, K]; of volumes with Z before P."""
+        return self._in_layout(self.K, tuple(axis.out for axis in self.axes))
 
-    def _in_layout(self, channels: int, rows: int, columns: int) -> tuple[int, int, int, int]:
-        if self.layout == "NCHW":
-            return (self.N, channels, rows, columns)
-        return (self.N, rows, columns, channels)
+    def _in_layout(self, channels: int, extents: tuple[int, ...]) -> tuple[int, ...]:
+        return (self.N, channels, *extents) if self.channels_first else (self.N, *extents, channels)
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether channels are outside rows in memory: layout NCHW or NCDHW."""
+        return self.layout in (LAYOUTS[0], VOLUME_LAYOUTS[0])
 
     @property
     def itemsize(self) -> int:
@@ -218,7 +251,8 @@ class ConvProblem:
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
         if self.min_bytes > HBM_BYTES:
-            extents = " ".join(f"{name}={getattr(self, name)}" for name in ("N", "C", "H", "W", "K", "P", "Q"))
+            names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
+            extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
             yield GeometryError(
                 f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
                 f"{HBM_BYTES >> 30}; split the problem"
@@ -234,15 +268,32 @@ class ConvProblem:
         return dataclasses.replace(self, **changes)
 
 
-def _output_channels(problem: ConvProblem) -> int:
-    return problem.C if problem.K is None else problem.K
+def _filled(problem: ConvProblem) -> dict[str, Any]:
+    """The fields that are None, as they are to be read."""
+    rank, layouts = (3, VOLUME_LAYOUTS) if problem.is_volume else (2, LAYOUTS)
+    values = dict.fromkeys(("stride", "rhs_dilation", "lhs_dilation"), (1,) * rank) | {
+        "K": problem.C,
+        "padding": ((0, 0),) * rank,
+        "layout": layouts[0],
+    }
+    if problem.is_volume:
+        values["T"] = 1
+    return {name: value for name, value in values.items() if getattr(problem, name) is None}
 
 
-def _violations(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Yield an error for each violated rule; a rule over several fields is left out where one of them is malformed."""
+def _violations(problem: ConvProblem, filled: Iterable[str]) -> Iterator[NkiconvError]:
+    """Yield an error for each violated rule; a rule over several fields is left out where one of them is malformed.
+
+    filled: fields that nobody gave.
+    """
     malformed = set()
+    if problem.T is not None and not problem.is_volume:
+        yield GeometryError(f"T={problem.T!r}: filter planes need input planes; give D, or drop T")
     for name, check in _FIELD_CHECKS.items():
-        for error in check(name, getattr(problem, name)):
+        if name in filled or (name in ("D", "T") and not problem.is_volume):
+            continue
+        rank = 3 if problem.is_volume else 2
+        for error in check(name, getattr(problem, name), rank):
             malformed.add(name)
             yield error
     for fields, rule in _JOINT_CHECKS:
@@ -250,7 +301,7 @@ def _violations(problem: ConvProblem) -> Iterator[NkiconvError]:
             yield from rule(problem)
 
 
-def _extent(name: str, value: Any) -> Iterator[NkiconvError]:
+def _extent(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
     if type(value) is not int:
         kind = type(value).__name__
         yield GeometryError(f"{name}={value!r}: must be an int, not {kind} (it counts {_COUNTS[name]}); pass an int")
@@ -262,25 +313,26 @@ def _extent(name: str, value: Any) -> Iterator[NkiconvError]:
         )
 
 
-def _optional_extent(name: str, value: Any) -> Iterator[NkiconvError]:
-    if value is not None:
-        yield from _extent(name, value)
+#: What tuples hold, by how many axes there are.
+_PLACES = {2: "(height, width)", 3: "(depth, height, width)"}
+_SIDES = {2: "((top, bottom), (left, right))", 3: "((front, back), (top, bottom), (left, right))"}
 
 
-def _pair(name: str, value: Any) -> Iterator[NkiconvError]:
-    if not _is_int_pair(value):
-        yield _not_a_tuple(name, value, "2 ints (height, width)", "(1, 1)")
+def _places(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
+    if not _are_ints(value, rank):
+        yield _not_a_tuple(name, value, f"{rank} ints {_PLACES[rank]}", str((1,) * rank))
     elif min(value) < 1:
-        yield GeometryError(f"{name}={value}: both must be at least 1 (1 means none); use (1, 1) or more")
+        every = "both" if rank == 2 else "all"
+        yield GeometryError(f"{name}={value}: {every} must be at least 1 (1 means none); use {(1,) * rank} or more")
 
 
-def _padding(name: str, value: Any) -> Iterator[NkiconvError]:
-    if not (type(value) is tuple and len(value) == 2 and all(map(_is_int_pair, value))):
-        yield _not_a_tuple(name, value, "2 tuples of 2 ints ((top, bottom), (left, right))", "((0, 0), (0, 0))")
+def _padding(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
+    if not (type(value) is tuple and len(value) == rank and all(_are_ints(one, 2) for one in value)):
+        yield _not_a_tuple(name, value, f"{rank} tuples of 2 ints {_SIDES[rank]}", str(((0, 0),) * rank))
 
 
-def _is_int_pair(value: Any) -> bool:
-    return type(value) is tuple and len(value) == 2 and all(type(item) is int for item in value)
+def _are_ints(value: Any, count: int) -> bool:
+    return type(value) is tuple and len(value) == count and all(type(item) is int for item in value)
 
 
 def _not_a_tuple(name: str, value: Any, wanted: str, example: str) -> GeometryError:
@@ -293,20 +345,21 @@ def _has_list(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, tuple) and any(map(_has_list, value)))
 
 
-def _dtype(_name: str, value: Any) -> Iterator[NkiconvError]:
+def _dtype(_name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
     try:
         dtype_name(value)
     except DtypeError as error:
         yield error
 
 
-def _layout(name: str, value: Any) -> Iterator[NkiconvError]:
-    if value not in LAYOUTS:
-        yield LayoutError(f"{name}={value!r}: unknown (accepted are {', '.join(LAYOUTS)}); transpose x to one of these")
+def _layout(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
+    layouts = VOLUME_LAYOUTS if rank == 3 else LAYOUTS
+    if value not in layouts:
+        yield LayoutError(f"{name}={value!r}: unknown (accepted are {', '.join(layouts)}); transpose x to one of these")
 
 
 def _groups(problem: ConvProblem) -> Iterator[NkiconvError]:
-    groups, C, K = problem.groups, problem.C, _output_channels(problem)
+    groups, C, K = problem.groups, problem.C, problem.K
     common = math.gcd(C, K)
     if common % groups:
         yield GeometryError(
@@ -320,14 +373,14 @@ def _first_divisors(n: int, count: int = 3) -> str:
     return ", ".join(map(str, divisors[:count])) + (", ..." if len(divisors) > count else "")
 
 
-def _output_rows(problem: ConvProblem) -> Iterator[NkiconvError]:
-    if problem.P < 1:
-        yield _no_output(problem.height, "P", "height", "H", "R")
+def _output_of(out: str, direction: str, size: str, taps: str) -> Callable[[ConvProblem], Iterator[NkiconvError]]:
+    """The rule that there is output along an axis."""
 
+    def rule(problem: ConvProblem) -> Iterator[NkiconvError]:
+        if getattr(problem, direction).out < 1:
+            yield _no_output(getattr(problem, direction), out, direction, size, taps)
 
-def _output_columns(problem: ConvProblem) -> Iterator[NkiconvError]:
-    if problem.Q < 1:
-        yield _no_output(problem.width, "Q", "width", "W", "S")
+    return rule
 
 
 def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
@@ -340,13 +393,12 @@ def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> Ge
     )
 
 
-_FIELD_CHECKS: dict[str, Callable[[str, Any], Iterator[NkiconvError]]] = {
+_FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     **dict.fromkeys(_COUNTS, _extent),
-    "K": _optional_extent,
-    "stride": _pair,
+    "stride": _places,
     "padding": _padding,
-    "rhs_dilation": _pair,
-    "lhs_dilation": _pair,
+    "rhs_dilation": _places,
+    "lhs_dilation": _places,
     "dtype": _dtype,
     "layout": _layout,
 }
@@ -356,6 +408,7 @@ _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
 #: The fields that a rule reads, and the rule.
 _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvError]]]] = [
     ({"C", "K", "groups"}, _groups),
-    ({"H", "R"} | _PER_AXIS, _output_rows),
-    ({"W", "S"} | _PER_AXIS, _output_columns),
+    ({"D", "T"} | _PER_AXIS, _output_of("Z", "depth", "D", "T")),
+    ({"H", "R"} | _PER_AXIS, _output_of("P", "height", "H", "R")),
+    ({"W", "S"} | _PER_AXIS, _output_of("Q", "width", "W", "S")),
 ]

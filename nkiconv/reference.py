@@ -3,8 +3,9 @@
     y[n, k, p, q] = sum over c, r, s of
         w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w]
 
-One step of the loop adds one tap (r, s) to all outputs; what the tap reads is a strided view of x_pad. The zeros of
-padding and of lhs_dilation lie in memory and take part in the sums, as in XLA: Inf or NaN times such a zero is NaN.
+Volumes have an axis of planes before the rows. One step of the loop adds one tap to all outputs; what the tap reads is
+a strided view of x_pad. The zeros of padding and of lhs_dilation lie in memory and take part in the sums, as in XLA:
+Inf or NaN times such a zero is NaN.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
     """Convolve x with w in float64.
 
     Args:
-        x: [N, C, H, W] whatever `problem.layout` says; any dtype that converts to float64.
-        w: [K, C/groups, R, S]; the same.
+        x: [N, C, H, W], or [N, C, D, H, W], whatever `problem.layout` says; any dtype that converts to float64.
+        w: [K, C/groups, R, S], or [K, C/groups, T, R, S]; the same.
         problem: the geometry; its dtype and layout are not read.
         channels: depthwise problems only: compute just these channels, in this order.
 
-    Returns: [N, K, P, Q], or [N, len(channels), P, Q].
+    Returns: [N, K, P, Q], or [N, len(channels), P, Q]; of volumes with Z before P.
 
     Raises:
         GeometryError: x or w has another shape than the problem.
@@ -48,11 +49,12 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
     x_pad = _pad(x, problem)
     w64 = np.asarray(w, np.float64)
     add_tap = _add_depthwise_tap if problem.is_depthwise else _add_grouped_tap
-    y = np.zeros((problem.N, problem.K, problem.P, problem.Q))
+    y = np.zeros((problem.N, problem.K, *(axis.out for axis in problem.axes)))
     with np.errstate(invalid="ignore"):  # 0 * Inf
-        for r, s in np.ndindex(problem.R, problem.S):
-            window = x_pad[:, :, _window(problem.height, r), _window(problem.width, s)]  # [N, C, P, Q]
-            add_tap(y, window, w64[:, :, r, s])
+        for tap in np.ndindex(*(axis.taps for axis in problem.axes)):
+            places = (_window(axis, index) for axis, index in zip(problem.axes, tap, strict=True))
+            window = x_pad[(slice(None), slice(None), *places)]  # [N, C, P, Q]
+            add_tap(y, window, w64[(slice(None), slice(None), *tap)])
     return y
 
 
@@ -97,8 +99,8 @@ def epilogue_ref(
 
 
 def num_terms(problem: ConvProblem) -> int:
-    """Return how many products are summed for one output: C/groups * R * S."""
-    return problem.C // problem.groups * problem.R * problem.S
+    """Return how many products are summed for one output: C/groups * R * S, of volumes times T."""
+    return math.prod(problem.filter_shape[1:])
 
 
 def apply_in_perm(storage: AnyArray, perm: Perm | None) -> AnyArray:
@@ -226,12 +228,13 @@ def _unknown(name: str, value: object, accepted: Sequence[object]) -> Unsupporte
 
 
 def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None) -> None:
-    x_shape = (problem.N, problem.C, problem.H, problem.W)
+    x_shape = (problem.N, problem.C, *(axis.size for axis in problem.axes))
     errors: list[NkiconvError] = []
     if x.shape != x_shape:
-        errors.append(_wrong_shape("x", x.shape, x_shape, "[N, C, H, W]"))
+        errors.append(_wrong_shape("x", x.shape, x_shape, f"[N, C, {'D, ' * problem.is_volume}H, W]"))
     if w.shape != problem.filter_shape:
-        errors.append(_wrong_shape("w", w.shape, problem.filter_shape, "[K, C/groups, R, S]"))
+        letters = f"[K, C/groups, {'T, ' * problem.is_volume}R, S]"
+        errors.append(_wrong_shape("w", w.shape, problem.filter_shape, letters))
     if channels is not None and not problem.is_depthwise:
         errors.append(_channels_not_depthwise(channels, problem))
     raise_all("the reference cannot convolve these", errors)
@@ -252,11 +255,10 @@ def _channels_not_depthwise(channels: Sequence[int], problem: ConvProblem) -> Un
 
 def _pad(x: AnyArray, problem: ConvProblem) -> Float64Array:
     """Return x in float64 with lhs_dilation and padding applied: [N, C, padded H, padded W]."""
-    rows, columns = problem.height, problem.width
-    x_pad = np.zeros((problem.N, problem.C, rows.padded, columns.padded))
-    row_from, row_to = _kept(rows)
-    column_from, column_to = _kept(columns)
-    x_pad[:, :, row_to, column_to] = x[:, :, row_from, column_from]
+    x_pad = np.zeros((problem.N, problem.C, *(axis.padded for axis in problem.axes)))
+    kept = [_kept(axis) for axis in problem.axes]
+    every = slice(None), slice(None)
+    x_pad[(*every, *(to for _, to in kept))] = x[(*every, *(source for source, _ in kept))]
     return x_pad
 
 
@@ -279,13 +281,13 @@ def _window(axis: Axis, tap: int) -> slice:
 
 def _add_depthwise_tap(y: Float64Array, window: Float64Array, w_tap: Float64Array) -> None:
     """Add window [N, C, P, Q] times w_tap [C, 1] to y [N, C, P, Q]."""
-    y += window * w_tap[:, :, np.newaxis]
+    y += window * w_tap.reshape(-1, *[1] * (window.ndim - 2))
 
 
 def _add_grouped_tap(y: Float64Array, window: Float64Array, w_tap: Float64Array) -> None:
     """Add the contraction of window [N, C, P, Q] with w_tap [K, C/groups] within each group to y [N, K, P, Q]."""
-    N, C, P, Q = window.shape
+    N, C = window.shape[:2]
     K, depth = w_tap.shape
     groups = C // depth
-    columns = window.reshape(N, groups, depth, P * Q)
-    y += (w_tap.reshape(groups, K // groups, depth) @ columns).reshape(N, K, P, Q)
+    columns = window.reshape(N, groups, depth, -1)
+    y += (w_tap.reshape(groups, K // groups, depth) @ columns).reshape(y.shape)

@@ -8,7 +8,7 @@ from nkiconv import cases
 from nkiconv.errors import UnsupportedError
 
 #: Rows of each file, the header not counted.
-SIZES = {"depthwise_conv1d": 53, "conv2d": 31}
+SIZES = {"depthwise_conv1d": 53, "conv2d": 31, "conv3d": 19}
 
 
 def every_case():
@@ -41,9 +41,15 @@ def test_names_of_one_suite():
 @pytest.mark.parametrize("case", every_case())
 def test_output_extents(case):
     problem = case.problem
-    (top, bottom), (left, right) = problem.padding
-    assert problem.P == places(problem.H, top, bottom, problem.R, problem.rhs_dilation[0], problem.stride[0])
-    assert problem.Q == places(problem.W, left, right, problem.S, problem.rhs_dilation[1], problem.stride[1])
+    sizes, taps, outputs = (
+        (problem.D, problem.H, problem.W),
+        (problem.T, problem.R, problem.S),
+        (problem.Z, problem.P, problem.Q),
+    )
+    for axis in range(-len(problem.stride), 0):
+        lo, hi = problem.padding[axis]
+        dilation, stride = problem.rhs_dilation[axis], problem.stride[axis]
+        assert outputs[axis] == places(sizes[axis], lo, hi, taps[axis], dilation, stride)
 
 
 def test_depthwise_suite_is_depthwise():
@@ -67,6 +73,14 @@ def test_a_conv2d_row_by_hand():
     assert (problem.groups, problem.dtype) == (1, "fp32")
 
 
+def test_a_conv3d_row_by_hand():
+    problem = cases.get("small_fp32").problem
+    assert problem.input_shape == (2, 5, 4, 7, 9)
+    assert problem.filter_shape == (6, 5, 2, 3, 2)
+    assert (problem.stride, problem.padding) == ((2, 1, 2), ((1, 0), (0, 1), (2, -1)))
+    assert (problem.groups, problem.dtype, problem.layout) == (1, "fp32", "NCDHW")
+
+
 def test_headlines_are_a_proper_subset():
     headlines = [case.name for suite in SIZES for case in cases.load(suite) if case.headline]
     assert {"mamba2_prefill", "vae_512"} <= set(headlines) < set(cases.names())
@@ -74,10 +88,10 @@ def test_headlines_are_a_proper_subset():
 
 # call, regular expression
 UNKNOWN = [
-    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 84\); did you mean mamba2_prefill"),
+    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 103\); did you mean mamba2_prefill"),
     (lambda: cases.get("?"), r"case='\?': .*; nkiconv\.cases\.names\(\) lists them"),
-    (lambda: cases.load("conv3d"), r"suite='conv3d': .*; use one of depthwise_conv1d, conv2d"),
-    (lambda: cases.names("conv3d"), r"suite='conv3d': "),
+    (lambda: cases.load("conv4d"), r"suite='conv4d': .*; use one of depthwise_conv1d, conv2d"),
+    (lambda: cases.names("conv4d"), r"suite='conv4d': "),
 ]
 
 

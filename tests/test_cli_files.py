@@ -12,7 +12,7 @@ from shell import run
 
 from nkiconv.bounds import epilogue_bound, error_bound
 from nkiconv.tools.cli import files
-from nkiconv.tools.verify import conv2d
+from nkiconv.tools.verify import conv
 
 pytestmark = pytest.mark.simulator_only
 BF16 = ml_dtypes.bfloat16
@@ -386,7 +386,7 @@ def test_names_with_colons(here):
 
 
 def test_what_is_written_is_checked_as_a_whole(here, monkeypatch):
-    monkeypatch.setattr(conv2d, "SAMPLE_ABOVE_FLOPS", 10)
+    monkeypatch.setattr(conv, "SAMPLE_ABOVE_FLOPS", 10)
     np.save("wide.npy", normals(40, 4, 1, 1))
     call = "--input", "image.npy", "--filter", "wide.npy"
     assert {one["channels_checked"] for one in right(*call)["rows"]} == {16}
@@ -399,7 +399,7 @@ WRITTEN = [("rgb.png", "middle.npy", ["--groups", "3"], "y.png"), ("rows.npy", "
 
 @pytest.mark.parametrize(("x", "w", "options", "out"), WRITTEN)
 def test_a_wrong_result_is_not_written(here, monkeypatch, x, w, options, out):
-    launch = conv2d.run_conv2d
+    launch = conv.run_conv
 
     def wrong(*arrays, **how):
         done = launch(*arrays, **how)
@@ -407,7 +407,7 @@ def test_a_wrong_result_is_not_written(here, monkeypatch, x, w, options, out):
         return done
 
     np.save("middle.npy", np.ones((3, 1, 1, 1), np.float32))
-    monkeypatch.setattr(conv2d, "run_conv2d", wrong)
+    monkeypatch.setattr(conv, "run_conv", wrong)
     result = run("run", "--input", x, "--filter", w, *options, "--out", out)
     assert result.exit_code == 1
     assert f"{out} was not written: the result is wrong" in result.stdout

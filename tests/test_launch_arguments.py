@@ -8,7 +8,7 @@ import pytest
 
 from nkiconv import simulator
 from nkiconv.api import calls
-from nkiconv.api.conv2d import run_conv2d
+from nkiconv.api.conv import run_conv
 from nkiconv.api.depthwise_conv1d import depthwise_problem, run_depthwise_conv1d
 from nkiconv.api.epilogue import Epilogue
 from nkiconv.problem import ConvProblem
@@ -64,7 +64,7 @@ def test_of_conv2d(recorded):
     x, w, residual = (np.ones(shape, np.float32) for shape in ((1, 8, 8, 8), (8, 8, 3, 3), (1, 8, 6, 6)))
     problem = ConvProblem(N=1, C=8, H=8, W=8, K=8, R=3, S=3, dtype="fp32")
     epilogue = Epilogue(residual=residual, beta=np.float32(0.5))
-    run_conv2d(x, w, problem, epilogue=epilogue, algorithm="implicit_gemm", config=(("warmup", np.int64(0)),))
+    run_conv(x, w, problem, epilogue=epilogue, algorithm="implicit_gemm", config=(("warmup", np.int64(0)),))
     kwargs = found.given[0][1]
     assert kwargs["algorithm"] == "implicit_gemm"
     assert dict(kwargs["config"])["warmup"] == 0

@@ -103,7 +103,7 @@ def test_the_rest_is_conv2ds():
     ],
 )
 def test_conv1d_refuses(monkeypatch, arguments, kind, message):
-    monkeypatch.setattr("nkiconv.api.conv2d.launch", None)
+    monkeypatch.setattr("nkiconv.api.conv.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
         conv1d(**({"x": X, "w": W, "groups": 2} | arguments))
     assert type(caught.value) is kind

@@ -10,9 +10,11 @@ from tolerances import assert_exact, assert_within, assert_within_limit, integer
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, conv2d
-from nkiconv.api.conv2d import FILTER_LAYOUTS, conv2d_problem, run_conv2d
+from nkiconv.api.conv import run_conv
+from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels.conv.implicit_gemm.config import TAPS_WARM_UP, WARM_UP_PACKED
+from nkiconv.planner.request import FILTER_LAYOUTS
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
@@ -48,7 +50,7 @@ def test_equals_torch(w, kwargs, pad, torch_kwargs):
     expected = torch.nn.functional.conv2d(
         padded, *(torch.tensor(a, dtype=torch.float64) for a in (w, BIAS)), **torch_kwargs
     )
-    problem = conv2d_problem(X, w, **kwargs)
+    problem = conv_problem(X, w, **kwargs)
     abs_sum = abs_sum_ref(X, w, problem) + np.abs(BIAS)[:, None, None]
     assert_within(y, expected.numpy(), abs_sum, num_terms(problem) + 1, "fp32")
 
@@ -97,7 +99,7 @@ def test_layouts(layout, filter_layout):
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid"])
 def test_epilogues(activation, position):
     y = conv2d(X, W, BIAS, activation=activation, residual=RESIDUAL, residual_position=position, beta=-2)
-    problem = conv2d_problem(X, W)
+    problem = conv_problem(X, W)
     sums, abs_sum = conv_ref(X, W, problem), abs_sum_ref(X, W, problem)
     after = (BIAS, activation, -2.0 * RESIDUAL, position)
     assert_within_limit(y, epilogue_ref(sums, *after), epilogue_bound(36, abs_sum, sums, "fp32", *after))
@@ -105,7 +107,7 @@ def test_epilogues(activation, position):
 
 @pytest.mark.parametrize(("pool", "pair"), [((7, 2), (7, 2)), ((1, 5), (1, 5)), (1, (1, 1))])
 def test_pool_is_torchs_max_pool(pool, pair):
-    problem, y = conv2d_problem(X, W), conv2d(X, W, BIAS, activation="silu")
+    problem, y = conv_problem(X, W), conv2d(X, W, BIAS, activation="silu")
     expected = torch.nn.functional.max_pool2d(torch.tensor(y), pair).numpy()
     sums, abs_sum, after = conv_ref(X, W, problem), abs_sum_ref(X, W, problem), (BIAS, "silu", None, "pre_activation")
     # without pooling few channels are summed in another order: twice what each may be off by
@@ -168,9 +170,9 @@ def test_non_contiguous_and_read_only_arrays_are_read():
 
 @pytest.mark.simulator_only
 def test_a_trace_needs_no_data():
-    problem = conv2d_problem(nkiconv.spec((2, 9, 11, 6), "bf16"), nkiconv.spec((4, 6, 3, 2), "bf16"), layout="NHWC")
+    problem = conv_problem(nkiconv.spec((2, 9, 11, 6), "bf16"), nkiconv.spec((4, 6, 3, 2), "bf16"), layout="NHWC")
     specs = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
-    run = run_conv2d(*specs, problem, trace_only=True)
+    run = run_conv(*specs, problem, trace_only=True)
     assert run.y.shape == problem.output_shape == (2, 7, 10, 4)
     assert run.num_instructions == sum(run.instructions.values()) > 0
     assert (run.provider, run.lnc) == ("simulator", 2)
@@ -244,7 +246,7 @@ REFUSED = [
     ("name", "value", "kind", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)]
 )
 def test_refused_before_any_work(monkeypatch, name, value, kind, message):
-    monkeypatch.setattr("nkiconv.api.conv2d.launch", None)
+    monkeypatch.setattr("nkiconv.api.conv.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
         conv2d(**({"x": X, "w": W} | {name: value}))
     assert type(caught.value) is kind
@@ -300,7 +302,7 @@ REFUSED_TOGETHER = [
     ("arguments", "kind", "message"), [row[1:] for row in REFUSED_TOGETHER], ids=[row[0] for row in REFUSED_TOGETHER]
 )
 def test_refused_together(monkeypatch, arguments, kind, message):
-    monkeypatch.setattr("nkiconv.api.conv2d.launch", None)
+    monkeypatch.setattr("nkiconv.api.conv.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
         conv2d(**({"x": X, "w": W} | arguments))
     assert type(caught.value) is kind
@@ -375,7 +377,7 @@ def test_precision_rounds_the_factors_and_nothing_else(precision, shape):
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.standard_normal((9, shape[1], 3, 3)).astype(np.float32)
     rounded = [nl_round(array, precision) for array in (x, w)]
-    problem = conv2d_problem(x, w, padding=1)
+    problem = conv_problem(x, w, padding=1)
     y = conv2d(x, w, padding=1, precision=precision)
     sums, abs_sum = conv_ref(*rounded, problem), abs_sum_ref(*rounded, problem)
     assert_within_limit(
@@ -420,9 +422,9 @@ def test_a_packed_filter_gives_what_a_plain_one_gives(K, block, dtype, lnc):
 def test_no_filter_of_a_packed_one_is_turned():
     x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
     packed = nkiconv.spec((2, 256, 3, 3, 128), "bf16")
-    problem = conv2d_problem(x, w)
+    problem = conv_problem(x, w)
     named = {"algorithm": "implicit_gemm", "trace_only": True}
-    turned = [run_conv2d(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
+    turned = [run_conv(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
     # transposes of jobs, chunks of channels and taps; each core warms up a little longer
     assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - TAPS_WARM_UP)
 

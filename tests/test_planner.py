@@ -369,7 +369,7 @@ def test_slow_vector_means_other_taps():
 REFUSED = [
     ("images", {"H": 3}, {"operation": "depthwise_conv1d"}, "takes rows .*use conv2d"),
     ("dense", {"groups": 1}, {"operation": "depthwise_conv1d"}, "takes depthwise problems .*use conv2d"),
-    ("operation", {}, {"operation": "conv3d"}, "operation='conv3d': accepted are None, depthwise_conv1d, conv2d"),
+    ("operation", {}, {"operation": "conv4d"}, "operation='conv4d': accepted are None, depthwise_conv1d, conv2d"),
     ("state of images", {"H": 3}, {"initial_state": True}, "conv2d has no state"),
     ("pool of rows", {}, {"pool": 2, "operation": "depthwise_conv1d"}, "pool=.*depthwise_conv1d has none"),
     ("pool", {}, {"pool": (1, 7)}, r"pool=\(1, 7\): must divide P=1 and Q=300"),

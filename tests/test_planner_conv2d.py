@@ -6,7 +6,7 @@ import pytest
 import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.planner import Asked, Request, candidates, conv2d, cost
+from nkiconv.planner import Asked, Request, candidates, conv, cost
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
@@ -45,7 +45,7 @@ def test_the_operation_of_a_problem(problem, asked, name):
 
 
 def test_geometry_is_the_kernels_own():
-    found = conv2d.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
+    found = conv.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
     assert (found.planes.out, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
     assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
     assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
@@ -72,7 +72,7 @@ def test_a_plan_avoids_row_tiles_that_take_turns():
 
 def test_extras_are_the_kernels_own():
     asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, pool=(2, 3), out_dtype="bf16")
-    found = conv2d.extras_of(SMALL, asked)
+    found = conv.extras_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
     assert (found.pool, found.residual, found.scaled, found.strict_nonfinite) == ((2, 3), True, True, False)
 

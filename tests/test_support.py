@@ -184,7 +184,7 @@ def test_tensors_on_data_end_as_the_table_says(monkeypatch, one, row, dtype):
 
 @pytest.mark.parametrize("kind", tensors.MODULES, ids=lambda one: one.name)
 def test_modules_are_asked_of_convert(kind):
-    swapped = kind.function in (torch.nn.Conv1d, torch.nn.Conv2d)
+    swapped = kind.function in (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
     assert kind.outcome(PLAIN, "fp32") == (KERNEL if swapped else TORCH)
     (reflect,) = [row for row in tensors.OF_CONVERTED if row.value == "reflect"]
     assert kind.outcome(reflect, "fp32") == (ABSENT if "Transpose" in kind.name else KERNEL if swapped else TORCH)

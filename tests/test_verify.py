@@ -11,7 +11,7 @@ from nkiconv.api.depthwise_conv1d import depthwise_conv1d, depthwise_problem
 from nkiconv.errors import UnsupportedError
 from nkiconv.problem import DTYPES
 from nkiconv.reference import conv_ref
-from nkiconv.tools.verify import case_arrays, compare, compare_channels, comparison, conv2d, verify_case
+from nkiconv.tools.verify import case_arrays, compare, compare_channels, comparison, conv, verify_case
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
@@ -240,14 +240,14 @@ def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, am
     rng = np.random.default_rng(3)
     x = rng.standard_normal(problem.input_shape).astype(np.float32)
     w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    [one, two], y = conv2d.verify_conv2d("it", x, w, problem, degrees=(1, 2), channels=channels)
+    [one, two], y = conv.verify_conv("it", x, w, problem, degrees=(1, 2), channels=channels)
     assert (one.verdict, two.verdict, two.identical) == ("pass", "pass", True)
     assert y.shape == problem.output_shape
-    checked = range(problem.K) if channels == "all" else conv2d.sampled_channels(problem, channels)
+    checked = range(problem.K) if channels == "all" else conv.sampled_channels(problem, channels)
     assert set(among) <= set(checked)
     assert one.channels_checked == len(checked)
     assert one.comparison.num_elems == problem.N * problem.P * problem.Q * len(checked)
-    launch, place = conv2d.run_conv2d, (problem.N - 1, checked[-1], 2, 1)
+    launch, place = conv.run_conv, (problem.N - 1, checked[-1], 2, 1)
 
     def wrong(*args, **options):
         done = launch(*args, **options)
@@ -255,8 +255,8 @@ def test_conv2d_is_held_against_the_reference(monkeypatch, problem, channels, am
         done.y.transpose(axes)[place] += 1
         return done
 
-    monkeypatch.setattr(conv2d, "run_conv2d", wrong)
-    [found], _ = conv2d.verify_conv2d("it", x, w, problem, channels=channels)
+    monkeypatch.setattr(conv, "run_conv", wrong)
+    [found], _ = conv.verify_conv("it", x, w, problem, channels=channels)
     assert (found.verdict, found.comparison.num_wrong, found.comparison.worst) == ("fail", 1, place)
     assert found.comparison.place == "n={} k={} p={} q={}".format(*place)
 
@@ -267,7 +267,7 @@ def test_the_bound_is_of_the_precision(precision):
     rng = np.random.default_rng(4)
     problem = ConvProblem(N=1, C=2, H=9, W=30, K=40, R=1, S=1, dtype="fp32")
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (problem.input_shape, problem.filter_shape))
-    [found], y = conv2d.verify_conv2d("it", x, w, problem, precision=precision)
+    [found], y = conv.verify_conv("it", x, w, problem, precision=precision)
     assert (found.verdict, found.precision, found.as_dict()["precision"]) == ("pass", precision, precision)
     finer = {"bf16": "tf32", "tf32": "fp16x3", "fp16x3": None}[precision]
     everything = range(problem.K)
@@ -278,7 +278,7 @@ def test_the_bound_is_of_the_precision(precision):
 def test_conv2d_that_differs_between_degrees(monkeypatch):
     problem = CONV2D[0][0]
     x, w = np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32)
-    launch = conv2d.run_conv2d
+    launch = conv.run_conv
 
     def flipped(*args, lnc, **options):
         done = launch(*args, lnc=lnc, **options)
@@ -286,13 +286,13 @@ def test_conv2d_that_differs_between_degrees(monkeypatch):
             done.y[0, 1, 2, 3] = np.nextafter(done.y[0, 1, 2, 3], np.float32(np.inf))
         return done
 
-    monkeypatch.setattr(conv2d, "run_conv2d", flipped)
-    reports, _ = conv2d.verify_conv2d("it", x, w, problem, degrees=(1, 2))
+    monkeypatch.setattr(conv, "run_conv", flipped)
+    reports, _ = conv.verify_conv("it", x, w, problem, degrees=(1, 2))
     assert [one.verdict for one in reports] == ["pass", "lnc differs"]
 
 
 def test_big_conv2d_is_checked_on_a_sample(monkeypatch):
-    monkeypatch.setattr(conv2d, "SAMPLE_ABOVE_FLOPS", 10)
+    monkeypatch.setattr(conv, "SAMPLE_ABOVE_FLOPS", 10)
     problem = ConvProblem(N=1, C=2, H=4, W=4, K=40, R=1, S=1)
     case = dataclasses.replace(cases.get("c1k1"), problem=problem)
     [found] = verify_case(case, *case_arrays(case, 0))

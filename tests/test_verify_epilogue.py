@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from nkiconv import ConvProblem
-from nkiconv.api.conv2d import FILTER_LAYOUTS
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.tools.verify import conv2d
+from nkiconv.planner.request import FILTER_LAYOUTS
+from nkiconv.tools.verify import conv
 from nkiconv.tools.verify import depthwise_conv1d as verify
 
 pytestmark = pytest.mark.simulator_only
@@ -89,18 +89,18 @@ def test_conv2d(monkeypatch, row, layout, filter_layout):
     stored = np.ascontiguousarray(w.transpose(np.argsort(FILTER_LAYOUTS[filter_layout])))
     asked = asked_of(row, 5, problem.output_shape)
     how = {"degrees": (1, 2), "filter_layout": filter_layout}
-    reports, y = conv2d.verify_conv2d("it", x, stored, problem, **how, **asked)
+    reports, y = conv.verify_conv("it", x, stored, problem, **how, **asked)
     assert [one.verdict for one in reports] == ["pass", "pass"]
     perm = (0, 3, 1, 2) if layout == "NHWC" else (0, 1, 2, 3)
     canonical = {**asked, "residual": asked["residual"].transpose(perm)} if "residual" in asked else asked
     assert_torchs(y.transpose(perm), x.transpose(perm), w, canonical)
-    launch = conv2d.run_conv2d
+    launch = conv.run_conv
 
     def without(x, w, problem, *, epilogue, **options):
         return launch(x, w, problem, epilogue=_lacking(epilogue, row), **options)
 
-    monkeypatch.setattr(conv2d, "run_conv2d", without)
-    assert conv2d.verify_conv2d("it", x, stored, problem, **how, **asked)[0][0].verdict == "fail"
+    monkeypatch.setattr(conv, "run_conv", without)
+    assert conv.verify_conv("it", x, stored, problem, **how, **asked)[0][0].verdict == "fail"
 
 
 def _lacking(extra, row):

@@ -19,6 +19,8 @@ from ..problem import DTYPES, E4M3FN_REMEDY, dtype_name
 from ..simulator.dtypes import canonical
 
 Pair = tuple[int, int]
+#: A number for each axis.
+Places = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,19 @@ def pair_of(value: int | Pair) -> Pair:
     return (value, value) if isinstance(value, int) else value
 
 
-def pair_violations(pairs: dict[str, Any]) -> Iterator[NkiconvError]:
-    """Errors of numbers, or pairs of them, that must be at least 1."""
-    for name, value in pairs.items():
-        if not (is_pair(value) or type(value) is int) or min(pair_of(value)) < 1:
+def per_axis(value: int | Places, axes: int) -> Places:
+    """A number for all axes, or one for each, as one for each."""
+    return (value,) * axes if isinstance(value, int) else value
+
+
+def places_violations(places: dict[str, Any], axes: int = 2) -> Iterator[NkiconvError]:
+    """Errors of numbers, or tuples of one an axis, that must be at least 1."""
+    letters = "(height, width)" if axes == 2 else "(depth, height, width)"
+    for name, value in places.items():
+        each = value if isinstance(value, tuple) and len(value) == axes else (value,)
+        if not all(type(one) is int and one >= 1 for one in each):
             remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(value, list) else "pass one of these"
-            yield GeometryError(
-                f"{name}={value!r}: must be an int of at least 1, or (height, width) of such ints; {remedy}"
-            )
+            yield GeometryError(f"{name}={value!r}: must be an int of at least 1, or {letters} of such ints; {remedy}")
 
 
 def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:

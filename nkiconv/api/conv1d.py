@@ -9,7 +9,7 @@ from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
 from ..planner.request import CONV2D_DTYPES, Config
 from ..reference import AnyArray
 from .calls import Pair, one_array
-from .conv2d import conv2d
+from .conv import conv2d
 
 #: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
 LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import GeometryError, NkiconvError, UnsupportedError
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, pair_violations
+from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, places_violations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class Epilogue:
     return_final_state: bool = False
     strict_nonfinite: bool = False
 
-    def asked(self, packed: bool = False) -> Asked:
-        """The same as flags and names, for the planner; packed: whether the filter is."""
+    def asked(self, packed: bool = False, filter_layout: str | None = None) -> Asked:
+        """The same as flags and names, for the planner; packed: whether the filter is, filter_layout: of plain ones."""
         return Asked(
             bias=self.bias is not None,
             activation=self.activation,
@@ -44,6 +44,7 @@ class Epilogue:
             pool=pair_of(self.pool),
             precision=self.precision,
             packed=packed,
+            filter_layout=filter_layout,
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Epilogue:
         yield from out_dtype_violations(self.out_dtype)
         if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
             yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
-        yield from pair_violations({"pool": self.pool})
+        yield from places_violations({"pool": self.pool})
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)

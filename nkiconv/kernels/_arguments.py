@@ -1,7 +1,7 @@
 """Checks of arguments that the public kernels share, and the formula of an output's extent."""
 
 from .._nki import nl
-from ._tiles import is_permutation_4d, require
+from ._tiles import is_permutation, require
 
 IDENTITY = (0, 1, 2, 3)
 #: The 8-bit dtypes that the array multiplies; float8_e4m3 is the one with infinities and a largest number of 240.
@@ -9,7 +9,7 @@ FP8 = (nl.float8_e4m3, nl.float8_e5m2)
 
 
 def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):
-    """P or Q of XLA's convolution: windows of the padded, dilated axis, one every `stride`; below 1 if none fits."""
+    """Z, P or Q of XLA's convolution: windows of the padded, dilated axis, one every `stride`; below 1 if none fits."""
     padded = (size - 1) * lhs_dilation + 1 + before + after
     window = (taps - 1) * dilation + 1
     if padded < window:
@@ -17,11 +17,11 @@ def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):
     return (padded - window) // stride + 1
 
 
-def check_perm(name, perm):
-    """Refuse a layout that is neither None nor a permutation of the four axes."""
+def check_perm(name, perm, rank):
+    """Refuse a layout that is neither None nor a permutation of four axes, or of five."""
     require(
-        perm == None or is_permutation_4d(perm),
-        f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3 once",
+        perm == None or is_permutation(perm, rank),
+        f"{name}={perm}: must be None or a tuple with each of 0, 1, 2, 3{', 4' if rank == 5 else ''} once",
     )
 
 

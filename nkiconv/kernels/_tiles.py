@@ -57,9 +57,13 @@ def cut_at(count, most):
     return found
 
 
-def dense_strides_4d(shape):
-    """Row-major strides, in elements, of a 4-d HBM tensor."""
-    return (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1)
+def dense_strides(shape):
+    """Row-major strides, in elements, of an HBM tensor."""
+    found, step = (1,), 1
+    for index in range(len(shape) - 1):
+        step = step * shape[len(shape) - 1 - index]
+        found = (step,) + found
+    return found
 
 
 def whole_words(count, itemsize):
@@ -74,11 +78,14 @@ def is_pair(value):
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], int)
 
 
-def is_permutation_4d(perm):
-    """Whether perm is a tuple with each of 0, 1, 2, 3 once."""
-    if not isinstance(perm, tuple) or len(perm) != 4:
+def is_permutation(perm, rank):
+    """Whether perm is a tuple with each of 0, 1, ... rank-1 once."""
+    if not isinstance(perm, tuple) or len(perm) != rank:
         return False
-    return 0 in perm and 1 in perm and 2 in perm and 3 in perm
+    for axis in range(rank):
+        if axis not in perm:
+            return False
+    return True
 
 
 def position_in(perm, axis):

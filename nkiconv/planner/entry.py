@@ -53,13 +53,13 @@ def plan(
 
     Args:
         problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
-            what that lacks, for `conv2d`.
+            what that lacks, for `conv2d`, volumes for `conv3d`.
         lnc: cores, 1 or 2.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
-        scaled, pool, precision, packed: the same of conv2d: whether the residual's beta is not 1, pooling windows, how
-            fp32 products are taken, whether the filter comes from `pack_filter`.
-        operation: "depthwise_conv1d" or "conv2d", instead of the one that the problem is for.
+        scaled, pool, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, pooling
+            windows, how fp32 products are taken, whether the filter comes from `pack_filter`.
+        operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
         wide: try more settings and time every close candidate as a whole (seconds to minutes). The result replaces the

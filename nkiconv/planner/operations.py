@@ -8,17 +8,19 @@ from typing import Any
 from ..errors import NkiconvError, UnsupportedError
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
-from .conv2d import Conv2d
+from .conv import Conv2d, Conv3d
 from .depthwise_conv1d import DepthwiseConv1d
 from .operation import Operation
 from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
 
 #: Every operation by its name, the special one first.
-OPERATIONS: dict[str, Operation] = {one.name: one for one in (DepthwiseConv1d(), Conv2d())}
+OPERATIONS: dict[str, Operation] = {one.name: one for one in (DepthwiseConv1d(), Conv2d(), Conv3d())}
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
-    """The operation that takes a problem's geometry and what is asked for; conv2d if none does."""
+    """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if none does."""
+    if problem.is_volume:
+        return OPERATIONS["conv3d"]
     rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
     one_row = rows and ones and not asked.needs_conv2d and problem.dtype in OPERATIONS["depthwise_conv1d"].dtypes

@@ -17,6 +17,11 @@ from ..simulator.timing import Rates, UnknownConstantError
 Config = tuple[tuple[str, Any], ...] | None
 #: LNC degrees of a trn2 launch.
 LNC_DEGREES = (1, 2)
+#: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S], or [K,
+#: C / groups, T, R, S].
+FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
+VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KTRSC": (0, 4, 1, 2, 3)}
+FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
 #: dtypes that every kernel takes and returns, and those that conv2d takes.
 DTYPES = ("bf16", "fp16", "fp32")
 CONV2D_DTYPES = (*DTYPES, "fp8_e4m3", "fp8_e5m2")
@@ -37,11 +42,13 @@ class Asked:
     pool: tuple[int, int] = (1, 1)
     precision: str | None = None
     packed: bool = False  # whether the filter is what `pack_filter` returns
+    filter_layout: str | None = None  # of a plain filter, a key of `FILTER_PERMS`; None: KCRS, or KCTRS of volumes
 
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
-        return self.scaled or self.packed or self.precision is not None or self.pool != (1, 1)
+        other = self.scaled or self.packed or self.precision is not None or self.pool != (1, 1)
+        return other or self.filter_layout is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class Request:
     constants: tuple[tuple[str, float], ...] = ()
     #: the algorithms to choose from; None: all
     algorithms: tuple[str, ...] | None = None
-    #: "depthwise_conv1d" or "conv2d"; None: the first of them that takes the problem
+    #: "depthwise_conv1d", "conv2d" or "conv3d"; None: the first of them that takes the problem
     operation: str | None = None
 
     @staticmethod
@@ -103,6 +110,9 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     pool = asked.pool
     if not (isinstance(pool, tuple) and len(pool) == 2 and all(type(one) is int and one >= 1 for one in pool)):
         yield GeometryError(f"pool={pool!r}: must be a tuple (height, width) of ints of at least 1; write (1, 1)")
+    if asked.filter_layout not in (None, *FILTER_PERMS):
+        accepted = ", ".join(FILTER_PERMS)
+        yield LayoutError(f"filter_layout={asked.filter_layout!r}: accepted are None, {accepted}; use one of them")
     if asked.precision not in (None, *PRECISIONS):
         yield UnsupportedError(
             f"precision={asked.precision!r}: accepted are None, {', '.join(PRECISIONS)}; use one of these"

@@ -16,7 +16,7 @@ libraries that import that package find them. `nn` has modules, `convert(model)`
 from . import nn
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
-from .functional import conv1d, conv2d, depthwise_conv1d, depthwise_conv2d
+from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
 from .models.conversion import convert
 from .models.flops import Share
 from .models.intercept import intercept
@@ -32,6 +32,7 @@ __all__ = [
     "causal_conv1d_update",
     "conv1d",
     "conv2d",
+    "conv3d",
     "convert",
     "depthwise_conv1d",
     "depthwise_conv2d",

@@ -1,4 +1,4 @@
-"""conv1d, conv2d and their depthwise forms with the signatures of torch.nn.functional, plus activation and residual."""
+"""conv1d to conv3d and depthwise forms, with the signatures of torch.nn.functional and activation and residual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .operators.custom import NAMES, call
 from .operators.tensor_kinds import tensor_violations
 
 #: torch's own functions by the axes of an image.
-_TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d}
+_TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def conv1d(
@@ -85,6 +85,35 @@ def conv2d(
     """
     more = (activation, residual_position, layer)
     return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_position: str = "pre_activation",
+    layer: str | None = None,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv3d` by nkiconv's kernels.
+
+    Args:
+        input: [N, C, D, H, W] or [C, D, H, W]. weight: [K, C / groups, T, R, S].
+        The rest: as in `conv1d`, an int for all axes or one for each.
+
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    more = (activation, residual_position, layer)
+    return _convolve("conv3d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def depthwise_conv1d(
@@ -332,5 +361,5 @@ def refuse_script(*_: Any) -> NoReturn:
     )
 
 
-for _function in (conv1d, conv2d, depthwise_conv1d, depthwise_conv2d):
+for _function in (conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d):
     vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -17,15 +17,16 @@ from torch.nn import functional as F
 
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
-from .functional import conv1d, conv2d, refuse_script
+from .functional import conv1d, conv2d, conv3d, refuse_script
 from .operators.filters import Packs
 from .operators.tensor_kinds import tensor_violations
 
-__all__ = ["CausalConv1d", "Conv1d", "Conv2d"]
+__all__ = ["CausalConv1d", "Conv1d", "Conv2d", "Conv3d"]
 
-# torch.fx traces a model with these modules into calls of the two functions, which it does not look into.
+# torch.fx traces a model with these modules into calls of these functions, which it does not look into.
 torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
+torch.fx.wrap("conv3d")
 torch.fx.wrap("_padded")
 
 #: torch's ways to pad.
@@ -33,7 +34,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Fused(Packs):
-    """What Conv1d and Conv2d have beside torch's module of that name, which comes next in their order of classes."""
+    """What our modules have beside torch's module of that name, which comes next in their order of classes."""
 
     activation: str | None = None
     residual_position: str = "pre_activation"
@@ -76,11 +77,11 @@ class _Fused(Packs):
     @property
     def operator(self) -> str:
         """The operator `torch.ops.nkiconv.*` that forward calls."""
-        return operator_of(cast("torch.nn.Conv1d | torch.nn.Conv2d", self))
+        return operator_of(cast("torch.nn.Conv1d", self))
 
     def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
-        """forward's y by one of the two functions; what is padded with other than zeros is so before."""
-        conv = cast("torch.nn.Conv1d | torch.nn.Conv2d", self)
+        """forward's y by one of the functions; what is padded with other than zeros is so before."""
+        conv = cast("torch.nn.Conv1d", self)
         padding: Any = conv.padding
         if conv.padding_mode != "zeros":
             input, padding = _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
@@ -132,6 +133,14 @@ class Conv2d(_Fused, torch.nn.Conv2d):
         return self._convolved(conv2d, input, residual)
 
 
+class Conv3d(_Fused, torch.nn.Conv3d):
+    """`torch.nn.Conv3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `Conv1d`."""
+
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; residual: of y's shape. Errors as of `functional.conv3d`."""
+        return self._convolved(conv3d, input, residual)
+
+
 class CausalConv1d(Conv1d):
     """`Conv1d` with (S - 1) * dilation zeros in front of a row and none behind: no output sees a later input.
 
@@ -172,10 +181,11 @@ class CausalConv1d(Conv1d):
         self.padding = "causal"
 
 
-def operator_of(module: torch.nn.Conv1d | torch.nn.Conv2d) -> str:
+def operator_of(module: Any) -> str:
     """The operator that `functional` takes for a module's filters."""
-    if isinstance(module, torch.nn.Conv2d):
-        return "conv2d"
+    rank = len(module.kernel_size)
+    if rank > 1:
+        return f"conv{rank}d"
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
 
 

@@ -1,5 +1,7 @@
 """Three axes: convolutions of volumes, whose planes have taps, stride, dilation and padding as rows and columns do."""
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,28 @@ def test_volumes(name, lnc):
 @pytest.mark.parametrize("name", ["same", "causal", "stem", "several chunks", "cropped"])
 def test_volumes_with_channels_last(name):
     check_volume(VOLUMES[name], last=True)
+
+
+IN_GROUPS = {"groups", "depthwise"}
+#: The algorithms, and which of the volumes they take; swapped: with channels last.
+TAKEN = {
+    "implicit_gemm": set(VOLUMES),
+    "stacked": set(VOLUMES) - IN_GROUPS - {"planes only", "between zeros", "several chunks"},
+    "grouped": IN_GROUPS,
+    "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
+    "swapped": set(VOLUMES) - IN_GROUPS - {"between zeros"},
+    "toeplitz_rows": {"depthwise"},
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", VOLUMES)
+@pytest.mark.parametrize("algorithm", TAKEN)
+def test_several_volumes(algorithm, name, last):
+    taken = name in TAKEN[algorithm] and (last or algorithm != "swapped")
+    refused = pytest.raises(nkiconv.simulator.KernelAssertionError, match=f"{algorithm} ")
+    with contextlib.nullcontext() if taken else refused:
+        check_volume(VOLUMES[name], N=3, last=last, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("fold", ["none", "inputs", "outputs", "both"])

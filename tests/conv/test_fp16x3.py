@@ -14,7 +14,7 @@ from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.kernels.conv.implicit_gemm import config as taps_config
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request, candidates
-from nkiconv.planner.conv2d import Conv2d
+from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.cost.conv.common import SURE
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time

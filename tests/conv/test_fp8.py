@@ -18,7 +18,7 @@ from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.kernels.conv.implicit_gemm import config as taps_config
 from nkiconv.kernels.conv.implicit_gemm import cuts, fold, matmuls, pairs_fp8
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
-from nkiconv.planner.conv2d import Conv2d
+from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref

@@ -19,7 +19,7 @@ from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
 from nkiconv.kernels.conv.geometry import PRECISIONS, read_geometry
-from nkiconv.planner.conv2d import extras_of
+from nkiconv.planner.conv import extras_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms

@@ -7,6 +7,7 @@ from conv_calls import EDGE, geometry_of
 
 from nkiconv.kernels.conv.boxes import block_pieces
 from nkiconv.kernels.conv.cuts import parts_for_cores, places_met, slot_for, window_of
+from nkiconv.kernels.conv.geometry import images_axis
 from nkiconv.kernels.conv.sums import taps_by_cover
 
 
@@ -48,7 +49,7 @@ def test_places_of_a_window_are_those_of_taps(outputs):
 def test_work_is_cut_for_two_cores_where_that_can_be():
     for images, blocks in itertools.product(range(1, 8), range(1, 8)):
         for most in itertools.product(range(1, images + 1), range(1, blocks + 1)):
-            found = parts_for_cores(images, most[0], blocks, most[1])
+            found = parts_for_cores(images_axis(images), most[0], blocks, most[1])
             assert -(-images // most[0]) <= found[0] <= images
             assert -(-blocks // most[1]) <= found[1] <= blocks
             assert found[0] * found[1] % 2 == 0 or (found[0], found[1]) == (images, blocks)

@@ -15,7 +15,7 @@ from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.kernels.conv.call import Extras
 from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.kernels.conv.geometry import read_geometry
-from nkiconv.planner.conv2d import X_PERMS, Y_PERMS
+from nkiconv.planner.conv import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.dtypes import canonical

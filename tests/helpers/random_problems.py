@@ -97,12 +97,45 @@ def drawn(rng: random.Random, kind: str) -> dict[str, Any]:
     }
 
 
+def conv3d(count: int, seed: int, most_flops: float = FLOPS) -> list[ConvProblem]:
+    """Volumes: clips of video, scans, and depthwise ones, some causal."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        C, K, groups = spread(rng, 8, 512), spread(rng, 8, 512), 1
+        kind = rng.choice(["dense"] * 5 + ["few_in", "few_out", "depthwise"])
+        if kind == "few_in":
+            C = rng.choice([1, 3, 4, 16])
+        elif kind == "few_out":
+            K = rng.choice([1, 3, 4, 16])
+        elif kind == "depthwise":
+            K = groups = C
+        T, R = rng.choice([1, 2, 3, 3, 3, 5]), rng.choice([1, 3, 3, 3, 5, 7])
+        stride = rng.choice([1, 1, 1, 2])
+        front = rng.choice([0, T // 2, T - 1])
+        H = spread(rng, 6, 128)
+        problem = ConvProblem(
+            N=rng.choice([1, 1, 2, 4]), C=C, K=K, D=rng.choice([4, 6, 8, 16, 32]) + T, H=H,
+            W=round(H * rng.choice([1, 1, 1.7])), T=T, R=R, S=R, stride=(rng.choice([1, stride]), stride, stride),
+            padding=((front, front if front < T - 1 else 0), (R // 2, R // 2), (R // 2, R // 2)), groups=groups,
+            dtype=rng.choice(["bf16", "bf16", "fp16", "fp32"]),
+        )  # fmt: skip
+        if (
+            problem.flops <= most_flops
+            and max(math.prod(problem.input_shape), math.prod(problem.output_shape)) <= 2**24
+        ):
+            found.append(problem)
+    return found
+
+
 #: What draws problems of an operation.
-OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d}
+OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d, "conv3d": conv3d}
 
 
 def text_of(problem: ConvProblem) -> str:
     """A problem's fields that are not ConvProblem's defaults."""
-    fields = {field.name: field.default for field in dataclasses.fields(problem)}
-    given = {name: getattr(problem, name) for name, default in fields.items() if getattr(problem, name) != default}
+    plain = ConvProblem(N=1, C=1, W=1, S=1, D=problem.D)
+    defaults = {field.name: field.default for field in dataclasses.fields(problem)}
+    for name in ("stride", "padding", "rhs_dilation", "lhs_dilation", "layout"):
+        defaults[name] = getattr(plain, name)
+    given = {name: getattr(problem, name) for name, default in defaults.items() if getattr(problem, name) != default}
     return " ".join(f"{name}={value}".replace(" ", "") for name, value in given.items())

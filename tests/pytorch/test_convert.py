@@ -155,7 +155,6 @@ def scripted():
 
 KEPT = {
     "transposed": (lambda: nn.ConvTranspose2d(3, 4, 3), "is transposed"),
-    "volumes": (lambda: nn.Conv3d(3, 4, 3), "rows and images only"),
     "lazy": (lambda: nn.LazyConv2d(4, 3), "is lazy"),
     "complex": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.complex64), "weights are torch.complex64"),
     "quantized": (quantized, "is quantized"),

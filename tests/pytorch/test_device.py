@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
 from nkiconv.planner.estimate import estimate
+from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
 from nkiconv.pytorch import pack_filter
 from nkiconv.pytorch.computers import device, modes
@@ -54,9 +55,8 @@ def recorder(request, monkeypatch):
     if request.param == "native":
         fake.wrap_nki = Wrapped
     else:
-        for name in ("conv2d_implicit_gemm", "depthwise_conv1d_implicit_gemm"):
-            kernel = getattr(device, name)
-            monkeypatch.setattr(device, name, Wrapped(kernel))
+        for operation in OPERATIONS.values():
+            monkeypatch.setattr(operation, "kernel", Wrapped(operation.kernel), raising=False)
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
     device.launcher.cache_clear()
     yield found

@@ -18,6 +18,7 @@ from nkiconv.reference import ACTIVATIONS
 FUNCTIONS = {
     "conv1d": (pytorch.conv1d, F.conv1d),
     "conv2d": (pytorch.conv2d, F.conv2d),
+    "conv3d": (pytorch.conv3d, F.conv3d),
     "depthwise_conv1d": (pytorch.depthwise_conv1d, F.conv1d),
     "depthwise_conv2d": (pytorch.depthwise_conv2d, F.conv2d),
 }
@@ -35,6 +36,9 @@ CALLS = [
     ("conv2d", (2, 6, 9, 11), (4, 6, 3, 2), {"padding": "same", "dilation": (1, 3)}),
     ("conv2d", (2, 6, 9, 11), (8, 3, 3, 2), {"groups": 2, "stride": (2, 3), "padding": [2, 1], "dilation": (2, 1)}),
     ("conv2d", (0, 6, 9, 11), (4, 6, 3, 2), {"padding": 1}),
+    ("conv3d", (2, 6, 4, 5, 7), (4, 6, 3, 2, 3), {"padding": (1, 0, 1)}),
+    ("conv3d", (6, 4, 5, 7), (4, 3, 2, 2, 2), {"groups": 2, "stride": (1, 2, 1), "dilation": (2, 1, 3), "padding": 1}),
+    ("conv3d", (1, 6, 4, 5, 7), (6, 1, 3, 3, 3), {"groups": 6, "padding": "same"}),
     ("depthwise_conv1d", (2, 6, 11), (6, 1, 4), {"stride": 2, "padding": 3}),
     ("depthwise_conv2d", (2, 6, 9, 11), (6, 1, 3, 3), {"padding": 1, "stride": (1, 2)}),
     ("depthwise_conv2d", (2, 6, 9, 11), (12, 1, 3, 3), {"padding": 1}),
@@ -103,10 +107,10 @@ def test_epilogue_and_its_derivatives(name, activation, position):
 @given(st.data())
 def test_input_gradients_are_exact(data):
     """The gradient is a convolution of ours, of integers: any stride, dilation, groups and padding; compare mode."""
-    rank = data.draw(st.sampled_from([1, 2]))
+    rank = data.draw(st.sampled_from([1, 2, 3]))
     groups = data.draw(st.integers(1, 3))
-    sizes = [data.draw(st.integers(1, 9)) for _ in range(rank)]
-    taps = [data.draw(st.integers(1, 4)) for _ in range(rank)]
+    sizes = [data.draw(st.integers(1, 9 if rank < 3 else 5)) for _ in range(rank)]
+    taps = [data.draw(st.integers(1, 4 if rank < 3 else 3)) for _ in range(rank)]
     numbers = {
         "stride": [data.draw(st.integers(1, 3)) for _ in range(rank)],
         "dilation": [data.draw(st.integers(1, 3)) for _ in range(rank)],
@@ -169,7 +173,7 @@ def test_second_derivatives():
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (None, 0, 1), (2, 1, 0), (None, None, 0)])
-@pytest.mark.parametrize("name", ["conv1d", "conv2d", "depthwise_conv1d", "depthwise_conv2d"])
+@pytest.mark.parametrize("name", ["conv1d", "conv2d", "conv3d", "depthwise_conv1d", "depthwise_conv2d"])
 def test_vmap(name, dims):
     rank = int(name[-2])
     per_group = 1 if name.startswith("depthwise") else 2
@@ -253,7 +257,7 @@ def test_strided_tensors():
 
 def test_signatures_begin_as_torchs():
     names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
-    for name in ("conv1d", "conv2d"):
+    for name in ("conv1d", "conv2d", "conv3d"):
         parameters = inspect.signature(FUNCTIONS[name][0]).parameters
         assert list(parameters)[:7] == names
         assert [parameters[one].default for one in names[2:]] == [None, 1, 0, 1, 1]

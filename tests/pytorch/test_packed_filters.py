@@ -42,7 +42,7 @@ def test_pack_filter_is_that_of_arrays(dtype):
     ("weight", "error", "message"),
     [
         (torch.zeros(131, 70, 3, 3), UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
-        (torch.zeros(128, 70), LayoutError, "weight.shape=.128, 70.: must have 3 or 4 axes"),
+        (torch.zeros(128, 70), LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
         (torch.zeros(128, 70, 3).double(), DtypeError, "weight.dtype=torch.float64"),
         (None, DtypeError, "weight: must be a torch.Tensor"),
     ],

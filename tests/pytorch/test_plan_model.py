@@ -1,6 +1,7 @@
 """`plan_model` sees what a model runs, under the names of its modules, and leaves the model as it was."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -208,3 +209,26 @@ def test_what_was_raised_on_shapes_alone_is_told():
 def test_refusals(model, more, message):
     with pytest.raises(UnsupportedError, match=message):
         plan_model(model, [torch.zeros(1, 3, 9)], **more)
+
+
+class Clip(nn.Module):
+    """A causal convolution of frames and one within each, as decoders of videos have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.time, self.space = nn.Conv3d(8, 16, 3, padding=(0, 1, 1)), nn.Conv3d(16, 16, (1, 3, 3), padding=(0, 1, 1))
+
+    def forward(self, x):
+        return self.space(self.space(self.time(nn.functional.pad(x, (0, 0, 0, 0, 2, 0)))))
+
+
+def test_volumes_are_planned_and_their_instructions_counted():
+    found = plan_model(Clip(), [torch.zeros(1, 8, 4, 12, 14)])
+    one, two = sorted(found.rows, key=lambda row: row.layers)
+    assert [(row.convolved.operation, row.calls) for row in (one, two)] == [("conv3d", 2), ("conv3d", 1)]
+    assert two.convolved.problem.input_shape == (1, 8, 6, 12, 14)
+    assert found.instructions == 2 * one.plan.instructions + two.plan.instructions > 0
+    assert (found.graphs, found.flops.fraction) == (1, 1)
+    few = dataclasses.replace(found, most_instructions=found.instructions // 5)
+    assert few.graphs == 3  # of both cores
+    assert few.as_dict()["graphs"] == 3

@@ -26,7 +26,7 @@ from .._arguments import check_bias, check_choice, check_flags, check_residual, 
 from .._epilogue import read_epilogue
 from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
-from .geometry import read_geometry
+from .geometry import check_axes, read_geometry
 
 
 @nki.jit
@@ -89,11 +89,79 @@ def conv2d_implicit_gemm(
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
         simulator) before any instruction.
     """
-    check_choice(algorithm, config, ALGORITHMS)
-    check_flags((("strict_nonfinite", strict_nonfinite),))
-    perms = (in_perm, kern_perm, out_perm)
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
-    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool)
+    check_axes(img_ref, places, 2)
+    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(tensors, places, groups, perms, after, precision, choice, False)
+
+
+@nki.jit
+def conv3d_implicit_gemm(
+    img_ref,
+    filter_ref,
+    bias=None,
+    residual=None,
+    padding=((0, 0), (0, 0), (0, 0)),
+    stride=(1, 1, 1),
+    rhs_dilation=(1, 1, 1),
+    lhs_dilation=(1, 1, 1),
+    feature_group_count=1,
+    batch_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    activation=None,
+    beta=1.0,
+    residual_position="pre_activation",
+    pool=(1, 1),
+    precision=None,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+    strict_nonfinite=False,
+    packed=False,
+):
+    """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
+
+    Args:
+        img_ref: 5-d in HBM, canonical [N, C, D, H, W] after in_perm; dtypes as for conv2d_implicit_gemm.
+        filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
+            there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
+            without groups.
+        bias, residual, activation, beta, residual_position, precision, out_dtype, algorithm, config, strict_nonfinite:
+            as there; residual of y's shape before pooling.
+        padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
+            rhs_dilation, lhs_dilation: (depth, height, width).
+        feature_group_count: groups; divides C and K. batch_group_count: only 1.
+        in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
+        pool: (height, width) of windows within planes; divides (P, Q).
+
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool.
+
+    Raises: as conv2d_implicit_gemm.
+    """
+    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
+    check_axes(img_ref, places, 3)
+    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(tensors, places, groups, perms, after, precision, choice, packed)
+
+
+def convolved(tensors, places, groups, perms, after, precision, choice, packed):
+    """y of a public kernel's arguments.
+
+    tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
+    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed: see there.
+    """
+    img_ref, filter_ref, bias, residual = tensors
+    activation, beta, residual_position, pool, out_dtype, strict_nonfinite = after
+    algorithm, config = choice
+    check_choice(algorithm, config, ALGORITHMS)
+    check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
+    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool, packed)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")

@@ -9,16 +9,54 @@ from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
 from .geometry import num_taps
+from .planes import channel_pieces, taps_inside
 
 
 def offset_at(strides, first):
-    """Offset in HBM of an element of a tensor with strides along four axes."""
-    return first[0] * strides[0] + first[1] * strides[1] + first[2] * strides[2] + first[3] * strides[3]
+    """Offset in HBM of an element of a tensor with strides along four axes, and between several volumes."""
+    inside = first[0] * strides[0] + first[2] * strides[2] + first[3] * strides[3]
+    if len(strides) == 4:
+        return inside + first[1] * strides[1]
+    return inside + first[1] // strides[5] * strides[4] + first[1] % strides[5] * strides[1]
 
 
 def pattern_of(strides, counts):
     """Access pattern of so many neighbours along four axes."""
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
+
+
+def boxes_of_x(geometry, channels, planes, first, counts):
+    """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
+
+    channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
+    outside x have no box.
+    """
+    strides, c0, cn = geometry.x_strides, channels[0], channels[1]
+    d0, dn = planes
+    h0, w0 = first
+    hn, wn = counts
+    if geometry.depth == None:
+        return [((0, 0, 0, 0), pattern_of(strides, (cn, dn, hn, wn)), offset_at(strides, (c0, d0, h0, w0)))]
+    depth, found = geometry.depth, []
+    by_tap, by_plane = strides[1] * depth.dilation, strides[1] * depth.stride
+    rows, columns = [strides[2], hn], [strides[3], wn]
+    for piece in channel_pieces(geometry, c0, cn):
+        part, c, count, t, tn = piece
+        z = 0
+        while z < dn:
+            tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
+            together = 1
+            while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
+                together += 1
+            own = [[by_tap, seen], [by_plane, together], rows, columns]
+            if seen == tn:
+                leading = [[strides[0], count]] if count > 1 else []
+                found.append(((part, z, 0, 0), leading + own, offset_at(strides, (c, plane, h0, w0))))
+            for index in range(count if 0 < seen and seen < tn else 0):
+                place = (part + index * tn + tap, z, 0, 0)
+                found.append((place, own, offset_at(strides, (c + index, plane, h0, w0))))
+            z += together
+    return found
 
 
 def spot(tile, first, pattern):

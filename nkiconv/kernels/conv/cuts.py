@@ -65,9 +65,33 @@ def with_rows(band, outputs, elements):
     )
 
 
+def cut_planes(axis, parts):
+    """(first, how many) of so many parts of outputs, as even as can be, or of a few more: none has planes of two
+    volumes."""
+    return cut_volumes(axis.out, axis.images, parts)
+
+
+def cut_volumes(count, volumes, parts):
+    """The same of so many planes of `volumes` together."""
+    if volumes == 1:
+        return cut_into(count, parts)
+    each, found = count // volumes, []
+    for volume in range(volumes):
+        for part in cut_into(each, min(each, div_ceil(parts, volumes))):
+            found.append((volume * each + part[0], part[1]))
+    return found
+
+
+def num_plane_parts(axis, most):
+    """Parts of at most so many planes that none of two volumes are in."""
+    return axis.images * div_ceil(axis.out // axis.images, most)
+
+
 def axis_elements(axis, count):
     """Most elements of an axis that neighbouring outputs need."""
-    return min(axis.size, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1)
+    return min(
+        axis.size // axis.images, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1
+    )
 
 
 def bank_unit(images, pn, qn, pool):
@@ -145,10 +169,10 @@ class BlockBand(nl.NKIObject):
     jn: int
 
 
-def block_bands(images, blocks, parts):
-    """BlockBands of all images and blocks, as even as can be; parts: that images, and blocks of each, are cut into."""
+def block_bands(planes, blocks, parts):
+    """BlockBands of all planes and blocks, as even as can be; parts: that planes, and blocks of each, are cut into."""
     found = []
-    for image in cut_into(images, parts[0]):
+    for image in cut_planes(planes, parts[0]):
         for block in cut_into(blocks, parts[1]):
             found.append(BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]))
     return found
@@ -176,11 +200,11 @@ def largest_band(bands):
     return images, blocks
 
 
-def parts_for_cores(images, most_images, blocks, most_blocks):
-    """(parts of all images, parts of the blocks of each), as many as cores, or times as many, where that can be."""
-    image_parts, block_parts = div_ceil(images, most_images), div_ceil(blocks, most_blocks)
-    if image_parts * block_parts % PARTS == 1 and image_parts < images:
-        image_parts += 1
+def parts_for_cores(planes, most_planes, blocks, most_blocks):
+    """(parts of all planes, parts of the blocks of each), as many as cores, or times as many, where that can be."""
+    image_parts, block_parts = num_plane_parts(planes, most_planes), div_ceil(blocks, most_blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < planes.out:
+        image_parts = len(cut_planes(planes, image_parts + 1))
     elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
         block_parts += 1
     return image_parts, block_parts

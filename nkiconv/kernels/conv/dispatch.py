@@ -8,6 +8,7 @@ from .implicit_gemm.loop import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
+from .planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
@@ -26,9 +27,11 @@ def plan_of(algorithm, geometry, extras, config, cores):
     if algorithm != "implicit_gemm" and geometry.precision == "fp16x3":
         return None, f"precision=fp16x3: {algorithm} takes every other precision; use implicit_gemm, or ask for another"
     reason = relayout_refusal(algorithm, geometry, extras)
+    if reason == "":
+        reason = depth_refusal(algorithm, geometry, extras, config)
     if reason != "":
         return None, reason
-    plain = plain_of(algorithm, geometry, extras)
+    plain, config = seen_by(algorithm, geometry, extras, config), without_planes(config)
     if algorithm == "stacked":
         return plan_stack(plain, extras, config, cores)
     if algorithm == "toeplitz_rows":
@@ -40,6 +43,20 @@ def plan_of(algorithm, geometry, extras, config, cores):
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
+
+
+def depth_refusal(algorithm, geometry, extras, config):
+    """Why planes of taps are not taken as a config asks, or ""."""
+    planes = asked_planes(config)
+    if planes not in PLANES:
+        return f"config planes={planes}: must be one of {PLANES}"
+    return planes_refusal(algorithm, plain_of(algorithm, geometry, extras), extras) if wants_channels(config) else ""
+
+
+def seen_by(algorithm, geometry, extras, config):
+    """The Geometry that an algorithm works on: of copies of NHWC tensors, of planes of taps as channels."""
+    plain = plain_of(algorithm, geometry, extras)
+    return with_channels(plain) if wants_channels(config) else plain
 
 
 def default_of(geometry, extras, cores):
@@ -58,7 +75,7 @@ def convolve(algorithm, operands, geometry, extras, config):
         algorithm = default_of(geometry, extras, cores)
     plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
-    plain, y_hbm = plain_of(algorithm, geometry, extras), operands.y
+    plain, y_hbm = seen_by(algorithm, geometry, extras, config), operands.y
     copy_in(algorithm, operands, geometry)
     if algorithm == "stacked":
         run_stack(operands, plain, extras, plan)

@@ -1,4 +1,4 @@
-"""Arguments of conv2d, checked and turned into the letters that the kernel uses.
+"""Arguments of conv2d and conv3d, checked and turned into the letters that the kernel uses.
 
 Compile-time code in NKI's Python subset. Nothing below the public kernel sees the arguments' own names.
 """
@@ -6,9 +6,9 @@ Compile-time code in NKI's Python subset. Nothing below the public kernel sees t
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._arguments import FP8, IDENTITY, check_perm, output_extent
+from .._arguments import FP8, check_perm, output_extent
 from .._axis import outputs_met
-from .._tiles import INSTRUCTIONS_MAX, dense_strides_4d, div_ceil, is_pair, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, is_pair, position_in, require
 
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
 PRECISIONS = ("bf16", "tf32", "fp16x3")
@@ -16,7 +16,11 @@ PRECISIONS = ("bf16", "tf32", "fp16x3")
 
 @dataclass
 class Axis(nl.NKIObject):
-    """Planes, rows or columns: size of x, taps of w, outputs, and how they meet."""
+    """Planes, rows or columns: size of x, taps of w, outputs, and how they meet.
+
+    images: how many there are one after the other, as planes of several volumes are; size and out are of all. What is
+    worked on at once never has planes of two, but where images is 1.
+    """
 
     size: int
     taps: int
@@ -25,6 +29,7 @@ class Axis(nl.NKIObject):
     dilation: int
     lhs_dilation: int
     before: int
+    images: int
 
 
 @dataclass
@@ -35,9 +40,9 @@ class Geometry(nl.NKIObject):
 
     p' = p * stride + r * dilation - before on the rows' axis, z' and q' the same on those of the planes and columns. xp
     is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
-    one tap, each an output of its own; rows of taps of several planes follow each other. Strides are in elements of the
-    HBM tensors as stored, so permuted layouts need no copy; where channels lie side by side, elements that no tap meets
-    are left out.
+    one tap, each an output of its own, and so are those of volumes that one tap sees, if they are evenly spaced; rows
+    of taps of several planes follow each other. Strides are in elements of the HBM tensors as stored, so permuted
+    layouts need no copy; where channels lie side by side, elements that no tap meets are left out.
     """
 
     C: int
@@ -47,7 +52,8 @@ class Geometry(nl.NKIObject):
     rows: Axis
     columns: Axis
     #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
-    #: taps; in y and in the residual, which is not pooled, along k, planes, rows and columns
+    #: taps; in y and in the residual, which is not pooled, along k, planes, rows and columns. Of x, y, residual, where
+    #: planes of several volumes are not evenly spaced, behind them those between volumes, and the planes of one
     x_strides: tuple
     w_strides: tuple
     y_strides: tuple
@@ -61,12 +67,19 @@ class Geometry(nl.NKIObject):
     fast: bool
     #: how fp32 products are taken: None, or one of PRECISIONS
     precision: object
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), or None
+    depth: object
 
 
 def met(axis, tap, first, count):
     """Outputs first .. first+count-1 that see an element of x at a tap: what `_axis.outputs_met` returns."""
     shift = tap * axis.dilation - axis.before
-    return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
+    if axis.images == 1:
+        return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
+    out, size = axis.out // axis.images, axis.size // axis.images
+    image = first // out
+    found = outputs_met(size, axis.stride, axis.lhs_dilation, shift, first - image * out, count)
+    return found[0] + image * out, found[1], found[2], found[3] + image * size, found[4]
 
 
 def filter_rows(geometry):
@@ -90,31 +103,54 @@ def span(axis, first, count):
     return (0, 0) if high < low else (low, high - low + 1)
 
 
-def check_pair(name, value, least):
-    """Refuse what is not a pair of ints of at least `least`."""
+def check_axes(img_ref, places, axes):
+    """Refuse x, padding, strides and dilations that are not of so many axes."""
+    _, stride, rhs_dilation, lhs_dilation = places
+    rank, letters = axes + 2, "N, C, D, H, W" if axes == 3 else "N, C, H, W"
     require(
-        is_pair(value) and value[0] >= least and value[1] >= least,
-        f"{name}={value}: must be a tuple (height, width) of ints of at least {least}; use such a pair",
+        len(img_ref.shape) == rank,
+        f"img_ref.shape={img_ref.shape}: must have {rank} dims, {letters} before in_perm",
     )
+    check_padding(places[0], axes)
+    check_places("stride", stride, axes)
+    check_places("rhs_dilation", rhs_dilation, axes)
+    check_places("lhs_dilation", lhs_dilation, axes)
 
 
-def check_arguments(img_ref, filter_ref, places, group_counts, perms):
+def check_places(name, value, axes):
+    """Refuse what is not as many ints of at least 1 as there are axes."""
+    fits = isinstance(value, tuple) and len(value) == axes
+    for index in range(axes if fits else 0):
+        fits = fits and isinstance(value[index], int) and value[index] >= 1
+    letters = "(height, width)" if axes == 2 else "(depth, height, width)"
+    require(fits, f"{name}={value}: must be a tuple {letters} of ints of at least 1; use such a tuple")
+
+
+def check_padding(padding, axes):
+    """Refuse what is not as many pairs of ints as there are axes."""
+    fits = isinstance(padding, tuple) and len(padding) == axes
+    for index in range(axes if fits else 0):
+        fits = fits and is_pair(padding[index])
+    sides = "((top, bottom), (left, right))" if axes == 2 else "((front, back), (top, bottom), (left, right))"
+    require(fits, f"padding={padding}: must be {sides} of ints, as tuples; write a tuple of {axes} pairs")
+
+
+def check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed):
     """Refuse malformed arguments by name."""
-    padding, stride, rhs_dilation, lhs_dilation = places
     groups, batch_groups = group_counts
-    require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, H, W before in_perm")
+    rank, letters = axes + 2, "K, C, T, R, S" if axes == 3 else "K, C, R, S"
     require(
-        len(filter_ref.shape) in (4, 5),
-        f"filter_ref.shape={filter_ref.shape}: must have 4 dims, K, C, R, S, or 5 as pack_filter returns them",
+        len(filter_ref.shape) == (5 if packed else rank),
+        f"filter_ref.shape={filter_ref.shape}: must have {rank} dims, {letters}, or be packed as pack_filter does it",
     )
     require(
-        len(filter_ref.shape) == 4 or (perms[1] == None and groups == 1),
+        not packed or (perms[1] == None and groups == 1),
         f"filter_ref.shape={filter_ref.shape}, kern_perm={perms[1]}, feature_group_count={groups}: a packed filter has "
         f"its own order and no groups; pass it plain",
     )
-    check_perm("in_perm", perms[0])
-    check_perm("kern_perm", perms[1])
-    check_perm("out_perm", perms[2])
+    check_perm("in_perm", perms[0], rank)
+    check_perm("kern_perm", perms[1], rank)
+    check_perm("out_perm", perms[2], rank)
     narrow = (nl.bfloat16, nl.float16)
     x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
     require(
@@ -124,13 +160,6 @@ def check_arguments(img_ref, filter_ref, places, group_counts, perms):
         f"img_ref.dtype={x_dtype}, filter_ref.dtype={w_dtype}: accepted are float32 for both, or bfloat16 and float16 "
         f"in any combination, or float8_e4m3 and float8_e5m2 in any; cast one of them",
     )
-    require(
-        isinstance(padding, tuple) and len(padding) == 2 and is_pair(padding[0]) and is_pair(padding[1]),
-        f"padding={padding}: must be ((top, bottom), (left, right)) of ints, as tuples; write a tuple of two pairs",
-    )
-    check_pair("stride", stride, 1)
-    check_pair("rhs_dilation", rhs_dilation, 1)
-    check_pair("lhs_dilation", lhs_dilation, 1)
     require(
         batch_groups == 1,
         f"batch_group_count={batch_groups}: only 1 is supported; split the batch before the call",
@@ -153,16 +182,20 @@ def check_precision(precision, dtype):
     )
 
 
-def read_axis(name, size, taps, padding, stride, dilation, lhs_dilation):
-    """An Axis; refused where it has no output."""
-    out = output_extent(size, taps, stride, dilation, lhs_dilation, padding[0], padding[1])
+def read_axis(name, size, taps, places, index):
+    """The Axis number `index` of those that padding, stride, rhs_dilation and lhs_dilation are for; refused where it
+    has no output."""
+    padding, stride, dilation, lhs_dilation = places
+    before, after = padding[index]
+    step, apart, spread = stride[index], dilation[index], lhs_dilation[index]
+    out = output_extent(size, taps, step, apart, spread, before, after)
     require(
         out >= 1,
-        f"{name}={out}: output extent must be at least 1 (size {size} dilated by {lhs_dilation}, padded "
-        f"{padding[0]}+{padding[1]}, window {(taps - 1) * dilation + 1}); pad the input or shorten the filter",
+        f"{name}={out}: output extent must be at least 1 (size {size} dilated by {spread}, padded {before}+{after}, "
+        f"window {(taps - 1) * apart + 1}); pad the input or shorten the filter",
     )
     return Axis(
-        size=size, taps=taps, out=out, stride=stride, dilation=dilation, lhs_dilation=lhs_dilation, before=padding[0]
+        size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before, images=1
     )
 
 
@@ -180,67 +213,150 @@ def thinned(axis):
         dilation=1,
         lhs_dilation=1,
         before=axis.before // axis.stride,
+        images=1,
     )
     return found, axis.stride
 
 
-def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool):
+def repeated(axis, images):
+    """The Axis of so many one after the other."""
+    return Axis(
+        size=images * axis.size,
+        taps=axis.taps,
+        out=images * axis.out,
+        stride=axis.stride,
+        dilation=axis.dilation,
+        lhs_dilation=axis.lhs_dilation,
+        before=axis.before,
+        images=images,
+    )
+
+
+def images_axis(images):
+    """The planes' Axis of images: each an output of its own."""
+    return Axis(size=images, taps=1, out=images, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
+
+
+def sees_itself(axis):
+    """Whether each output is of the element of its own number, and no other."""
+    return axis.taps == 1 and axis.stride == 1 and axis.before == 0 and axis.lhs_dilation == 1 and axis.out == axis.size
+
+
+def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
-    places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
-    perms: (in_perm, kern_perm, out_perm).
+    places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
+    group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
+    filter of volumes is; of images its shape says so.
     """
-    padding, stride, rhs_dilation, lhs_dilation = places
-    check_arguments(img_ref, filter_ref, places, group_counts, perms)
+    axes = len(places[1])
+    packed = len(filter_ref.shape) == 5 if axes == 2 else packed
+    check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed)
     check_precision(precision, img_ref.dtype)
-    in_axes = IDENTITY if perms[0] == None else perms[0]
-    kern_axes = IDENTITY if perms[1] == None else perms[1]
-    out_axes = IDENTITY if perms[2] == None else perms[2]
-    x_shape, w_shape = img_ref.shape, filter_ref.shape
-    N, C, H, W = picked(x_shape, in_axes)
-    packed = w_shape[4] if len(w_shape) == 5 else 0
-    if packed > 0:
-        K, w_in, R, S = w_shape[0] * packed, w_shape[1], w_shape[2], w_shape[3]
-    else:
-        K, w_in, R, S = picked(w_shape, kern_axes)
-    groups = group_counts[0]
-    require(
-        C % groups == 0 and K % groups == 0,
-        f"feature_group_count={groups}: must divide C={C} and K={K}; use a divisor of both",
-    )
-    require(
-        w_in * groups == C,
-        f"filter_ref.shape={w_shape}: has {w_in} input channels, C / groups = {C // groups} are needed; pass [K, C / "
-        f"groups, R, S] after kern_perm",
-    )
-    rows = read_axis("P", H, R, padding[0], stride[0], rhs_dilation[0], lhs_dilation[0])
-    columns = read_axis("Q", W, S, padding[1], stride[1], rhs_dilation[1], lhs_dilation[1])
-    x_strides = picked(dense_strides_4d(x_shape), in_axes)
-    h_step, w_step = 1, 1
-    if C > 1 and x_strides[1] == 1:
+    identity = (0, 1, 2, 3, 4) if axes == 3 else (0, 1, 2, 3)
+    in_axes = identity if perms[0] == None else perms[0]
+    kern_axes = identity if perms[1] == None else perms[1]
+    out_axes = identity if perms[2] == None else perms[2]
+    x_extents, w_stored = picked(img_ref.shape, in_axes), filter_ref.shape
+    each = w_stored[4] if packed else 0
+    if packed and axes == 2:
+        w_stored = (w_stored[0] * each, w_stored[1], w_stored[2], w_stored[3])
+    elif packed:
+        check_blocks(filter_ref.shape, x_extents[1])
+        w_stored = (w_stored[0] // x_extents[1] * each, x_extents[1], w_stored[1], w_stored[2], w_stored[3])
+    w_extents = picked(w_stored, kern_axes)
+    N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
+    check_groups(filter_ref.shape, w_extents[1], C, K, groups)
+    last = axes + 1
+    rows = read_axis("P", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
+    columns = read_axis("Q", x_extents[last], w_extents[last], places, axes - 1)
+    planes = read_axis("Z", x_extents[2], w_extents[2], places, 0) if axes == 3 else images_axis(N)
+    stored = picked(dense_strides(img_ref.shape), in_axes)
+    d_step, h_step, w_step = 1, 1, 1
+    if C > 1 and stored[1] == 1:
+        planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
     check_pool(pool, rows.out, columns.out)
-    y_shape = picked((N, K, rows.out // pool[0], columns.out // pool[1]), out_axes)
-    r_shape = picked((N, K, rows.out, columns.out), out_axes)
+    depth = (planes.out,) if axes == 3 else ()
+    y_shape = picked((N, K) + depth + (rows.out // pool[0], columns.out // pool[1]), out_axes)
+    r_shape = picked((N, K) + depth + (rows.out, columns.out), out_axes)
+    by_plane = (stored[2] * d_step,) if axes == 3 else ()
+    x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
+    y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
+    x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
+    if axes == 3 and N > 1:
+        even = x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
+        merged = even and sees_itself(planes)
+        x_strides = by_channel(x_apart, 0 if merged else planes.size)
+        y_strides = by_channel(y_apart, 0 if merged else planes.out)
+        r_strides = by_channel(r_apart, 0 if merged else planes.out)
+        planes = images_axis(N * planes.out) if merged else repeated(planes, N)
     geometry = Geometry(
         C=C,
         K=K,
         groups=groups,
-        planes=Axis(size=N, taps=1, out=N, stride=1, dilation=1, lhs_dilation=1, before=0),
+        planes=planes,
         rows=rows,
         columns=columns,
-        x_strides=(x_strides[1], x_strides[0], x_strides[2] * h_step, x_strides[3] * w_step),
-        w_strides=picked(dense_strides_4d((K, w_in, R, S) if packed > 0 else w_shape), kern_axes),
-        y_strides=result_strides(y_shape, out_axes),
-        r_strides=result_strides(r_shape, out_axes),
-        packed=packed,
+        x_strides=x_strides,
+        w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes),
+        y_strides=y_strides,
+        r_strides=r_strides,
+        packed=each,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),
         fast=img_ref.dtype != nl.float32 or precision != None,
         precision=precision,
+        depth=None,
     )
     return geometry, y_shape, r_shape
+
+
+def check_blocks(w_shape, C):
+    """Refuse a packed filter of volumes of other channels than x's."""
+    require(
+        w_shape[0] % C == 0,
+        f"filter_ref.shape={w_shape}: a packed filter of volumes is [K / kn * C, T, R, S, kn], x has C={C}; pack one "
+        f"of as many channels",
+    )
+
+
+def check_groups(w_shape, w_in, C, K, groups):
+    """Refuse groups that do not divide the channels, and filters of other channels than x's."""
+    require(
+        C % groups == 0 and K % groups == 0,
+        f"feature_group_count={groups}: must divide C={C} and K={K}; use a divisor of both",
+    )
+    taps = "R, S" if len(w_shape) < 5 else "..."
+    require(
+        w_in * groups == C,
+        f"filter_ref.shape={w_shape}: has {w_in} input channels, C / groups = {C // groups} are needed; pass [K, C / "
+        f"groups, {taps}] after kern_perm",
+    )
+
+
+def by_channel(apart, planes):
+    """Strides along channels, planes, rows and columns, of canonical ones; behind them those between volumes of so many
+    `planes`, if there are any."""
+    if len(apart) == 4:
+        return (apart[1], apart[0], apart[2], apart[3])
+    found = (apart[1], apart[2], apart[3], apart[4])
+    return found if planes == 0 else found + (apart[0], planes)
+
+
+def tap_strides(apart, extents, axes):
+    """Strides of a filter along k, c, rows and columns of taps, of canonical ones; rows of all planes one after the
+    other."""
+    if len(apart) == 4:
+        return (apart[0], apart[1], apart[2], apart[3])
+    even = extents[2] == 1 or extents[3] == 1 or apart[2] == extents[3] * apart[3]
+    require(
+        even,
+        f"kern_perm={axes}: rows of taps must follow each other from plane to plane; store T outside R, as KCTRS, "
+        f"TRSCK and KTRSC do",
+    )
+    return (apart[0], apart[1], apart[2] if extents[3] == 1 else apart[3], apart[4])
 
 
 def bytes_of(dtype, precision):
@@ -251,19 +367,19 @@ def bytes_of(dtype, precision):
 
 
 def picked(values, axes):
-    """Four values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
-    return (values[axes[0]], values[axes[1]], values[axes[2]], values[axes[3]])
+    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
+    found = ()
+    for index in range(len(axes)):
+        found = found + (values[axes[index]],)
+    return found
 
 
 def result_strides(shape, axes):
-    """Elements between neighbours along k, n, p, q of a tensor stored with this shape and permutation."""
-    strides = dense_strides_4d(shape)
-    return (
-        strides[position_in(axes, 1)],
-        strides[position_in(axes, 0)],
-        strides[position_in(axes, 2)],
-        strides[position_in(axes, 3)],
-    )
+    """Canonical strides of a tensor stored with this shape and permutation."""
+    stored, found = dense_strides(shape), ()
+    for index in range(len(axes)):
+        found = found + (stored[position_in(axes, index)],)
+    return found
 
 
 def check_pool(pool, P, Q):

@@ -13,7 +13,7 @@ from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .boxes import offset_at, pattern_of
-from .cuts import most_of
+from .cuts import cut_volumes, most_of
 from .geometry import Geometry
 from .transposes import load_transposed
 
@@ -39,6 +39,8 @@ class Transposed(nl.NKIObject):
     target_first: int
     #: whether an engine transposes them
     is_sorted: bool
+    #: that the n are planes of
+    volumes: int
 
 
 def copies_x(algorithm, geometry):
@@ -77,6 +79,7 @@ def plain_of(algorithm, geometry, extras):
         hbm_itemsize=geometry.hbm_itemsize,
         fast=geometry.fast,
         precision=geometry.precision,
+        depth=geometry.depth,
     )
 
 
@@ -93,8 +96,10 @@ def copy_in(algorithm, operands, geometry):
     if copies_y(algorithm, geometry):
         if operands.residual != None:
             operands.residual = rows_copy(operands.residual, residual_to_rows(geometry))
-        N, P, Q, K = operands.y.shape
-        operands.y = nl.ndarray((N * P * Q * K,), dtype=operands.y.dtype, buffer=nl.shared_hbm)
+        elements = 1
+        for extent in operands.y.shape:
+            elements = elements * extent
+        operands.y = nl.ndarray((elements,), dtype=operands.y.dtype, buffer=nl.shared_hbm)
 
 
 def copy_out(algorithm, y_hbm, operands, geometry, extras):
@@ -123,16 +128,16 @@ def meet(hbm):
 def x_to_rows(geometry):
     """x as its copy has it."""
     shape = (geometry.C, geometry.planes.size, geometry.rows.size, geometry.columns.size)
-    return to_rows(shape, geometry.hbm_itemsize, geometry.x_strides)
+    return to_rows(shape, geometry.hbm_itemsize, geometry.x_strides, geometry.planes.images)
 
 
 def residual_to_rows(geometry):
     """The residual as its copy has it, of four bytes an element at most."""
     shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
-    return to_rows(shape, 4, geometry.r_strides)
+    return to_rows(shape, 4, geometry.r_strides, geometry.planes.images)
 
 
-def to_rows(shape, item, strides):
+def to_rows(shape, item, strides, volumes):
     """Channels that lie side by side, [c, n, h, w], as rows."""
     return Transposed(
         shape=shape,
@@ -142,6 +147,7 @@ def to_rows(shape, item, strides):
         source_first=0,
         target_first=0,
         is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
+        volumes=volumes,
     )
 
 
@@ -163,10 +169,11 @@ def y_to_pixels(geometry, extras):
                     shape=(columns, geometry.planes.out, count, K),
                     item=extras.epilogue.y_itemsize,
                     source=(1, K * P * Q, each, P * Q),
-                    target=(step, geometry.y_strides[1], line_step, 1),
+                    target=(step, geometry.y_strides[1], line_step, 1) + tuple(geometry.y_strides[4:]),
                     source_first=first,
                     target_first=first * step,
                     is_sorted=is_sorted,
+                    volumes=geometry.planes.images,
                 )
             )
     return found
@@ -185,8 +192,8 @@ def copies_of(algorithm, geometry, extras):
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
     dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
-    from_a, from_n, from_h, from_b = part.source
-    to_a, to_n, to_h, to_b = part.target
+    from_a, from_n, from_h, from_b = part.source[0], part.source[1], part.source[2], part.source[3]
+    to_a, to_n, to_h, to_b = part.target[0], part.target[1], part.target[2], part.target[3]
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for piece in pieces[mine[0] : mine[0] + mine[1]]:
         n, nn, a, an, h, hn, b, bn = piece
@@ -211,7 +218,7 @@ def pieces_of(part):
     """(first, how many) of n, a, h, b of the pieces of a Transposed, with rows on the partitions where they are sorted,
     else with a; an even number where rows allow it."""
     A, N, H, B = part.shape
-    P_MAX, most, together = nl.tile_size.pmax, PIECE_BYTES // part.item, 1
+    P_MAX, most, together, volumes = nl.tile_size.pmax, PIECE_BYTES // part.item, 1, part.volumes
     if part.is_sorted:
         most = max(1, most // min(A, B))
         a_parts, b_parts, heights = cut(A, most if A > B else A), cut(B, most if A <= B else B), cut(H, P_MAX)
@@ -222,7 +229,9 @@ def pieces_of(part):
         heights = cut(H, max(1, most // most_of(b_parts)))
         if len(b_parts) == 1:
             together = most // (H * B)
-    images = cut(N, max(1, min(together, div_ceil(N, PARTS))))
+    volumes = part.volumes
+    parts = div_ceil(N // volumes, max(1, min(together, div_ceil(N, PARTS))))
+    images = cut_volumes(N, volumes, volumes * parts)
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):
         heights = cut(H, div_ceil(H, PARTS * len(heights)))
     found = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._arguments import IDENTITY, check_perm, output_extent
-from .._tiles import INSTRUCTIONS_MAX, dense_strides_4d, is_pair, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, position_in, require
 
 
 @dataclass
@@ -79,9 +79,9 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     """Refuse ranks, permutations and dtypes that the kernel does not take."""
     require(len(img_ref.shape) == 4, f"img_ref.shape={img_ref.shape}: must have 4 dims, N, C, 1, W before in_perm")
     require(len(filter_ref.shape) == 4, f"filter_ref.shape={filter_ref.shape}: must have 4 dims, C, 1, 1, S")
-    check_perm("in_perm", in_perm)
-    check_perm("kern_perm", kern_perm)
-    check_perm("out_perm", out_perm)
+    check_perm("in_perm", in_perm, 4)
+    check_perm("kern_perm", kern_perm, 4)
+    check_perm("out_perm", out_perm, 4)
     x_dtype, w_dtype = img_ref.dtype, filter_ref.dtype
     narrow = (nl.bfloat16, nl.float16)
     require(
@@ -123,10 +123,10 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         f"window {(S - 1) * rhs_dilation[1] + 1}); pad the input or shorten the filter",
     )
 
-    x_strides, w_strides = dense_strides_4d(x_shape), dense_strides_4d(w_shape)
+    x_strides, w_strides = dense_strides(x_shape), dense_strides(w_shape)
     y_canonical = (N, C, 1, Q)
     y_shape = (y_canonical[out_axes[0]], y_canonical[out_axes[1]], y_canonical[out_axes[2]], y_canonical[out_axes[3]])
-    y_stored = dense_strides_4d(y_shape)
+    y_stored = dense_strides(y_shape)
     geometry = Geometry(
         N=N,
         C=C,

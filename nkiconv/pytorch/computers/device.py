@@ -17,11 +17,10 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
-from ...kernels.conv import conv2d_implicit_gemm
-from ...kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ...planner.conv2d import kernel_arguments as conv2d_arguments
+from ...planner.conv import kernel_arguments as conv_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
 from ...planner.entry import answer, estimated
+from ...planner.operations import OPERATIONS
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution
@@ -60,8 +59,10 @@ def convolve(
         strict_nonfinite=asked.strict_nonfinite,
         packed=packed is not None,
     )
-    filters = w.reshape(problem.filter_shape) if packed is None else packed
-    y: torch.Tensor = _launch(problem, asked.name == "depthwise_conv1d", wanted, x, filters, tensors)
+    filters = w.reshape(problem.filter_shape)
+    if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
+        filters = packed.flatten(0, 1) if problem.is_volume else packed
+    y: torch.Tensor = _launch(problem, asked.operation, wanted, x, filters, tensors)
     return _shaped(y, asked.shape(x, w))
 
 
@@ -86,7 +87,7 @@ def convolve_with_states(
         return_final_state=return_final_state,
     )
     problem = asked.problem(x, w)
-    found = _launch(problem, True, wanted, x, w.reshape(problem.filter_shape), tensors)
+    found = _launch(problem, asked.operation, wanted, x, w.reshape(problem.filter_shape), tensors)
     y, final = found if return_final_state else (found, None)
     return _shaped(y, asked.shape(x, w)), final
 
@@ -101,7 +102,7 @@ def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
 
 def _launch(
     problem: ConvProblem,
-    depthwise: bool,
+    operation: str,
     wanted: Asked,
     x: torch.Tensor,
     filters: torch.Tensor,
@@ -111,8 +112,8 @@ def _launch(
     images = x.reshape(problem.input_shape).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
-    arguments = dict(_arguments(problem, depthwise, wanted, lnc, _effort()))
-    return launcher(depthwise, lnc)(images, filters.contiguous(), **named, **arguments)
+    arguments = dict(_arguments(problem, operation, wanted, lnc, _effort()))
+    return launcher(operation, lnc)(images, filters.contiguous(), **named, **arguments)
 
 
 def cores() -> int:
@@ -124,20 +125,20 @@ def cores() -> int:
 
 
 @functools.cache
-def launcher(depthwise: bool, lnc: int) -> Any:
+def launcher(operation: str, lnc: int) -> Any:
     """The kernel on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = depthwise_conv1d_implicit_gemm if depthwise else conv2d_implicit_gemm
+    kernel = OPERATIONS[operation].kernel
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 
 
 @functools.cache
 def _arguments(
-    problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, effort: str
+    problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = (None, None) if effort == "kernel" else _choice(problem, depthwise, asked, lnc, effort)
-    make = depthwise_arguments if depthwise else conv2d_arguments
+    algorithm, config = (None, None) if effort == "kernel" else _choice(problem, operation, asked, lnc, effort)
+    make = depthwise_arguments if operation == "depthwise_conv1d" else conv_arguments
     found = make(problem, algorithm=algorithm, config=config)
     if asked.activation is not None:
         found["activation"] = asked.activation
@@ -147,6 +148,8 @@ def _arguments(
         found["strict_nonfinite"] = True
     if asked.return_final_state:
         found["return_final_state"] = True
+    if asked.packed and problem.is_volume:
+        found["packed"] = True
     return tuple((name, plain(value)) for name, value in found.items())
 
 
@@ -158,9 +161,8 @@ def _effort() -> str:
     return wanted
 
 
-def _choice(problem: ConvProblem, depthwise: bool, asked: Asked, lnc: int, effort: str) -> tuple[str | None, Any]:
+def _choice(problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str) -> tuple[str | None, Any]:
     """(algorithm, config) of the planner's answer; (None, None), the kernel's default rule, where it has none."""
-    operation = "depthwise_conv1d" if depthwise else "conv2d"
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     try:
         found = answer(request) if effort == "timed" else estimated(request)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
-from ...api.conv2d import conv2d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...bounds import epilogue_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms
@@ -17,6 +17,9 @@ from ..operators.convolution import Convolution
 from ..operators.tensor_kinds import DTYPES
 from . import host
 from .arrays import from_numpy, to_numpy
+
+#: The functions of arrays by axes.
+_ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
 
 
 def convolve(
@@ -35,8 +38,8 @@ def convolve(
     more |= {"activation": asked.activation}
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more)
-    if asked.rank == 2:
-        y = conv2d(arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
+    if asked.rank > 1:
+        y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
     if asked.name == "depthwise_conv1d":
@@ -50,7 +53,7 @@ def _by_packed(asked: Convolution, x: torch.Tensor, w: torch.Tensor, packed: Any
     problem = asked.problem(x, w)
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
-    y = conv2d(
+    y = _ARRAYS[max(2, asked.rank)](
         to_numpy(x).reshape(problem.input_shape),
         packed,
         stride=problem.stride,

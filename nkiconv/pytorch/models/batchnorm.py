@@ -99,7 +99,7 @@ def _agrees(convolution: Any, norm: torch.nn.Module, affine: Affine, weight: Ten
     steps = zip(convolution.kernel_size, convolution.dilation, strict=True)
     extents = [(taps - 1) * step + 3 for taps, step in steps]
     x = torch.randn(2, convolution.in_channels, *extents, dtype=torch.float64, generator=generator)
-    convolve: Any = F.conv2d if rank == 2 else F.conv1d
+    convolve: Any = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
     how = {"dilation": convolution.dilation, "groups": convolution.groups}
     filters = [None if one is None else one.double().cpu() for one in (convolution.weight, convolution.bias)]
     z, own = convolve(x, *filters, **how), [weight.double().cpu(), bias.double().cpu()]

@@ -32,7 +32,8 @@ Filter = Callable[[str, torch.nn.Module], bool]
 READ = "is never called: its layer reads its weight and convolves by itself"
 OWN = "has its own"
 #: Our class for each of torch's.
-_OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d}
+_OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d, torch.nn.Conv3d: nn.Conv3d}
+_CONVERTED = nn.Conv1d, nn.Conv2d, nn.Conv3d
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "operator",
@@ -50,7 +51,7 @@ def convert(
     pack_filters: bool = True,
     inplace: bool = False,
 ) -> Report:
-    """Swap Conv1d and Conv2d of a model for nkiconv's; whatever stays is in the report with the reason.
+    """Swap Conv1d, Conv2d and Conv3d of a model for nkiconv's; whatever stays is in the report with the reason.
 
     A swapped module runs nkiconv where the model calls it. Which share of a run's arithmetic that is, `report.share`
     measures.
@@ -208,9 +209,9 @@ def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: F
     if not reason and name and reads_only(model.get_submodule(parent), child) and _is_once(model, module):
         reason = READ
     operator = None
-    if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)) and not reason:
+    if isinstance(module, tuple(_OURS)) and not reason:
         operator = nn.operator_of(module)
-    elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
+    elif isinstance(module, _CONVERTED):
         operator = module.operator
     return Entry(name, _kind(module), _filters(module), operator, reason)
 
@@ -238,23 +239,23 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
     """Why a module stays as it is."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "is scripted; convert the model before torch.jit.script"
-    elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
+    elif isinstance(module, _CONVERTED):
         yield "is nkiconv's already"
     elif type(module).__module__.startswith("torch.ao.nn"):
         yield "is quantized, or prepared for it; nkiconv has no integer convolution"
     elif isinstance(module, _ConvTransposeNd):
         yield "is transposed; nkiconv has no such module"
-    elif not isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d)):
-        yield "nkiconv convolves rows and images only"
+    elif not isinstance(module, tuple(_OURS)):
+        yield "nkiconv convolves rows, images and volumes only"
     elif _is_lazy(module):
         yield "is lazy, its parameters have no shape yet; run the model once, then convert it"
     else:
         yield from _obstacles(module)
 
 
-def _obstacles(module: torch.nn.Conv1d | torch.nn.Conv2d) -> Iterator[str]:
-    """Why a Conv1d or Conv2d stays as it is."""
-    base = torch.nn.Conv2d if isinstance(module, torch.nn.Conv2d) else torch.nn.Conv1d
+def _obstacles(module: torch.nn.Module) -> Iterator[str]:
+    """Why one of torch's convolutions stays as it is."""
+    base = next(kind for kind in _OURS if isinstance(module, kind))
     own = [name for name in ("forward", "_conv_forward") if getattr(type(module), name) is not getattr(base, name)]
     own += [name for name in ("forward", "_conv_forward") if name in vars(module) and name not in own]
     if own:
@@ -294,7 +295,7 @@ def _ours(kind: type) -> type:
     """Our class for torch's, or for a subclass of it a class with our forward whose instances are still of both."""
     if kind in _OURS:
         return _OURS[kind]
-    base = nn.Conv2d if issubclass(kind, torch.nn.Conv2d) else nn.Conv1d
+    base = next(ours for of, ours in _OURS.items() if issubclass(kind, of))
     more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce, "_converted_from": kind}
     return type(kind.__name__, (base, kind), more)
 

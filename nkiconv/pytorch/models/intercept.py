@@ -1,4 +1,4 @@
-"""torch's own functions conv1d and conv2d by nkiconv's, for whoever calls them: modules, their subclasses, models.
+"""torch's own conv1d, conv2d and conv3d by nkiconv's, for whoever calls them: modules, their subclasses, models.
 
 What nkiconv does not take stays with torch. That is told once for each function and cause, in a warning.
 """
@@ -21,11 +21,11 @@ from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
 
 #: torch.nn.functional's are the same objects.
-_OURS = {torch.conv1d: functional.conv1d, torch.conv2d: functional.conv2d}
+_OURS = {torch.conv1d: functional.conv1d, torch.conv2d: functional.conv2d, torch.conv3d: functional.conv3d}
 
 
 def intercept() -> Intercept:
-    """A context manager under which `torch.conv1d` and `torch.conv2d` (torch.nn.functional's too) are nkiconv's.
+    """A context manager under which `torch.conv1d`, `conv2d` and `conv3d` (torch.nn.functional's too) are nkiconv's.
 
         with nkiconv.pytorch.intercept():
             y = model(x)

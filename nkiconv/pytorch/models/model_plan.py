@@ -17,6 +17,9 @@ from .flops import Share
 from .recording import Convolved, Other, Recording, record
 from .report import Report
 
+#: Instructions of a core above which neuronx-cc refuses a graph, as users report it (HunyuanImage 3's decoder, 10.7
+#: million against 10); a kernel alone is refused from half of that on.
+GRAPH_INSTRUCTIONS_MAX = 10_000_000
 #: Told what is being done, and the share of it that is done; None while it cannot be told.
 Advance = Callable[[str, "float | None"], None]
 
@@ -35,6 +38,11 @@ class Row:
     def us(self) -> float:
         """All calls together; 0 without a plan."""
         return 0.0 if self.plan is None else self.calls * self.plan.modelled_us
+
+    @property
+    def instructions(self) -> int:
+        """Of all calls and cores; 0 without a plan."""
+        return 0 if self.plan is None else self.calls * self.plan.instructions
 
 
 @dataclass(frozen=True)
@@ -58,11 +66,22 @@ class ModelPlan:
     report: Report  # of the conversion
     flops: Share  # whose the arithmetic of the convolutions is
     because: str = ""  # what the model raised on shapes alone, where it ran on data
+    most_instructions: int = GRAPH_INSTRUCTIONS_MAX  # of a core, that a compiler takes in one graph
 
     @property
     def modelled_us(self) -> float:
         """The sum over the convolutions that have a plan; nothing else that the model does is in it."""
         return sum(row.us for row in self.rows)
+
+    @property
+    def instructions(self) -> int:
+        """Of the kernels of all calls and cores, as one compiled graph has them."""
+        return sum(row.instructions for row in self.rows)
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that the model is to be cut into, at least: none with more instructions than a compiler takes."""
+        return max(1, -(-self.instructions // (self.lnc * self.most_instructions)))
 
     @property
     def roofline_fraction(self) -> float:
@@ -82,6 +101,8 @@ class ModelPlan:
             "because": self.because,
             "flops": {"nkiconv": self.flops.nkiconv, "torch": self.flops.torch, "fraction": self.flops.fraction},
             "modelled_us": self.modelled_us,
+            "instructions": self.instructions,
+            "graphs": self.graphs,
             "roofline_fraction": self.roofline_fraction,
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
@@ -95,6 +116,7 @@ class ModelPlan:
             "calls": row.calls,
             **dataclasses.asdict(row.convolved),
             "modelled_us": None if row.plan is None else row.us,
+            "instructions": None if row.plan is None else row.instructions,
             "share": None if row.plan is None else self.share(row),
             "plan": None if row.plan is None else row.plan.as_dict(),
             "reason": row.reason,

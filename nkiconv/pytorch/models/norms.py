@@ -21,7 +21,11 @@ from ..computers.host import activate
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.
 CLOSE = 1e-5
 #: The only norms where parameters have no data, by the axes of their images: what these compute is known.
-KNOWN = {1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm), 2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm)}
+KNOWN = {
+    1: (torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm),
+    2: (torch.nn.BatchNorm2d, torch.nn.SyncBatchNorm),
+    3: (torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm),
+}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _FEW = 1 << 20
 class Convolved:
     """A convolution as the planner knows it; calls that are equal in this take one plan."""
 
-    operation: str  # "depthwise_conv1d" or "conv2d", as the kernel of the operator
+    operation: str  # "depthwise_conv1d", "conv2d" or "conv3d", as the kernel of the operator
     problem: ConvProblem
     asked: Asked
 
@@ -258,7 +258,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     asked = asked_of(name, *args[4 : 4 + ARGUMENTS])
     packed = args[4 + ARGUMENTS] if len(args) > 4 + ARGUMENTS else None
     return Convolved(
-        operation="depthwise_conv1d" if asked.name == "depthwise_conv1d" else "conv2d",
+        operation=asked.operation,
         problem=asked.problem(x, w),
         asked=Asked(
             bias=bias is not None,

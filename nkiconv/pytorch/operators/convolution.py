@@ -15,7 +15,7 @@ from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, Unsup
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, tensor_violations
 
-_AXES = {1: "W", 2: "H, W"}
+_AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Convolution:
 
     @property
     def rank(self) -> int:
-        """Axes of an image: 1 or 2."""
+        """Axes of a row, an image or a volume: 1, 2 or 3."""
         return len(self.stride)
 
     @property
@@ -52,7 +52,7 @@ class Convolution:
         return dataclasses.replace(self, activation=None, residual_position="pre_activation")
 
     def extents(self, size: torch.Size, taps: torch.Size) -> list[int]:
-        """P and Q of images and filters of these sizes, below 1 where no window fits."""
+        """Z, P and Q of images and filters of these sizes, below 1 where no window fits."""
         found = []
         for axis in range(self.rank):
             padded = (size[axis] - 1) * self.lhs_dilation[axis] + 1 + sum(self.padding[axis])
@@ -70,25 +70,27 @@ class Convolution:
         Extents that torch.compile keeps as symbols become numbers here, of which a compiled kernel is made.
         """
         raise_all(f"{self.name} has no kernel for this", list(tensor_violations("input", x, kernels_only=True)))
-        N, C, *image = map(int, x.shape)
+        N, C, *sizes = map(int, x.shape)
         K, _, *taps = map(int, w.shape)
-        H, W = (1, *image)[-2:]
-        R, S = (1, *taps)[-2:]
+        extents: dict[str, Any] = dict(zip("DHW"[-self.rank :], sizes, strict=True))
+        extents |= zip("TRS"[-self.rank :], taps, strict=True)
         return ConvProblem(
             N=N,
             C=C,
-            H=H,
-            W=W,
             K=K,
-            R=R,
-            S=S,
+            **extents,
             groups=self.groups,
-            stride=_both(self.stride, 1),
-            padding=_both(self.padding, (0, 0)),
-            rhs_dilation=_both(self.dilation, 1),
-            lhs_dilation=_both(self.lhs_dilation, 1),
+            stride=_places(self.stride, 1),
+            padding=_places(self.padding, (0, 0)),
+            rhs_dilation=_places(self.dilation, 1),
+            lhs_dilation=_places(self.lhs_dilation, 1),
             dtype=DTYPES[x.dtype],
         )
+
+    @property
+    def operation(self) -> str:
+        """The planner's, whose kernel runs it."""
+        return self.name if self.name == "depthwise_conv1d" else "conv3d" if self.rank == 3 else "conv2d"
 
     def check(
         self,
@@ -202,6 +204,6 @@ class Convolution:
             )
 
 
-def _both(values: tuple[Any, ...], height: Any) -> tuple[Any, Any]:
-    """A value for each of two axes; `height` for that of a row."""
-    return (values[0], values[1]) if len(values) == 2 else (height, values[0])
+def _places(values: tuple[Any, ...], height: Any) -> tuple[Any, ...]:
+    """A value for each axis; `height` for that of a row."""
+    return (height, *values) if len(values) == 1 else values

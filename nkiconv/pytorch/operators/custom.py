@@ -1,6 +1,8 @@
 """The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
 
-    nkiconv::conv1d, conv2d, depthwise_conv1d, depthwise_conv2d(input, weight, bias, residual, ..., packed) -> Tensor
+    nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d(
+        input, weight, bias, residual, ..., packed
+    ) -> Tensor
 
 Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `packed` is the same
 filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
@@ -25,7 +27,7 @@ from .tensor_kinds import memory_format
 #: Arguments of an operator behind its four tensors, and before the packed filter.
 ARGUMENTS = 8
 #: Operators and the axes of their images.
-NAMES = {"conv1d": 1, "conv2d": 2, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
+NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
 
 
 def asked_of(

@@ -6,13 +6,14 @@ belongs. A module keeps it beside its weight, as a buffer that is not part of it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ...planner.conv2d import LEAST_BLOCK, block_of
+from ...planner.conv import LEAST_BLOCK, block_of
 from ..computers import modes
 from ..errors import LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations
@@ -24,33 +25,34 @@ INPUTS, OUTPUTS = 65, 128
 
 
 def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
-    """Of the packed form of a filter [K, C, S] or [K, C, R, S]."""
+    """Of the packed form of a filter [K, C, S], [K, C, R, S] or [K, C, T, R, S]."""
     K, C, *taps = shape
-    R, S = (1, *taps)[-2:]
-    kn = block_of(K, C, R * S, itemsize)
-    return (K // kn, C, R, S, kn)
+    if len(taps) == 1:
+        taps = [1, *taps]
+    kn = block_of(K, C, math.prod(taps), itemsize)
+    return (K // kn, C, *taps, kn)
 
 
 def pack_filter(weight: Tensor) -> Tensor:
-    """The filter of one group in the kernel's own order, for `packed=` of `conv1d` and `conv2d`; `nkiconv.pack_filter`
-    of tensors.
+    """The filter of one group in the kernel's own order, for `packed=` of `conv1d`, `conv2d` and `conv3d`: as
+    `nkiconv.pack_filter` of arrays.
 
     Args:
-        weight: [K, C, S] or [K, C, R, S]; bf16, fp16 or fp32.
+        weight: [K, C, S], [K, C, R, S] or [K, C, T, R, S]; bf16, fp16 or fp32.
 
-    Returns: [K / kn, C, R, S, kn], R = 1 of [K, C, S]: a contiguous copy without a gradient; kn is at most 128.
+    Returns: [K / kn, C, R, S, kn], R = 1 of [K, C, S], or [K / kn, C, T, R, S, kn]: a contiguous copy without a
+        gradient; kn is at most 128.
 
     Raises: DtypeError, LayoutError; UnsupportedError where K has no divisor that is worth a block.
     """
     errors = list(tensor_violations("weight", weight, kernels_only=True))
-    if not errors and weight.dim() not in (3, 4):
-        errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 or 4 axes, [K, C, taps]"))
+    if not errors and weight.dim() not in (3, 4, 5):
+        errors.append(LayoutError(f"weight.shape={tuple(weight.shape)}: must have 3 to 5 axes, [K, C, taps]"))
     if not errors and not worth_a_block(weight.shape, weight.element_size()):
         errors.append(UnsupportedError(f"weight.shape={tuple(weight.shape)}: K has no divisor that is worth a block"))
     raise_all("pack_filter cannot pack this", errors)
-    blocks, C, R, S, kn = packed_shape(weight.shape, weight.element_size())
-    plain = weight.detach().reshape(blocks, kn, C, R, S)
-    return plain.permute(0, 2, 3, 4, 1).contiguous()
+    blocks, *inner, kn = packed_shape(weight.shape, weight.element_size())
+    return weight.detach().reshape(blocks, kn, *inner).movedim(1, -1).contiguous()
 
 
 def worth_a_block(shape: torch.Size, itemsize: int) -> bool:

@@ -48,11 +48,15 @@ def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) 
         yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")
 
 
+#: torch's formats with channels side by side, by a tensor's axes.
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def memory_format(x: torch.Tensor, w: torch.Tensor) -> torch.memory_format:
     """Of y: torch's, channels_last where x or w is, but for float64; on a device, whose kernels write rows, always
     contiguous.
     """
-    of_images = x.dim() == 4 and x.dtype != torch.float64 and x.device.type not in modes.NEURON
-    if of_images and torch.channels_last in (suggest_memory_format(x), suggest_memory_format(w)):
-        return torch.channels_last
+    of_images = x.dim() in LAST and x.dtype != torch.float64 and x.device.type not in modes.NEURON
+    if of_images and LAST[x.dim()] in (suggest_memory_format(x), suggest_memory_format(w)):
+        return LAST[x.dim()]
     return torch.contiguous_format

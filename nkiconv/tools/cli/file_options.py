@@ -84,13 +84,13 @@ class FileOptions:
 
         Raises GeometryError: text that is no number, or too many numbers.
         """
-        two = operation in ("conv2d", "depthwise_conv2d")
+        axes = {"conv2d": 2, "depthwise_conv2d": 2, "conv3d": 3}.get(operation, 1)
         extents = {"stride": self.stride, "dilation": self.dilation, "lhs_dilation": self.lhs_dilation}
         found: dict[str, Any] = {
-            name: _extents(_option(name), text, two) for name, text in extents.items() if text is not None
+            name: _extents(_option(name), text, axes) for name, text in extents.items() if text is not None
         }
         if self.padding is not None:
-            found["padding"] = _padding(self.padding, two)
+            found["padding"] = _padding(self.padding, axes)
         return found if self.groups is None else {**found, "groups": self.groups}
 
 
@@ -98,33 +98,45 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _extents(option: str, text: str, two: bool) -> Any:
-    """An int, or a pair of them where there are two axes."""
+#: One number an axis, in words and for example, by how many axes there are.
+_EACH = {
+    1: ("one number (rows have one axis)", "2"),
+    2: ("one number or height,width", "2,1"),
+    3: ("one number or depth,height,width", "1,2,2"),
+}
+#: The same of padding.
+_SIDES = {
+    1: "one number or left,right",
+    2: "one number, height,width or top,bottom,left,right",
+    3: "one number, depth,height,width or front,back,top,bottom,left,right",
+}
+
+
+def _extents(option: str, text: str, axes: int) -> Any:
+    """An int, or one for each of several axes."""
     numbers = _numbers(option, text)
     if len(numbers) == 1:
         return numbers[0]
-    if two and len(numbers) == 2:
+    if axes > 1 and len(numbers) == axes:
         return numbers
-    wanted, example = ("one number or height,width", "2,1") if two else ("one number (rows have one axis)", "2")
+    wanted, example = _EACH[axes]
     raise GeometryError(f"{option}={text}: must be {wanted}; write {option} {example}, say")
 
 
-def _padding(text: str, two: bool) -> Any:
+def _padding(text: str, axes: int) -> Any:
     """An int, pairs of ints, or a name as typed."""
     numbers = _numbers("--padding", text)
     if not numbers and "," not in text:
         return text
     if len(numbers) == 1:
         return numbers[0]
-    if not two and len(numbers) == 2:
+    if axes == 1 and len(numbers) == 2:
         return numbers
-    if two and len(numbers) == 2:
-        height, width = numbers
-        return (height, height), (width, width)
-    if two and len(numbers) == 4:
-        return numbers[:2], numbers[2:]
-    wanted = "one number, height,width or top,bottom,left,right" if two else "one number or left,right"
-    raise GeometryError(f"--padding={text}: must be {wanted}, or a name; give as many")
+    if axes > 1 and len(numbers) == axes:
+        return tuple((number, number) for number in numbers)
+    if axes > 1 and len(numbers) == 2 * axes:
+        return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    raise GeometryError(f"--padding={text}: must be {_SIDES[axes]}, or a name; give as many")
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

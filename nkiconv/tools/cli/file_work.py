@@ -223,7 +223,7 @@ def _conv2d_work(
     strict_nonfinite: bool,
 ) -> Work:
     """A checked conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
-    conv1d, conv2d = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv2d")
+    conv1d, conv = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv_problem")
     if operation == "conv1d":
         groups = geometry.pop("groups", 1)
         geometry = {**conv1d.as_conv2d(x, w, extra["residual"], **geometry), "groups": groups}
@@ -232,7 +232,8 @@ def _conv2d_work(
         geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
     asked = importlib.import_module("nkiconv.api.epilogue").Epilogue(**extra, strict_nonfinite=strict_nonfinite)
     for lnc in degrees:
-        problem = conv2d.checked_conv2d(x, w, asked, lnc=lnc, algorithm=algorithm, **geometry)
+        layouts = {"layout": "NCHW", "filter_layout": "KCRS"}
+        problem = conv.checked_conv(conv.IMAGES, x, w, asked, lnc=lnc, algorithm=algorithm, **{**layouts, **geometry})
     more = {"filter_layout": geometry["filter_layout"]} if "filter_layout" in geometry else {}
     return Work(name, operation, x, w, problem, {**extra, **more})
 

@@ -74,7 +74,8 @@ def command(
     ] = None,
     append: Annotated[Path | None, typer.Option(help=f"Add the rows of trn2 to this CSV file. Default {OUT}.")] = None,
     suite: Annotated[
-        str | None, typer.Option(help="Plan, check and model the headline cases of this suite: depthwise or conv2d.")
+        str | None,
+        typer.Option(help="Plan, check and model the headline cases of this suite: depthwise, conv2d or conv3d."),
     ] = None,
     against: Annotated[
         Path | None,

@@ -40,9 +40,11 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         strict_nonfinite: Strict = False,
         N: shapes.N = None,
         C: shapes.C = None,
+        D: shapes.D = None,
         H: shapes.H = None,
         W: shapes.W = None,
         K: shapes.K = None,
+        T: shapes.T = None,
         R: shapes.R = None,
         S: shapes.S = None,
         groups: shapes.Groups = None,
@@ -55,7 +57,9 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         as_json: JsonOption = False,
     ) -> None:
         shape = shapes.Shape(
-            N=N, C=C, H=H, W=W, K=K, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
+            N=N, C=C,
+            D=D, H=H, W=W, K=K,
+            T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
             lhs_dilation=lhs_dilation,
         )  # fmt: skip
         chosen = shapes.chosen_cases(names, shape, dtype, layout)

@@ -157,13 +157,36 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     cores = "2 cores" if found.lnc == 2 else "1 core"
     title = f"convolutions of {script} on {', '.join(inputs)} (trn2, {cores}, modelled)"
     text = ("layer", "shape", "filters", "algorithm", "bound by")
-    headings = ("layer", "calls", *text[1:4], "modelled us", "all calls us", "share", "of the roofline", text[4])
+    headings = (
+        "layer",
+        "calls",
+        *text[1:4],
+        "modelled us",
+        "all calls us",
+        "share",
+        "of the roofline",
+        "instructions",
+        text[4],
+    )
     grid = Grid(title, headings, text)
     for row in found.rows:
         grid.add(*_cells(found, row))
     calls = sum(row.calls for row in found.rows)
     total = f"{found.modelled_us:,.1f}"
-    grid.add("sum", str(calls), "", "", "", "", total, "", f"{found.roofline_fraction:.1%}", "", style="bold")
+    grid.add(
+        "sum",
+        str(calls),
+        "",
+        "",
+        "",
+        "",
+        total,
+        "",
+        f"{found.roofline_fraction:.1%}",
+        f"{found.instructions:,}",
+        "",
+        style="bold",
+    )
     grid.show(screen)
     if found.kept:
         _kept_grid(found).show(screen)
@@ -175,7 +198,7 @@ def _cells(found: ModelPlan, row: Row) -> list[str]:
     more = f" +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
     head = [f"{row.layers[0] or '(the model)'}{more}", str(row.calls), *_shape(row)]
     if row.plan is None:
-        return [*head, "no plan", "-", "-", "-", "-", "-"]
+        return [*head, "no plan", "-", "-", "-", "-", "-", "-"]
     plan = row.plan
     return [
         *head,
@@ -184,6 +207,7 @@ def _cells(found: ModelPlan, row: Row) -> list[str]:
         f"{row.us:,.1f}",
         f"{found.share(row):.1%}",
         f"{plan.roofline_fraction:.1%}",
+        f"{row.instructions:,}",
         plan.bound_by,
     ]
 
@@ -191,8 +215,8 @@ def _cells(found: ModelPlan, row: Row) -> list[str]:
 def _shape(row: Row) -> tuple[str, str]:
     """Images and results, then filters and whatever is not trivial; of rows without an axis of height 1."""
     problem, asked = row.convolved.problem, row.convolved.asked
-    axes, parts = [problem.height, problem.width], [f"{problem.R}x{problem.S}"]
-    if problem.H == problem.R == problem.P == 1:
+    axes, parts = list(problem.axes), ["x".join(str(axis.taps) for axis in problem.axes)]
+    if problem.H == problem.R == problem.P == 1 and not problem.is_volume:
         axes, parts = [problem.width], [f"S={problem.S}"]
     for name in ("stride", "rhs_dilation", "lhs_dilation"):
         values = [getattr(axis, name) for axis in axes]
@@ -219,12 +243,20 @@ def _kept_grid(found: ModelPlan) -> Grid:
 
 
 def _notes(found: ModelPlan) -> Iterator[str]:
-    yield "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S), what is not 1, what is packed"
+    yield (
+        "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S; volumes with D, Z, T before H, P, "
+        "R), what is not 1, what is packed"
+    )
     yield (
         "modelled: mean over phases of the throttle's grid, program order; the sum is of convolutions alone, without "
         "what is between them"
     )
     yield str(found.flops)
+    if found.graphs > 1:
+        yield (
+            f"{found.instructions:,} instructions are more than a compiler takes in one graph, "
+            f"{found.most_instructions:,} a core: compile it in at least {found.graphs} parts, block by block"
+        )
     ran = {"fake tensors": "shapes only", "meta tensors": "shapes only, its parameters have no data"}
     yield f"the model ran on {ran.get(found.ran_on, f'data: on shapes alone it {found.because}')}"
     for row in found.rows:

@@ -56,9 +56,11 @@ def command(
     ] = None,
     N: shapes.N = None,
     C: shapes.C = None,
+    D: shapes.D = None,
     H: shapes.H = None,
     W: shapes.W = None,
     K: shapes.K = None,
+    T: shapes.T = None,
     R: shapes.R = None,
     S: shapes.S = None,
     groups: shapes.Groups = None,
@@ -81,7 +83,9 @@ def command(
     A model of the NeuronCore, not a measurement.
     """
     shape = shapes.Shape(
-        N=N, C=C, H=H, W=W, K=K, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
+        N=N, C=C,
+            D=D, H=H, W=W, K=K,
+            T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
         lhs_dilation=lhs_dilation,
     )  # fmt: skip
     named = names or []

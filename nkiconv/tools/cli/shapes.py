@@ -30,18 +30,21 @@ def _text(name: str, what: str) -> Any:
 
 N = Annotated[int | None, _extent("N", "Images (1).")]
 C = Annotated[int | None, _extent("C", "Input channels.")]
+D = Annotated[int | None, _extent("D", "Input planes, of volumes.")]
 H = Annotated[int | None, _extent("H", "Input rows (1).")]
 W = Annotated[int | None, _extent("W", "Input columns.")]
 K = Annotated[int | None, _extent("K", "Output channels (C).")]
+T = Annotated[int | None, _extent("T", "Filter planes, of volumes (1).")]
 R = Annotated[int | None, _extent("R", "Filter rows (1).")]
 S = Annotated[int | None, _extent("S", "Filter columns.")]
 Groups = Annotated[int | None, _extent("groups", "Of channels (C without K, H and R: depthwise; else 1).")]
-Stride = Annotated[str | None, _text("stride", "int, or height,width (1).")]
+Stride = Annotated[str | None, _text("stride", "int, or height,width; of volumes depth,height,width (1).")]
 Padding = Annotated[
     str | None,
     _text(
         "padding",
-        "int; left,right of rows; height,width; top,bottom,left,right; valid, same; causal for rows (0).",
+        "int; left,right of rows; height,width; top,bottom,left,right; of volumes with depth or front,back before; "
+        "valid, same; causal for rows (0).",
     ),
 ]
 Dilation = Annotated[str | None, _text("dilation", "Distance of neighbouring taps, as --stride (1).")]
@@ -54,9 +57,11 @@ class Shape:
 
     N: int | None = None
     C: int | None = None
+    D: int | None = None
     H: int | None = None
     W: int | None = None
     K: int | None = None
+    T: int | None = None
     R: int | None = None
     S: int | None = None
     groups: int | None = None
@@ -76,18 +81,23 @@ class Shape:
         Raises UnsupportedError: C, W or S is missing. GeometryError, DtypeError, LayoutError: as `ConvProblem`.
         """
         raise_all("this is no shape", list(self._missing()))
-        rows = self.H is None and self.R is None
+        volume = self.D is not None or self.T is not None
+        rows = self.H is None and self.R is None and not volume
+        axes_count = 3 if volume else 2
         typed = FileOptions(
             stride=self.stride, padding=self.padding, dilation=self.dilation, lhs_dilation=self.lhs_dilation
-        ).geometry("conv1d" if rows else "conv2d")
-        stride, dilation, spread = (_pair(typed.get(name, 1), rows) for name in ("stride", "dilation", "lhs_dilation"))
-        sizes, taps = (self.H or 1, self.W or 1), (self.R or 1, self.S or 1)
-        axes = [Axis(sizes[i], taps[i], stride[i], 0, 0, dilation[i], spread[i]) for i in (0, 1)]
+        ).geometry("conv1d" if rows else f"conv{axes_count}d")
+        stride, dilation, spread = (
+            _places(typed.get(name, 1), axes_count, rows) for name in ("stride", "dilation", "lhs_dilation")
+        )
+        sizes, taps = (self.D or 1, self.H or 1, self.W or 1), (self.T or 1, self.R or 1, self.S or 1)
+        ends = zip(sizes[-axes_count:], taps[-axes_count:], stride, dilation, spread, strict=True)
+        axes = [Axis(size, tap, step, 0, 0, apart, between) for size, tap, step, apart, between in ends]
         groups = self.groups
         if groups is None:
             groups = self.C if self.C is not None and rows and self.K is None else 1
         problem = ConvProblem(
-            **{name: value for name, value in vars(self).items() if name in "CHWKRS" and value is not None},
+            **{name: value for name, value in vars(self).items() if name in "CDHWKTRS" and value is not None},
             N=1 if self.N is None else self.N,
             groups=groups,
             stride=stride,
@@ -95,12 +105,14 @@ class Shape:
             rhs_dilation=dilation,
             lhs_dilation=spread,
             dtype=dtype or "bf16",
-            layout=layout or "NCHW",
+            layout=_layout(layout, volume),
         )
         operations = importlib.import_module("nkiconv.planner.operations")
         return Case(extents(problem), operations.operation_of(problem).name, problem, "the command line", False)
 
     def _missing(self) -> Iterator[NkiconvError]:
+        if self.T is not None and self.D is None:
+            yield UnsupportedError(f"--T={self.T}: filter planes need input planes; give --D, or drop it")
         missing = [name for name in ("C", "W", "S") if getattr(self, name) is None]
         if missing:
             yield UnsupportedError(
@@ -121,28 +133,35 @@ def chosen_cases(names: list[str] | None, shape: Shape, dtype: str | None, layou
     return [shape.case(dtype, layout)] if shape.given else named_cases(names, layout)
 
 
-def _pair(value: Any, rows: bool) -> tuple[int, int]:
-    """(height, width) of an int or a pair; rows have no height."""
-    return value if isinstance(value, tuple) else (1 if rows else value, value)
+def _layout(layout: str | None, volume: bool) -> Any:
+    """A layout as ConvProblem knows it, which has D in those of volumes; None for its own."""
+    return {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout or "", layout) if volume else layout
+
+
+def _places(value: Any, axes: int, rows: bool) -> tuple[int, ...]:
+    """A number for each axis; rows have no height."""
+    if isinstance(value, tuple):
+        return value
+    return (1, value) if rows else (value,) * axes
 
 
 def _padding(value: Any, axes: list[Axis], rows: bool) -> Any:
-    """((top, bottom), (left, right)) of an int, pairs or a name; axes: height and width, without padding.
+    """Pairs of zeros of an int, pairs or a name; axes: those of x, without padding.
 
     Raises GeometryError: a name that is none, or not of this shape.
     """
     if isinstance(value, tuple):
         return ((0, 0), value) if rows else value
     if not isinstance(value, str):
-        return ((0, 0) if rows else (value, value), (value, value))
+        return ((0, 0), (value, value)) if rows else ((value, value),) * len(axes)
     named = _NAMES if rows else _NAMES[:2]
     if value not in named:
         raise GeometryError(f"--padding={value}: accepted names are {', '.join(named)}; use one, or numbers")
     if value == "valid":
-        return (0, 0), (0, 0)
+        return ((0, 0),) * len(axes)
     if any(axis.lhs_dilation != 1 for axis in axes):
         raise GeometryError(f"--padding={value}: is not defined with --lhs-dilation; give numbers")
     if value == "causal":
-        return (0, 0), (axes[1].window - 1, 0)
+        return (0, 0), (axes[-1].window - 1, 0)
     same = importlib.import_module("nkiconv.api.calls").same_padding
     return tuple(same(axis.size, axis.taps, axis.stride, axis.rhs_dilation) for axis in axes)

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 def extents(problem: ConvProblem) -> str:
     """Extents by their letters, and whatever is not trivial, as in "N=1 C=512 W=5000 S=8 pad=3,0"."""
     letters = "NCWS" if problem.is_depthwise and problem.H == problem.R == 1 else "NCHWKRS"
+    if problem.is_volume:
+        letters = "NCDHWKTRS"
     parts = [f"{letter}={getattr(problem, letter)}" for letter in letters]
     if not problem.is_depthwise and problem.groups > 1:
         parts.append(f"groups={problem.groups}")
-    axes = [problem.width] if problem.H == problem.R == 1 else [problem.height, problem.width]
+    one_row = problem.H == problem.R == 1 and not problem.is_volume
+    axes = problem.axes[-1:] if one_row else problem.axes
     for name, values in (
         ("stride", [str(axis.stride) for axis in axes]),
         ("dilation", [str(axis.rhs_dilation) for axis in axes]),
@@ -30,14 +33,16 @@ def extents(problem: ConvProblem) -> str:
             parts.append(f"{name}={'x'.join(values)}")
     pads = [f"{axis.lo},{axis.hi}" for axis in axes]
     if set(pads) != {"0,0"}:
-        parts.append(f"pad={' x '.join(dict.fromkeys(pads))}")
-    if problem.layout != "NCHW":
+        parts.append(f"pad={' x '.join(dict.fromkeys(pads) if len(set(pads)) == 1 else pads)}")
+    if not problem.channels_first:
         parts.append(problem.layout)
     return " ".join(parts)
 
 
 def outputs(problem: ConvProblem) -> str:
-    """Extents of the output's rows and columns."""
+    """Extents of the output's planes, rows and columns."""
+    if problem.is_volume:
+        return f"Z={problem.Z} P={problem.P} Q={problem.Q}"
     return f"Q={problem.Q}" if problem.H == 1 else f"P={problem.P} Q={problem.Q}"
 
 

@@ -22,7 +22,7 @@ class Work:
     x: AnyArray
     w: AnyArray
     problem: ConvProblem
-    #: what `verify_depthwise_conv1d` or `verify_conv2d` takes besides: bias, activation, and so on
+    #: what `verify_depthwise_conv1d` or `verify_conv` takes besides: bias, activation, and so on
     extra: dict[str, Any] = field(default_factory=dict)
 
     def verify(
@@ -39,5 +39,5 @@ class Work:
                 self.name, self.x, self.w, self.problem, keep=keep, **self.extra, **how
             )
             return found
-        reports, y = verify.verify_conv2d(self.name, self.x, self.w, self.problem, **self.extra, **how)
+        reports, y = verify.verify_conv(self.name, self.x, self.w, self.problem, **self.extra, **how)
         return [dataclasses.replace(report, operation=self.operation) for report in reports], y if keep else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from ... import cases
 from ...errors import UnsupportedError
 from ...reference import AnyArray
-from ..verify import Advance, Report, case_arrays, ignore, verify_conv2d, verify_depthwise_conv1d
+from ..verify import Advance, Report, case_arrays, ignore, verify_conv, verify_depthwise_conv1d
 from . import eeg, image, photograph
 
 #: The named case of the tour.
@@ -78,7 +78,7 @@ def _image(out: Path, advance: Advance) -> Part:
 
     def run(x: AnyArray, layer: image.Layer) -> AnyArray:
         x, w, problem = image.arrays(x, layer)
-        found, y = verify_conv2d(
+        found, y = verify_conv(
             layer.name, x, w, problem, bias=layer.bias, activation=layer.activation, degrees=(1, 2), advance=advance
         )
         reports.extend(found)

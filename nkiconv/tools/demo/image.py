@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...api.conv2d import conv2d_problem
+from ...api.conv_problem import conv_problem
 from ...problem import DTYPES, ConvProblem
 from ...reference import AnyArray, Float64Array
 from . import filters as fir
@@ -61,7 +61,7 @@ def arrays(x: AnyArray, layer: Layer) -> tuple[AnyArray, AnyArray, ConvProblem]:
     """x [1, C, H, W] and w in a layer's dtype, and the problem: as large an image, zeros outside."""
     dtype = DTYPES[layer.dtype]
     x, w = x.astype(dtype), layer.w.astype(dtype)
-    return x, w, conv2d_problem(x, w, padding="same", groups=layer.groups)
+    return x, w, conv_problem(x, w, padding="same", groups=layer.groups)
 
 
 def as_channels(picture: AnyArray) -> AnyArray:

@@ -33,6 +33,7 @@ from .profiles import CaseProfile, profile_case
 SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
     "conv2d": ("conv2d", ("implicit_gemm",)),
+    "conv3d": ("conv3d", ("implicit_gemm",)),
 }
 #: Decides the data of the check.
 SEED = 0
@@ -167,9 +168,9 @@ def _baselines_of(case: Case) -> tuple[str, ...]:
 
 
 def _checked(case: Case) -> Channels:
-    """How many channels are checked; of a conv2d, which runs as a whole, as many as its check thinks fit."""
+    """How many channels are checked; of others, which run as a whole, as many as its check thinks fit."""
     problem = case.problem
-    if case.suite == "conv2d":
+    if case.suite != "depthwise_conv1d":
         return "auto"
     return "all" if problem.N * problem.C * (problem.W + problem.Q) <= CHECKED_ELEMS else CHECKED_CHANNELS
 

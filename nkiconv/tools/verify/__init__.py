@@ -8,7 +8,7 @@ from ...cases import Case
 from ...reference import AnyArray
 from .choice import case_arrays, case_operation, case_refusals, name_violations
 from .comparison import Comparison, compare, compare_channels
-from .conv2d import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv2d
+from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv
 from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
@@ -29,12 +29,12 @@ __all__ = [
     "name_violations",
     "sampled_channels",
     "verify_case",
-    "verify_conv2d",
+    "verify_conv",
     "verify_depthwise_conv1d",
 ]
 
 
 def verify_case(case: Case, x: AnyArray, w: AnyArray, **how: Any) -> list[Report]:
-    """A report for each LNC degree of a case with its arrays; how: as `verify_depthwise_conv1d` or `verify_conv2d`."""
-    verify = verify_conv2d if case_operation(case).name == "conv2d" else verify_depthwise_conv1d
+    """A report for each LNC degree of a case with its arrays; how: as `verify_depthwise_conv1d` or `verify_conv`."""
+    verify = verify_depthwise_conv1d if case.suite == "depthwise_conv1d" else verify_conv
     return verify(case.name, x, w, case.problem, **how)[0]

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...bounds import epilogue_bound, products_bound
+from ...planner.conv import X_PERMS
 from ...problem import ConvProblem, dtype_name
 from ...reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 
 #: Elements of y that the reference makes at once: small enough for the processor's cache.
 SLAB_ELEMS = 1 << 18
-#: Storage -> canonical, by layout.
-_CANONICAL = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def compare(
         part = slice(c0, min(problem.C, c0 + slab))
         count = part.stop - c0
         x4, w4 = x[:, part, np.newaxis], w[part, np.newaxis, np.newaxis]
-        found = compare_4d(
+        found = compare_images(
             y[:, part, np.newaxis],
             x4,
             w4,
@@ -86,7 +85,7 @@ def compare(
     return merged(parts)
 
 
-def compare_4d(
+def compare_images(
     y: AnyArray,
     x: AnyArray,
     w: AnyArray,
@@ -153,12 +152,13 @@ def compare_channels(
 
     y, x, residual: in the problem's layout. told: is called with the share that is done.
     """
-    perm = _CANONICAL[problem.layout]
+    perm = X_PERMS[problem.layout]
     x, y = x.transpose(perm), y.transpose(perm)
     added = None if residual is None else residual.transpose(perm)
-    plain = problem.replace(layout="NCHW")
+    plain = problem.replace(layout=None)
     per_k, per_c = problem.K // problem.groups, problem.C // problem.groups
-    at_once = max(1, SLAB_ELEMS // (problem.N * problem.P * problem.Q * (1 if problem.groups == 1 else per_k)))
+    outputs = problem.N * problem.Z * problem.P * problem.Q
+    at_once = max(1, SLAB_ELEMS // (outputs * (1 if problem.groups == 1 else per_k)))
     step = at_once if problem.groups == 1 else at_once * per_k
     parts = []
     for at in range(0, len(chosen), step):
@@ -169,7 +169,7 @@ def compare_channels(
         if problem.groups > 1:
             x_part = x[:, [g * per_c + c for g in groups for c in range(per_c)]]
         own_bias = None if bias is None else bias[ks]
-        found = compare_4d(
+        found = compare_images(
             y[:, ks],
             x_part,
             w[ks],
@@ -180,6 +180,6 @@ def compare_channels(
             residual=None if added is None else added[:, ks],
             residual_position=residual_position,
         )
-        n, k, p, q = found.worst
-        parts.append(dataclasses.replace(found, worst=(n, ks[k], p, q)))
+        n, k, *place = found.worst
+        parts.append(dataclasses.replace(found, worst=(n, ks[k], *place)))
     return merged(parts)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, places_met, window_of
+from ..cuts import axis_elements, cut_planes, places_met, window_of
 from ..geometry import Axis, num_taps, span
 
 #: Bytes a partition of the stationaries of a wave of tiles, and of fp32 results of one band.
@@ -130,6 +130,7 @@ def blocks_axis(axis, outputs):
         dilation=1,
         lhs_dilation=1,
         before=axis.before,
+        images=1,
     )
 
 
@@ -180,6 +181,7 @@ def add_units(geometry, grouped, most_blocks, most_rows):
     images = 1
     if most_blocks == M:
         images = max(1, min(BANK_COLUMNS // (M * J), most_rows // max(1, geometry.rows.size)))
+        images = min(images, geometry.planes.out // geometry.planes.images)
     columns = span(grouped.columns, 0, J)
     waves = len(grouped.waves)
     for wave in range(waves):
@@ -194,7 +196,7 @@ def add_units(geometry, grouped, most_blocks, most_rows):
                 count_n += 1
             elif count_m < M:
                 count_m += 1
-        for of_n in images_of_lanes(geometry.planes.out, count_n, 1 if of_rows else lanes):
+        for of_n in planes_of_lanes(geometry.planes, count_n, 1 if of_rows else lanes):
             for of_m in cut_into(M, count_m):
                 parts = []
                 if of_rows:
@@ -220,10 +222,10 @@ def make_unit(wave, parts, nn, columns):
     return GroupUnit(wave=wave, parts=parts, zn=nn, dn=dn, mn=mn, hn=hn, w0=columns[0], wn=columns[1])
 
 
-def images_of_lanes(N, parts, lanes):
-    """(first image, images of a lane, lanes) of parts of all images; what does not divide has a part of its own."""
+def planes_of_lanes(planes, parts, lanes):
+    """(first plane, planes of a lane, lanes) of parts of all planes; what does not divide has a part of its own."""
     found = []
-    for of_n in cut_into(N, parts):
+    for of_n in cut_planes(planes, parts):
         first, count = of_n
         each = count // lanes
         if each > 0:

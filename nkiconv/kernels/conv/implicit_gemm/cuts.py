@@ -1,7 +1,7 @@
 """How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
 
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
-from ..cuts import Band, Bank, axis_elements, bank_unit
+from ..cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
 from ..geometry import num_taps, span
 from ..transposes import is_transposed
 from .pairs_fp8 import slots_of, sums_pitch
@@ -61,7 +61,7 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
         images = images_together(geometry, chunks)
         while images > 1 and band_elements(geometry, images, P, Q) > most:
             images -= 1
-    num_parts = div_ceil(geometry.planes.out, images)
+    num_parts = num_plane_parts(geometry.planes, images)
     if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out:
         num_parts += 1
     in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
@@ -70,16 +70,17 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
         parts = div_ceil(windows * pool[1], BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
-    unit = bank_unit(div_ceil(geometry.planes.out, num_parts), pn, qn, pool)
+    parts_of_planes = cut_planes(geometry.planes, num_parts)
+    unit = bank_unit(most_of(parts_of_planes), pn, qn, pool)
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
     found = []
-    for index in range(num_parts):
-        part = share(geometry.planes.out, num_parts, index)
+    for part in parts_of_planes:
         for which in range(len(rows_of_bands)):
             p0, count = rows_of_bands[which]
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
-                columns = widened(geometry, span(geometry.columns, q0, min(qn, Q - q0)), wide)
+                columns = span(geometry.columns, q0, min(qn, Q - q0))
+                columns = widened(geometry, columns, wide) if qn >= Q else columns
                 planes = span(geometry.planes, part[0], part[1])
                 found.append(
                     Band(
@@ -104,10 +105,11 @@ def images_together(geometry, chunks):
     """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
     has enough columns."""
     pixels = geometry.rows.out * geometry.columns.out
-    apart = sums_pitch(geometry, chunks, geometry.planes.out, geometry.rows.out)
+    each = geometry.planes.out // geometry.planes.images
+    apart = sums_pitch(geometry, chunks, each, geometry.rows.out)
     if apart > geometry.rows.out and pixels >= TAPS_COLUMNS_MIN:
         return 1
-    return max(1, min(geometry.planes.out, BANK_COLUMNS // (apart * geometry.columns.out)))
+    return max(1, min(each, BANK_COLUMNS // (apart * geometry.columns.out)))
 
 
 def widened(geometry, columns, wide):

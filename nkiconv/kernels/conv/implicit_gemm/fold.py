@@ -65,6 +65,7 @@ def job_axis(geometry, job):
         dilation=rows.dilation,
         lhs_dilation=1,
         before=rows.before,
+        images=1,
     )
 
 

@@ -1,11 +1,11 @@
 """Rows of x and of residuals on their way in, results on their way out."""
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._tiles import div_ceil
-from ..boxes import load_box, offset_at, pattern_of, store_boxes
+from ..boxes import boxes_of_x, load_box, load_boxes, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
 from ..cuts import Bank
+from ..planes import misses_planes
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
 from .last import is_last
@@ -27,7 +27,9 @@ def load_rows(work, chunks, tiles, index, band, part):
     size, dilation = geometry.columns.size, geometry.columns.dilation
     left = min(wn, max(0, -w0))
     right = max(left, min(wn, size - w0 - (depth - 1) * dilation))
-    if depth > 1:
+    if misses_planes(geometry, band.z0, band.zn):
+        clear(tiles[index], h0, hn, 0, wn)
+    elif depth > 1:
         clear(tiles[index], h0, hn, 0, left)
         clear(tiles[index], h0, hn, right, wn)
     for copy_index in range(depth):
@@ -42,10 +44,10 @@ def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
     count, dn, hn, wn = x_sbuf.shape
     first = min(wn, max(0, -w0))
     end = max(first, min(wn, geometry.columns.size - w0))
-    offset = offset_at(geometry.x_strides, (c0, band.d0, band.h0 + part[0], first + w0))
-    pattern = pattern_of(geometry.x_strides, (count, dn, hn, end - first))
     if first < end:
-        copy(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands.x.ap(pattern=pattern, offset=offset))
+        planes, counts = (band.d0, dn), (hn, end - first)
+        boxes = boxes_of_x(geometry, (c0, count), planes, (band.h0 + part[0], first + w0), counts)
+        load_boxes(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands.x, boxes)
 
 
 def clear(x_sbuf, h0, hn, w0, w1):

@@ -84,6 +84,7 @@ def make_narrow(geometry, config, has_residual):
         dilation=columns.dilation,
         lhs_dilation=columns.lhs_dilation,
         before=columns.before + (w0 - pad) * columns.lhs_dilation,
+        images=1,
     )
     tiles = tiles_of(sums)
     if len(tiles) == 0:
@@ -93,7 +94,9 @@ def make_narrow(geometry, config, has_residual):
     blocks = min(min(all_blocks, max(1, BANK_COLUMNS // each)), config.blocks)
     images = 1
     if blocks == all_blocks and len(tiles) == 1:
-        images = min(min(geometry.planes.out, max(1, BANK_COLUMNS // (blocks * each))), config.images)
+        images = min(
+            min(geometry.planes.out // geometry.planes.images, max(1, BANK_COLUMNS // (blocks * each))), config.images
+        )
     step = U * rows.stride // rows.lhs_dilation
     row_bytes = axis_elements(geometry.planes, images) * (wn + 2 * pad) * item
     height = max(1, config.x_bytes // row_bytes)
@@ -198,12 +201,12 @@ def taps_of_tile(narrow, tile):
 
 def steps_of(geometry, narrow):
     """All steps: BlockBands of blocks of U rows, each one bank of sums, or one for each tile."""
-    return block_bands(geometry.planes.out, num_blocks(geometry, narrow), step_parts(geometry, narrow))
+    return block_bands(geometry.planes, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
 def step_parts(geometry, narrow):
     """Parts that images and blocks are cut into for the steps."""
-    return parts_for_cores(geometry.planes.out, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
+    return parts_for_cores(geometry.planes, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
 
 
 def num_blocks(geometry, narrow):

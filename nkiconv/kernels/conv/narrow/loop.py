@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, residual_of, store_boxes
+from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, pattern_of, residual_of, store_boxes
 from ..call import of_array
 from ..cuts import most_of, part_of_core
 from ..geometry import span
@@ -102,8 +102,8 @@ def ring_of_loads(operands, geometry, narrow, loads):
         planes, own = max(planes, load.dn), []
         for chunk in range(len(chunks) if load.dn > 0 else 0):
             c0, count = chunks[chunk]
-            by_c, by_n, by_h, by_w = strides
-            pattern = [[by_c, count], [0, 1], [by_n, load.dn], [by_h, load.hn], [by_w, narrow.wn]]
+            channels, planes_of, rows, columns = pattern_of(strides, (count, load.dn, load.hn, narrow.wn))
+            pattern = [channels, [0, 1], planes_of, rows, columns]
             offset = offset_at(strides, (c0, load.d0, load.h0, narrow.w0))
             own.append(((0, chunk, 0, 0, narrow.pad), pattern, offset))
         boxes.append(own)
@@ -232,7 +232,7 @@ def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filter
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):
     """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along k, n, p, q."""
-    by_k, by_n, by_p, by_q = strides
+    by_k, by_n, by_p, by_q = strides[0], strides[1], strides[2], strides[3]
     found = []
     for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
         j, jn, un = piece[0], piece[1], piece[3]

@@ -10,14 +10,14 @@ left out.
 
 from ...._nki import nisa, nl
 from ..._tiles import cut_into, div_ceil
-from ..boxes import clear_window, load_box, offset_at, pattern_of
+from ..boxes import clear_window, load_box, offset_at
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_of, order_of_groups, padded_elements
 
 
 def load_padded(operands, geometry, stack, job, parts):
-    """(w as loaded [k, (plane, c), r, s] or None, Z [(u, k), (plane, c), rows of the window, columns of taps]) of a
+    """(w as loaded [k, (c, plane), r, s] or None, Z [(u, k), (c, plane), rows of the window, columns of taps]) of a
     job; Z is of one u if each is transposed apart.
 
     job: (first channel, channels). Z lacks what is to be shifted on chip. parts: DMAs that share the channels of each
@@ -79,11 +79,15 @@ def pieces_of_taps(geometry, stack, common):
 
 def load_rows_of_taps(tile, w_hbm, geometry, job, partition, row, taps, parts):
     """Rows of taps (first, how many) of a job to a partition and row of a tile, by so many DMAs."""
+    shape = (tile.shape[0], geometry.C, geometry.planes.taps, tile.shape[2], tile.shape[3])
+    planes_sbuf = tile.reshape(shape)
     for part in cut_into(job[1], min(parts, job[1]) if taps[1] > 0 else 0):
-        pattern = pattern_of(geometry.w_strides, (part[1], geometry.C, taps[1], geometry.columns.taps))
-        for t in range(geometry.planes.taps):
-            offset = offset_at(geometry.w_strides, (job[0] + part[0], 0, t * geometry.rows.taps + taps[0], 0))
-            load_box(tile, w_hbm, (partition + part[0], t * geometry.C, row, 0), pattern, offset)
+        strides = geometry.w_strides
+        channels, rows, columns = [strides[1], geometry.C], [strides[2], taps[1]], [strides[3], geometry.columns.taps]
+        planes = [strides[2] * geometry.rows.taps, geometry.planes.taps]
+        pattern = [[strides[0], part[1]], channels, planes, rows, columns]
+        offset = offset_at(strides, (job[0] + part[0], 0, taps[0], 0))
+        load_box(planes_sbuf, w_hbm, (partition + part[0], 0, 0, row, 0), pattern, offset)
 
 
 def stacked_place(z_sbuf, geometry, stack, kn, u):
@@ -116,7 +120,7 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
 
     They are read out in a few parts at least, so that the first sums need not wait for the last.
     """
-    kn = job[1]
+    kn, T = job[1], geometry.planes.taps
     z_sbuf = padded[1]
     B, item = stack.B, geometry.itemsize
     phases = len(stack.phases)
@@ -138,11 +142,12 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
             num += 1
         sources = []
         for index in range(first, first + num):
-            g, c = order[index // each % stack.groups], index // each // stack.groups * geometry.C
+            g, t = order[index // each % stack.groups], index // each // stack.groups
             row = index % stack.num_taps * B + lead_of(geometry, stack) - stack.phases[index % each // stack.num_taps]
             for slot in range(slots):
                 up = row - slot * stack.V * geometry.rows.stride
-                source = z_sbuf[0:width, c : c + geometry.C, up : up + B, g * stack.D : g * stack.D + dn]
+                channels = z_sbuf[0:width, t : (geometry.C - 1) * T + t + 1 : T]
+                source = channels[0:width, 0 : geometry.C, up : up + B, g * stack.D : g * stack.D + dn]
                 sources.append(source.permute((0, 3, 2, 1)))
         own_sbuf = filters_sbuf[0 : dn * B * geometry.C, first * slots : (first + num) * slots, 0:width]
         transpose_together(own_sbuf, sources, item, ledger)

@@ -1,25 +1,31 @@
 """Bands of x on their way in: X [(d, b, c), planes, blocks, columns], zeros where a window meets no x."""
 
 from ...._nki import nisa
-from ..boxes import clear_window
+from ..boxes import boxes_of_x, clear_window
 from ..cuts import largest_band
 from ..geometry import span
+from ..planes import misses_planes
 from ..ring import load_until, start_ring, tile_of_load
 from .shape import band_rows, first_pieces, whole_blocks
 
 
 def ring_of_bands(operands, geometry, stack, bands):
-    """The Ring of X of bands; rows that the first sums need not wait for follow the others."""
-    planes, blocks, loads = 1, largest_band(bands)[1], []
+    """The Ring of X of bands, their planes below each other; rows that the first sums need not wait for follow the
+    others."""
+    planes, height, loads = 1, height_of(stack, bands), []
     for index in range(len(bands)):
         band = bands[index]
         planes = max(planes, planes_of_band(geometry, band)[1])
         pieces = [band_rows(stack, band.jn)]
         if index == 0:
             pieces = first_pieces(stack, band, geometry.columns.out)
-        loads.append(boxes_of_band(geometry, stack, band, pieces))
-    shape = (stack.parts, planes, band_rows(stack, blocks), stack.width)
-    return start_ring(stack.ring, shape, operands.x_dtype, loads)
+        loads.append(boxes_of_band(geometry, stack, band, pieces, height))
+    return start_ring(stack.ring, (stack.parts, planes * height, stack.width), operands.x_dtype, loads)
+
+
+def height_of(stack, bands):
+    """Blocks of X of a plane in a tile of the ring."""
+    return band_rows(stack, largest_band(bands)[1])
 
 
 def planes_of_band(geometry, band):
@@ -29,9 +35,10 @@ def planes_of_band(geometry, band):
 
 def x_of_band(ring, geometry, stack, bands, index):
     """X of a band in its tile."""
-    band = bands[index]
+    band, tile, height = bands[index], tile_of_load(ring, index), height_of(stack, bands)
     planes = max(1, planes_of_band(geometry, band)[1])
-    return tile_of_load(ring, index)[0 : stack.parts, 0:planes, 0 : band_rows(stack, band.jn), 0 : stack.width]
+    planes_sbuf = tile.reshape((stack.parts, tile.shape[1] // height, height, stack.width))
+    return planes_sbuf[0 : stack.parts, 0:planes, 0 : band_rows(stack, band.jn), 0 : stack.width]
 
 
 def load_bands(operands, geometry, stack, bands, ring, count):
@@ -70,9 +77,13 @@ def clear_rims(ring, geometry, stack, bands, index, hold):
     """Zeros where not all partitions of a band hold x, and in `hold` columns beside them, unless they are there
     already; those of the first band come first."""
     band, tiles = bands[index], len(ring.tiles)
-    if index >= tiles and same_zeros(geometry, bands[index - tiles], band):
+    missing = misses_planes(geometry, band.z0, band.zn)
+    if index >= tiles and same_zeros(geometry, bands[index - tiles], band) and not missing:
         return
     engine = nisa.engine.vector if index == 0 else nisa.engine.gpsimd
+    if missing:
+        nisa.memset(dst=tile_of_load(ring, index), value=0.0, engine=engine)
+        return
     x_sbuf, m0 = x_of_band(ring, geometry, stack, bands, index), band.j0 * stack.step
     left, right = 0, stack.width
     for low_high in spans_of(geometry, stack):
@@ -86,7 +97,7 @@ def clear_rims(ring, geometry, stack, bands, index, hold):
     clear_window(x_sbuf, first, last, 0, min(stack.width, left + hold), engine)
 
 
-def boxes_of_band(geometry, stack, band, pieces):
+def boxes_of_band(geometry, stack, band, pieces, height):
     """X of a band as boxes: whole blocks in one DMA a shift and plane. pieces: blocks, from the band's first on, at
     which loads end, so that sums of the first need not wait for the last."""
     rows, spans, m0, begin, found = geometry.rows, spans_of(geometry, stack), band.j0 * stack.step, 0, []
@@ -96,24 +107,30 @@ def boxes_of_band(geometry, stack, band, pieces):
             if spans[d][0] >= spans[d][1]:
                 continue
             if first < last:
-                append_boxes(found, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first))
+                append_boxes(found, geometry, stack, band, d, spans[d], (0, stack.B), (first, last - first), height)
             for m in range(m0 + begin, m0 + end):
                 b0 = min(stack.B, max(0, rows.before - m * stack.G))
                 b1 = max(b0, min(stack.B, rows.size + rows.before - m * stack.G))
                 if b0 < b1 and (m < first or m >= last):
-                    append_boxes(found, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1))
+                    append_boxes(found, geometry, stack, band, d, spans[d], (b0, b1 - b0), (m, 1), height)
         begin = end
     return found
 
 
-def append_boxes(found, geometry, stack, band, d, columns, rows, blocks):
+def append_boxes(found, geometry, stack, band, d, columns, rows, blocks, height):
     """Append the boxes of some rows of blocks, both (first, how many), shift d; columns: of the shift, see
     `spans_of`."""
     low, high, shift = columns
-    by_c, by_n, by_h, by_w = geometry.x_strides
-    pattern = [[by_h, rows[1]], [by_c, geometry.C], [by_n, 1], [stack.G * by_h, blocks[1]], [by_w, high - low]]
+    by_h, block_rows = geometry.x_strides[2], [stack.G * geometry.x_strides[2], blocks[1]]
     h = blocks[0] * stack.G + rows[0] - geometry.rows.before
     d0, dn = planes_of_band(geometry, band)
     for plane in range(dn):
-        first = ((d * stack.B + rows[0]) * geometry.C, plane, blocks[0] - band.j0 * stack.step, low)
-        found.append((first, pattern, (d0 + plane) * by_n + h * by_h + (low + shift) * by_w))
+        for box in boxes_of_x(geometry, (0, geometry.C), (d0 + plane, 1), (h, low + shift), (blocks[1], high - low)):
+            place, pattern, offset = box
+            # planes of a volume that see x alike: all rows together; else a row at a time
+            ahead, together = pattern[: len(pattern) - 3], place[0] == 0 and len(pattern) > 3 + (geometry.depth != None)
+            for b in range(1 if together else rows[1]):
+                part = (d * stack.B + rows[0] + b) * geometry.C + place[0]
+                first = (part, plane * height + blocks[0] - band.j0 * stack.step, low)
+                own = [[by_h, rows[1]]] + ahead if together else ahead
+                found.append((first, own + [block_rows, [geometry.x_strides[3], high - low]], offset + b * by_h))

@@ -40,7 +40,7 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     `base` on: as few as an access pattern has dims for. strides: of y or a residual along k, n, p, q."""
     k0, kn = job
     span = stack.U * stack.V
-    by_k, by_n, by_p, by_q = strides
+    by_k, by_n, by_p, by_q = strides[0], strides[1], strides[2], strides[3]
     found = []
     for piece in block_pieces(geometry.rows.out, stack.U, stack.V, band.j0 + j, jn):
         first, count, part, parts, height = piece

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import QUADRANT, axis_elements, block_bands, parts_for_cores, window_of
+from ..cuts import QUADRANT, axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
 from ..geometry import filter_rows, met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -110,8 +110,12 @@ def make_stack(geometry, counts, config, has_residual):
     if axis_elements(planes, 1) * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
         return None
     images = 1
-    if blocks * U * V >= rows.out:
-        images = max(1, min(div_ceil(geometry.planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+    if planes.taps > 1:
+        y_most = (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes
+        images, blocks = planes_together(geometry, (step, reach, U * V), row_bytes, y_most, min(blocks, config.blocks))
+    elif blocks * U * V >= rows.out:
+        images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = min(images, planes.out // planes.images)
         while (
             images > 1 and axis_elements(planes, images) * row_bytes * ((blocks - 1) * step + reach) > STACKED_X_BYTES
         ):
@@ -264,15 +268,32 @@ def first_pieces(stack, band, Q):
 
 def band_counts(geometry, stack):
     """Parts that the images, and the blocks of each, are cut into."""
-    return parts_for_cores(
-        geometry.planes.out, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks
-    )
+    return parts_for_cores(geometry.planes, stack.images, div_ceil(geometry.rows.out, stack.U * stack.V), stack.blocks)
+
+
+def planes_together(geometry, window, row_bytes, y_most, most_blocks):
+    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of one block
+    share a bank, as many blocks as there is room for then, and several bands for each core. window: (step, reach, rows
+    of outputs) of blocks; y_most: of results."""
+    planes, columns = geometry.planes, geometry.columns
+    step, reach, height = window
+    found, least = (1, most_blocks), 0
+    for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // columns.out)) + 1):
+        seen = axis_elements(planes, images)
+        blocks = min(min(most_blocks, y_most // images), (STACKED_X_BYTES // (seen * row_bytes) - reach) // step + 1)
+        bands = num_plane_parts(planes, images) * div_ceil(div_ceil(geometry.rows.out, height), max(1, blocks))
+        if blocks >= 1 and (images == 1 or bands >= PARTS * BANDS):
+            # rows of x a row of outputs, in thousandths
+            loaded = 1000 * seen * ((blocks - 1) * step + reach) // (images * blocks * step)
+            if least == 0 or loaded < least:
+                found, least = (images, blocks), loaded
+    return found
 
 
 def stack_bands(geometry, stack):
     """All bands, as even as can be."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
-    return block_bands(geometry.planes.out, blocks, band_counts(geometry, stack))
+    return block_bands(geometry.planes, blocks, band_counts(geometry, stack))
 
 
 def band_rows(stack, blocks):

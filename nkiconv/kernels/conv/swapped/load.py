@@ -75,8 +75,8 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     image, cn = chunk * band.dn + n, channels[1]
     alone = x_sbuf.shape[1] == band.dn and source.slots == 1
-    by_c, by_n, by_h, by_w = geometry.x_strides
-    strides = (by_c, by_n, source.slots * by_h, by_w)
+    apart = geometry.x_strides
+    strides = (apart[0], apart[1], source.slots * apart[2], apart[3])
     for slot in range(source.slots if wn > 0 and nn > 0 else 0):
         h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
         skip = div_ceil(max(0, start - top), h_step)

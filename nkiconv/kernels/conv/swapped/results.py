@@ -56,7 +56,7 @@ def added(sums, other, into):
 def block_runs(strides, band, block, side, fold, k0, kn):
     """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are beside
     each other; those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
-    s_k, s_n, s_p, s_q = strides
+    s_k, s_n, s_p, s_q = strides[0], strides[1], strides[2], strides[3]
     found = []
     for row in range(fold):
         offset = offset_at(strides, (k0, band.z0 + block.z, (band.p0 + block.p) * fold + row, band.q0))

@@ -84,6 +84,7 @@ def source_of(geometry, fold):
             dilation=1,
             lhs_dilation=1,
             before=rows.before,
+            images=1,
         )
     return Source(planes=geometry.planes, rows=rows, columns=geometry.columns, fold=fold, slots=slots)
 
@@ -108,13 +109,15 @@ def extent(axis, count):
 
 def inside(axis, first, count):
     """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
-    start = first * axis.stride - axis.before
+    out, size = axis.out // axis.images, axis.size // axis.images
+    image = first // out
+    start = (first - image * out) * axis.stride - axis.before
     end = start + extent(axis, count) - 1
     low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
-    high = min(axis.size - 1, end // axis.lhs_dilation) if end >= 0 else -1
+    high = min(size - 1, end // axis.lhs_dilation) if end >= 0 else -1
     if high < low:
         return 0, 0, 0, 1
-    return low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
+    return image * size + low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
 
 
 def rows_inside(source, first, count, slot):
@@ -130,8 +133,8 @@ def rows_inside(source, first, count, slot):
 
 def is_padded(axis):
     """Whether a window holds zeros that are no elements of x."""
-    found = inside(axis, 0, axis.out)
-    return found[1] < extent(axis, axis.out)
+    out = axis.out // axis.images
+    return inside(axis, 0, out)[1] < extent(axis, out)
 
 
 def cut_of(source, geometry, side, most_elements):
@@ -150,15 +153,23 @@ def cut_of(source, geometry, side, most_elements):
     if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
         rows = min(P, P_MAX // units)
         if rows == P:
-            images = min(geometry.planes.out, P_MAX // (P * units))
+            images = min(geometry.planes.out // geometry.planes.images, P_MAX // (P * units))
     return Cut(side=side, parts=parts, rows=rows, images=images)
 
 
 def swapped_bands(source, geometry, sizes, most_elements, halves):
-    """Bands of all images, at least `halves` where that shares the work; most_elements: of x on one partition."""
+    """Bands of all planes, at least `halves` where that shares the work; most_elements: of x on one partition."""
+    found, each = [], geometry.planes.out // geometry.planes.images
+    for first in range(0, geometry.planes.out, each):
+        found = found + bands_of_volume(source, (first, each), sizes, most_elements, halves)
+    return found
+
+
+def bands_of_volume(source, planes, sizes, most_elements, halves):
+    """The same of planes (first, how many) of one volume, or of all images."""
     P = source.rows.out
     row_blocks = cut(P, sizes.rows)
-    image_blocks = cut(geometry.planes.out, sizes.images)
+    image_blocks = cut(planes[1], sizes.images)
     columns = extent(source.columns, most_of(sizes.parts))
     plane, together = extent(source.rows, P) * columns, 0
     while together < len(image_blocks):
@@ -173,7 +184,7 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
             for group in cut(mine[1], together):
                 first = image_blocks[mine[0] + group[0]][0]
                 last = image_blocks[mine[0] + group[0] + group[1] - 1]
-                add_bands(found, source, sizes, (first, last[0] + last[1] - first), (0, P))
+                add_bands(found, source, sizes, (planes[0] + first, last[0] + last[1] - first), (0, P))
         return found
     most = 1
     columns = columns * extent(source.planes, 1)
@@ -182,7 +193,7 @@ def swapped_bands(source, geometry, sizes, most_elements, halves):
     count = div_ceil(len(row_blocks), most)
     if odd and count % PARTS == 1 and count < len(row_blocks):
         count += 1
-    for image in range(geometry.planes.out):
+    for image in range(planes[0], planes[0] + planes[1]):
         for mine in cut_into(len(row_blocks), count):
             first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
             add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))

@@ -4,8 +4,9 @@ from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_bias_as, residual_of, store_boxes
+from ..boxes import load_bias_as, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
+from ..cuts import cut_planes, num_plane_parts
 from ..filter_feed import tiles_in_turn
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
@@ -60,12 +61,16 @@ def take_round(buffers, scratch_hbm, geometry, toeplitz, cn, index):
 
 def loads_of_groups(geometry, toeplitz, c0, cn):
     """Loads of x of groups of channels, [(a, h), planes, 1, columns]; none where no tap meets x."""
-    by_c, by_n, by_h, by_w = geometry.x_strides
-    found = []
+    planes, strides, found = geometry.planes, geometry.x_strides, []
+    each = planes.size // planes.images
     for first in range(0, cn if toeplitz.width > 0 else 0, toeplitz.A):
-        channels = [by_c, min(toeplitz.A, cn - first)]
-        pattern = [channels, [by_h, geometry.rows.size], [by_n, geometry.planes.size], [0, 1], [by_w, toeplitz.width]]
-        found.append([((0, 0, 0, 0), pattern, (c0 + first) * by_c + toeplitz.w0 * by_w)])
+        boxes = []
+        for d in range(0, planes.size, each):
+            extents = (min(toeplitz.A, cn - first), each, geometry.rows.size, toeplitz.width)
+            channels, inner, rows, columns = pattern_of(strides, extents)
+            offset = offset_at(strides, (c0 + first, d, 0, toeplitz.w0))
+            boxes.append(((0, d, 0, 0), [channels, rows, inner, [0, 1], columns], offset))
+        found.append(boxes)
     return found
 
 
@@ -74,15 +79,16 @@ def work_on_group(operands, geometry, epilogue, toeplitz, some, x_sbuf, filters,
     N, P, Q = geometry.planes.out, geometry.rows.out, geometry.columns.out
     first, count = some
     outputs = count * P
-    by_k, by_n, by_p, by_q = geometry.y_strides
-    pattern = [[by_k, count], [by_p, P], [by_n, N], [0, 1], [by_q, Q]]
-    boxes = [((0, 0, 0, 0), pattern, first * by_k)]
+    boxes, volumes = [], geometry.planes.images
+    for z in range(0, N, N // volumes):
+        channels, inner, rows, columns = pattern_of(geometry.y_strides, (count, N // volumes, P, Q))
+        offset = offset_at(geometry.y_strides, (first, z, 0, 0))
+        boxes.append(((0, z, 0, 0), [channels, rows, inner, [0, 1], columns], offset))
     y_sbuf = nl.ndarray((outputs, N, 1, Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     bias_sbuf = load_bias_as(operands.bias, (outputs, 1), [[1, count], [0, P], [1, 1]], first)
     residual_sbuf = residual_of(operands, y_sbuf.shape, boxes, False)
-    at_once = max(1, BANK_COLUMNS // Q)
-    for z in range(0, N, at_once):
-        zn = min(at_once, N - z)
+    for part in cut_planes(geometry.planes, num_plane_parts(geometry.planes, max(1, BANK_COLUMNS // Q))):
+        z, zn = part
         acc_psum = nl.ndarray((outputs, zn, 1, Q), dtype=nl.float32, buffer=nl.psum)
         accumulate_rows(acc_psum, operands, geometry, toeplitz, count, x_sbuf, filters, z, zeros_sbuf)
         residual = None if residual_sbuf == None else residual_sbuf[0:outputs, z : z + zn, 0:1, 0:Q]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
+from ....kernels.conv.geometry import met
 from ....kernels.conv.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, ints
@@ -18,6 +19,23 @@ CHANNELS = (128, 96, 64, 32)
 WARM_UPS = (0, 12, 20, 28, 40)
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
+
+
+def met_outputs(axis: Any) -> int:
+    """Outputs that taps meet, each tap's counted."""
+    return int(axis.images * sum(met(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
+
+
+def planes_met(geometry: Any) -> float:
+    """Planes of taps that an output meets on average; 1 of images."""
+    return met_outputs(geometry.planes) / float(geometry.planes.out)
+
+
+def planes_seen(geometry: Any, count: float = 1.0) -> float:
+    """Planes of x that so many neighbouring planes of outputs see, at most; as many of images."""
+    planes = geometry.planes
+    seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
+    return float(min(planes.size / planes.images, seen))
 
 
 class Conv2dAlgorithm(Algorithm):

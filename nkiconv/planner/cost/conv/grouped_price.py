@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.grouped.units import banks_of_unit, y_pages
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -37,7 +38,7 @@ class GroupedPrice:
         self.target, self.geometry, self.grouped = target, geometry, grouped
         self.fast = geometry.itemsize == 2
         self.per_c, self.per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
-        self.taps = geometry.rows.taps * geometry.columns.taps
+        self.taps = num_taps(geometry)
         #: ns of a column of the array at full rate, of an element that Vector copies inside SBUF
         self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         self.copy_ns = target.vector_16bit_ns / 2 if self.fast else target.vector_16bit_ns
@@ -93,7 +94,9 @@ class GroupedPrice:
         unit_ns: of the array for a unit, which needs stationaries bit by bit.
         """
         target, grouped, build = self.target, self.grouped, self.build
-        stationary = grouped.rows.taps * grouped.columns.taps * grouped.Uw * grouped.Uh * grouped.Kt
+        stationary = (
+            self.geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * grouped.Uw * grouped.Uh * grouped.Kt
+        )
         words = stationary * self.geometry.itemsize / 4
         cleared_ns = CLEAR_START_NS + target.vector_fixed_memset_ns + words * target.vector_memset_ns
         w_ns = target.rows_an_engine * target.run_ns(self.per_c * self.taps * self.geometry.itemsize)
@@ -174,7 +177,7 @@ class GroupedPrice:
         """ns of a core's busiest DMA engine, or HBM, for (a unit's x, its results)."""
         target, geometry, grouped = self.target, self.geometry, self.grouped
         each, tiles = target.rows_an_engine, self._tiles(unit)
-        part = tiles * grouped.G / geometry.groups * unit.zn
+        part = tiles * grouped.G / geometry.groups
         x_bytes = unit.hn * unit.wn * geometry.itemsize
         y_bytes = min(unit.mn * grouped.Uh, geometry.rows.out) * geometry.columns.out * geometry.itemsize
         # of a tile's rows and their DMA engines, those that have channels
@@ -185,7 +188,7 @@ class GroupedPrice:
         runs = 1 if geometry.x_strides[2] == unit.wn else max(1, unit.hn)
         x_ns = geometry.C * max(runs * target.run_ns(x_bytes / runs) / x_engines, x_bytes * target.hbm_byte_ns)
         y_ns = geometry.K * max(target.run_ns(y_bytes) / y_engines, y_bytes * target.hbm_byte_ns)
-        return part * x_ns, part * y_ns
+        return part * unit.dn * x_ns, part * unit.zn * y_ns
 
     def _first_load_ns(self, unit: Any) -> float:
         """ns of a DMA engine for the rows of x of a unit's first bank."""

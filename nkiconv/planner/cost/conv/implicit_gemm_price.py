@@ -13,6 +13,7 @@ from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, PARTS, share, whole_words
 from ....kernels.conv.cuts import chunks_of, same_place
+from ....kernels.conv.geometry import filter_rows
 from ....kernels.conv.implicit_gemm.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
 from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job
@@ -100,7 +101,7 @@ class _Price:
 
     def placed_ns(self, band: Any) -> float:
         """ns of GpSimd to put rows of x of a band between zeros."""
-        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.zn * band.hn)
+        return self.work.placed_ns(self.plan.batches[0][0].chunks[-1], band.dn * band.hn)
 
     def mixed_end(self, clock: Clock, start: float, busy: Busy) -> float:
         """`sums_end` where the array waits for others in between, which takes as long at half its rate."""
@@ -174,7 +175,7 @@ class _Price:
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
-        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.zn * (parts[0][1] if parts else 0))
+        placed_ns = self.work.placed_ns(job.chunks[-1], item.band.dn * (parts[0][1] if parts else 0))
         come_ns = target.first_packet_ns + w_skew_ns + target.dma_end_ns + target.dma_done_ns
         block_ns = self.work.filters_there_ns(job) + max(0, 1 - ahead) * x_ns
         found = []
@@ -213,7 +214,7 @@ class _Price:
         target, geometry = self.target, self.geometry
         if geometry.packed > 0 or is_depthwise_job(geometry, job):
             return Busy()
-        count = geometry.rows.taps * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
+        count = filter_rows(geometry) * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
         each_ns, waits_ns = self.work.transpose_ns, 0.0
         if job.pack > 1:
             taps = self.piece_taps(job)
@@ -267,7 +268,7 @@ class _Price:
         rows_an_engine = self.target.rows_an_engine
         engine_ns = hbm_bytes = 0.0
         for chunk in chunks:
-            elements = band.zn * band.hn * band.wn * chunk[1] * slots_of(chunk)
+            elements = band.dn * band.hn * band.wn * chunk[1] * slots_of(chunk)
             hbm_bytes += elements * self.geometry.hbm_itemsize
             if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
@@ -279,11 +280,11 @@ class _Price:
     def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
         """ns of one DMA engine for so many rows of x of a band, of one input channel."""
         geometry, target = self.geometry, self.target
-        _, _, by_h, by_w = geometry.x_strides
+        _, _, by_h, by_w = geometry.x_strides[:4]
         if self.work.row_by_row(chunk):
             width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
-            return float(band.zn * height * target.row_ns(width, by_w, geometry.itemsize))
-        return float(band.zn * target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize))
+            return float(band.dn * height * target.row_ns(width, by_w, geometry.itemsize))
+        return float(band.dn * target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize))
 
     def results_moved(self, jobs: Sequence[Any], band: Any) -> Traffic:
         """Traffic of the results of a band."""

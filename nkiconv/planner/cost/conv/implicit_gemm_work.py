@@ -8,7 +8,7 @@ from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....kernels.conv.cuts import tap_blocks
-from ....kernels.conv.geometry import met
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
 from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
@@ -18,6 +18,7 @@ from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slot
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
+from .common import met_outputs, planes_seen
 
 #: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
 #: end (trn2.toml, dma.hwdge_*).
@@ -38,7 +39,9 @@ class Work:
     def __init__(self, target: Target, geometry: Any) -> None:
         self.target = target
         self.geometry = geometry
-        self.taps: int = geometry.rows.taps * geometry.columns.taps
+        self.taps: int = num_taps(geometry)
+        #: planes of x that bands of one plane of outputs see, together
+        self.planes: float = geometry.planes.out * planes_seen(geometry)
         self.outputs: int = geometry.planes.out * geometry.rows.out * geometry.columns.out
         passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
         #: ns of the array for a transpose of 128 columns
@@ -74,7 +77,7 @@ class Work:
         for job in jobs:
             if job.rows not in self._rows:
                 rows = job_axis(self.geometry, job)
-                self._rows[job.rows] = rows.taps, met_outputs(rows)
+                self._rows[job.rows] = self.geometry.planes.taps * rows.taps, met_outputs(rows)
             chunks = job.chunks
             found[(job.rows, *chunks[0][2:4])] += max(0, len(chunks) - 2)
             for chunk in chunks[-2:]:  # only these may be folded, or pair otherwise
@@ -91,7 +94,7 @@ class Work:
             pixels = geometry.planes.out * self._apart([chunk]) * geometry.columns.out
             return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
         columns_met = groups * geometry.columns.out if chunk[2] > 1 else self._columns_met
-        columns = geometry.planes.out * rows_met * columns_met
+        columns = met_outputs(geometry.planes) * rows_met * columns_met
         if chunk[3] != ALONE:
             columns *= self._apart([chunk]) / geometry.rows.out
         return columns, taps * groups
@@ -118,7 +121,7 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         geometry = self.geometry
-        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.out * geometry.rows.size) / (
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size) / (
             1 if by_channels else PARTS
         )
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
@@ -162,12 +165,12 @@ class Work:
         x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
         y_image = target.image_ns(rows.out, columns.out, geometry.y_strides[2], geometry.y_strides[3], item)
         x_rows = rows.size * target.row_ns(columns.size, geometry.x_strides[3], item)
-        x_ns = geometry.planes.out * x_image * div_ceil(geometry.C, PARTITIONS)
+        x_ns = self.planes * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_transposed(geometry):
-            x_ns = self.transposed_ns(geometry.planes.out * rows.size * columns.size * geometry.C / PARTITIONS)
+            x_ns = self.transposed_ns(self.planes * rows.size * columns.size * geometry.C / PARTITIONS)
         last = jobs[0].chunks[-1]
         if self.row_by_row(last):
-            x_ns += geometry.planes.out * (slots_of(last) * x_rows - x_image)
+            x_ns += self.planes * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
         for job in jobs:
             if is_last(geometry):
@@ -179,7 +182,7 @@ class Work:
                 y_ns += geometry.planes.out * y_image
             w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
-        x_bytes = geometry.planes.out * channels * rows.size * columns.size * item
+        x_bytes = self.planes * channels * rows.size * columns.size * item
         y_bytes = self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
         if by_channels:
@@ -254,8 +257,3 @@ class Work:
     def _dma_idle_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns that DMA has left beside x, filters and results, while the array is at work."""
         return DMA_SHARE * self.array_ns(jobs) / PARTS - self.dma_ns(jobs, by_channels)
-
-
-def met_outputs(axis: Any) -> int:
-    """Outputs that taps meet, each tap's counted."""
-    return sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))

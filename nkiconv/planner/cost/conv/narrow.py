@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels.conv.cuts import QUADRANT
+from ....kernels.conv.cuts import QUADRANT, num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.plan import narrow_refusal
@@ -13,7 +13,7 @@ from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm
+from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
 from .narrow_price import NarrowPrice
 
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
@@ -62,7 +62,7 @@ class Narrow(Conv2dAlgorithm):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
-        return int(-(-shape.geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
+        return int(num_plane_parts(shape.geometry.planes, plan.images) * -(-blocks // plan.blocks))
 
 
 def _sizes(geometry: Any) -> list[tuple[int, int]]:
@@ -89,7 +89,7 @@ def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[
 
 def _buffers(geometry: Any, narrow: Any) -> int:
     """Buffers of x: for the loads of a bank and of the next, as far as there is room."""
-    row_bytes = narrow.images * (narrow.wn + 2 * narrow.pad) * geometry.itemsize
+    row_bytes = planes_seen(geometry, narrow.images) * (narrow.wn + 2 * narrow.pad) * geometry.itemsize
     load_bytes = len(narrow.chunks) * narrow.height * row_bytes
     wanted = loads_of_bank(narrow.blocks, narrow.step, narrow.window, narrow.height)
     wanted += -(-narrow.blocks * narrow.step // narrow.height) + 1

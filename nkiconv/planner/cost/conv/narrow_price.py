@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
-from ....kernels.conv.geometry import span
+from ....kernels.conv.geometry import num_taps, span
 from ....kernels.conv.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
 from ....kernels.conv.narrow.cuts import num_blocks, step_parts
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
+from .common import planes_met, planes_seen
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
@@ -23,7 +24,7 @@ class NarrowPrice:
 
     def __init__(self, target: Target, geometry: Any, narrow: Any) -> None:
         self.target, self.geometry, self.narrow = target, geometry, narrow
-        self.taps = geometry.rows.taps * geometry.columns.taps
+        self.taps = num_taps(geometry)
         self.chunks = len(narrow.chunks)
         #: input channels of the last chunk, which has most
         self.channels = narrow.chunks[-1][1]
@@ -36,7 +37,9 @@ class NarrowPrice:
         self.matmul_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         #: chunks of filters that are transposed together
         self.together = min(self.chunks, PARTITIONS // geometry.K)
-        self.lines_met = self._lines_met()
+        self.lines_met = self._lines_met() * planes_met(geometry)
+        #: planes of x of all steps
+        self.planes = geometry.planes.out / self.images * planes_seen(geometry, self.images)
         #: ns of the array at full rate, and those of them that it works, for a step
         banks = [self._bank_ns(tile[3]) for tile in narrow.tiles]
         self.array_ns, self.work_ns = (sum(some) for some in zip(*banks, strict=True))
@@ -49,7 +52,7 @@ class NarrowPrice:
         array_ns, work_ns = self.array_ns, self.work_ns
         x_ns, y_ns, last_ns = self.x_ns, self.y_ns, self.last_ns
         read_ns, chain_ns = self._read_ns()
-        lines = len(narrow.lines)
+        lines = len(narrow.lines) * planes_met(geometry)
         first = min(1.0, narrow.images * narrow.height * PARTS / (geometry.planes.out * geometry.rows.size)) * x_ns
         clock, start_ns = self._started(first, array_ns / (lines * len(narrow.tiles)))
         sums_ns = clock.sums_end(start_ns, self.steps * array_ns, self.steps * work_ns) - start_ns
@@ -142,7 +145,7 @@ class NarrowPrice:
             # rows of all blocks lie side by side where a block is one row
             dense = narrow.U == 1 and geometry.y_strides[2] == columns.out
             y_run = columns.out * (self.blocks if dense else 1)
-        x_size = geometry.planes.out * rows.size * narrow.wn
+        x_size = self.planes * rows.size * narrow.wn
         engine = target.rows_an_engine
         x_ns = share * self.chunks * min(engine, self.channels) * x_size / x_run * target.run_ns(x_run * item)
         # slots of partitions take turns, and those have engines of their own
@@ -174,7 +177,9 @@ class NarrowPrice:
         come_ns = there_ns + w_skew_ns
         if w_skew_ns > x_skew_ns + chunks * target.static_issue_ns:  # rows on fewer partitions come first
             come_ns += first_ns
-        words = len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
+        words = (
+            geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
+        )
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
         zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)

@@ -24,7 +24,7 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
     y_itemsize, found = extras.epilogue.y_itemsize, 0.0
     if algorithm not in OWN and pixels == 1:
-        found += geometry.planes.out * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
+        found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
     return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ....kernels._tiles import PARTS
-from ....kernels.conv.cuts import window_of
+from ....kernels.conv.cuts import num_plane_parts, window_of
 from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.stacked.config import StackedConfig, sized_stack, stacked_config_refusal
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
@@ -22,7 +22,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm
+from .common import WARM_UPS, Conv2dAlgorithm, planes_met
 from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 
 #: Rows of y side by side that are tried.
@@ -119,7 +119,7 @@ class Stacked(Conv2dAlgorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         geometry = shape.geometry
         blocks = -(-geometry.rows.out // (plan.U * plan.V))
-        return int(-(-geometry.planes.out // plan.images) * -(-blocks // plan.blocks))
+        return int(num_plane_parts(geometry.planes, plan.images) * -(-blocks // plan.blocks))
 
 
 def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
@@ -143,14 +143,14 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
 def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
     """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
     after the first filters and before the last store."""
-    rows, columns = geometry.rows, geometry.columns
+    rows, columns, planes = geometry.rows, geometry.columns, planes_met(geometry)
     column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
     start_ns = least_ns(target)
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
         jobs = -(-geometry.K // (PARTITIONS // U))
         blocks = -(-geometry.planes.out * -(-rows.out // (U * V)) // PARTS)
         matmuls = taps_of_window(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
-        yield start_ns + jobs * blocks * V * columns.out * matmuls * column_ns, place, B, D, U, V, G
+        yield start_ns + jobs * blocks * V * columns.out * matmuls * planes * column_ns, place, B, D, U, V, G
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ....kernels._tiles import BANK_BYTES, PARTS
 from ....kernels.conv.call import either_reads
 from ....kernels.conv.cuts import BlockBand, slot_for
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.stacked.filters import common_rows
 from ....kernels.conv.stacked.shape import (
     FILTER_PARTS,
@@ -14,6 +15,7 @@ from ....kernels.conv.stacked.shape import (
     band_counts,
     band_rows,
     can_shift,
+    filters_of_job,
     fits_window,
     padded_elements,
     tiles_of_band,
@@ -22,6 +24,7 @@ from ....kernels.conv.stacked.shape import (
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
+from .common import planes_met, planes_seen
 
 #: Share of the DMAs' time that others wait for although they take longer.
 CONTENTION = 0.05
@@ -69,19 +72,14 @@ def filters_way(target: Target, geometry: Any, stack: Any) -> str:
     run = columns.taps * (rows.taps if rows.dilation == 1 else 1)
     if can_shift(geometry, stack.U):
         return "shifted" if run * item < LONG_RUN_BYTES else "straight"
-    size = geometry.C * rows.taps * columns.taps
+    size = geometry.C * num_taps(geometry)
     straight_ns = size // run * target.run_ns(run * item) * min(target.rows_an_engine, stack.U * stack.kn)
     straight_ns += (stack.U * (rows.taps if rows.dilation > 1 else 1) - 1) * target.static_issue_ns
     passes = 1 if item == 2 else target.transpose_passes_fp32
     each_ns = max(stack.kn, target.matmul_columns_min) * passes * target.tensor_column_ns / target.half_rate
-    transposed_ns = (stack.U - 1) * filter_count(stack) * each_ns
+    transposed_ns = (stack.U - 1) * filters_of_job(geometry, stack) * each_ns
     apart_ns = target.run_ns(size * item) * min(target.rows_an_engine, stack.kn) + transposed_ns
     return "apart" if apart_ns < straight_ns else "straight"
-
-
-def filter_count(stack: Any) -> int:
-    """Filters of a job that are transposed, each for a matmul."""
-    return int(len(stack.phases) * stack.num_taps * stack.groups)
 
 
 class BandNs(NamedTuple):
@@ -119,10 +117,10 @@ class StackPrice:
     def _price_filters(self) -> None:
         target, geometry, stack = self.target, self.geometry, self.stack
         rows, item, straight = geometry.rows, geometry.itemsize, stack.filters == "straight"
-        size = geometry.C * rows.taps * geometry.columns.taps
+        size = geometry.C * num_taps(geometry)
         runs = 1
         if straight and not fits_window(geometry, stack):
-            runs = geometry.C * (1 if rows.dilation == 1 else rows.taps)
+            runs = geometry.C * geometry.planes.taps * (1 if rows.dilation == 1 else rows.taps)
         if geometry.w_strides[3] > 1 and geometry.columns.taps > 1:
             runs = size
         #: partitions that the filters of a job come to, DMAs, bytes of HBM, ns of a DMA engine
@@ -133,7 +131,7 @@ class StackPrice:
             runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
         )
         #: ns of the array for the transposes of a job's filters, and how many filters are read out first
-        count, copies = filter_count(stack), stack.U if stack.filters == "apart" else 1
+        count, copies = int(filters_of_job(geometry, stack)), stack.U if stack.filters == "apart" else 1
         passes = target.transpose_passes_fp32 if item == 4 else 1
         columns = max(stack.U * stack.kn // copies, target.matmul_columns_min)
         self._transposes_ns: float = copies * count * passes * (columns * target.tensor_column_ns + target.matmul_ns)
@@ -143,7 +141,7 @@ class StackPrice:
         """The whole; where it takes more than `most_ns`, some ns between the two."""
         target, stack, times = self.target, self.stack, self.times
         band, jobs = self._band_ns(), len(stack.jobs)
-        left = jobs - self._first_bank / filter_count(stack)
+        left = jobs - self._first_bank / filters_of_job(self.geometry, stack)
         num_bytes = times * band.num_bytes + jobs * self._bytes
         moved_ns = max(jobs * self._filter_ns + times * (band.loads + band.stores), num_bytes * target.hbm_byte_ns)
         busy_ns = max(times * band.array + left * self._transposes_ns, times * band.read)
@@ -197,7 +195,7 @@ class StackPrice:
         parts, across = tiles_of_band(band, columns.out, False)
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
-        matmuls = jobs * stack.V * stack.num_taps * stack.groups
+        matmuls = jobs * stack.V * stack.num_taps * stack.groups * planes_met(geometry)
         clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
         for size in [band.zn * part[1] * q[1] for part in parts for q in across]:
@@ -209,7 +207,7 @@ class StackPrice:
             if self.reader == "both":
                 each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
             read_ns += jobs * stack.V * each_ns
-        x_size = band.zn * band_rows(stack, band.jn) * min(stack.width, columns.size)
+        x_size = planes_seen(geometry, band.zn) * band_rows(stack, band.jn) * min(stack.width, columns.size)
         load_ns = self._rows_ns(band_rows(stack, band.jn))
         outputs = stack.U
         y_size = band.zn * band.jn * stack.V * columns.out
@@ -240,7 +238,7 @@ class StackPrice:
         elif stack.G == 1 and stack.whole >= 0:
             # blocks that hold neighbouring rows are one run
             each_ns = target.run_ns(blocks * run * item)
-        return float(self.band.zn * each_ns * target.rows_an_engine)
+        return float(planes_seen(geometry, self.band.zn) * each_ns * target.rows_an_engine)
 
     def _there_ns(self) -> float:
         """Until the first filters have come and may be transposed."""
@@ -253,7 +251,7 @@ class StackPrice:
             return there_ns
         if stack.filters != "straight":
             copies = stack.U if stack.filters == "shifted" else 1
-            size = geometry.C * geometry.rows.taps * geometry.columns.taps * copies
+            size = geometry.C * num_taps(geometry) * copies
             there_ns += target.vector_done_ns + target.hop_tensor_ns + size * target.vector_4x_ns
             return there_ns
         if common_rows(geometry, stack)[1] > 0:
@@ -268,12 +266,12 @@ class StackPrice:
         bank, come_ns = self._first_bank, self._there_ns()
         rate = target.half_rate if come_ns < target.window_ns else 1.0
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
-        filters_ns: float = come_ns + bank * self._transposes_ns / filter_count(stack) / rate
+        filters_ns: float = come_ns + bank * self._transposes_ns / filters_of_job(geometry, stack) / rate
         filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + read_ns
         part = tiles_of_band(band, geometry.columns.out, False)[0][0]
         blocks = band_rows(stack, part[1])
         first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
-        triggers = self._triggers + stack.D * band.zn * (1 + blocks - (last - first))
+        triggers = self._triggers + stack.D * planes_seen(geometry, band.zn) * (1 + blocks - (last - first))
         rows_ns: float = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
         rows_ns += target.dma_end_ns + target.dma_done_ns
         rows_ns += triggers * target.static_issue_ns + self._filter_ns + self._rows_ns(blocks)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....kernels._tiles import PARTS, cut, share
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.config import (
     SWAPPED_SHARDS,
     SWAPPED_X_BYTES,
@@ -24,7 +25,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
-from .common import LONG, WARM_UPS, Conv2dAlgorithm
+from .common import LONG, WARM_UPS, Conv2dAlgorithm, planes_seen
 
 #: ns from a core's start to its first matmul and from its last one to the end of the last store: calibrated, as loads
 #: of x by DMA's transposes are triggered by hardware and come later.
@@ -111,7 +112,7 @@ class Swapped(Conv2dAlgorithm):
 
     def _matmuls(self, plan: Any) -> int:
         """Of all cores, at least."""
-        taps = plan.source.rows.taps * plan.source.columns.taps
+        taps = num_windows(plan.source)
         tiles: list[int] = [tiles_of(plan, item.band) for item in plan.items]
         return sum(tiles) * int(taps) * len(plan.chunks)
 
@@ -121,6 +122,11 @@ def sides_of(geometry: Any) -> list[int]:
     Q = geometry.columns.out
     most = min(Q, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
     return [1, *(side for side in range(2, most + 1) if Q % side == 0)]
+
+
+def num_windows(source: Any) -> int:
+    """Windows of x that a block of outputs sees, one a tap, or a tap of several rows of y."""
+    return int(source.planes.taps * source.rows.taps * source.columns.taps)
 
 
 def tiles_of(plan: Any, band: Any) -> int:
@@ -179,7 +185,7 @@ class Cost:
         least = target.matmul_columns_min
         tile_ns: float = sum(max(columns, least) * column_ns + fixed_ns for _, columns in parts)
         tiles = tiles_of(plan, item.band)
-        array_ns = tiles * tile_ns * plan.source.rows.taps * plan.source.columns.taps * len(plan.chunks)
+        array_ns = tiles * tile_ns * num_windows(plan.source) * len(plan.chunks)
         elements_ns = kn * plan.source.fold * target.vector_ns
         read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
         return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
@@ -188,7 +194,7 @@ class Cost:
         """DMA, or HBM, for the window of a band: its rows of x, all columns."""
         target, geometry, source = self.target, self.geometry, self.plan.source
         columns = min(band.wn, source.columns.size)
-        elements = band.zn * min(band.hn * source.slots, source.rows.size) * columns
+        elements = planes_seen(geometry, band.zn) * min(band.hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)
@@ -206,7 +212,7 @@ class Cost:
     def filters_ns(self, batch: int) -> float:
         """DMA, or HBM, for the filters of a batch."""
         geometry, plan = self.geometry, self.plan
-        kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, geometry.rows.taps * geometry.columns.taps
+        kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, num_taps(geometry)
         num_bytes = kn * geometry.C * taps * item
         if plan.way == "dma":
             return self._transposed_ns(num_bytes)
@@ -222,7 +228,7 @@ class Cost:
         target, geometry, plan = self.target, self.geometry, self.plan
         if plan.way != "array":
             return 0.0
-        taps, item = geometry.rows.taps * geometry.columns.taps, geometry.itemsize
+        taps, item = num_taps(geometry), geometry.itemsize
         passes = target.transpose_passes_fp32 if item == 4 else 1
         count: int = transposes_of(plan.batches[batch][1], taps, plan.chunks)
         return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.toeplitz_rows.config import TOEPLITZ_WARM_UP_MAX, ToeplitzConfig, toeplitz_config_refusal
 from ....kernels.conv.toeplitz_rows.plan import toeplitz_refusal
@@ -21,7 +22,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, pairs_of
-from .common import Conv2dAlgorithm
+from .common import Conv2dAlgorithm, planes_met
 
 #: Buffers of x at least and at most. With few the DMA engines idle while the first matrices come, with more those wait
 #: for x of groups whose turn is far: ns of x that is loaded by then, also where DMA engines are waited for.
@@ -82,7 +83,7 @@ class ToeplitzPrice:
         #: of the array for a group, and of a DMA engine for its x, for its results, and for all of it
         self.array_ns = self._array_ns()
         self.x_ns, self.y_ns = self._x_ns(), self._y_ns()
-        taps_ns = target.run_ns(geometry.rows.taps * geometry.columns.taps * geometry.itemsize)
+        taps_ns = target.run_ns(num_taps(geometry) * geometry.itemsize)
         self.moved_ns = self.x_ns + self.y_ns + target.rows_an_engine * taps_ns
         #: whether the array is what is waited for
         self.by_array = self.array_ns >= self.moved_ns
@@ -151,12 +152,12 @@ class ToeplitzPrice:
             streams = max(target.matmul_columns_min, moved)
             # few columns leave the array idle, and what is idle falls back to half of its rate
             rate = 1.0 if moved >= target.window_work / target.half_rate * streams else target.half_rate
-            found += geometry.columns.taps * (streams * column_ns / rate + target.matmul_ns)
+            found += planes_met(geometry) * geometry.columns.taps * (streams * column_ns / rate + target.matmul_ns)
         return found
 
     def _x_ns(self) -> float:
         run_ns = self.target.run_ns(self.geometry.columns.size * self.geometry.itemsize)
-        return float(self.target.rows_an_engine * self.geometry.planes.out * run_ns)
+        return float(self.target.rows_an_engine * self.geometry.planes.size * run_ns)
 
     def _y_ns(self) -> float:
         run_ns = self.target.run_ns(self.geometry.columns.out * self.geometry.itemsize)

@@ -8,11 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ....api.conv import conv2d
 from ....api.conv1d import FILTER_LAYOUTS_1D, conv1d, depthwise_conv2d
-from ....api.conv2d import FILTER_LAYOUTS, conv2d, pack_filter
 from ....api.depthwise_conv1d import depthwise_conv1d
+from ....api.pack_filter import pack_filter
 from ....kernels.conv.geometry import PRECISIONS
-from ....planner.request import LNC_DEGREES
+from ....planner.request import FILTER_LAYOUTS, LNC_DEGREES
 from ....problem import DTYPES
 from ....reference import ACTIVATIONS
 from .table import KERNEL, Column, Operands, Row, always, markdown

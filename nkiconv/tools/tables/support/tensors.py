@@ -20,6 +20,7 @@ from ....pytorch import (
     causal_conv1d_update,
     conv1d,
     conv2d,
+    conv3d,
     convert,
     depthwise_conv1d,
     depthwise_conv2d,
@@ -68,7 +69,7 @@ def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> N
         residual=None if residual is None else asked.residual_position,
         packed=bool(packed) and packed[0] is not None,
     )
-    operation = OPERATIONS["depthwise_conv1d" if name == "depthwise_conv1d" else "conv2d"]
+    operation = OPERATIONS[name if name in OPERATIONS else "conv2d"]
     raise_all(name, list(operation.violations(asked.problem(x, w), wanted)))
 
 
@@ -94,7 +95,7 @@ def _converted(kind: Callable[..., torch.nn.Module], arguments: Mapping[str, Any
     report = convert(module)
     if not report.swapped:
         return TORCH
-    shape = (N, arguments["in_channels"], *[SIZE] * (2 if isinstance(module, torch.nn.Conv2d) else 1))
+    shape = (N, arguments["in_channels"], *[SIZE] * len(module.kernel_size))  # type: ignore[arg-type]
     return _call(report.model, {"input": torch.empty(shape, dtype=arguments["dtype"], device="meta")})
 
 
@@ -129,6 +130,7 @@ FUNCTIONS = tuple(
     for names, function, x, w, y, plain in (
         (("input", "weight"), conv1d, (N, C, SIZE), (K, C, TAPS), (N, K, OUT), _plain),
         (("input", "weight"), conv2d, (N, C, SIZE, SIZE), (K, C, TAPS, TAPS), (N, K, OUT, OUT), _plain),
+        (("input", "weight"), conv3d, (N, C, *[SIZE] * 3), (K, C, *[TAPS] * 3), (N, K, *[OUT] * 3), _plain),
         (("input", "weight"), depthwise_conv1d, (N, C, SIZE), (C, 1, TAPS), (N, C, OUT), _plain),
         (("input", "weight"), depthwise_conv2d, (N, C, SIZE, SIZE), (C, 1, TAPS, TAPS), (N, C, OUT, OUT), _plain),
         (("x", "weight"), causal_conv1d_fn, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain),

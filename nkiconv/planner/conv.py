@@ -1,26 +1,27 @@
-"""How the planner, and callers with arrays, speak to the conv2d kernel."""
+"""How the planner, and callers with arrays, speak to the kernels of images and volumes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from ..kernels.conv import conv2d_implicit_gemm
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from ..kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from ..kernels.conv.call import Extras
 from ..kernels.conv.dispatch import ALGORITHMS, plan_of
-from ..kernels.conv.geometry import Geometry, read_geometry
+from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
-from .request import CONV2D_DTYPES, Asked, Config, Request, nl_name
+from .request import CONV2D_DTYPES, FILTER_PERMS, Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
-X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
-Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1)}
+X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 4, 1, 2, 3)}
+Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 2, 3, 4, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
 #: Rows of outputs of the smallest part, and output channels where there are more weights than pixels.
@@ -35,21 +36,23 @@ FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
 BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
 
-class Conv2d(Operation):
-    """Images with filters, any groups."""
+class Conv(Operation):
+    """Images or volumes with filters, any groups."""
 
-    name = "conv2d"
-    kernel = conv2d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
     fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
+    volumes: bool
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        if problem.is_volume != self.volumes:
+            has = "has" if problem.is_volume else "lacks"
+            yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
         if problem.dtype not in self.dtypes:
             yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
-                yield UnsupportedError(f"{name}=True: conv2d has no state; drop it")
+                yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
         yield from asked_against_problem(problem, asked)
 
     def shape(self, request: Request, rates: Rates) -> Shape:
@@ -72,17 +75,27 @@ class Conv2d(Operation):
             kwargs["pool"] = asked.pool
         if asked.precision is not None:
             kwargs["precision"] = asked.precision
+        if asked.packed and problem.is_volume:
+            kwargs["packed"] = True
+        if asked.filter_layout is not None:
+            kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
         return (ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
         geometry = shape.geometry
         rows, columns = geometry.rows, geometry.columns
-        found = {"N": geometry.planes.out, "C": geometry.C, "K": geometry.K, "groups": geometry.groups}
+        planes = geometry.planes
+        found = {"N": planes.images if self.volumes else planes.out, "C": geometry.C, "K": geometry.K}
+        found["groups"] = geometry.groups
+        if self.volumes:
+            found |= {"D": planes.size // planes.images, "T": planes.taps, "Z": planes.out // planes.images}
+            for name in ("stride", "dilation", "lhs_dilation", "before"):
+                found[f"{name}_d"] = getattr(planes, name)
         found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
         for name in ("stride", "dilation", "lhs_dilation", "before"):
             found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}
         found["rows"] = geometry.planes.out * rows.out * columns.out
-        found["contraction"] = rows.taps * columns.taps * (geometry.C // geometry.groups)
+        found["contraction"] = num_taps(geometry) * (geometry.C // geometry.groups)
         found["itemsize"] = geometry.itemsize
         return {name: int(value) for name, value in found.items()}
 
@@ -91,10 +104,10 @@ class Conv2d(Operation):
 
         Output channels share loads of x, and short kernels are timed as a whole.
         """
-        if problem.flops <= BIG_FLOPS and problem.N * max(problem.C, problem.K) * problem.H * problem.W <= BIG_ELEMENTS:
+        x_elements = math.prod(problem.input_shape)
+        if problem.flops <= BIG_FLOPS and x_elements * max(problem.C, problem.K) // problem.C <= BIG_ELEMENTS:
             return None
-        weights = problem.C // problem.groups * problem.K * problem.R * problem.S
-        if problem.groups == 1 and not asked.packed and weights > problem.N * problem.C * problem.H * problem.W:
+        if problem.groups == 1 and not asked.packed and math.prod(problem.filter_shape) > x_elements:
             return Reduction(lambda count: problem.replace(K=count), lambda one: one.K, "K", LEAST_K, exact=False)
         few = max(1, LEAST_CHANNELS * problem.groups // problem.C)
         if problem.groups >= MANY * few:
@@ -121,6 +134,18 @@ class Conv2d(Operation):
         return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
 
 
+class Conv2d(Conv):
+    """Images."""
+
+    name, kernel, volumes = "conv2d", conv2d_implicit_gemm, False
+
+
+class Conv3d(Conv):
+    """Volumes."""
+
+    name, kernel, volumes = "conv3d", conv3d_implicit_gemm, True
+
+
 def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
     C, K = problem.C // problem.groups, problem.K // problem.groups
     return problem.replace(C=count * C, K=count * K, groups=count)
@@ -129,9 +154,15 @@ def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
     """Shape of the filter as the kernel is given it."""
     if not asked.packed:
-        return problem.filter_shape
-    kn = block_of(problem.K, problem.C, problem.R * problem.S, problem.itemsize)
-    return (problem.K // kn, problem.C, problem.R, problem.S, kn)
+        perm = FILTER_PERMS.get(asked.filter_layout or "")
+        return (
+            problem.filter_shape
+            if perm is None
+            else tuple(problem.filter_shape[perm.index(i)] for i in range(len(perm)))
+        )
+    K, C, *taps = problem.filter_shape
+    kn = block_of(K, C, math.prod(taps), problem.itemsize)
+    return (K // kn * C, *taps, kn) if problem.is_volume else (K // kn, C, *taps, kn)
 
 
 def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
@@ -140,13 +171,14 @@ def block_of(K: int, C: int, taps: int, itemsize: int) -> int:
 
 
 def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
-    """The kernel's own description of a conv2d problem."""
+    """The kernel's own description of a problem."""
     dtype = nl_name(problem.dtype)
-    perms = (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
+    perms = (X_PERMS[problem.layout], FILTER_PERMS.get(asked.filter_layout or ""), Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
     options = (problem.groups, 1), perms, asked.precision, asked.pool
-    return read_geometry(x, w, places, *options)[0]  # type: ignore[no-any-return]
+    packed = problem.is_volume and asked.packed
+    return read_geometry(x, w, places, *options, packed)[0]  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
@@ -171,7 +203,7 @@ def kernel_arguments(
         "lhs_dilation": problem.lhs_dilation,
         "feature_group_count": problem.groups,
     }
-    if problem.layout != "NCHW":
+    if not problem.channels_first:
         found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
     if strict_nonfinite:
         found["strict_nonfinite"] = True
@@ -191,5 +223,9 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         yield UnsupportedError(
             f"precision={asked.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
         )
+    layout = asked.filter_layout
+    if layout is not None and (asked.packed or len(layout) != 4 + problem.is_volume):
+        why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
+        yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")

@@ -13,10 +13,10 @@ import numpy as np
 
 from ..._nki import CHOICE
 from ...api.calls import KernelRun
-from ...api.conv2d import FILTER_LAYOUTS, run_conv2d
+from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS
-from ...planner.request import Config, Request
+from ...planner.request import FILTER_PERMS, Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from .choice import settings_of
@@ -25,11 +25,11 @@ from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
 
 #: Work of the whole reference above which only a sample is checked unless the caller says otherwise.
 SAMPLE_ABOVE_FLOPS = 4_000_000_000
+#: Orders of filters that kernels take as they are.
+FIRST_LAYOUTS = ("KCRS", "KCTRS")
 
-OPERATION = OPERATIONS["conv2d"]
 
-
-def verify_conv2d(
+def verify_conv(
     name: str,
     x: AnyArray,
     w: AnyArray,
@@ -40,7 +40,7 @@ def verify_conv2d(
     residual: AnyArray | None = None,
     residual_position: str = "pre_activation",
     precision: str | None = None,
-    filter_layout: str = "KCRS",
+    filter_layout: str | None = None,
     degrees: Sequence[int] = (2,),
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
@@ -51,7 +51,8 @@ def verify_conv2d(
     """Run the problem on each LNC degree and compare.
 
     Args:
-        x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout; bias: [K].
+        x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout, None for that
+            or KCTRS of volumes; bias: [K].
             activation, residual_position, precision: as in `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: the estimate.
@@ -63,13 +64,15 @@ def verify_conv2d(
     extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
     extra |= {"residual": residual, "residual_position": residual_position}
     epilogue = Epilogue(**extra, strict_nonfinite=strict_nonfinite)
-    request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(packed=False))
-    shape, algorithm, settings = settings_of(OPERATION, request, algorithm, config)
+    operation = OPERATIONS["conv3d" if problem.is_volume else "conv2d"]
+    filter_layout = None if filter_layout in FIRST_LAYOUTS else filter_layout
+    request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(filter_layout=filter_layout))
+    shape, algorithm, settings = settings_of(operation, request, algorithm, config)
     chosen = _chosen_channels(problem, channels)
     runs: list[KernelRun] = []
     for lnc in degrees:
         advance(f"running {name} on {lnc} core{'s' if lnc > 1 else ''}", None)
-        run = run_conv2d(
+        run = run_conv(
             x,
             w,
             problem,
@@ -80,7 +83,7 @@ def verify_conv2d(
             config=settings,
         )
         runs.append(run)
-    first, canonical = runs[0].y, w.transpose(FILTER_LAYOUTS[filter_layout])
+    first, canonical = runs[0].y, w if filter_layout is None else w.transpose(FILTER_PERMS[filter_layout])
 
     def told(share: float) -> None:
         advance(f"checking {name}", share)
@@ -97,7 +100,7 @@ def verify_conv2d(
         reports.append(
             Report(
                 name=name,
-                operation=OPERATION.name,
+                operation=operation.name,
                 problem=problem,
                 lnc=lnc,
                 strict_nonfinite=strict_nonfinite,
@@ -105,7 +108,7 @@ def verify_conv2d(
                 algorithm=algorithm,
                 config=config,
                 provider=CHOICE.provider,
-                tiles=OPERATION.symbols(shape, algorithm, settings) if counted else None,
+                tiles=operation.symbols(shape, algorithm, settings) if counted else None,
                 trace=run if counted else None,
                 seconds=run.seconds,
                 num_blocks=1,

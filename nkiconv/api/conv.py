@@ -1,0 +1,326 @@
+"""conv2d and conv3d on arrays: check the call, describe it as a ConvProblem, launch the kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from .. import simulator
+from ..errors import GeometryError, UnsupportedError, raise_all
+from ..planner.conv import X_PERMS, kernel_arguments
+from ..planner.estimate import settled
+from ..planner.operations import OPERATIONS
+from ..planner.request import FILTER_PERMS, Config, Request
+from ..problem import ConvProblem, dtype_name
+from ..reference import AnyArray
+from .calls import (
+    KernelRun,
+    Pair,
+    Places,
+    has_no_images,
+    launch,
+    no_data,
+    one_image,
+    pair_of,
+    with_extents,
+)
+from .conv_problem import IMAGES, OF_Y, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
+from .epilogue import Epilogue
+
+
+def conv2d(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    lhs_dilation: int | Places = 1,
+    groups: int = 1,
+    batch_group_count: int = 1,
+    layout: str = "NCHW",
+    filter_layout: str = "KCRS",
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    beta: float = 1.0,
+    pool: int | Pair = 1,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """Convolve images with filters.
+
+        y[n, k, p, q] = act(sum over c, r, s of w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride + r*dilation, ...]
+                            + bias[k] + beta * residual[n, k, p, q]),    g = k // (K / groups)
+
+    Equals ``torch.nn.functional.conv2d(x, w, bias, ...)``, the residual, the activation and ``max_pool2d(y, pool)``.
+
+    Args:
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32, or fp8, ml_dtypes'
+            float8_e4m3 (NKI's, with infinities, up to 240) or float8_e5m2; any strides. N may be 0; so may C, and then
+            y has no channels, as torch's.
+        w: [K, C / groups, R, S], or [R, S, C / groups, K] with filter_layout="RSCK", [K, R, S, C / groups] with "KRSC";
+            fp32 with fp32 x, bf16 or fp16 with either of them, either fp8 with either. Or what `pack_filter` returned,
+            with filter_layout "KCRS" and without groups.
+        bias: [K]; bf16, fp16 or fp32.
+        stride, dilation, lhs_dilation: at least 1, for both axes or (height, width); lhs_dilation puts zeros between
+            inputs, before padding.
+        padding: zeros on all sides; ((top, bottom), (left, right)), negative crops; "valid": none; "same":
+            P = ceil(H / stride) and Q = ceil(W / stride), odd zeros at the bottom and on the right.
+        groups: divides C and K.
+        batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
+            of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
+        layout: of x, residual and y.
+        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
+        residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
+            "post_activation", act(sum + bias) + beta * residual.
+        pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P
+            and Q.
+        out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
+        precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
+            2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16
+            numbers: relative error of a product up to 3 * 2**-22, at 4/3 of the speed where there are some 100 input
+            channels or more (with few, None is faster). Below 2**-14 a factor keeps an absolute error of up to 2**-36;
+            those of 65520 and more, Inf among them, make NaN. `nkiconv.bounds.products_bound` has the derivation.
+        lnc: cores that share the work, 1 or 2.
+        strict_nonfinite: keep groups and windows apart (see the kernel), so that NaN and Inf reach no output that the
+            definition keeps them from.
+        algorithm, config: as in a `Plan`; None: the estimate.
+
+    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    epilogue = Epilogue(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        beta=beta,
+        pool=pool,
+        out_dtype=out_dtype,
+        precision=precision,
+        strict_nonfinite=strict_nonfinite,
+    )
+    places = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    return _convolved(
+        IMAGES,
+        x,
+        w,
+        epilogue,
+        places,
+        groups=groups,
+        batch_group_count=batch_group_count,
+        layout=layout,
+        filter_layout=filter_layout,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+
+
+def conv3d(
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    lhs_dilation: int | Places = 1,
+    groups: int = 1,
+    batch_group_count: int = 1,
+    layout: str = "NCDHW",
+    filter_layout: str = "KCTRS",
+    activation: str | None = None,
+    residual: AnyArray | None = None,
+    residual_position: str = "pre_activation",
+    beta: float = 1.0,
+    pool: int | Pair = 1,
+    out_dtype: Any = None,
+    precision: str | None = None,
+    lnc: int = 2,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
+
+    Equals ``torch.nn.functional.conv3d(x, w, bias, ...)``, the residual, the activation and the pool.
+
+    Args:
+        x: [N, C, D, H, W], or [N, D, H, W, C] with layout="NDHWC".
+        w: [K, C / groups, T, R, S], or [T, R, S, C / groups, K] with filter_layout="TRSCK", [K, T, R, S, C / groups]
+            with "KTRSC"; or what `pack_filter` returned, with filter_layout "KCTRS" and without groups.
+        stride, dilation, lhs_dilation: at least 1, for all axes or (depth, height, width).
+        padding: zeros on all sides; ((front, back), (top, bottom), (left, right)), negative crops; "valid"; "same". A
+            causal convolution has ((T - 1) * dilation, 0) for front and back.
+        pool: windows within planes: one extent or (height, width), which divide P and Q.
+        The rest, dtypes and empty arrays: as in `conv2d`.
+
+    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", P and Q divided by pool.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    epilogue = Epilogue(
+        bias=bias,
+        activation=activation,
+        residual=residual,
+        residual_position=residual_position,
+        beta=beta,
+        pool=pool,
+        out_dtype=out_dtype,
+        precision=precision,
+        strict_nonfinite=strict_nonfinite,
+    )
+    places = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    return _convolved(
+        VOLUMES,
+        x,
+        w,
+        epilogue,
+        places,
+        groups=groups,
+        batch_group_count=batch_group_count,
+        layout=layout,
+        filter_layout=filter_layout,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+
+
+def _convolved(
+    kind: Kind,
+    x: Any,
+    w: Any,
+    epilogue: Epilogue,
+    places: dict[str, Any],
+    *,
+    groups: int,
+    batch_group_count: int,
+    layout: str,
+    filter_layout: str,
+    lnc: int,
+    algorithm: str | None,
+    config: Config,
+) -> Any:
+    """y of a call, of arrays without images or channels too; places: stride, padding, dilation, lhs_dilation."""
+    if batch_group_count != 1:
+        x = _batch_groups(kind, x, w, batch_group_count, groups, layout, filter_layout)
+        groups = batch_group_count
+    bare = _has_no_channels(kind, x, w, layout, filter_layout)
+    problem = checked_conv(
+        kind,
+        *_with_data(x, w, epilogue, bare, layout, filter_layout, groups),
+        **places,
+        groups=groups,
+        layout=layout,
+        filter_layout=filter_layout,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+    if bare or has_no_images(x):
+        axes = "N" * has_no_images(x) + "C" * bare
+        dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
+        return no_data(_pooled(problem, epilogue.pool), problem.layout, axes, dtype)
+    return run_conv(
+        x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
+    ).y
+
+
+def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
+    """x [N, C, ...] as [N / count, count C, ...], of which a convolution in so many groups is the one asked for."""
+    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, 1)))
+    if type(count) is not int or count < 1:
+        raise GeometryError(f"batch_group_count={count!r}: must be an int of at least 1; pass one")
+    if groups != 1:
+        raise UnsupportedError(
+            f"batch_group_count={count}, groups={groups}: only one of them may be above 1, as in XLA; drop the other"
+        )
+    if is_packed(kind, w):
+        raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
+    N, C, *extents = (x.shape[axis] for axis in X_PERMS[layout])
+    K, inputs = (w.shape[axis] for axis in FILTER_PERMS[filter_layout][:2])
+    if N % count or K % count:
+        raise GeometryError(f"batch_group_count={count}: must divide N={N} of x and K={K} of w; pass a common divisor")
+    if inputs != C:
+        raise GeometryError(f"w.shape={w.shape}: must have x's C={C} input channels, whatever batch_group_count is")
+    if layout == kind.layouts[1]:
+        shares = np.moveaxis(x.reshape(count, N // count, *extents, C), 0, -2)
+        return shares.reshape(N // count, *extents, count * C)
+    return x.reshape(count, N // count, C, *extents).swapaxes(0, 1).reshape(N // count, count * C, *extents)
+
+
+def _with_data(
+    x: Any, w: Any, epilogue: Epilogue, bare: bool, layout: str, filter_layout: str, groups: Any
+) -> tuple[Any, Any, Epilogue]:
+    """The same, to be checked: one image instead of none and, where arrays are bare, one channel a group."""
+    extents = {}
+    if has_no_images(x):
+        extents[0] = 1
+        if isinstance(epilogue.residual, np.ndarray) and epilogue.residual.ndim:
+            epilogue = dataclasses.replace(epilogue, residual=one_image("residual", epilogue.residual))
+    if bare:
+        extents[X_PERMS[layout][1]] = groups if type(groups) is int and groups > 0 else 1
+        w = with_extents(w, {FILTER_PERMS[filter_layout][1]: 1})
+    return with_extents(x, extents) if extents else x, w, epilogue
+
+
+def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any) -> bool:
+    """Whether these are arrays of C = 0 input channels, both of them."""
+    if layout not in kind.layouts or filter_layout not in kind.filter_layouts:
+        return False
+    if not all(isinstance(array, np.ndarray) and array.ndim == kind.axes + 2 for array in (x, w)):
+        return False
+    return bool(x.shape[X_PERMS[layout][1]] == w.shape[FILTER_PERMS[filter_layout][1]] == 0)
+
+
+def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
+    """Shape of y, in the problem's layout."""
+    windows = dict(zip("PQ", pair_of(pool), strict=True))
+    letters = problem.layout.translate(OF_Y)
+    return tuple(size // windows.get(letter, 1) for size, letter in zip(problem.output_shape, letters, strict=True))
+
+
+def run_conv(
+    x: Any,
+    w: Any,
+    problem: ConvProblem,
+    *,
+    filter_layout: str | None = None,
+    lnc: int = 2,
+    epilogue: Epilogue | None = None,
+    algorithm: str | None = None,
+    config: Config = None,
+    trace_only: bool = False,
+) -> KernelRun:
+    """Launch the kernel on arrays (or specs, with trace_only) that fit `problem`, x and y in its layout.
+
+    filter_layout: None, "KCRS" or "KCTRS". epilogue, algorithm, config: checked, as `conv2d` does.
+    """
+    extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
+    other = other_layout(kind, filter_layout)
+    asked = extra.asked(is_packed(kind, w), other)
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
+    algorithm, config = settled(request, algorithm, config)
+    kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
+    if other is not None:
+        kwargs |= {"kern_perm": FILTER_PERMS[other]}
+    if problem.is_volume and is_packed(kind, w):
+        w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
+    return launch(OPERATIONS[kind.name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
+
+
+def _merged(w: Any) -> Any:
+    """A packed filter of volumes with its blocks and input channels as one axis."""
+    shape = (w.shape[0] * w.shape[1], *w.shape[2:])
+    return w.reshape(shape) if isinstance(w, np.ndarray) else simulator.ArraySpec(shape, w.dtype)

@@ -1,0 +1,96 @@
+"""Algorithms of volumes that may take planes of taps as channels: two problems, of which the faster is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ....kernels._tiles import PARTS
+from ....kernels.conv.dispatch import seen_by
+from ....kernels.conv.planes import planes_refusal, taps_inside, wants_channels, without_planes
+from ....kernels.conv.relayout import plain_of
+from ...request import Config
+from ..algorithm import Algorithm, Guess, Shape, with_settings
+from .relayout import relayout_ns
+
+
+class OfVolumes(Algorithm):
+    """An algorithm of images, for volumes: configs say `planes` where planes of taps are channels."""
+
+    def __init__(self, name: str, inner: Algorithm) -> None:
+        self.name, self.inner = name, inner
+
+    def _folded(self, shape: Shape) -> Shape | None:
+        """The problem whose planes of taps are channels, or None where they cannot be."""
+        key = f"{self.name}, planes", None
+        if key not in shape.memo:
+            plain, found = plain_of(self.name, shape.geometry, shape.extras), None
+            if not planes_refusal(self.name, plain, shape.extras):
+                geometry = seen_by(self.name, shape.geometry, shape.extras, _channels(None))
+                found = dataclasses.replace(shape, geometry=geometry, memo={})
+            shape.memo[key] = found
+        folded: Shape | None = shape.memo[key]
+        return folded
+
+    def _of(self, shape: Shape, config: Config) -> tuple[Shape, Config]:
+        """The problem that a config is for, and what it says of that."""
+        folded = self._folded(shape) if wants_channels(config) else None
+        return (shape, config) if folded is None else (folded, without_planes(config))
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        found, folded = self.inner.guesses(shape), self._folded(shape)
+        if folded is not None:
+            copies_ns = relayout_ns(self.name, shape)
+            for one in self.inner.guesses(folded):
+                ns = one.ns + copies_ns + self._borders_ns(folded, one.config)
+                found.append(dataclasses.replace(one, config=_channels(one.config), ns=ns))
+        return found
+
+    def _borders_ns(self, folded: Shape, config: Config) -> float:
+        """ns of triggers for planes of outputs of which not all taps see x: each channel comes by a DMA of its own, and
+        where rows of x are beside each other each row."""
+        depth, settings = folded.geometry.depth, dict(config or ())
+        planes = sum(taps_inside(depth, 0, depth.taps, z)[1] < depth.taps for z in range(depth.out // depth.images))
+        each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // depth.taps
+        return float(depth.images * planes * each * folded.target.static_issue_ns / PARTS)
+
+    def refined(self, shape: Shape, guess: Guess) -> Guess:
+        own, config = self._of(shape, guess.config)
+        if own is shape:
+            return self.inner.refined(shape, guess)
+        before_ns = self._borders_ns(own, config)
+        found = self.inner.refined(own, dataclasses.replace(guess, config=config, ns=guess.ns - before_ns))
+        after_ns = found.ns + self._borders_ns(own, found.config)
+        return dataclasses.replace(found, config=_channels(found.config), ns=after_ns)
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        own, inner = self._of(shape, config)
+        found = self.inner.settle(own, inner)
+        return found if own is shape else _channels(found)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        found, folded = self.inner.configs(shape, wide), self._folded(shape)
+        return found if folded is None else found + [_channels(one) for one in self.inner.configs(folded, wide)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        own, inner = self._of(shape, config)
+        found = self.inner.near(own, inner)
+        return found if own is shape else [_channels(one) for one in found]
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return self.inner.unit(*self._of(shape, config))
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        return self.inner.least_us(*self._of(shape, config))
+
+    def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
+        return self.inner.symbols(*self._of(shape, config))
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        own, inner = self._of(shape, config)
+        return own is shape, self.inner.settled(own, inner)
+
+
+def _channels(config: Config) -> Config:
+    return with_settings(config, planes="channels")
