@@ -43,7 +43,9 @@ def wanted_side_by_side(geometry):
 
 
 def wanted_of_few_inputs(geometry, pixels, contraction):
-    """The same of few input channels."""
+    """The same of few input channels; where they are few for several planes of taps too."""
+    if geometry.planes.taps > 1 and geometry.C * geometry.planes.taps <= RULE_INPUTS:
+        return ["stacked"]
     if geometry.columns.out > 650:
         return []
     few = pixels < 3 * RULE_PIXELS and (geometry.C * geometry.K > 34_000 or (geometry.C > 16 and geometry.K > 150))
@@ -53,6 +55,8 @@ def wanted_of_few_inputs(geometry, pixels, contraction):
 def wanted_in_groups(geometry, pixels):
     """The same where channels have groups."""
     if geometry.groups == geometry.C and geometry.groups == geometry.K:
+        if geometry.planes.taps > 1:
+            return ["toeplitz_rows", "grouped"] if geometry.rows.taps > 1 else ["grouped"]
         if pixels < RULE_PIXELS_DEPTHWISE:
             return []
         return ["toeplitz_rows", "grouped"] if geometry.rows.taps > 4 and geometry.rows.stride == 1 else ["grouped"]
