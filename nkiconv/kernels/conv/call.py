@@ -116,10 +116,11 @@ def scale_residual(residual_sbuf, beta):
     return scaled_sbuf
 
 
-def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
+def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False, apart=False):
     """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
 
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero; volumes: whether it takes planes of taps.
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`; volumes: whether it takes
+    planes of taps.
     """
     if not volumes and geometry.planes.taps > 1:
         return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use implicit_gemm"
@@ -128,6 +129,6 @@ def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
     if extras.pool != (1, 1):
         return f"pool={extras.pool}: {algorithm} takes (1, 1); use implicit_gemm"
-    if extras.strict_nonfinite:
+    if extras.strict_nonfinite and not apart:
         return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
     return ""

@@ -93,6 +93,7 @@ def with_channels(geometry):
         fast=geometry.fast,
         precision=geometry.precision,
         depth=planes,
+        flipped=geometry.flipped,
     )
 
 

@@ -80,6 +80,7 @@ def plain_of(algorithm, geometry, extras):
         fast=geometry.fast,
         precision=geometry.precision,
         depth=geometry.depth,
+        flipped=geometry.flipped,
     )
 
 
