@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import Ledger, new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_box, offset_at, pattern_of, store_boxes
+from ..boxes import clear_window, load_box, load_boxes, offset_at, pattern_of, store_boxes
 from ..call import Extras, Operands, finish_shared, load_bias, of_array, scale_residual
 from ..cuts import part_of_core
 from ..geometry import Geometry
@@ -26,6 +26,10 @@ class PhasesWork(nl.NKIObject):
     phases: Phases
     filters: object
     biases: list
+    #: results of several items or blocks side by side on the partitions, as DMA has more engines for more of these; how
+    #: many have been put there
+    y_sbuf: object
+    placed: int
     zeros_sbuf: object
     ledger: Ledger
 
@@ -46,6 +50,8 @@ def run_phases(operands, geometry, extras, phases):
         phases=phases,
         filters=None,
         biases=[],
+        y_sbuf=None,
+        placed=0,
         zeros_sbuf=warm_zeros(),
         ledger=new_ledger(),
     )
@@ -97,21 +103,35 @@ def load_chunk(work, item, tiles, chunk):
     if shape[1] * shape[2] * shape[3] == 0:
         return
     x_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
-    boxes, whole = [], len(item) == phases.segments
-    for index in range(len(item)):
+    tiles[chunk] = x_sbuf
+    boxes = []
+    for index in range(phases.segments):
+        own_sbuf = x_sbuf[index * cn : (index + 1) * cn, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
+        if index >= len(item):
+            nisa.memset(dst=own_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+            continue
         segment = item[index]
         planes, rows = elements_inside(geometry.planes, segment.planes), elements_inside(geometry.rows, segment.rows)
         columns = elements_inside(geometry.columns, segment.columns)
-        whole = whole and planes[2] == shape[1] and rows[2] == shape[2] and columns[2] == shape[3]
+        clear_around(own_sbuf, planes, rows, columns)
         if planes[2] * rows[2] * columns[2] > 0:
             pattern = pattern_of(geometry.x_strides, (cn, planes[2], rows[2], columns[2]))
             offset = offset_at(geometry.x_strides, (c0, planes[1], rows[1], columns[1]))
             boxes.append(((index * cn, planes[0], rows[0], columns[0]), pattern, offset))
-    if not whole:
-        nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    for box in boxes:
-        load_box(x_sbuf, work.operands.x, box[0], box[1], box[2])
-    tiles[chunk] = x_sbuf
+    load_boxes(x_sbuf, work.operands.x, boxes)
+
+
+def clear_around(x_sbuf, planes, rows, columns):
+    """Zeros in a tile [c, planes, rows, columns] around what is loaded of each axis, (first place, .., how many)."""
+    parts, D, H, W = x_sbuf.shape
+    for slab in ((0, min(D, planes[0])), (min(D, planes[0] + planes[2]), D)):
+        if slab[0] < slab[1]:
+            zeros = x_sbuf[0:parts, slab[0] : slab[1], 0:H, 0:W]
+            nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+    clear_window(x_sbuf, 0, min(H, rows[0]), 0, W, nisa.engine.gpsimd)
+    clear_window(x_sbuf, min(H, rows[0] + rows[2]), H, 0, W, nisa.engine.gpsimd)
+    clear_window(x_sbuf, 0, H, 0, min(W, columns[0]), nisa.engine.gpsimd)
+    clear_window(x_sbuf, 0, H, min(W, columns[0] + columns[2]), W, nisa.engine.gpsimd)
 
 
 def bias_of(work, block):
@@ -134,7 +154,7 @@ def work_block(work, batch, block, item, tiles, together):
     kn = batch[block][1]
     one = item[0]
     shape = (phases.segments * kn, one.planes.yn, one.rows.yn, one.columns.yn)
-    y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    y_sbuf = results_tile(work, shape)
     residual_sbuf = residual_of_item(work, batch[block], item, shape)
     banks = phase_banks(geometry, phases, one)
     for first in range(0, len(banks), together):
@@ -151,6 +171,18 @@ def work_block(work, batch, block, item, tiles, together):
             if bank.last:
                 boxes = boxes_of_results(geometry, geometry.y_strides, batch[block], item, bank.first, bank.count)
                 store_boxes(work.operands.y, y_sbuf, boxes)
+
+
+def results_tile(work, shape):
+    """Room for results beside those of other items or blocks."""
+    phases, place = work.phases, work.placed % work.phases.places
+    if place == 0:
+        extents = phases.extents
+        whole = (phases.places * phases.slot, extents[0], extents[1], extents[2])
+        work.y_sbuf = nl.ndarray(whole, dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    work.placed = work.placed + 1
+    first = place * phases.slot
+    return work.y_sbuf[first : first + shape[0], 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
 def new_sums(work, kn, bank, segment):

@@ -36,7 +36,8 @@ class Phases(nl.NKIObject):
     """All work.
 
     outputs: by batch the (first, how many) output channels of each of its blocks; items: lists of Segments that are
-    worked on together; jobs: of a block of output channels. slot: columns of a stationary from one phase to the next.
+    worked on together; jobs: of a block of output channels. slot: columns of a stationary, and partitions of results,
+    from one to the next; places, extents: how many results share a tile, and its extents.
     """
 
     outputs: list
@@ -46,6 +47,8 @@ class Phases(nl.NKIObject):
     by_channels: bool
     segments: int
     slot: int
+    places: int
+    extents: tuple
     together: int
     ahead: int
     warmup: int
@@ -73,14 +76,22 @@ def make_phases(geometry, config):
         for part in cut(half[1], at_once):
             first = half[0] + part[0]
             outputs.append(blocks[first : min(first + part[1], len(blocks))])
+    items = items_of(geometry, config, len(chunks), by_channels)
+    extents = (1, 1, 1)
+    for item in items:
+        one = item[0]
+        extents = (max(extents[0], one.planes.yn), max(extents[1], one.rows.yn), max(extents[2], one.columns.yn))
+    slot = slot_for(config.segments * widest)
     return Phases(
         outputs=outputs,
         chunks=chunks,
-        items=items_of(geometry, config, len(chunks), by_channels),
+        items=items,
         jobs=jobs_of_phases(geometry, counts),
         by_channels=by_channels,
         segments=config.segments,
-        slot=slot_for(config.segments * widest),
+        slot=slot,
+        places=nl.tile_size.pmax // slot,
+        extents=extents,
         together=config.together,
         ahead=config.ahead,
         warmup=config.warmup,
@@ -138,8 +149,8 @@ def items_of(geometry, config, chunks, by_channels):
     for axis in (0, 1, 2):
         if axis == along:
             sizes[axis] = min(sizes[axis], div_ceil(blocks_of_axis(axes[axis]), config.segments))
-    while sizes[2] > 1 and not has_room(axes, sizes, most_x, most_y):
-        sizes[2] = div_ceil(sizes[2], 2)
+    if not has_room(axes, sizes, most_x, most_y):
+        sizes[2] = min(sizes[2], row_blocks(axes, most_x, most_y))
     for axis in (1, 0):
         most = blocks_of_axis(axes[axis])
         if axis == along:
@@ -157,6 +168,17 @@ def items_of(geometry, config, chunks, by_channels):
             for q in grouped_parts(axes[2], sizes[2], uniform, config.segments if along == 2 else 1):
                 found.append(segments_of(z, p, q))
     return found
+
+
+def row_blocks(axes, most_x, most_y):
+    """Blocks along columns, of one block along planes and rows, that there is room for; whole banks of sums."""
+    for axis in (0, 1):
+        low, high = element_range(axes[axis])
+        most_x = most_x // (high - low + 1)
+        most_y = most_y // phase_step(axes[axis])
+    low, high = element_range(axes[2])
+    found = min(max(0, most_x - high + low - 1) // element_step(axes[2]) + 1, most_y // phase_step(axes[2]))
+    return found // BANK_COLUMNS * BANK_COLUMNS if found > BANK_COLUMNS else max(1, found)
 
 
 def has_room(axes, sizes, most_x, most_y):
@@ -221,12 +243,11 @@ def segments_of(planes, rows, columns):
 
 def phases_bytes(geometry, phases, residual):
     """Bytes a partition, at most: x of bands, filters as loaded and as stationaries, results."""
-    x_elements, y_elements, taps = 1, 1, num_taps(geometry)
+    x_elements, taps = 1, num_taps(geometry)
+    y_elements = phases.extents[0] * phases.extents[1] * phases.extents[2]
     for item in phases.items:
         one = item[0]
         x_elements = max(x_elements, one.planes.xn * one.rows.xn * one.columns.xn)
-        blocks = one.planes.bn * one.rows.bn * one.columns.bn
-        y_elements = max(y_elements, blocks * phases_in_all(geometry))
     most, widest = 0, 1
     for batch in phases.outputs:
         columns = 0
@@ -242,11 +263,6 @@ def phases_bytes(geometry, phases, residual):
     filters = len(phases.chunks) * (most * taps + made) * geometry.itemsize
     x_bytes = (phases.ahead + 1) * len(phases.chunks) * x_elements * geometry.itemsize
     return x_bytes + filters + (6 if residual else 2) * 4 * y_elements + 4096
-
-
-def phases_in_all(geometry):
-    """Phases along all axes together."""
-    return phase_step(geometry.planes) * phase_step(geometry.rows) * phase_step(geometry.columns)
 
 
 def is_built(phases):
