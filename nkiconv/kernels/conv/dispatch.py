@@ -2,7 +2,7 @@
 
 from ..._nki import nl
 from .._tiles import require
-from .flip import copy_forwards, forwards_of
+from .flip import copy_forwards
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .implicit_gemm.loop import run_items
@@ -29,7 +29,6 @@ def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
     if algorithm != "implicit_gemm" and geometry.precision == "fp16x3":
         return None, f"precision=fp16x3: {algorithm} takes every other precision; use implicit_gemm, or ask for another"
-    geometry = forwards_of(algorithm, geometry)
     reason = relayout_refusal(algorithm, geometry, extras)
     if reason == "":
         reason = depth_refusal(algorithm, geometry, extras, config)
@@ -62,7 +61,7 @@ def depth_refusal(algorithm, geometry, extras, config):
 def seen_by(algorithm, geometry, extras, config):
     """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
     channels."""
-    plain = plain_of(algorithm, forwards_of(algorithm, geometry), extras)
+    plain = plain_of(algorithm, geometry, extras)
     return with_channels(plain) if wants_channels(config) else plain
 
 

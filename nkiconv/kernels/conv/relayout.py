@@ -14,6 +14,7 @@ from .._engines import is_16bit, new_ledger, pick
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
+from .flip import flip_instructions, forwards_of
 from .geometry import Geometry
 from .transposes import load_transposed
 
@@ -55,7 +56,8 @@ def copies_y(algorithm, geometry):
 
 
 def plain_of(algorithm, geometry, extras):
-    """The Geometry that an algorithm sees: strides of the copies."""
+    """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
+    geometry = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
     x_strides, y_strides, r_strides = geometry.x_strides, geometry.y_strides, geometry.r_strides
     if copies_x(algorithm, geometry):
@@ -256,8 +258,9 @@ def relayout_refusal(algorithm, geometry, extras):
 
 
 def relayout_instructions(algorithm, geometry, extras):
-    """Instructions of both cores for the copies: three a piece at most, and where the cores meet."""
-    total = 0
+    """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
+    for one core, as each makes its own."""
+    total = flip_instructions(algorithm, geometry)
     for part in copies_of(algorithm, geometry, extras):
         total += 3 * len(pieces_of(part)) + 1
     return total
