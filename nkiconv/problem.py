@@ -310,10 +310,9 @@ class ConvProblem:
         for count, step, (before, after), more in zip(taps, dilation, padding, output_padding, strict=True):
             window = (count - 1) * step
             around.append((window - before, window - after + more))
-        letters = "TRS"[-len(taps) :]
+        fields |= zip("TRS"[-len(taps) :], taps, strict=True)
         return ConvProblem(
             **fields,
-            **dict(zip(letters, taps, strict=True)),
             padding=tuple(around),
             rhs_dilation=dilation,
             lhs_dilation=stride,

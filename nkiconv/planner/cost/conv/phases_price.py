@@ -46,19 +46,21 @@ class PhasesPrice:
         moved_ns = blocks * w_ns + batches * self.loaded * x_ns + self.worked * y_ns
         last = self.banks[-1]
         columns = last.zn * last.pn * last.qn
-        end_ns = columns * target.scalar_ns + target.scalar_done_ns + target.matmul_done_ns + 2 * target.hop_ns
+        end_ns: float = columns * target.scalar_ns + target.scalar_done_ns + target.matmul_done_ns + 2 * target.hop_ns
         end_ns += target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
         stored_ns = y_ns / max(1, len(self.banks) // len(plan.jobs))
-        # the first item waits for the filters of all blocks, the others follow
-        filled_ns = (blocks - 1.0) * w_ns + array_ns * (1.0 - 1.0 / max(1.0, self.loaded))
+        # the last block of the first item waits for its filters, or their last chunk; the other items follow
+        items = max(1.0, self.loaded)
+        waits = (1.0 if blocks > 1 else 1.0 / self.chunks) / (items * blocks)
+        filled_ns = x_ns + blocks * w_ns - first_ns + array_ns * (1.0 - 1.0 / items + waits)
         if array_ns < target.window_ns * target.window_work:
             array_ns /= target.half_rate
-        return start_ns + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
+        return float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
 
     def _items(self) -> float:
         """Items, as many as there would be of the size of this one."""
         sizes = [one[0].planes.yn * one[0].rows.yn * one[0].columns.yn * len(one) for one in self.plan.items]
-        return sum(sizes) / (sizes[len(sizes) // 2])
+        return float(sum(sizes)) / sizes[len(sizes) // 2]
 
     def _array_ns(self) -> float:
         """Of the array at full rate for a block of output channels of an item."""
@@ -117,9 +119,9 @@ class PhasesPrice:
     def _y_ns(self) -> float:
         """Of the results of a block of output channels of an item."""
         geometry, one = self.geometry, self.segment
-        run = float(one.columns.yn)
-        if one.columns.yn == geometry.columns.out and len(self.item) == 1:
-            run *= one.rows.yn / max(1, len(self.banks) // len(self.plan.jobs))
+        run = float(one.columns.qn)
+        if one.columns.qn == geometry.columns.out:
+            run *= max(1.0, one.rows.yn / max(1, len(self.banks) // len(self.plan.jobs)))
         parts, elements = len(self.item) * self.kn, float(one.planes.yn * one.rows.yn * one.columns.yn)
         # results side by side on the partitions have DMA engines of their own
         beside = max(1.0, min(float(self.plan.places), self.worked))
