@@ -310,14 +310,15 @@ def run_conv(
     extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
     other = other_layout(kind, filter_layout)
     asked = extra.asked(is_packed(kind, w), other)
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
+    name = f"conv_transpose{kind.axes}d" if problem.transposed else kind.name
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
     algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if other is not None:
         kwargs |= {"kern_perm": FILTER_PERMS[other]}
     if problem.is_volume and is_packed(kind, w):
         w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
-    return launch(OPERATIONS[kind.name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
+    return launch(OPERATIONS[name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
 
 
 def _merged(w: Any) -> Any:

@@ -255,6 +255,8 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
     if problem.transposed:
         for name, plain in (("packed", False), ("filter_layout", None), ("pool", (1, 1))):
             if getattr(asked, name) != plain:
-                yield UnsupportedError(f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it")
+                yield UnsupportedError(
+                    f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it"
+                )
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")

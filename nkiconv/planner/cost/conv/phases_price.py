@@ -55,12 +55,15 @@ class PhasesPrice:
         filled_ns = x_ns + blocks * w_ns - first_ns + array_ns * (1.0 - 1.0 / items + waits)
         if array_ns < target.window_ns * target.window_work:
             array_ns /= target.half_rate
-        return float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
+        return (
+            float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
+        )
 
     def _items(self) -> float:
         """Items, as many as there would be of the size of this one."""
         sizes = [one[0].planes.yn * one[0].rows.yn * one[0].columns.yn * len(one) for one in self.plan.items]
-        return float(sum(sizes)) / sizes[len(sizes) // 2]
+        found: float = sum(sizes) / sizes[len(sizes) // 2]
+        return found
 
     def _array_ns(self) -> float:
         """Of the array at full rate for a block of output channels of an item."""
@@ -126,5 +129,3 @@ class PhasesPrice:
         # results side by side on the partitions have DMA engines of their own
         beside = max(1.0, min(float(self.plan.places), self.worked))
         return self._dma_ns(parts, elements, max(1.0, run), self.extras.epilogue.y_itemsize, beside)
-
-
