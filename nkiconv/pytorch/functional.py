@@ -17,8 +17,8 @@ from .operators.convolution import Convolution
 from .operators.custom import NAMES, call
 from .operators.tensor_kinds import tensor_violations
 
-#: torch's own functions by the axes of an image.
-_TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+#: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
+Reads = Callable[[str, Tensor, tuple[Any, ...], tuple[str | None, str, str | None]], Convolution]
 
 
 def conv1d(
@@ -55,7 +55,7 @@ def conv1d(
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
     name = "depthwise_conv1d" if depthwise else "conv1d"
     more = (activation, residual_position, layer)
-    return _convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    return convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def conv2d(
@@ -84,7 +84,7 @@ def conv2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
-    return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    return convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def conv3d(
@@ -113,7 +113,7 @@ def conv3d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
-    return _convolve("conv3d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    return convolve("conv3d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def depthwise_conv1d(
@@ -146,7 +146,7 @@ def depthwise_conv1d(
             f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d with "
             f"groups for several filters a channel"
         )
-    return _convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
 
 def depthwise_conv2d(
@@ -174,7 +174,7 @@ def depthwise_conv2d(
     """
     more = (activation, residual_position, layer)
     groups = _groups(input, weight, 2)
-    return _convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
 
 def _groups(x: Any, w: Any, rank: int) -> int:
@@ -189,20 +189,24 @@ def _is_rank(tensor: Any, rank: int) -> bool:
     return isinstance(tensor, Tensor) and tensor.dim() == rank
 
 
-def _convolve(
+def convolve(
     name: str,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    numbers: tuple[Any, Any, Any, int],
+    numbers: tuple[Any, ...],
     more: tuple[str | None, str, str | None],
     packed: Tensor | None = None,
+    reads: Reads | None = None,
 ) -> Tensor:
-    """One call in torch's terms; numbers: stride, padding, dilation, groups; more: activation and so on."""
-    rank = NAMES[name]
+    """One call in torch's terms.
+
+    numbers: as torch's function takes them behind the tensors: stride, padding, dilation, groups; more: activation,
+    residual_position, layer; reads: what makes a Convolution of these numbers, where they are others.
+    """
     if more[0] is None and residual is None and packed is None and more[1] == "pre_activation":
-        y = _by_torch(rank, x, w, bias, numbers)
+        y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
     tensors = (x, w, bias, residual, packed)
@@ -216,7 +220,7 @@ def _convolve(
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
     tensors = _autocast(*tensors)
-    asked = _asked(name, rank, tensors[1], numbers, more)
+    asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
     asked.check(*_batched(asked, *tensors))
     if key is not None:
         if len(_passed) >= _PASSED_MAX:
@@ -267,7 +271,7 @@ def _run(
     return y.squeeze(0) if x.dim() == asked.rank + 1 else y
 
 
-def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any, int]) -> Tensor | None:
+def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
     """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name."""
     if not modes.is_torchs(x) or numbers[1] == "causal":
         return None
@@ -275,20 +279,19 @@ def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided
         if not alike or one.dtype not in host.NATIVE:
             return None
+    function: Callable[..., Tensor] = getattr(F, name.removeprefix("depthwise_"))
     try:
-        return _TORCHS[rank](x, w, bias, *numbers)
+        return function(x, w, bias, *numbers)
     except (RuntimeError, TypeError, ValueError):
         return None
 
 
-def _asked(
-    name: str, rank: int, w: Tensor, numbers: tuple[Any, Any, Any, int], more: tuple[str | None, str, str | None]
-) -> Convolution:
+def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | None, str, str | None]) -> Convolution:
     """What a call asks for; w: for padding that depends on its taps."""
     stride, padding, dilation, groups = numbers
-    steps, gaps = _per_axis("stride", stride, rank), _per_axis("dilation", dilation, rank)
-    if not _is_int(groups):
-        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+    rank = NAMES[name]
+    steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    check_groups(groups)
     return Convolution(
         name=name,
         stride=steps,
@@ -315,11 +318,17 @@ def _is_cast(tensor: Tensor, kind: str) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
 
 
+def check_groups(groups: Any) -> None:
+    """Raise KindError where groups are no int."""
+    if not _is_int(groups):
+        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
 
 
-def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
+def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each axis of one for all, or of one for each."""
     if _is_int(value):
         return (value,) * rank
@@ -347,7 +356,7 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
     if isinstance(padding, str):
         names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
         raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")
-    sides = _per_axis("padding", padding, rank)
+    sides = per_axis("padding", padding, rank)
     if min(sides) < 0:
         raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")
     return tuple((zeros, zeros) for zeros in sides)

@@ -20,13 +20,17 @@ from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
 from .operators.filters import Packs
 from .operators.tensor_kinds import tensor_violations
+from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
-__all__ = ["CausalConv1d", "Conv1d", "Conv2d", "Conv3d"]
+__all__ = ["CausalConv1d", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.
 torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
 torch.fx.wrap("conv3d")
+torch.fx.wrap("conv_transpose1d")
+torch.fx.wrap("conv_transpose2d")
+torch.fx.wrap("conv_transpose3d")
 torch.fx.wrap("_padded")
 
 #: torch's ways to pad.
@@ -141,6 +145,103 @@ class Conv3d(_Fused, torch.nn.Conv3d):
         return self._convolved(conv3d, input, residual)
 
 
+class _Transposed(_Fused):
+    """What our transposed modules have beside torch's, as `_Fused`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | tuple[int, ...] = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+    ) -> None:
+        _check(type(self).__name__, padding_mode, activation, residual_position)
+        super(_Fused, self).__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            bias,
+            dilation,
+            padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+        self.activation, self.residual_position, self.layer = activation, residual_position, layer
+
+    def _transposed(
+        self, function: Callable[..., Tensor], input: Tensor, output_size: Any, residual: Tensor | None
+    ) -> Tensor:
+        """forward's y by one of the functions; output_size: as torch's modules take it."""
+        conv = cast("torch.nn.ConvTranspose1d", self)
+        ends: Any = conv.output_padding
+        if output_size is not None:
+            rank = len(conv.kernel_size)
+            numbers = conv.stride, conv.padding, conv.kernel_size, rank, conv.dilation
+            ends = conv._output_padding(input, output_size, *numbers)  # type: ignore[arg-type]
+        return function(
+            input,
+            conv.weight,
+            conv.bias,
+            conv.stride,
+            conv.padding,
+            ends,
+            conv.groups,
+            conv.dilation,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+        )
+
+
+class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
+    """`torch.nn.ConvTranspose1d` of [N, C, W] or [C, W].
+
+    Args:
+        in_channels, ..., dtype: torch's own.
+        activation, residual_position, layer: as of `Conv1d`.
+
+    Raises: UnsupportedError.
+    """
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Q] of input [N, C, W]; output_size: torch's, of Q among those that stride allows; residual: of y's
+        shape. Errors as of `conv_transpose1d`."""
+        return self._transposed(conv_transpose1d, input, output_size, residual)
+
+
+class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
+    """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, P, Q] of input [N, C, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        return self._transposed(conv_transpose2d, input, output_size, residual)
+
+
+class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
+    """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        return self._transposed(conv_transpose3d, input, output_size, residual)
+
+
 class CausalConv1d(Conv1d):
     """`Conv1d` with (S - 1) * dilation zeros in front of a row and none behind: no output sees a later input.
 
@@ -184,6 +285,8 @@ class CausalConv1d(Conv1d):
 def operator_of(module: Any) -> str:
     """The operator that `functional` takes for a module's filters."""
     rank = len(module.kernel_size)
+    if module.transposed:
+        return f"conv_transpose{rank}d"
     if rank > 1:
         return f"conv{rank}d"
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"

@@ -9,6 +9,7 @@ import torch
 
 from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
+from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...bounds import epilogue_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms
@@ -20,6 +21,7 @@ from .arrays import from_numpy, to_numpy
 
 #: The functions of arrays by axes.
 _ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
+_TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
 def convolve(
@@ -38,6 +40,8 @@ def convolve(
     more |= {"activation": asked.activation}
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more)
+    if asked.transposed:
+        return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
     if asked.rank > 1:
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
@@ -63,6 +67,18 @@ def _by_packed(asked: Convolution, x: torch.Tensor, w: torch.Tensor, packed: Any
         **more,
     )
     return from_numpy(y.reshape(asked.shape(x, w)))
+
+
+def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
+    """Arguments of the functions of arrays of a transposed convolution."""
+    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
+    taken = [
+        (window - before, window - behind) for window, (before, behind) in zip(windows, asked.padding, strict=True)
+    ]
+    found: dict[str, Any] = {"stride": asked.lhs_dilation, "padding": tuple(taken), "dilation": asked.dilation}
+    if asked.rank == 1:
+        found = {name: value[0] for name, value in found.items()}
+    return found | {"groups": asked.groups}
 
 
 def _geometry(asked: Convolution) -> dict[str, Any]:

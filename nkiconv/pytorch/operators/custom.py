@@ -1,9 +1,11 @@
 """The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
 
-    nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d(
+    nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d,
+        conv_transpose1d, conv_transpose2d, conv_transpose3d(
         input, weight, bias, residual, ..., packed
     ) -> Tensor
 
+Transposed ones are convolutions too: `lhs_dilation` is torch's stride, padding that of input with its zeros.
 Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `packed` is the same
 filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
 torch's own signatures.
@@ -28,6 +30,7 @@ from .tensor_kinds import memory_format
 ARGUMENTS = 8
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
+NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3}
 
 
 def asked_of(
