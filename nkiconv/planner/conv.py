@@ -162,7 +162,8 @@ def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
 
 def planes_shape(problem: ConvProblem, planes: int) -> tuple[int, ...]:
     """Shape of so many planes of a problem's x."""
-    return problem.replace(D=planes, padding=((problem.depth.window, 0), *problem.padding[1:])).input_shape
+    shape, axis = problem.input_shape, X_PERMS[problem.layout][2]
+    return (*shape[:axis], planes, *shape[axis + 1 :])
 
 
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
