@@ -76,7 +76,8 @@ class Frames:
         if any(i != axis and n != x.shape[i] for i, n in enumerate(self.initial.shape)):
             wanted = ", ".join("F" if i == axis else str(n) for i, n in enumerate(x.shape))
             yield GeometryError(
-                f"initial_frames.shape={self.initial.shape}: must be x's but for the planes, [{wanted}]; pass such frames"
+                f"initial_frames.shape={self.initial.shape}: must be x's but for the planes, [{wanted}]; pass "
+                f"such frames"
             )
         if self.initial.dtype != x.dtype:
             yield DtypeError(f"initial_frames.dtype={self.initial.dtype}: must be x's, {x.dtype}; cast them")
