@@ -1,4 +1,4 @@
-"""Frames of conv3d: planes that precede x's in an array of their own, and the last planes, which the next call needs."""
+"""Frames of conv3d: planes that precede x's, in an array of their own, and the last ones, which the next call needs."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def convolve(
     packed: torch.Tensor | None = None,
     frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, and what frames are
-    in front of x's.
+    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, and the frames in
+    front of x's.
 
     A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
     """
