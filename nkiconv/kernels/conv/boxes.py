@@ -9,7 +9,7 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
-from .frames import pieces_of, tensor_of
+from .frames import plane_pieces, tensor_of
 from .geometry import num_taps
 from .planes import channel_pieces, sources_of, taps_inside
 
@@ -39,7 +39,7 @@ def boxes_of_x(geometry, channels, planes, first, counts):
         for source in sources_of(geometry):
             append_channel_boxes(found, source, channel_pieces(geometry, c0, cn), planes, first, counts)
         return found
-    for piece in pieces_of(geometry, planes[0], planes[1]):
+    for piece in plane_pieces(geometry, planes[0], planes[1]):
         pattern = pattern_of(piece.strides, (cn, piece.count, counts[0], counts[1]))
         offset = offset_at(piece.strides, (c0, piece.plane, first[0], first[1]))
         found.append(((0, piece.first, 0, 0), pattern, offset, piece.framed))

@@ -23,7 +23,7 @@ class Frames(nl.NKIObject):
 
 
 @dataclass
-class Piece(nl.NKIObject):
+class PlanePiece(nl.NKIObject):
     """Neighbouring planes of a load that lie in one tensor: the first of the load's, how many, where that one is, the
     tensor's strides, and whether it is the one of frames."""
 
@@ -34,11 +34,11 @@ class Piece(nl.NKIObject):
     framed: bool
 
 
-def pieces_of(geometry, d0, dn):
+def plane_pieces(geometry, d0, dn):
     """Pieces of planes d0 .. d0+dn-1, all of one volume where there are frames."""
     frames, x_strides = geometry.frames, geometry.x_strides
     if frames == None:
-        return [Piece(first=0, count=dn, plane=d0, strides=x_strides, framed=False)]
+        return [PlanePiece(first=0, count=dn, plane=d0, strides=x_strides, framed=False)]
     size = geometry.planes.size // geometry.planes.images
     volume = d0 // size
     place = d0 - volume * size
@@ -46,15 +46,15 @@ def pieces_of(geometry, d0, dn):
     found = []
     if held > 0:
         plane = volume * frames.count + place
-        found.append(Piece(first=0, count=held, plane=plane, strides=frames.strides, framed=True))
+        found.append(PlanePiece(first=0, count=held, plane=plane, strides=frames.strides, framed=True))
     if held < dn:
         plane = volume * (size - frames.count) + place + held - frames.count
-        found.append(Piece(first=held, count=dn - held, plane=plane, strides=x_strides, framed=False))
+        found.append(PlanePiece(first=held, count=dn - held, plane=plane, strides=x_strides, framed=False))
     return found
 
 
 def tensor_of(operands, framed):
-    """The tensor that a Piece, or a box of x, is in."""
+    """The tensor that a PlanePiece, or a box of x, is in."""
     return operands.frames if framed else operands.x
 
 

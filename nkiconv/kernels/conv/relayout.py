@@ -94,7 +94,8 @@ def copy_in(algorithm, operands, geometry):
     written."""
     if copies_x(algorithm, geometry):
         sources = [operands.x] if operands.frames == None else [operands.frames, operands.x]
-        operands.x, operands.frames = rows_copy(sources, x_to_rows(geometry)), None
+        operands.x = rows_copy(sources, x_to_rows(geometry))
+        operands.frames = None
     if copies_y(algorithm, geometry):
         if operands.residual != None:
             operands.residual = rows_copy([operands.residual], [residual_to_rows(geometry)])

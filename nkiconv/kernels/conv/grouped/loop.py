@@ -10,7 +10,7 @@ from ..boxes import load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
-from ..frames import pieces_of
+from ..frames import plane_pieces
 from ..geometry import met
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
@@ -141,7 +141,7 @@ def boxes_of_unit(geometry, grouped, unit, first):
             low, high = bounds[0], min(part.hn, bounds[1])
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
-            pieces = pieces_of(geometry, part.d0, part.dn) if low < high and part.dn > 0 else []
+            pieces = plane_pieces(geometry, part.d0, part.dn) if low < high and part.dn > 0 else []
             for piece in pieces:
                 extents = (end.c0 + end.cn - tile.c0, piece.count, high - low, unit.wn)
                 offset = offset_at(piece.strides, (tile.c0, piece.plane, part.h0 + low, unit.w0))

@@ -5,7 +5,7 @@ from ..._tiles import div_ceil
 from ..boxes import boxes_of_x, load_box, load_x, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
 from ..cuts import Bank
-from ..frames import pieces_of, tensor_of
+from ..frames import plane_pieces, tensor_of
 from ..planes import misses_planes
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
@@ -21,7 +21,7 @@ def load_rows(work, chunks, tiles, index, band, part):
         tiles[index] = nl.ndarray((depth * count, band.dn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
     h0, hn = part
     if is_transposed(geometry):
-        for piece in pieces_of(geometry, band.d0, band.dn):
+        for piece in plane_pieces(geometry, band.d0, band.dn):
             offset = offset_at(piece.strides, (c0, piece.plane, band.h0 + h0, w0))
             dst = tiles[index][0:count, piece.first : piece.first + piece.count, h0 : h0 + hn, 0:wn]
             source = tensor_of(operands, piece.framed)

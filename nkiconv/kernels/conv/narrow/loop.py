@@ -9,7 +9,7 @@ from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, pattern_of, residual_of, store_boxes
 from ..call import of_array
 from ..cuts import most_of, part_of_core
-from ..frames import pieces_of
+from ..frames import plane_pieces
 from ..geometry import span
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
@@ -103,7 +103,7 @@ def ring_of_loads(operands, geometry, narrow, loads):
         planes, own = max(planes, load.dn), []
         for chunk in range(len(chunks) if load.dn > 0 else 0):
             c0, count = chunks[chunk]
-            for piece in pieces_of(geometry, load.d0, load.dn):
+            for piece in plane_pieces(geometry, load.d0, load.dn):
                 extents = (count, piece.count, load.hn, narrow.wn)
                 channels, planes_of, rows, columns = pattern_of(piece.strides, extents)
                 pattern = [channels, [0, 1], planes_of, rows, columns]

@@ -9,7 +9,7 @@ from ..._dma import copy
 from ..._tiles import div_ceil
 from ..boxes import clear_window, offset_at, pattern_of
 from ..cuts import most_of
-from ..frames import pieces_of, tensor_of
+from ..frames import plane_pieces, tensor_of
 from ..transposes import is_transposed, load_transposed
 from .shape import extent, inside, rows_inside
 
@@ -90,7 +90,7 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
             left : left + (wn - 1) * w_step + 1 : w_step,
         ]
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
-        for piece in pieces_of(geometry, d0 + n - before, nn):
+        for piece in plane_pieces(geometry, d0 + n - before, nn):
             own = dst[0:cn, piece.first : piece.first + piece.count, 0:hn, 0:wn]
             apart, x_hbm = piece.strides, tensor_of(operands, piece.framed)
             strides = (apart[0], apart[1], source.slots * apart[2], apart[3])

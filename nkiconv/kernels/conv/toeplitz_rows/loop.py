@@ -8,7 +8,7 @@ from ..boxes import load_bias_as, offset_at, pattern_of, residual_of, store_boxe
 from ..call import finish_shared, of_array
 from ..cuts import cut_planes, num_plane_parts
 from ..filter_feed import tiles_in_turn
-from ..frames import pieces_of
+from ..frames import plane_pieces
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .filters import copy_reversed, load_toeplitz_runs, toeplitz_stationary, zero_groups
@@ -67,7 +67,7 @@ def loads_of_groups(geometry, toeplitz, c0, cn):
     for first in range(0, cn if toeplitz.width > 0 else 0, toeplitz.A):
         boxes = []
         for d in range(0, planes.size, each):
-            for piece in pieces_of(geometry, d, each):
+            for piece in plane_pieces(geometry, d, each):
                 extents = (min(toeplitz.A, cn - first), piece.count, geometry.rows.size, toeplitz.width)
                 channels, inner, rows, columns = pattern_of(piece.strides, extents)
                 pattern = [channels, rows, inner, [0, 1], columns]
