@@ -48,8 +48,8 @@ class OfVolumes(Algorithm):
         return found
 
     def _borders_ns(self, folded: Shape, config: Config) -> float:
-        """ns of triggers for planes of outputs of which not all taps see x, or x and frames in front of it: each channel
-        comes by a DMA of its own from each, and where rows of x are beside each other each row."""
+        """ns of triggers for planes of outputs of which not all taps see x, or some the frames in front: each channel
+        comes by a DMA of its own, and where rows of x are beside each other each row."""
         depth, settings = folded.geometry.depth, dict(config or ())
         each_volume, least = range(depth.out // depth.images), 0 if folded.geometry.frames is None else 1
         planes = sum(
