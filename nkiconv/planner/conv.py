@@ -87,9 +87,13 @@ class Conv(Operation):
             kwargs["precision"] = asked.precision
         if asked.packed and problem.is_volume:
             kwargs["packed"] = True
+        if asked.initial_frames:
+            kwargs["initial_frames"] = ArraySpec(planes_shape(problem, asked.initial_frames), dtype)
+        if asked.return_final_frames:
+            kwargs["return_final_frames"] = asked.return_final_frames
         if asked.filter_layout is not None:
             kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
-        return (ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
+        return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
         geometry = shape.geometry
@@ -173,6 +177,17 @@ def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
     return problem.replace(C=count * C, K=count * K, groups=count)
 
 
+def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
+    """Shape of x as the kernel is given it: without the frames in front."""
+    return planes_shape(problem, problem.D - asked.initial_frames) if problem.D is not None else problem.input_shape
+
+
+def planes_shape(problem: ConvProblem, planes: int) -> tuple[int, ...]:
+    """Shape of so many planes of a problem's x."""
+    shape, axis = problem.input_shape, X_PERMS[problem.layout][2]
+    return (*shape[:axis], planes, *shape[axis + 1 :])
+
+
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
     """Shape of the filter as the kernel is given it."""
     if not asked.packed:
@@ -197,10 +212,12 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     dtype = nl_name(problem.dtype)
     perms = (X_PERMS[problem.layout], FILTER_PERMS.get(asked.filter_layout or ""), Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
+    x, w = ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)
+    frames = ArraySpec(planes_shape(problem, asked.initial_frames), dtype) if asked.initial_frames else None
     options = (problem.groups, 1), perms, asked.precision, asked.pool
     packed = problem.is_volume and asked.packed
-    return read_geometry(x, w, places, *options, packed, problem.transposed)[0]  # type: ignore[no-any-return]
+    flags = packed, problem.transposed, frames
+    return read_geometry(x, w, places, *options, *flags)[0]  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
@@ -243,6 +260,12 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
     if problem.P % height or problem.Q % width:
         yield GeometryError(
             f"pool={asked.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
+        )
+    planes = problem.D or 0
+    if asked.has_frames and not (asked.initial_frames < planes and asked.return_final_frames <= planes):
+        yield GeometryError(
+            f"initial_frames={asked.initial_frames}, return_final_frames={asked.return_final_frames}: the problem has "
+            f"D={problem.D} planes, both together with x's; pass fewer"
         )
     if asked.precision is not None and problem.dtype != "fp32":
         yield UnsupportedError(

@@ -27,6 +27,7 @@ from .._arguments import check_bias, check_choice, check_flags, check_residual, 
 from .._epilogue import read_epilogue
 from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
+from .frames import final_shape_of, store_final_frames
 from .geometry import check_axes, places_of_transposed, read_geometry
 
 
@@ -95,7 +96,7 @@ def conv2d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, False)
+    return convolved(tensors, places, groups, perms, after, precision, choice, False, (None, False))
 
 
 @nki.jit
@@ -123,6 +124,8 @@ def conv3d_implicit_gemm(
     config=None,
     strict_nonfinite=False,
     packed=False,
+    initial_frames=None,
+    return_final_frames=False,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
@@ -138,8 +141,13 @@ def conv3d_implicit_gemm(
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
         pool: (height, width) of windows within planes; divides (P, Q).
+        initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y is of
+            both one after the other, `front` counts zeros before them. D outside H and W in memory.
+        return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
+            many as there are; or so many, an int.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool.
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool; with final frames
+        the pair of it and them, stored as img_ref and of its dtype.
 
     Raises: as conv2d_implicit_gemm.
     """
@@ -148,7 +156,8 @@ def conv3d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, packed)
+    frames = (initial_frames, return_final_frames)
+    return convolved(tensors, places, groups, perms, after, precision, choice, packed, frames)
 
 
 @nki.jit
@@ -193,7 +202,9 @@ def conv_transpose2d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, True)
+    return convolved(
+        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
+    )
 
 
 @nki.jit
@@ -232,23 +243,29 @@ def conv_transpose3d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, True)
+    return convolved(
+        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
+    )
 
 
-def convolved(tensors, places, groups, perms, after, precision, choice, packed, flipped=False):
-    """y of a public kernel's arguments.
+def convolved(tensors, places, groups, perms, after, precision, choice, packed, frames, flipped=False):
+    """y of a public kernel's arguments, or the pair of it and the final frames.
 
     tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
-    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there.
+    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there;
+    frames: (initial_frames, return_final_frames).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, pool, out_dtype, strict_nonfinite = after
     algorithm, config = choice
     check_choice(algorithm, config, ALGORITHMS)
     check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
+    frames_ref, wanted = frames
     geometry, y_shape, r_shape = read_geometry(
-        img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped
+        img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped, frames_ref
     )
+    depth = 2 if perms[0] == None else perms[0][2]
+    final_shape = final_shape_of(geometry, img_ref, depth, wanted)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")
@@ -261,6 +278,11 @@ def convolved(tensors, places, groups, perms, after, precision, choice, packed, 
         strict_nonfinite=strict_nonfinite,
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision)
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref)
+    if len(final_shape) == 0:
+        convolve(algorithm, operands, geometry, extras, config)
+        return y_hbm
+    final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
+    store_final_frames(img_ref, frames_ref, final_hbm, depth)
     convolve(algorithm, operands, geometry, extras, config)
-    return y_hbm
+    return y_hbm, final_hbm

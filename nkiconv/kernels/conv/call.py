@@ -41,9 +41,11 @@ class Operands(nl.NKIObject):
     w_dtype: object
     #: whether the array takes fp32 as tf32
     tf32: bool
+    #: planes in front of x's
+    frames: object
 
 
-def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm):
     """Operands of these tensors at a precision."""
     return Operands(
         x=x_hbm,
@@ -55,6 +57,7 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
         x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
+        frames=frames_hbm,
     )
 
 

@@ -44,6 +44,7 @@ def forwards_of(algorithm, geometry):
         precision=geometry.precision,
         depth=geometry.depth,
         flipped=False,
+        frames=geometry.frames,
     )
 
 

@@ -9,6 +9,7 @@ from ..._nki import nl
 from .._arguments import FP8, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, is_pair, position_in, require
+from .frames import Frames, frames_in_front
 
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
 PRECISIONS = ("bf16", "tf32", "fp16x3")
@@ -72,6 +73,8 @@ class Geometry(nl.NKIObject):
     #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
     #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
     flipped: bool
+    #: Frames that precede the planes of x's tensor, counted in planes.size, or None
+    frames: object
 
 
 def met(axis, tap, first, count):
@@ -273,12 +276,15 @@ def sees_itself(axis):
     return axis.taps == 1 and axis.stride == 1 and axis.before == 0 and axis.lhs_dilation == 1 and axis.out == axis.size
 
 
-def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False, flipped=False):
+def read_geometry(
+    img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False, flipped=False, frames_ref=None
+):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
-    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps backwards.
+    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps backwards;
+    frames_ref: planes in front of x's, or None.
     """
     axes = len(places[1])
     packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
@@ -289,6 +295,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     kern_axes = identity if perms[1] == None else perms[1]
     out_axes = identity if perms[2] == None else perms[2]
     x_extents, w_stored = picked(img_ref.shape, in_axes), filter_ref.shape
+    held = frames_in_front(frames_ref, img_ref, in_axes)
     each = w_stored[4] if packed else 0
     if packed and axes == 2:
         w_stored = (w_stored[0] * each, w_stored[1], w_stored[2], w_stored[3])
@@ -305,11 +312,12 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     last = axes + 1
     rows = read_axis("P", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
     columns = read_axis("Q", x_extents[last], w_extents[last], places, axes - 1)
-    planes = read_axis("Z", x_extents[2], w_extents[2], places, 0) if axes == 3 else images_axis(N)
+    planes = read_axis("Z", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
     stored = picked(dense_strides(img_ref.shape), in_axes)
     d_step, h_step, w_step = 1, 1, 1
     if C > 1 and stored[1] == 1:
-        planes, d_step = thinned(planes)
+        if held == 0:
+            planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
     check_pool(pool, rows.out, columns.out)
@@ -320,13 +328,20 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
     y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
     x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
+    volumes = 0
     if axes == 3 and N > 1:
-        even = x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
+        even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
         merged = even and sees_itself(planes)
-        x_strides = by_channel(x_apart, 0 if merged else planes.size)
+        volumes = 0 if merged else planes.size - held
+        x_strides = by_channel(x_apart, volumes)
         y_strides = by_channel(y_apart, 0 if merged else planes.out)
         r_strides = by_channel(r_apart, 0 if merged else planes.out)
         planes = images_axis(N * planes.out) if merged else repeated(planes, N)
+    frames = None
+    if held > 0:
+        apart = picked(dense_strides(frames_ref.shape), in_axes)
+        apart = (apart[0], apart[1], apart[2], apart[3] * h_step, apart[4] * w_step)
+        frames = Frames(count=held, strides=by_channel(apart, held if volumes > 0 else 0))
     geometry = Geometry(
         C=C,
         K=K,
@@ -345,6 +360,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         precision=precision,
         depth=None,
         flipped=flipped,
+        frames=frames,
     )
     return geometry, y_shape, r_shape
 

@@ -12,6 +12,7 @@ import torch
 from ...problem import ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from . import frames as front
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, tensor_violations
 
@@ -111,16 +112,17 @@ class Convolution:
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,
         packed: torch.Tensor | None = None,
+        frames: torch.Tensor | None = None,
     ) -> None:
-        """Refuse tensors and arguments that do not go together, naming all violated rules.
+        """Refuse tensors and arguments that do not go together, naming all violated rules. frames: in front of x's.
 
         Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
         """
         named = {"input": x, "weight": w, "bias": bias, "residual": residual, "packed": packed}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
-        self._raise([*kinds, *self._together(given), *self._arguments()])
-        self._raise([*self._shapes(x, w, bias, residual), *self._packed(w, packed)])
+        self._raise([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
+        self._raise([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
     def _raise(self, errors: list[NkiconvError]) -> None:
         """Raise all of them, with the layer's name in front of each."""

@@ -46,6 +46,8 @@ def phases_refusal(geometry, extras):
     """Why phases do not do this, whatever their settings; "" if they may."""
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: phases takes 1; use grouped or implicit_gemm"
+    if geometry.frames != None:
+        return "initial_frames: phases takes none; use implicit_gemm"
     if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != num_taps(geometry)):
         return (
             "filter_ref: phases takes filters [C, K, ...], as torch stores them for transposed convolutions; use "
