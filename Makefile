@@ -116,7 +116,7 @@ bench: $(RUN) ## time the simulator itself
 
 profiles: $(RUN) ## model every headline case again: profiles/ and the tables of it (minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv --force
-	@for suite in depthwise conv2d conv3d; do \
+	@for suite in depthwise conv2d conv3d conv_transpose; do \
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --force --readme docs/performance.md \
 	    --plot profiles/$${suite}_roofline.png || exit 1; done
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles

@@ -102,6 +102,24 @@ def _conv3d(row: dict[str, str]) -> ConvProblem:
     )
 
 
+def _conv_transpose(row: dict[str, str]) -> ConvProblem:
+    """A row with torch's arguments; those of depth are empty of images."""
+    axes, extents = ("dhw", "N C D H W K groups") if row["D"] else ("hw", "N C H W K groups")
+
+    def places(what: str) -> tuple[int, ...]:
+        return tuple(int(row[f"{what}_{axis}"]) for axis in axes)
+
+    return ConvProblem.transpose(
+        **_ints(row, extents),
+        taps=tuple(int(row[letter]) for letter in "TRS"[-len(axes) :]),
+        stride=places("stride"),
+        padding=tuple((side, side) for side in places("pad")),
+        output_padding=places("more"),
+        dilation=places("dil"),
+        dtype=row["dtype"],
+    )
+
+
 def _ints(row: dict[str, str], columns: str) -> dict[str, Any]:
     return {column: int(row[column]) for column in columns.split()}
 
@@ -117,4 +135,5 @@ SUITES: dict[str, Callable[[dict[str, str]], ConvProblem]] = {
     "depthwise_conv1d": _depthwise_conv1d,
     "conv2d": _conv2d,
     "conv3d": _conv3d,
+    "conv_transpose": _conv_transpose,
 }

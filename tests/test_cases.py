@@ -1,14 +1,16 @@
 """The named cases load, are distinct, and mean what their rows say."""
 
+import math
 import re
 
 import pytest
+import torch
 
 from nkiconv import cases
 from nkiconv.errors import UnsupportedError
 
 #: Rows of each file, the header not counted.
-SIZES = {"depthwise_conv1d": 53, "conv2d": 31, "conv3d": 19}
+SIZES = {"depthwise_conv1d": 53, "conv2d": 31, "conv3d": 19, "conv_transpose": 13}
 
 
 def every_case():
@@ -16,9 +18,9 @@ def every_case():
     return [pytest.param(case, id=case.name) for suite in SIZES for case in cases.load(suite)]
 
 
-def places(size, lo, hi, taps, dilation, stride):
+def places(size, lo, hi, taps, dilation, stride, between):
     """Where a window of dilated taps may start on a padded row: P or Q by counting, not by formula."""
-    end = size + hi
+    end = (size - 1) * between + 1 + hi
     return sum(start + dilation * (taps - 1) < end for start in range(-lo, end, stride))
 
 
@@ -49,7 +51,7 @@ def test_output_extents(case):
     for axis in range(-len(problem.stride), 0):
         lo, hi = problem.padding[axis]
         dilation, stride = problem.rhs_dilation[axis], problem.stride[axis]
-        assert outputs[axis] == places(sizes[axis], lo, hi, taps[axis], dilation, stride)
+        assert outputs[axis] == places(sizes[axis], lo, hi, taps[axis], dilation, stride, problem.lhs_dilation[axis])
 
 
 def test_depthwise_suite_is_depthwise():
@@ -81,6 +83,29 @@ def test_a_conv3d_row_by_hand():
     assert (problem.groups, problem.dtype, problem.layout) == (1, "fp32", "NCDHW")
 
 
+def test_transposed_rows_by_hand():
+    """torch's own: stride, padding, output padding and dilation."""
+    problem = cases.get("odd_up_fp32").problem
+    assert (problem.input_shape, problem.filter_shape) == ((2, 6, 7, 9), (6, 5, 3, 4))
+    x, w = torch.ones(problem.input_shape), torch.ones(problem.filter_shape)
+    y = torch.nn.functional.conv_transpose2d(
+        x, w, stride=(3, 2), padding=(1, 2), output_padding=(2, 1), groups=2, dilation=(2, 1)
+    )
+    assert problem.output_shape == tuple(y.shape)
+    assert (problem.transposed, problem.lhs_dilation, problem.dtype) == (True, (3, 2), "fp32")
+    volume = cases.get("seg3d_up").problem
+    assert (volume.input_shape, volume.output_shape) == ((1, 64, 32, 32, 32), (1, 32, 64, 64, 64))
+
+
+@pytest.mark.parametrize("case", cases.load("conv_transpose"), ids=lambda case: case.name)
+def test_transposed_rows_count_no_zeros(case):
+    """Each tap meets each input once, but for what padding takes off and adds."""
+    problem = case.problem
+    assert problem.transposed
+    taps = problem.filter_shape[1] * math.prod(axis.taps for axis in problem.axes)
+    assert problem.flops == pytest.approx(2 * math.prod(problem.input_shape) * taps, rel=0.3)
+
+
 def test_headlines_are_a_proper_subset():
     headlines = [case.name for suite in SIZES for case in cases.load(suite) if case.headline]
     assert {"mamba2_prefill", "vae_512"} <= set(headlines) < set(cases.names())
@@ -88,7 +113,7 @@ def test_headlines_are_a_proper_subset():
 
 # call, regular expression
 UNKNOWN = [
-    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 103\); did you mean mamba2_prefill"),
+    (lambda: cases.get("mamba_prefil"), r"case='mamba_prefil': .*\(among 116\); did you mean mamba2_prefill"),
     (lambda: cases.get("?"), r"case='\?': .*; nkiconv\.cases\.names\(\) lists them"),
     (lambda: cases.load("conv4d"), r"suite='conv4d': .*; use one of depthwise_conv1d, conv2d"),
     (lambda: cases.names("conv4d"), r"suite='conv4d': "),

@@ -26,6 +26,20 @@ IMAGES = [
     ("--dilation 1,2 --dtype fp32", {"rhs_dilation": (1, 2), "dtype": "fp32"}),
     ("--layout NHWC --lhs-dilation 2", {"layout": "NHWC", "lhs_dilation": (2, 2)}),
 ]
+UP, UP_IS = "--transposed --C 16 --W 64 --S 4", {"N": 1, "C": 16, "W": 64, "taps": (1, 4)}
+UPS = [
+    ("--stride 2 --padding 1", {"K": 16, "stride": (1, 2), "padding": ((0, 0), (1, 1))}),
+    ("--K 6 --groups 2 --dilation 3 --padding 2,1", {"K": 6, "groups": 2, "dilation": (1, 3), "padding": ((0, 0), (2, 1))}),
+    (
+        "--H 8 --R 2 --stride 3,2 --output-padding 2,1 --layout NHWC",
+        {"H": 8, "taps": (2, 4), "stride": (3, 2), "output_padding": (2, 1), "layout": "NHWC"},
+    ),
+    (
+        "--D 3 --H 8 --T 2 --R 2 --stride 2 --output-padding 1 --padding 1,0,0",
+        {"D": 3, "H": 8, "taps": (2, 2, 4), "stride": (2,) * 3, "output_padding": (1,) * 3,
+         "padding": ((1, 1), (0, 0), (0, 0))},
+    ),
+]  # fmt: skip
 SHAPES = [
     *((f"{ROW} {options}", {**ROW_IS, **fields}) for options, fields in ROWS),
     *((f"{IMAGE} {options}", {**IMAGE_IS, **fields}) for options, fields in IMAGES),
@@ -39,6 +53,16 @@ def test_plans_of_shapes(options, fields):
     assert ConvProblem(**kept) == ConvProblem(**fields)
 
 
+@pytest.mark.parametrize(("options", "fields"), UPS, ids=[options for options, _ in UPS])
+def test_plans_of_transposed_shapes(options, fields):
+    [found] = json.loads(run("plan", *UP.split(), *options.split(), "--json").stdout)["rows"]
+    kept = {name: _tuples(value) for name, value in found["problem"].items()}
+    fields = UP_IS | fields
+    axes = len(fields["taps"])
+    defaults = {"stride": (1,) * axes, "dilation": (1,) * axes, "output_padding": (0,) * axes}
+    assert ConvProblem(**kept) == ConvProblem.transpose(**{**defaults, "padding": ((0, 0),) * axes, **fields})
+
+
 def _tuples(value):
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
@@ -47,6 +71,9 @@ def test_profile_of_a_shape():
     result = run("profile", "--C", 16, "--W", 64, "--S", 4)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("N=1 C=16 W=64 S=4 bf16, ")
+    result = run("profile", *UP.split(), "--stride", 2, "--padding", 1, "--output-padding", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("N=1 C=16 H=1 W=64 K=16 R=1 S=4 stride=2 pad=1,0 transposed bf16, ")
 
 
 @pytest.mark.parametrize("command", ["plan", "tune", "profile"])
@@ -62,6 +89,24 @@ def test_profile_of_a_shape():
         ("--C 5 --W 9 --H 9 --S 2 --padding causal", "--padding=causal: accepted names are valid, same; use one"),
         ("--C 5 --W 9 --S 2 --stride 2,2", "--stride=2,2: must be one number (rows have one axis)"),
         ("--C 5 --W 9 --S 2 --N 1000000000000", "N=1000000000000: must be at most 2,147,483,647"),
+        (
+            "--C 5 --W 9 --S 2 --transposed --lhs-dilation 2",
+            "--lhs-dilation=2: is what --stride says with --transposed",
+        ),
+        (
+            "--C 5 --W 9 --S 2 --output-padding 1",
+            "--output-padding=1: is of transposed convolutions; give --transposed",
+        ),
+        ("--C 5 --W 9 --S 2 --transposed --padding same", "--padding=same: is not defined with --transposed"),
+        (
+            "--C 5 --W 9 --S 2 --transposed --output-padding 2 --stride 2",
+            "must be at least 0 and below stride or dilation",
+        ),
+        ("--C 5 --W 9 --S 2 --transposed --output-padding -1", "--output-padding=-1: must be at least 0 and below"),
+        ("--C 5 --W 9 --S 2 --transposed --output-padding 1,1", "--output-padding=1,1: must be one number"),
+        ("--C 5 --W 9 --S 2 --transposed --padding 5", "Q=0: output width must be at least 1"),
+        ("--transposed --C 5", "--W, --S: a shape has at least C, W and S"),
+        ("kda_bf16 --transposed", "--transposed: a shape, and kda_bf16 is named too; drop one"),
         ("--C 8 --W 100 --S 3 --lhs-dilation 1000000000", "a logical core's HBM holds 24; split the problem"),
     ],
 )

@@ -5,22 +5,15 @@ shares of random problems; `make test-slow` looks at more of them, and at all na
 """
 
 import pytest
+from choices import CLOSE, SAME, share_within, times_slower
 from random_problems import conv2d as random_problems
 
 from nkiconv import ConvProblem, cases
 from nkiconv.planner.cost.clock import Clock
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request
-from nkiconv.simulator.launch import execute
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.sweep]
-#: Times that the choice may take of the fastest: on named cases, on random problems.
-SAME, CLOSE = 1.03, 1.10
-#: Instructions of a kernel that is still timed.
-INSTRUCTIONS_MAX = 20_000
 #: One of each kind, small enough for seconds.
 SOME = ("rn50_c2", "rn50_c3_s2", "mobilenet_dw", "mult2_dw", "whisper_conv1", "rect_filter", "prime", "fp16", "c1k1")
 PAD = ((1, 1), (1, 1))
@@ -35,34 +28,7 @@ FEW_OUT = {
 }
 
 
-CONV2D, TARGET = OPERATIONS["conv2d"], Target.of(Rates())
-
-
-def modelled_us(problem):
-    """{algorithm: us} of those that take a problem: throttle phase 0, program order; {} where one is too long."""
-    request, found = Request(problem=problem, operation="conv2d"), {}
-    shape = CONV2D.shape(request, Rates())
-    for name in CONV2D.algorithms:
-        if not CONV2D.refusal(name, shape, None):
-            args, kwargs = CONV2D.launch(request, name, None)
-            execution = execute(CONV2D.kernel[2], args, kwargs, trace_only=True)
-            if len(execution.instructions) > INSTRUCTIONS_MAX:
-                return {}
-            found[name] = in_time(execution, Rates()).us
-    return found
-
-
-def times_slower(problem):
-    """The choice's time over the fastest's; 1 where nothing is timed."""
-    found = modelled_us(problem)
-    if len(found) < 2:
-        return 1.0
-    chosen = CONV2D.choice(CONV2D.shape(Request(problem=problem, operation="conv2d"), Rates()))[0]
-    return found[chosen] / min(found.values())
-
-
-def share_within(found, most):
-    return sum(times <= most for times in found) / len(found)
+TARGET = Target.of(Rates())
 
 
 @pytest.mark.parametrize("warm_ns", [0.0, 1300.0])
@@ -95,23 +61,23 @@ def test_sums_end_goes_on_where_it_ended(share, split):
 
 @pytest.mark.parametrize("name", SOME)
 def test_named_cases(name):
-    assert times_slower(cases.get(name).problem) <= SAME
+    assert times_slower(cases.get(name).problem, "conv2d") <= SAME
 
 
 @pytest.mark.parametrize("name", FEW_OUT)
 def test_few_outputs(name):
-    assert times_slower(FEW_OUT[name]) <= CLOSE
+    assert times_slower(FEW_OUT[name], "conv2d") <= CLOSE
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", [case.name for case in cases.load("conv2d") if case.name not in SOME])
 def test_every_other_named_case(name):
-    assert times_slower(cases.get(name).problem) <= SAME
+    assert times_slower(cases.get(name).problem, "conv2d") <= SAME
 
 
 def test_some_random_problems():
-    found = [times_slower(problem) for problem in random_problems(30, seed=1, most_flops=1e9)]
+    found = [times_slower(problem, "conv2d") for problem in random_problems(30, seed=1, most_flops=1e9)]
     assert share_within(found, CLOSE) >= 0.85
     assert share_within(found, 1.6) == 1.0
 
@@ -120,6 +86,6 @@ def test_some_random_problems():
 @pytest.mark.timeout(1200)
 def test_random_problems():
     """More than 9 in 10 within 10 %, 49 in 50 within 50 %."""
-    found = [times_slower(problem) for problem in random_problems(200, seed=3, most_flops=3e11)]
+    found = [times_slower(problem, "conv2d") for problem in random_problems(200, seed=3, most_flops=3e11)]
     assert share_within(found, CLOSE) >= 0.90
     assert share_within(found, 1.5) >= 0.98

@@ -43,7 +43,7 @@ TABLE = Path(__file__).parent / "golden.csv"
 #: Who chooses: a bare kernel, cost models, the timeline.
 WAYS = ("default", "estimate", "timed")
 #: Random problems of each operation beside the named cases, and their seed.
-RANDOM, SEED = {"depthwise_conv1d": 150, "conv2d": 150, "conv3d": 40}, 19
+RANDOM, SEED = {"depthwise_conv1d": 150, "conv2d": 150, "conv3d": 40, "conv_transpose": 30}, 19
 #: Instructions of a kernel, all cores, from which its row has none of the rest: it is not traced.
 MOST = 100_000
 #: How much longer than in the table a row may take.

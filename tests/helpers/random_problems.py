@@ -127,8 +127,46 @@ def conv3d(count: int, seed: int, most_flops: float = FLOPS) -> list[ConvProblem
     return found
 
 
+def conv_transpose(count: int, seed: int, most_flops: float = FLOPS) -> list[ConvProblem]:
+    """Rows of vocoders, images and volumes that grow, some depthwise, with filters as long as the stride or longer."""
+    rng, found = random.Random(seed), []
+    while len(found) < count:
+        kind = rng.choice(["row", "row", "image", "image", "image", "volume"])
+        axes = 3 if kind == "volume" else 2
+        C, K, groups = spread(rng, 4, 1024), spread(rng, 4, 512), 1
+        if rng.random() < 0.2:
+            K = groups = C
+        steps = [rng.choice([1, 2, 2, 2, 3, 4, 8] if kind == "row" else [1, 2, 2, 2, 3]) for _ in range(axes)]
+        if kind != "row" and rng.random() < 0.7:
+            steps = steps[:1] * axes
+        taps = [max(1, rng.choice([step, 2 * step, 2 * step, step + 1, 3])) for step in steps]
+        apart = [rng.choice([1] * 8 + [2])] * axes
+        fields = {"N": rng.choice([1, 1, 2, 4, 16]), "W": spread(rng, 4, 4000) if kind == "row" else spread(rng, 4, 96)}
+        if kind == "row":
+            steps[0], taps[0] = 1, 1
+        else:
+            fields["H"] = fields["W"]
+        if kind == "volume":
+            fields["D"] = rng.choice([2, 4, 8, 16])
+        sides = [
+            rng.choice([0, (one - step + 1) // 2]) if one > step else 0 for one, step in zip(taps, steps, strict=True)
+        ]
+        try:
+            problem = ConvProblem.transpose(
+                **fields, C=C, K=K, groups=groups, taps=tuple(taps), stride=tuple(steps), dilation=tuple(apart),
+                padding=tuple((side, side) for side in sides),
+                output_padding=tuple(rng.choice([0, 0, step - 1]) for step in steps),
+                dtype=rng.choice(["bf16", "bf16", "fp16", "fp32"]),
+            )  # fmt: skip
+        except GeometryError:
+            continue
+        if problem.flops <= most_flops and math.prod(problem.output_shape) <= 2**23:
+            found.append(problem)
+    return found
+
+
 #: What draws problems of an operation.
-OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d, "conv3d": conv3d}
+OF = {"depthwise_conv1d": depthwise, "conv2d": conv2d, "conv3d": conv3d, "conv_transpose": conv_transpose}
 
 
 def text_of(problem: ConvProblem) -> str:

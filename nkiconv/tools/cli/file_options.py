@@ -87,7 +87,7 @@ class FileOptions:
         axes = {"conv2d": 2, "depthwise_conv2d": 2, "conv3d": 3}.get(operation, 1)
         extents = {"stride": self.stride, "dilation": self.dilation, "lhs_dilation": self.lhs_dilation}
         found: dict[str, Any] = {
-            name: _extents(_option(name), text, axes) for name, text in extents.items() if text is not None
+            name: extents_of(_option(name), text, axes) for name, text in extents.items() if text is not None
         }
         if self.padding is not None:
             found["padding"] = _padding(self.padding, axes)
@@ -112,8 +112,11 @@ _SIDES = {
 }
 
 
-def _extents(option: str, text: str, axes: int) -> Any:
-    """An int, or one for each of several axes."""
+def extents_of(option: str, text: str, axes: int) -> Any:
+    """An int, or one for each of several axes.
+
+    Raises GeometryError: text that is no number, or too many numbers.
+    """
     numbers = _numbers(option, text)
     if len(numbers) == 1:
         return numbers[0]

@@ -75,7 +75,9 @@ def command(
     append: Annotated[Path | None, typer.Option(help=f"Add the rows of trn2 to this CSV file. Default {OUT}.")] = None,
     suite: Annotated[
         str | None,
-        typer.Option(help="Plan, check and model the headline cases of this suite: depthwise, conv2d or conv3d."),
+        typer.Option(
+            help="Plan, check and model the headline cases of this suite: depthwise, conv2d, conv3d or conv_transpose."
+        ),
     ] = None,
     against: Annotated[
         Path | None,

@@ -52,6 +52,8 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         padding: shapes.Padding = None,
         dilation: shapes.Dilation = None,
         lhs_dilation: shapes.LhsDilation = None,
+        transposed: shapes.Transposed = False,
+        output_padding: shapes.OutputPadding = None,
         constant: Constants = None,
         no_cache: Fresh = False,
         as_json: JsonOption = False,
@@ -60,11 +62,12 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
             N=N, C=C,
             D=D, H=H, W=W, K=K,
             T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
-            lhs_dilation=lhs_dilation,
+            lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
         )  # fmt: skip
         chosen = shapes.chosen_cases(names, shape, dtype, layout)
         known = None if dtype is None else dtype_name(dtype)
         entry = importlib.import_module("nkiconv.planner.entry")
+        operation_of = importlib.import_module("nkiconv.tools.verify").case_operation
         request = importlib.import_module("nkiconv.planner.request")
         constants = request.sorted_constants(read_constants(constant))
         asked = request.Asked(strict_nonfinite=strict_nonfinite, precision=precision)
@@ -72,7 +75,7 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
         for case in chosen:
             problem = case.problem if known is None else case.problem.replace(dtype=known)
             wanted[case.name] = request.Request(
-                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=case.suite
+                problem=problem, lnc=lnc, asked=asked, constants=constants, operation=operation_of(case).name
             )
         errors = [error for one in wanted.values() for error in entry.violations(one)]
         raise_all("these cases cannot be planned", errors)

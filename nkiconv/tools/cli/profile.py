@@ -68,6 +68,8 @@ def command(
     padding: shapes.Padding = None,
     dilation: shapes.Dilation = None,
     lhs_dilation: shapes.LhsDilation = None,
+    transposed: shapes.Transposed = False,
+    output_padding: shapes.OutputPadding = None,
     against: Annotated[
         str | None,
         typer.Option(help="What moves from the one profile to this: a case, FILE.py:KERNEL, or .json of --json."),
@@ -86,7 +88,7 @@ def command(
         N=N, C=C,
             D=D, H=H, W=W, K=K,
             T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
-        lhs_dilation=lhs_dilation,
+        lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
     )  # fmt: skip
     named = names or []
     kernels = [name for name in (*named, against or "") if is_kernel(name)]

@@ -246,7 +246,7 @@ def _case_works(
     for case in chosen:
         x, w = verify.case_arrays(case, seed)
         extra = {} if case.suite == "depthwise_conv1d" else {"precision": how["precision"]}
-        yield Work(case.name, case.suite, x, w, case.problem, extra)
+        yield Work(case.name, verify.case_operation(case).name, x, w, case.problem, extra)
 
 
 def _show(reports: list[Report], out: str | None, written: Written | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from ...cases import Case
 from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from ...problem import Axis, ConvProblem
-from .file_options import FileOptions
+from .file_options import FileOptions, extents_of
 from .options import named_cases
 from .show import extents
 
@@ -37,18 +37,31 @@ K = Annotated[int | None, _extent("K", "Output channels (C).")]
 T = Annotated[int | None, _extent("T", "Filter planes, of volumes (1).")]
 R = Annotated[int | None, _extent("R", "Filter rows (1).")]
 S = Annotated[int | None, _extent("S", "Filter columns.")]
-Groups = Annotated[int | None, _extent("groups", "Of channels (C without K, H and R: depthwise; else 1).")]
+Groups = Annotated[
+    int | None, _extent("groups", "Of channels (C without K, H, R and --transposed: depthwise; else 1).")
+]
 Stride = Annotated[str | None, _text("stride", "int, or height,width; of volumes depth,height,width (1).")]
 Padding = Annotated[
     str | None,
     _text(
         "padding",
         "int; left,right of rows; height,width; top,bottom,left,right; of volumes with depth or front,back before; "
-        "valid, same; causal for rows (0).",
+        "valid, same; causal for rows (0). With --transposed what is taken off y, in numbers.",
     ),
 ]
 Dilation = Annotated[str | None, _text("dilation", "Distance of neighbouring taps, as --stride (1).")]
 LhsDilation = Annotated[str | None, _text("lhs-dilation", "Distance of neighbouring inputs, as --stride (1).")]
+Transposed = Annotated[
+    bool,
+    typer.Option(
+        "--transposed",
+        help="A transposed convolution, with torch's stride, padding and dilation.",
+        rich_help_panel="A shape instead of a case",
+    ),
+]
+OutputPadding = Annotated[
+    str | None, _text("output-padding", "With --transposed: of y behind each axis more, as --stride (0).")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,46 +82,94 @@ class Shape:
     padding: str | None = None
     dilation: str | None = None
     lhs_dilation: str | None = None
+    transposed: bool = False
+    output_padding: str | None = None
 
     @property
     def given(self) -> list[str]:
         """The options that were given."""
-        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None]
+        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value not in (None, False)]
 
     def case(self, dtype: str | None, layout: str | None) -> Case:
         """The case that these extents are.
 
         Raises UnsupportedError: C, W or S is missing. GeometryError, DtypeError, LayoutError: as `ConvProblem`.
         """
-        raise_all("this is no shape", list(self._missing()))
+        raise_all("this is no shape", [*self._missing(), *self._untransposed()])
         volume = self.D is not None or self.T is not None
         rows = self.H is None and self.R is None and not volume
-        axes_count = 3 if volume else 2
         typed = FileOptions(
             stride=self.stride, padding=self.padding, dilation=self.dilation, lhs_dilation=self.lhs_dilation
-        ).geometry("conv1d" if rows else f"conv{axes_count}d")
+        ).geometry("conv1d" if rows else "conv3d" if volume else "conv2d")
+        fields = {name: value for name, value in vars(self).items() if name in "CDHWK" and value is not None} | {
+            "N": 1 if self.N is None else self.N,
+            "groups": self._groups(rows),
+            "dtype": dtype or "bf16",
+            "layout": _layout(layout, volume),
+        }
+        make = self._transposed if self.transposed else self._forward
+        problem = make(typed, 3 if volume else 2, rows, fields)
+        operations = importlib.import_module("nkiconv.planner.operations")
+        return Case(extents(problem), operations.operation_of(problem).name, problem, "the command line", False)
+
+    def _groups(self, rows: bool) -> int:
+        """As given; else as many as channels of rows to which there are no output channels."""
+        if self.groups is not None:
+            return self.groups
+        return self.C if self.C is not None and rows and self.K is None and not self.transposed else 1
+
+    def _forward(self, typed: dict[str, Any], axes_count: int, rows: bool, fields: dict[str, Any]) -> ConvProblem:
+        """The problem of numbers as typed, and of the other fields."""
         stride, dilation, spread = (
             _places(typed.get(name, 1), axes_count, rows) for name in ("stride", "dilation", "lhs_dilation")
         )
         sizes, taps = (self.D or 1, self.H or 1, self.W or 1), (self.T or 1, self.R or 1, self.S or 1)
         ends = zip(sizes[-axes_count:], taps[-axes_count:], stride, dilation, spread, strict=True)
         axes = [Axis(size, tap, step, 0, 0, apart, between) for size, tap, step, apart, between in ends]
-        groups = self.groups
-        if groups is None:
-            groups = self.C if self.C is not None and rows and self.K is None else 1
-        problem = ConvProblem(
-            **{name: value for name, value in vars(self).items() if name in "CDHWKTRS" and value is not None},
-            N=1 if self.N is None else self.N,
-            groups=groups,
+        return ConvProblem(
+            **fields,
+            **{name: value for name, value in vars(self).items() if name in "TRS" and value is not None},
             stride=stride,
             padding=_padding(typed.get("padding", 0), axes, rows),
             rhs_dilation=dilation,
             lhs_dilation=spread,
-            dtype=dtype or "bf16",
-            layout=_layout(layout, volume),
         )
-        operations = importlib.import_module("nkiconv.planner.operations")
-        return Case(extents(problem), operations.operation_of(problem).name, problem, "the command line", False)
+
+    def _transposed(self, typed: dict[str, Any], axes_count: int, rows: bool, fields: dict[str, Any]) -> ConvProblem:
+        """The same of a transposed convolution.
+
+        Raises GeometryError: a padding that is a name, output padding that torch refuses.
+        """
+        padding, more = typed.get("padding", 0), 0
+        if isinstance(padding, str):
+            raise GeometryError(f"--padding={padding}: is not defined with --transposed; give numbers")
+        if self.output_padding is not None:
+            more = extents_of("--output-padding", self.output_padding, 1 if rows else axes_count)
+        stride, dilation = (_places(typed.get(name, 1), axes_count, rows) for name in ("stride", "dilation"))
+        beyond = (0, more) if rows else _places(more, axes_count, rows)
+        if any(not 0 <= one < max(pair) for one, *pair in zip(beyond, stride, dilation, strict=True) if one):
+            raise GeometryError(
+                f"--output-padding={self.output_padding}: must be at least 0 and below stride or dilation on each "
+                f"axis; use less"
+            )
+        return ConvProblem.transpose(
+            **fields,
+            taps=(self.T or 1, self.R or 1, self.S or 1)[-axes_count:],
+            stride=stride,
+            padding=_padding(padding, [Axis(1, 1, 1, 0, 0, 1, 1)] * axes_count, rows),
+            output_padding=beyond,
+            dilation=dilation,
+        )
+
+    def _untransposed(self) -> Iterator[NkiconvError]:
+        if self.transposed and self.lhs_dilation is not None:
+            yield UnsupportedError(
+                f"--lhs-dilation={self.lhs_dilation}: is what --stride says with --transposed; drop it"
+            )
+        if self.output_padding is not None and not self.transposed:
+            yield UnsupportedError(
+                f"--output-padding={self.output_padding}: is of transposed convolutions; give --transposed, or drop it"
+            )
 
     def _missing(self) -> Iterator[NkiconvError]:
         if self.T is not None and self.D is None:

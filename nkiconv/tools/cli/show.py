@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...problem import ConvProblem
+from ...problem import Axis, ConvProblem
 from ...simulator.hardware import PSUM_BYTES_PER_PARTITION, SBUF_USABLE_BYTES_PER_PARTITION
 from ...simulator.profiling.show import quantity as quantity
 from .grid import Grid
@@ -24,19 +24,28 @@ def extents(problem: ConvProblem) -> str:
         parts.append(f"groups={problem.groups}")
     one_row = problem.H == problem.R == 1 and not problem.is_volume
     axes = problem.axes[-1:] if one_row else problem.axes
+    between = "stride" if problem.transposed else "lhs_dilation"
     for name, values in (
         ("stride", [str(axis.stride) for axis in axes]),
         ("dilation", [str(axis.rhs_dilation) for axis in axes]),
-        ("lhs_dilation", [str(axis.lhs_dilation) for axis in axes]),
+        (between, [str(axis.lhs_dilation) for axis in axes]),
     ):
         if set(values) != {"1"}:
             parts.append(f"{name}={'x'.join(values)}")
-    pads = [f"{axis.lo},{axis.hi}" for axis in axes]
+    pads = [_sides(problem, axis) for axis in axes]
     if set(pads) != {"0,0"}:
         parts.append(f"pad={' x '.join(dict.fromkeys(pads) if len(set(pads)) == 1 else pads)}")
+    if problem.transposed:
+        parts.append("transposed")
     if not problem.channels_first:
         parts.append(problem.layout)
     return " ".join(parts)
+
+
+def _sides(problem: ConvProblem, axis: Axis) -> str:
+    """What an axis is padded with; of transposed convolutions what is taken off it, output_padding put back."""
+    window = axis.window - 1
+    return f"{window - axis.lo},{window - axis.hi}" if problem.transposed else f"{axis.lo},{axis.hi}"
 
 
 def outputs(problem: ConvProblem) -> str:

@@ -35,6 +35,21 @@ _CASES = {
     "dw-mobilenet": ("mobilenet_dw",),
     "dw-convnext": ("convnext_dw7",),
     "group-resnext": ("resnext_g32",),
+    "wan-384": ("wan_384",),
+    "wan-192": ("wan_192",),
+    "wan-96": ("wan_96",),
+    "wan-in": ("wan_in",),
+    "unet3d-32": ("unet3d_32",),
+    "r3d-stem": ("r3d_stem",),
+    "video-patch": ("video_patch",),
+    "unet-up": ("unet_up",),
+    "dcgan": ("dcgan",),
+    "hifigan-up1": ("hifigan_up1",),
+    "hifigan-up2": ("hifigan_up2",),
+    "hifigan-up4": ("hifigan_up4",),
+    "encodec-up8": ("encodec_up8",),
+    "sam-up": ("sam_up",),
+    "seg3d-up": ("seg3d_up",),
 }
 #: Of fp32 arrays cuDNN was timed with products in tf32 where it has such a kernel.
 _DTYPES = {"tf32": "fp32"}

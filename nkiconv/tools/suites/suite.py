@@ -34,6 +34,7 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
     "conv2d": ("conv2d", ("implicit_gemm",)),
     "conv3d": ("conv3d", ("implicit_gemm",)),
+    "conv_transpose": ("conv_transpose", ("implicit_gemm",)),
 }
 #: Decides the data of the check.
 SEED = 0

@@ -10,7 +10,7 @@ from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...planner.cost.algorithm import Shape
 from ...planner.operation import Operation
-from ...planner.operations import OPERATIONS, choice_refusals
+from ...planner.operations import OPERATIONS, choice_refusals, operation_of
 from ...planner.request import Asked, Config, Request, asked_violations
 from ...problem import DTYPES
 from ...reference import AnyArray
@@ -18,8 +18,8 @@ from ...simulator.timing import Rates
 
 
 def case_operation(case: Case) -> Operation:
-    """The operation that a case is of: a suite's cases are all of one, with its name."""
-    return OPERATIONS[case.suite]
+    """The operation that a case is of: transposed ones by their axes, others that of their suite's name."""
+    return operation_of(case.problem) if case.problem.transposed else OPERATIONS[case.suite]
 
 
 def case_refusals(
