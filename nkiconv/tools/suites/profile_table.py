@@ -20,7 +20,7 @@ from .profiles import CaseProfile, profile_case, refusals
 
 #: dtypes that every case is profiled in.
 DTYPES = ("bf16", "fp32")
-_PROBLEM = ("N", "C", "H", "W", "K", "R", "S", "groups")
+_PROBLEM = ("N", "C", "D", "H", "W", "K", "T", "R", "S", "groups", "transposed")
 COLUMNS = (
     "case", *_PROBLEM, "stride", "dilation", "lhs_dilation", "padding", "dtype", "algorithm", "tiles", "lnc", "target",
     "kind", "modelled_us", "modelled_phase0_us", "modelled_worst_us", "modelled_lookahead_us", "copy_floor_us",
@@ -99,6 +99,8 @@ def _pair(values: Iterable[int]) -> str:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ....api.conv import conv2d
+from ....api.conv import conv2d, conv3d
 from ....api.conv1d import FILTER_LAYOUTS_1D, conv1d, depthwise_conv2d
+from ....api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ....api.depthwise_conv1d import depthwise_conv1d
 from ....api.pack_filter import pack_filter
 from ....kernels.conv.geometry import PRECISIONS
-from ....planner.request import FILTER_LAYOUTS, LNC_DEGREES
+from ....planner.request import FILTER_LAYOUTS, LNC_DEGREES, VOLUME_FILTER_LAYOUTS
 from ....problem import DTYPES
 from ....reference import ACTIVATIONS
 from .table import KERNEL, Column, Operands, Row, always, markdown
@@ -27,12 +28,20 @@ ASKED = {
 }
 
 N, C, K, SIZE, TAPS = 2, 4, 16, 6, 3
-OUT = SIZE - TAPS + 1
+OUT, GROWN = SIZE - TAPS + 1, SIZE + TAPS - 1
+#: Layouts and orders of filters that are not the first, by how many axes there are.
+LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+FILTERS = {1: FILTER_LAYOUTS_1D, 2: FILTER_LAYOUTS, 3: VOLUME_FILTER_LAYOUTS}
 
 
-def _operands(x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]) -> Callable[[str], Operands]:
+def _operands(
+    x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], transposed: bool = False
+) -> Callable[[str], Operands]:
     def of_dtype(dtype: str) -> Operands:
-        return Operands(x, w, y, lambda shape, other=dtype: np.ones(shape, ASKED[other]), dtype)
+        def array(shape: tuple[int, ...], other: str = dtype) -> np.ndarray[Any, Any]:
+            return np.ones(shape, ASKED[other])
+
+        return Operands(x, w, y, array, dtype, transposed=transposed)
 
     return of_dtype
 
@@ -52,15 +61,25 @@ COLUMNS = tuple(
         (depthwise_conv1d, (N, C, SIZE), (C, TAPS), (N, C, OUT)),
         (conv1d, (N, C, SIZE), (K, C, TAPS), (N, K, OUT)),
         (conv2d, (N, C, SIZE, SIZE), (K, C, TAPS, TAPS), (N, K, OUT, OUT)),
+        (conv3d, (N, C, *[SIZE] * 3), (K, C, *[TAPS] * 3), (N, K, *[OUT] * 3)),
         (depthwise_conv2d, (N, C, SIZE, SIZE), (C, 1, TAPS, TAPS), (N, C, OUT, OUT)),
     )
+) + tuple(
+    Column(
+        f"`{function.__name__}`",
+        function,
+        _operands((N, C, *[SIZE] * axes), (C, K, *[TAPS] * axes), (N, K, *[GROWN] * axes), transposed=True),
+        _plain,
+        _run,
+    )
+    for axes, function in enumerate((conv_transpose1d, conv_transpose2d, conv_transpose3d), 1)
 )
 
 
 def _sides(before: int, behind: int) -> Callable[[Operands], Mapping[str, Any]]:
     """Padding of each axis."""
     pair = (before, behind)
-    return lambda operands: {"padding": pair if operands.axes == 1 else (pair, pair)}
+    return lambda operands: {"padding": pair if operands.axes == 1 else (pair,) * operands.axes}
 
 
 def _filters(dtype: str) -> Callable[[Operands], Mapping[str, Any]]:
@@ -68,30 +87,31 @@ def _filters(dtype: str) -> Callable[[Operands], Mapping[str, Any]]:
 
 
 def _grouped(operands: Operands) -> Mapping[str, Any]:
-    filters, inputs, *taps = operands.w
-    return {"groups": 2, "w": operands.array((filters, inputs // 2, *taps))}
+    first, second, *taps = operands.w
+    return {"groups": 2, "w": operands.array((first, second // 2, *taps))}
 
 
 def _multiplied(operands: Operands) -> Mapping[str, Any]:
     """Two filters a channel."""
+    if operands.transposed:
+        return {"w": operands.array((C, 2, *operands.w[2:])), "groups": C}
     filters = {"w": operands.array((2 * C, 1, *operands.w[2:]))}
     return filters if operands.w[:2] == (C, 1) else {**filters, "groups": C}
 
 
 def _channels_last(operands: Operands) -> Mapping[str, Any]:
     n, channels, *image = operands.x
-    return {"x": operands.array((n, *image, channels)), "layout": "NWC" if operands.axes == 1 else "NHWC"}
+    return {"x": operands.array((n, *image, channels)), "layout": LAST[operands.axes]}
 
 
 def _filter_layout(operands: Operands) -> Mapping[str, Any]:
     filters, *rest = operands.w
     inputs, *taps = rest if len(rest) > operands.axes else (1, *rest)
-    last = (list(FILTER_LAYOUTS_1D) if operands.axes == 1 else list(FILTER_LAYOUTS))[1]
-    return {"w": operands.array((*taps, inputs, filters)), "filter_layout": last}
+    return {"w": operands.array((*taps, inputs, filters)), "filter_layout": list(FILTERS[operands.axes])[1]}
 
 
 def _packed(operands: Operands) -> Mapping[str, Any]:
-    return {"w": pack_filter(operands.array((K, C, TAPS, TAPS)))}
+    return {"w": pack_filter(operands.array((K, C, *[TAPS] * max(2, operands.axes))))}
 
 
 def _residual(**more: Any) -> Callable[[Operands], Mapping[str, Any]]:
@@ -100,6 +120,10 @@ def _residual(**more: Any) -> Callable[[Operands], Mapping[str, Any]]:
 
 def _state(operands: Operands) -> Mapping[str, Any]:
     return {"initial_state": operands.array((N, C, TAPS - 1)), "padding": "causal"}
+
+
+def _frames(operands: Operands) -> Mapping[str, Any]:
+    return {"initial_frames": operands.array((N, C, 2, SIZE, SIZE))}
 
 
 ROWS = (
@@ -111,6 +135,7 @@ ROWS = (
     Row("`padding`", "of each side", _sides(2, 1)),
     Row("`padding`", "negative", _sides(-1, 0)),
     *(Row("`padding`", name, always(padding=name)) for name in ("same", "valid", "causal")),
+    Row("`output_padding`", "", always(stride=2, output_padding=1)),
     Row("`groups`", "", _grouped),
     Row("several filters a channel", "", _multiplied),
     Row("`layout`", "channels last", _channels_last),
@@ -126,6 +151,8 @@ ROWS = (
     *(Row("`precision`", name, always(precision=name)) for name in PRECISIONS),
     Row("`initial_state`", "", _state),
     Row("`return_final_state`", "", always(return_final_state=True, padding="causal")),
+    Row("`initial_frames`", "", _frames),
+    Row("`return_final_frames`", "", always(return_final_frames=True)),
     Row("`strict_nonfinite`", "", always(strict_nonfinite=True)),
     *(Row("`lnc`", str(cores), always(lnc=cores)) for cores in LNC_DEGREES),
 )

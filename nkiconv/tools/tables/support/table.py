@@ -27,10 +27,11 @@ class Operands:
     array: Callable[..., Any]  # of a shape and, instead of the column's, a dtype by name
     dtype: str
     names: tuple[str, str] = ("x", "w")  # the function's for x and w
+    transposed: bool = False  # whether w is [C, K / groups, ...]
 
     @property
     def axes(self) -> int:
-        """Axes of an image: 1 or 2."""
+        """Axes of an image: 1 to 3."""
         return len(self.x) - 2
 
 

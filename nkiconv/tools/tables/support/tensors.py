@@ -21,6 +21,9 @@ from ....pytorch import (
     conv1d,
     conv2d,
     conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
     convert,
     depthwise_conv1d,
     depthwise_conv2d,
@@ -39,7 +42,7 @@ ASKED = {name: dtype for dtype, name in DTYPES.items()} | {
 OF_MODULES = ("bf16", "fp16", "fp32", "float64", "complex64")
 
 N, C, K, SIZE, TAPS = 2, 4, 8, 6, 3
-OUT = SIZE - TAPS + 1
+OUT, GROWN = SIZE - TAPS + 1, SIZE + TAPS - 1
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,8 +72,9 @@ def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> N
         residual=None if residual is None else asked.residual_position,
         packed=bool(packed) and packed[0] is not None,
     )
-    operation = OPERATIONS[name if name in OPERATIONS else "conv2d"]
-    raise_all(name, list(operation.violations(asked.problem(x, w), wanted)))
+    problem = asked.problem(x, w)
+    operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]
+    raise_all(name, list(operation.violations(problem, wanted)))
 
 
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
@@ -100,13 +104,13 @@ def _converted(kind: Callable[..., torch.nn.Module], arguments: Mapping[str, Any
 
 
 def _operands(
-    names: tuple[str, str], x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
+    names: tuple[str, str], x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], transposed: bool = False
 ) -> Callable[[str], Operands]:
     def of_dtype(dtype: str) -> Operands:
         def array(shape: tuple[int, ...], other: str = dtype) -> torch.Tensor:
             return torch.empty(shape, dtype=ASKED[other], device="meta")
 
-        return Operands(x, w, y, array, dtype, names)
+        return Operands(x, w, y, array, dtype, names, transposed)
 
     return of_dtype
 
@@ -136,6 +140,17 @@ FUNCTIONS = tuple(
         (("x", "weight"), causal_conv1d_fn, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain),
         (("x", "weight"), causal_conv1d_update, (N, C, SIZE), (C, TAPS), (N, C, SIZE), _plain_update),
     )
+) + tuple(
+    Column(
+        f"`{function.__name__}`",
+        function,
+        _operands(
+            ("input", "weight"), (N, C, *[SIZE] * axes), (C, K, *[TAPS] * axes), (N, K, *[GROWN] * axes), True
+        ),
+        _plain,
+        _call,
+    )
+    for axes, function in enumerate((conv_transpose1d, conv_transpose2d, conv_transpose3d), 1)
 )
 MODULES = tuple(
     Column(f"`{kind.__name__}`", kind, _operands(("", ""), (), (), ()), _plain_module, _converted)
@@ -145,6 +160,7 @@ MODULES = tuple(
         torch.nn.Conv3d,
         torch.nn.ConvTranspose1d,
         torch.nn.ConvTranspose2d,
+        torch.nn.ConvTranspose3d,
     )
 )
 
@@ -163,12 +179,14 @@ def _one_step(operands: Operands) -> Mapping[str, Any]:
 
 
 def _grouped(operands: Operands) -> Mapping[str, Any]:
-    filters, inputs, *taps = operands.w
-    return {"groups": 2, operands.names[1]: operands.array((filters, inputs // 2, *taps))}
+    first, second, *taps = operands.w
+    return {"groups": 2, operands.names[1]: operands.array((first, second // 2, *taps))}
 
 
 def _multiplied(operands: Operands) -> Mapping[str, Any]:
     """Two filters a channel."""
+    if operands.transposed:
+        return {operands.names[1]: operands.array((C, 2, *operands.w[2:])), "groups": C}
     lone = [1] * (len(operands.w) - operands.axes - 1)
     filters = {operands.names[1]: operands.array((2 * C, *lone, *[TAPS] * operands.axes))}
     return {**filters, "groups": C} if operands.w[0] == K else filters
@@ -219,6 +237,7 @@ _GEOMETRY = (
     Row("`dilation`", "", always(dilation=2)),
     Row("`padding`", "an int", always(padding=1)),
     *(Row("`padding`", name, always(padding=name)) for name in ("same", "valid", "causal")),
+    Row("`output_padding`", "", always(stride=2, output_padding=1)),
 )
 ROWS = (
     *(Row("filters in", name, _filters(name)) for name in DTYPES.values()),
@@ -240,7 +259,7 @@ ROWS = (
     *(Row("derivative", f"by {name}", _by(name)) for name in ("x", "w", "bias", "residual", "initial_states")),
 )
 OF_CONVERTED = (
-    *_GEOMETRY[:-1],
+    *(row for row in _GEOMETRY if row.value != "causal"),
     Row("`groups`", "", always(groups=2)),
     Row("`bias`", "False", always(bias=False)),
     *(
