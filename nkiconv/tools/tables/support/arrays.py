@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -31,7 +31,7 @@ N, C, K, SIZE, TAPS = 2, 4, 16, 6, 3
 OUT, GROWN = SIZE - TAPS + 1, SIZE + TAPS - 1
 #: Layouts and orders of filters that are not the first, by how many axes there are.
 LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
-FILTERS = {1: FILTER_LAYOUTS_1D, 2: FILTER_LAYOUTS, 3: VOLUME_FILTER_LAYOUTS}
+FILTERS: dict[int, Iterable[str]] = {1: FILTER_LAYOUTS_1D, 2: FILTER_LAYOUTS, 3: VOLUME_FILTER_LAYOUTS}
 
 
 def _operands(

@@ -144,9 +144,7 @@ FUNCTIONS = tuple(
     Column(
         f"`{function.__name__}`",
         function,
-        _operands(
-            ("input", "weight"), (N, C, *[SIZE] * axes), (C, K, *[TAPS] * axes), (N, K, *[GROWN] * axes), True
-        ),
+        _operands(("input", "weight"), (N, C, *[SIZE] * axes), (C, K, *[TAPS] * axes), (N, K, *[GROWN] * axes), True),
         _plain,
         _call,
     )
