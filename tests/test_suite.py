@@ -125,6 +125,13 @@ def test_every_headline_case_of_the_suite_is_in_it():
     assert {case.suite for case, _ in pairs} == {"depthwise_conv1d"}
 
 
+def test_a_suite_of_two_operations_has_both():
+    pairs = suite.chosen("conv_transpose")
+    assert {suite.case_operation(case).name for case, _ in pairs} == {"conv_transpose2d", "conv_transpose3d"}
+    row = h200.fractions()
+    assert [row[case.name, dtype] < 0.5 for case, dtype in pairs if dtype == "bf16"] == [True] * (len(pairs) // 2)
+
+
 def test_a_baseline_that_does_not_run_has_no_number(monkeypatch):
     def refuse(request, wide, advance):
         raise suite.UnsupportedError("too many instructions")

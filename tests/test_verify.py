@@ -303,3 +303,16 @@ def test_the_case_of_another_suite_has_sums_of_unit_variance():
     x, w = case_arrays(cases.get("rn50_c5"), 0)
     assert (x.shape, w.shape) == ((8, 512, 7, 7), (512, 512, 3, 3))
     assert w.astype(np.float32).std() == pytest.approx((9 * 512) ** -0.5, rel=0.01)
+
+
+def test_a_transposed_case_is_checked(monkeypatch):
+    """On both degrees; a filter whose taps run the other way is noticed."""
+    case = cases.get("odd_up_fp32")
+    x, w = case_arrays(case, seed=0)
+    assert (x.shape, w.shape) == (case.problem.input_shape, case.problem.filter_shape)
+    reports = verify_case(case, x, w, degrees=(1, 2))
+    assert [(one.verdict, one.operation) for one in reports] == [("pass", "conv_transpose2d")] * 2
+    launch = conv.run_conv
+    monkeypatch.setattr(conv, "run_conv", lambda x, w, *args, **more: launch(x, w[:, :, ::-1].copy(), *args, **more))
+    (wrong,) = verify_case(case, x, w)
+    assert wrong.verdict == "fail"

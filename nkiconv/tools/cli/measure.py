@@ -106,9 +106,9 @@ def command(
     failed. A case that failed keeps its row, with the reason and without a number.
 
     With --suite: plan every headline case, check the plan's results, model them, and hold them against plain
-    algorithms (taps_on_partition, taps), the copy floor, the roofline, and cuDNN on an H200. With --against PATH: plan
-    every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it, where it takes
-    the case. Exit status 1 if --check finds a wrong result.
+    algorithms (taps_on_partition, implicit_gemm), the copy floor, the roofline, and cuDNN on an H200. With --against
+    PATH: plan every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it,
+    where it takes the case. Exit status 1 if --check finds a wrong result.
     """
     if suite is not None:
         suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)

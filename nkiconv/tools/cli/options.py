@@ -16,10 +16,12 @@ CASES = typer.Argument(metavar="CASE...", help="See nkiconv cases.")
 Names = Annotated[list[str], CASES]
 NoNames = Annotated[list[str] | None, CASES]
 Dtype = Annotated[
-    str | None, typer.Option(help="bf16, fp16, fp32, or for conv2d fp8_e4m3 or fp8_e5m2, instead of the case's own.")
+    str | None,
+    typer.Option(help="bf16, fp16, fp32, or but for depthwise_conv1d fp8_e4m3 or fp8_e5m2, instead of the case's own."),
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="How conv2d takes products of fp32: bf16, tf32 or fp16x3; default: as fp32.")
+    str | None,
+    typer.Option(help="How all but depthwise_conv1d take products of fp32: bf16, tf32 or fp16x3; default: as fp32."),
 ]
 Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
