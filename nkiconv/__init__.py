@@ -28,9 +28,15 @@ if TYPE_CHECKING:
     from ._nki import simulate
     from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
+    from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from .api.depthwise_conv1d import depthwise_conv1d
     from .api.pack_filter import pack_filter
-    from .kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
+    from .kernels.conv import (
+        conv2d_implicit_gemm,
+        conv3d_implicit_gemm,
+        conv_transpose2d_implicit_gemm,
+        conv_transpose3d_implicit_gemm,
+    )
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .planner import Plan
     from .planner.entry import plan
@@ -59,6 +65,11 @@ __all__ = [
     "conv2d_implicit_gemm",
     "conv3d",
     "conv3d_implicit_gemm",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose2d_implicit_gemm",
+    "conv_transpose3d",
+    "conv_transpose3d_implicit_gemm",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
     "depthwise_conv2d",
@@ -80,6 +91,11 @@ _HOMES = {
     "conv3d": "api.conv",
     "conv2d_implicit_gemm": "kernels.conv",
     "conv3d_implicit_gemm": "kernels.conv",
+    "conv_transpose1d": "api.conv_transpose",
+    "conv_transpose2d": "api.conv_transpose",
+    "conv_transpose3d": "api.conv_transpose",
+    "conv_transpose2d_implicit_gemm": "kernels.conv",
+    "conv_transpose3d_implicit_gemm": "kernels.conv",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",

@@ -5,7 +5,8 @@
 
 where g = k // (K/groups) and x_pad is x with lhs_dilation - 1 zeros between neighbours and then the padding around it.
 These are the semantics of XLA's ConvGeneralDilated: cross-correlation, and negative padding crops. Volumes have an axis
-more before the rows, of D input planes, T filter planes and Z output planes.
+more before the rows, of D input planes, T filter planes and Z output planes. Transposed convolutions are those with
+lhs_dilation whose filter is stored as torch has it.
 """
 
 from __future__ import annotations
@@ -119,6 +120,22 @@ class Axis:
         """Z, P or Q: how many places the window has; below 1 if it has none."""
         return (self.padded - self.window) // self.stride + 1
 
+    @property
+    def products(self) -> int:
+        """Pairs of an output and a tap that meet an input or padding, not a zero that lhs_dilation puts in between."""
+        spread = self.lhs_dilation
+        if spread == 1:
+            return self.out * self.taps
+        period = spread // math.gcd(self.stride, spread)
+        found = 0
+        for tap in range(min(self.taps, spread)):
+            # taps that are spread apart meet the same outputs
+            alike = -(-(self.taps - tap) // spread)
+            for q in range(min(period, self.out)):
+                if (q * self.stride + tap * self.rhs_dilation - self.lo) % spread == 0:
+                    found += alike * -(-(self.out - q) // period)
+        return found
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProblem:
@@ -146,6 +163,7 @@ class ConvProblem:
     layout: str = None  # type: ignore[assignment]  # of x and y, one of `LAYOUTS`, or `VOLUME_LAYOUTS`; the first
     D: int | None = None  # input planes of a volume; None: images, which have no such axis
     T: int | None = None  # filter planes of a volume; None is replaced by 1 there
+    transposed: bool = False  # whether w is [C, K / groups, ...] with taps in reverse order; see `transpose`
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise dtype and refuse what cannot be."""
@@ -211,8 +229,17 @@ class ConvProblem:
 
     @property
     def filter_shape(self) -> tuple[int, ...]:
-        """Canonical shape of w, whatever the layout: [K, C/groups, R, S], of volumes [K, C/groups, T, R, S]."""
-        return (self.K, self.C // self.groups, *(axis.taps for axis in self.axes))
+        """Canonical shape of w, whatever the layout: [K, C/groups, R, S], of volumes [K, C/groups, T, R, S]; of
+        transposed convolutions [C, K/groups, ...]."""
+        taps = (axis.taps for axis in self.axes)
+        if self.transposed:
+            return (self.C, self.K // self.groups, *taps)
+        return (self.K, self.C // self.groups, *taps)
+
+    @property
+    def terms(self) -> int:
+        """Products that are summed for one output, at most: C/groups * R * S, of volumes times T."""
+        return self.C // self.groups * math.prod(axis.taps for axis in self.axes)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -239,8 +266,9 @@ class ConvProblem:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the definition, those with padding and dilation zeros included."""
-        return 2 * math.prod(self.output_shape) * math.prod(self.filter_shape[1:])
+        """Multiplications and additions of the definition, those with padding zeros included, but not those with the
+        zeros that lhs_dilation puts between inputs."""
+        return 2 * self.N * self.K * (self.C // self.groups) * math.prod(axis.products for axis in self.axes)
 
     @property
     def min_bytes(self) -> int:
@@ -257,6 +285,39 @@ class ConvProblem:
                 f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
                 f"{HBM_BYTES >> 30}; split the problem"
             )
+
+    @staticmethod
+    def transpose(
+        *,
+        stride: tuple[int, ...],
+        padding: tuple[tuple[int, int], ...],
+        output_padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        taps: tuple[int, ...],
+        **fields: Any,
+    ) -> ConvProblem:
+        """The transposed convolution that torch.nn.functional.conv_transpose2d or 3d computes: the convolution of x,
+        with stride - 1 zeros between neighbours, with the reversed filter.
+
+        Args:
+            stride, padding, output_padding, dilation: torch's; padding in pairs, what is taken off the result before
+                and behind each axis.
+            taps: (R, S) or (T, R, S). fields: those of a ConvProblem without taps, stride, padding and dilations.
+
+        Raises: as the constructor.
+        """
+        around = []
+        for count, step, (before, after), more in zip(taps, dilation, padding, output_padding, strict=True):
+            window = (count - 1) * step
+            around.append((window - before, window - after + more))
+        fields |= zip("TRS"[-len(taps) :], taps, strict=True)
+        return ConvProblem(
+            **fields,
+            padding=tuple(around),
+            rhs_dilation=dilation,
+            lhs_dilation=stride,
+            transposed=True,
+        )
 
     def replace(self, **changes: Any) -> ConvProblem:
         """Return this problem with some fields changed; K keeps its value when only C changes.
@@ -358,6 +419,19 @@ def _layout(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
         yield LayoutError(f"{name}={value!r}: unknown (accepted are {', '.join(layouts)}); transpose x to one of these")
 
 
+def _flag(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
+    if not isinstance(value, bool):
+        yield GeometryError(f"{name}={value!r}: must be True or False; pass one of these")
+
+
+def _no_stride(problem: ConvProblem) -> Iterator[NkiconvError]:
+    if problem.transposed and max(problem.stride) > 1:
+        yield GeometryError(
+            f"stride={problem.stride}: must be 1 with transposed=True, where lhs_dilation is what torch calls stride; "
+            f"use ConvProblem.transpose"
+        )
+
+
 def _groups(problem: ConvProblem) -> Iterator[NkiconvError]:
     groups, C, K = problem.groups, problem.C, problem.K
     common = math.gcd(C, K)
@@ -401,6 +475,7 @@ _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     "lhs_dilation": _places,
     "dtype": _dtype,
     "layout": _layout,
+    "transposed": _flag,
 }
 
 _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
@@ -408,6 +483,7 @@ _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
 #: The fields that a rule reads, and the rule.
 _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvError]]]] = [
     ({"C", "K", "groups"}, _groups),
+    ({"stride", "transposed"}, _no_stride),
     ({"D", "T"} | _PER_AXIS, _output_of("Z", "depth", "D", "T")),
     ({"H", "R"} | _PER_AXIS, _output_of("P", "height", "H", "R")),
     ({"W", "S"} | _PER_AXIS, _output_of("Q", "width", "W", "S")),

@@ -32,7 +32,7 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
 
     Args:
         x: [N, C, H, W], or [N, C, D, H, W], whatever `problem.layout` says; any dtype that converts to float64.
-        w: [K, C/groups, R, S], or [K, C/groups, T, R, S]; the same.
+        w: [K, C/groups, R, S], or [K, C/groups, T, R, S], of transposed problems [C, K/groups, ...]; the same.
         problem: the geometry; its dtype and layout are not read.
         channels: depthwise problems only: compute just these channels, in this order.
 
@@ -47,7 +47,7 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
         chosen = list(channels)  # a tuple would index several axes
         x, w, problem = x[:, chosen], w[chosen], problem.replace(C=len(chosen), K=len(chosen), groups=len(chosen))
     x_pad = _pad(x, problem)
-    w64 = np.asarray(w, np.float64)
+    w64 = np.asarray(forwards(w, problem.groups) if problem.transposed else w, np.float64)
     add_tap = _add_depthwise_tap if problem.is_depthwise else _add_grouped_tap
     y = np.zeros((problem.N, problem.K, *(axis.out for axis in problem.axes)))
     with np.errstate(invalid="ignore"):  # 0 * Inf
@@ -100,7 +100,14 @@ def epilogue_ref(
 
 def num_terms(problem: ConvProblem) -> int:
     """Return how many products are summed for one output: C/groups * R * S, of volumes times T."""
-    return math.prod(problem.filter_shape[1:])
+    return problem.terms
+
+
+def forwards(w: AnyArray, groups: int) -> AnyArray:
+    """A filter of a transposed convolution, [C, K/groups, ...], as [K, C/groups, ...] with its taps forwards."""
+    C, each, *taps = w.shape
+    swapped = w.reshape(groups, C // groups, each, *taps).swapaxes(1, 2).reshape(groups * each, C // groups, *taps)
+    return np.flip(swapped, tuple(range(2, w.ndim)))
 
 
 def apply_in_perm(storage: AnyArray, perm: Perm | None) -> AnyArray:
@@ -233,7 +240,8 @@ def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[in
     if x.shape != x_shape:
         errors.append(_wrong_shape("x", x.shape, x_shape, f"[N, C, {'D, ' * problem.is_volume}H, W]"))
     if w.shape != problem.filter_shape:
-        letters = f"[K, C/groups, {'T, ' * problem.is_volume}R, S]"
+        channels_of_w = "C, K/groups" if problem.transposed else "K, C/groups"
+        letters = f"[{channels_of_w}, {'T, ' * problem.is_volume}R, S]"
         errors.append(_wrong_shape("w", w.shape, problem.filter_shape, letters))
     if channels is not None and not problem.is_depthwise:
         errors.append(_channels_not_depthwise(channels, problem))

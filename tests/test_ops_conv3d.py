@@ -197,3 +197,62 @@ def test_a_kernel_takes_what_its_rank_says():
     ):
         with pytest.raises(nkiconv.simulator.KernelAssertionError, match=message):
             kernel(**{"img_ref": X, "filter_ref": W, **changed})
+
+
+@pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
+@pytest.mark.parametrize("chunks", [(4,), (1, 3), (2, 1, 1)])
+def test_a_video_in_chunks(layout, chunks):
+    """The first chunk is padded, the others start from what the one before returned."""
+    axis, stored = layout.index("D"), X if layout == "NCDHW" else np.ascontiguousarray(np.moveaxis(X, 1, -1))
+    cache, found = None, []
+    for chunk in np.split(stored, np.cumsum(chunks)[:-1], axis):
+        padding = ((1 if cache is None else 0, 0), (1, 1), (1, 1))
+        y, cache = conv3d(
+            chunk, W, BIAS, padding=padding, layout=layout, initial_frames=cache, return_final_frames=True
+        )
+        found.append(y)
+    whole = conv3d(stored, W, BIAS, padding=((1, 0), (1, 1), (1, 1)), layout=layout)
+    np.testing.assert_array_equal(np.concatenate(found, axis), whole)
+    np.testing.assert_array_equal(cache, np.take(stored, [3], axis))
+
+
+def test_no_frames_and_empty_arrays():
+    one_plane = np.ascontiguousarray(W[:, :, :1])
+    y, none = conv3d(X, one_plane, return_final_frames=True)
+    assert none.shape == (2, 6, 0, 5, 7)
+    again, none = conv3d(X, one_plane, initial_frames=none, return_final_frames=True)
+    np.testing.assert_array_equal(y, again)
+    y, final = conv3d(X[:0], W, initial_frames=X[:0], return_final_frames=3)
+    assert (y.shape, final.shape) == ((0, 4, 7, 3, 5), (0, 6, 3, 5, 7))
+
+
+FRAMES_REFUSED = [
+    ({"initial_frames": X[:, :2]}, GeometryError, r"initial_frames.shape=.*x's but for the planes, \[2, 6, F, 5, 7\]"),
+    ({"initial_frames": X[0]}, LayoutError, r"initial_frames.shape=.*: must have 5 axes, \[N, C, D, H, W\]"),
+    ({"initial_frames": X.astype(np.float16)}, DtypeError, "initial_frames.dtype=float16: must be x's, float32"),
+    ({"initial_frames": [1]}, DtypeError, "initial_frames: must be a NumPy array, not list"),
+    ({"return_final_frames": -1}, GeometryError, "return_final_frames=-1: must be True, False or an int"),
+    ({"return_final_frames": "all"}, GeometryError, "return_final_frames='all': must be True, False or an int"),
+    ({"return_final_frames": 5}, GeometryError, "return_final_frames=5: initial_frames and x have 4 planes"),
+    ({"initial_frames": X, "batch_group_count": 2}, UnsupportedError, "batch_group_count=2: frames in front go with 1"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "error", "text"), FRAMES_REFUSED)
+def test_frames_are_refused_by_name(kwargs, error, text):
+    with pytest.raises(error, match=text):
+        conv3d(X, W, **kwargs)
+
+
+def test_plans_count_frames():
+    problem = ConvProblem(N=1, C=32, D=6, H=8, W=8, K=32, T=3, R=3, S=3)
+    plan = nkiconv.plan(problem, initial_frames=2, return_final_frames=2, use_cache=False)
+    assert plan.operation == "conv3d"
+    assert (plan.asked.initial_frames, plan.asked.return_final_frames) == (2, 2)
+    for more, text in (({"initial_frames": 6}, "D=6 planes"), ({"return_final_frames": 7}, "D=6 planes")):
+        with pytest.raises(GeometryError, match=text):
+            nkiconv.plan(problem, **more)
+    with pytest.raises(GeometryError, match="initial_frames=True: must be an int of at least 0"):
+        nkiconv.plan(problem, initial_frames=True)
+    with pytest.raises(GeometryError, match="D=None planes"):
+        nkiconv.plan(ConvProblem(N=1, C=8, H=8, W=8, R=3, S=3), initial_frames=1)

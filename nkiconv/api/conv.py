@@ -28,6 +28,7 @@ from .calls import (
 )
 from .conv_problem import IMAGES, OF_Y, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
 from .epilogue import Epilogue
+from .frames import Frames
 
 
 def conv2d(
@@ -150,6 +151,8 @@ def conv3d(
     strict_nonfinite: bool = False,
     algorithm: str | None = None,
     config: Config = None,
+    initial_frames: AnyArray | None = None,
+    return_final_frames: bool | int = False,
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
 
@@ -163,9 +166,14 @@ def conv3d(
         padding: zeros on all sides; ((front, back), (top, bottom), (left, right)), negative crops; "valid"; "same". A
             causal convolution has ((T - 1) * dilation, 0) for front and back.
         pool: windows within planes: one extent or (height, width), which divide P and Q.
+        initial_frames: x's shape, layout and dtype but for its F planes, which precede x's as if they were its first
+            (0 are none): y is that of both, and zeros of the padding are in front of them.
+        return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
+            as there are; or so many. Chunks of one video whose stride divides their planes give the y of the whole.
         The rest, dtypes and empty arrays: as in `conv2d`.
 
-    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", P and Q divided by pool.
+    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", P and Q divided by pool; with
+        return_final_frames the pair of it and the planes, in x's layout and dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -194,6 +202,7 @@ def conv3d(
         lnc=lnc,
         algorithm=algorithm,
         config=config,
+        frames=Frames(initial_frames, return_final_frames),
     )
 
 
@@ -211,15 +220,23 @@ def _convolved(
     lnc: int,
     algorithm: str | None,
     config: Config,
+    frames: Frames = Frames(),  # noqa: B008  # frozen
 ) -> Any:
     """y of a call, of arrays without images or channels too; places: stride, padding, dilation, lhs_dilation."""
+    if frames.asked:
+        raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, lnc)))
+        frames.check(x, layout, batch_group_count)
+        epilogue = dataclasses.replace(epilogue, num_frames=frames.count(layout))
     if batch_group_count != 1:
         x = _batch_groups(kind, x, w, batch_group_count, groups, layout, filter_layout)
         groups = batch_group_count
     bare = _has_no_channels(kind, x, w, layout, filter_layout)
+    checked, w_checked, with_residual = _with_data(x, w, epilogue, bare, layout, filter_layout, groups)
     problem = checked_conv(
         kind,
-        *_with_data(x, w, epilogue, bare, layout, filter_layout, groups),
+        frames.whole(checked, layout),
+        w_checked,
+        with_residual,
         **places,
         groups=groups,
         layout=layout,
@@ -228,13 +245,27 @@ def _convolved(
         algorithm=algorithm,
         config=config,
     )
+    final = frames.returned(problem)
     if bare or has_no_images(x):
         axes = "N" * has_no_images(x) + "C" * bare
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
-        return no_data(_pooled(problem, epilogue.pool), problem.layout, axes, dtype)
-    return run_conv(
-        x, w, problem, filter_layout=filter_layout, lnc=lnc, epilogue=epilogue, algorithm=algorithm, config=config
+        y = no_data(_pooled(problem, epilogue.pool), problem.layout, axes, dtype)
+        return y if frames.wanted is False else (y, frames.last(x, layout, final))
+    if epilogue.num_frames:
+        epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
+    y = run_conv(
+        x,
+        w,
+        problem,
+        filter_layout=filter_layout,
+        lnc=lnc,
+        epilogue=dataclasses.replace(epilogue, return_final_frames=final),
+        algorithm=algorithm,
+        config=config,
     ).y
+    if frames.wanted is False or final:
+        return y if final == 0 else tuple(y)
+    return y, frames.last(x, layout, 0)
 
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
@@ -310,14 +341,15 @@ def run_conv(
     extra, kind = epilogue or Epilogue(), VOLUMES if problem.is_volume else IMAGES
     other = other_layout(kind, filter_layout)
     asked = extra.asked(is_packed(kind, w), other)
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
+    name = f"conv_transpose{kind.axes}d" if problem.transposed else kind.name
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
     algorithm, config = settled(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if other is not None:
         kwargs |= {"kern_perm": FILTER_PERMS[other]}
     if problem.is_volume and is_packed(kind, w):
         w, kwargs["packed"] = _merged(w), True  # NKI's tensors have five axes at most
-    return launch(OPERATIONS[kind.name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
+    return launch(OPERATIONS[name].kernel, (x, w), kwargs | extra.arguments(), lnc, trace_only)
 
 
 def _merged(w: Any) -> Any:

@@ -106,9 +106,9 @@ def as_conv2d(
             raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
     taps = w.shape[{"KCS": 2, "SCK": 0, "KSC": 1}[filter_layout]]
     return {
-        "x": _with_height(x, _X_AXIS[layout]),
-        "w": _with_height(w, _W_AXIS[filter_layout]),
-        "residual": None if residual is None else _with_height(residual, _X_AXIS[layout]),
+        "x": with_height(x, _X_AXIS[layout]),
+        "w": with_height(w, _W_AXIS[filter_layout]),
+        "residual": None if residual is None else with_height(residual, _X_AXIS[layout]),
         "stride": (1, stride),
         "padding": _padding(padding, taps, dilation),
         "dilation": (1, dilation),
@@ -124,7 +124,8 @@ def as_rows(y: AnyArray, layout: str = "NCW") -> AnyArray:
     return y.reshape(*y.shape[:axis], *y.shape[axis + 1 :])
 
 
-def _with_height(array: AnyArray, axis: int) -> AnyArray:
+def with_height(array: AnyArray, axis: int) -> AnyArray:
+    """An array with an axis of height 1 put in."""
     return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
 
 

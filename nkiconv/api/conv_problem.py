@@ -81,11 +81,8 @@ def checked_conv(
     axes = {"bias": "K", "residual": ", ".join(of_y.translate(OF_Y))}
     raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])
     problem = conv_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
-    raise_all(kind.cannot, [*_epilogue_shape_violations(epilogue, problem), *problem.memory_violations()])
-    if epilogue.precision is not None and problem.dtype != "fp32":
-        raise UnsupportedError(
-            f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
-        )
+    raise_all(kind.cannot, [*result_violations(epilogue, problem), *problem.memory_violations()])
+    raise_all(kind.cannot, list(precision_violations(epilogue, problem)))
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     return problem
@@ -176,7 +173,15 @@ def filter_axes(filter_layout: str) -> str:
     return ", ".join("C / groups" if letter == "C" else letter for letter in filter_layout)
 
 
-def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
+def precision_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
+    """An error where a precision says nothing of the problem's dtype."""
+    if epilogue.precision is not None and problem.dtype != "fp32":
+        yield UnsupportedError(
+            f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
+        )
+
+
+def result_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
     """Errors of the epilogue's arrays and pool against the problem."""
     residual = f"y's, in layout {problem.layout},", problem.output_shape
     yield from epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})

@@ -16,7 +16,7 @@ from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, pla
 
 @dataclass(frozen=True, kw_only=True)
 class Epilogue:
-    """See `conv2d` and, of states, `depthwise_conv1d`. Tensors may be `ArraySpec`s."""
+    """See `conv2d` and, of states, `depthwise_conv1d`, of frames `conv3d`. Tensors may be `ArraySpec`s."""
 
     bias: Any = None
     activation: str | None = None
@@ -28,6 +28,9 @@ class Epilogue:
     precision: str | None = None
     initial_state: Any = None
     return_final_state: bool = False
+    initial_frames: Any = None
+    num_frames: int = 0  # planes of initial_frames
+    return_final_frames: int = 0
     strict_nonfinite: bool = False
 
     def asked(self, packed: bool = False, filter_layout: str | None = None) -> Asked:
@@ -45,11 +48,13 @@ class Epilogue:
             precision=self.precision,
             packed=packed,
             filter_layout=filter_layout,
+            initial_frames=self.num_frames,
+            return_final_frames=self.return_final_frames,
         )
 
     def arguments(self) -> dict[str, Any]:
         """The kernel's arguments; nothing for what is not asked for."""
-        names = ("bias", "activation", "residual", "precision", "initial_state")
+        names = ("bias", "activation", "residual", "precision", "initial_state", "initial_frames")
         found = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.residual is not None:
             found["residual_position"] = self.residual_position
@@ -59,6 +64,8 @@ class Epilogue:
             found["pool"] = pair_of(self.pool)
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
+        if self.return_final_frames:
+            found["return_final_frames"] = self.return_final_frames
         return found | ({"return_final_state": True} if self.return_final_state else {})
 
     def violations(self, axes: dict[str, str]) -> Iterator[NkiconvError]:

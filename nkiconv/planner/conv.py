@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from ..kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
+from ..kernels.conv import (
+    conv2d_implicit_gemm,
+    conv3d_implicit_gemm,
+    conv_transpose2d_implicit_gemm,
+    conv_transpose3d_implicit_gemm,
+)
 from ..kernels.conv.call import Extras
 from ..kernels.conv.dispatch import ALGORITHMS, plan_of
 from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
@@ -43,11 +48,16 @@ class Conv(Operation):
     fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
     volumes: bool
+    transposed = False
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.is_volume != self.volumes:
             has = "has" if problem.is_volume else "lacks"
             yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
+        if problem.transposed != self.transposed:
+            yield UnsupportedError(
+                f"operation={self.name!r}: the problem's transposed is {problem.transposed}; leave it out"
+            )
         if problem.dtype not in self.dtypes:
             yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
         for name in ("initial_state", "return_final_state"):
@@ -77,9 +87,13 @@ class Conv(Operation):
             kwargs["precision"] = asked.precision
         if asked.packed and problem.is_volume:
             kwargs["packed"] = True
+        if asked.initial_frames:
+            kwargs["initial_frames"] = ArraySpec(planes_shape(problem, asked.initial_frames), dtype)
+        if asked.return_final_frames:
+            kwargs["return_final_frames"] = asked.return_final_frames
         if asked.filter_layout is not None:
             kwargs["kern_perm"] = FILTER_PERMS[asked.filter_layout]
-        return (ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
+        return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
         geometry = shape.geometry
@@ -146,9 +160,32 @@ class Conv3d(Conv):
     name, kernel, volumes = "conv3d", conv3d_implicit_gemm, True
 
 
+class ConvTranspose2d(Conv):
+    """Images, transposed."""
+
+    name, kernel, volumes, transposed = "conv_transpose2d", conv_transpose2d_implicit_gemm, False, True
+
+
+class ConvTranspose3d(Conv):
+    """Volumes, transposed."""
+
+    name, kernel, volumes, transposed = "conv_transpose3d", conv_transpose3d_implicit_gemm, True, True
+
+
 def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
     C, K = problem.C // problem.groups, problem.K // problem.groups
     return problem.replace(C=count * C, K=count * K, groups=count)
+
+
+def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
+    """Shape of x as the kernel is given it: without the frames in front."""
+    return planes_shape(problem, problem.D - asked.initial_frames) if problem.D is not None else problem.input_shape
+
+
+def planes_shape(problem: ConvProblem, planes: int) -> tuple[int, ...]:
+    """Shape of so many planes of a problem's x."""
+    shape, axis = problem.input_shape, X_PERMS[problem.layout][2]
+    return (*shape[:axis], planes, *shape[axis + 1 :])
 
 
 def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
@@ -175,10 +212,12 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     dtype = nl_name(problem.dtype)
     perms = (X_PERMS[problem.layout], FILTER_PERMS.get(asked.filter_layout or ""), Y_PERMS[problem.layout])
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    x, w = ArraySpec(problem.input_shape, dtype), ArraySpec(filter_shape(problem, asked), dtype)
+    x, w = ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)
+    frames = ArraySpec(planes_shape(problem, asked.initial_frames), dtype) if asked.initial_frames else None
     options = (problem.groups, 1), perms, asked.precision, asked.pool
     packed = problem.is_volume and asked.packed
-    return read_geometry(x, w, places, *options, packed)[0]  # type: ignore[no-any-return]
+    flags = packed, problem.transposed, frames
+    return read_geometry(x, w, places, *options, *flags)[0]  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
@@ -201,8 +240,11 @@ def kernel_arguments(
         "stride": problem.stride,
         "rhs_dilation": problem.rhs_dilation,
         "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.groups,
     }
+    if problem.transposed:
+        taken_off = tuple((axis.window - 1 - axis.lo, axis.window - 1 - axis.hi) for axis in problem.axes)
+        found = {"padding": taken_off, "stride": problem.lhs_dilation, "dilation": problem.rhs_dilation}
+    found["feature_group_count"] = problem.groups
     if not problem.channels_first:
         found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
     if strict_nonfinite:
@@ -219,6 +261,12 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         yield GeometryError(
             f"pool={asked.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
         )
+    planes = problem.D or 0
+    if asked.has_frames and not (asked.initial_frames < planes and asked.return_final_frames <= planes):
+        yield GeometryError(
+            f"initial_frames={asked.initial_frames}, return_final_frames={asked.return_final_frames}: the problem has "
+            f"D={problem.D} planes, both together with x's; pass fewer"
+        )
     if asked.precision is not None and problem.dtype != "fp32":
         yield UnsupportedError(
             f"precision={asked.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
@@ -227,5 +275,11 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
     if layout is not None and (asked.packed or len(layout) != 4 + problem.is_volume):
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
         yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
+    if problem.transposed:
+        for name, plain in (("packed", False), ("filter_layout", None), ("pool", (1, 1))):
+            if getattr(asked, name) != plain:
+                yield UnsupportedError(
+                    f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it"
+                )
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")

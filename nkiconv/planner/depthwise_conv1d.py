@@ -49,7 +49,8 @@ class DepthwiseConv1d(Operation):
         yield from problem_violations(problem)
         if asked.initial_state or asked.return_final_state:
             yield from state_violations(problem)
-        for name, plain in (("pool", (1, 1)), ("precision", None), ("scaled", False), ("packed", False)):
+        lacking = ("pool", (1, 1)), ("precision", None), ("scaled", False), ("packed", False)
+        for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0)):
             value = getattr(asked, name)
             if value != plain:
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")

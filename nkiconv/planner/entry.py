@@ -41,6 +41,8 @@ def plan(
     pool: int | tuple[int, int] = 1,
     precision: str | None = None,
     packed: bool = False,
+    initial_frames: int = 0,
+    return_final_frames: int = 0,
     operation: str | None = None,
     algorithms: Sequence[str] | None = None,
     constants: Mapping[str, float] | None = None,
@@ -59,6 +61,8 @@ def plan(
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
         scaled, pool, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, pooling
             windows, how fp32 products are taken, whether the filter comes from `pack_filter`.
+        initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
+            how many are returned.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
         algorithms: names to choose from; None: all.
         constants: modelling constants by name, instead of trn2.toml's.
@@ -85,6 +89,8 @@ def plan(
         pool=(pool, pool) if isinstance(pool, int) else pool,
         precision=precision,
         packed=packed,
+        initial_frames=initial_frames,
+        return_final_frames=return_final_frames,
     )
     if isinstance(algorithms, str):
         raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")

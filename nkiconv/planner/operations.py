@@ -8,17 +8,21 @@ from typing import Any
 from ..errors import NkiconvError, UnsupportedError
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
-from .conv import Conv2d, Conv3d
+from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
 from .depthwise_conv1d import DepthwiseConv1d
 from .operation import Operation
 from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
 
 #: Every operation by its name, the special one first.
-OPERATIONS: dict[str, Operation] = {one.name: one for one in (DepthwiseConv1d(), Conv2d(), Conv3d())}
+OPERATIONS: dict[str, Operation] = {
+    one.name: one for one in (DepthwiseConv1d(), Conv2d(), Conv3d(), ConvTranspose2d(), ConvTranspose3d())
+}
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
-    """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if none does."""
+    """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if no other does."""
+    if problem.transposed:
+        return OPERATIONS["conv_transpose3d" if problem.is_volume else "conv_transpose2d"]
     if problem.is_volume:
         return OPERATIONS["conv3d"]
     rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)

@@ -42,13 +42,20 @@ class Asked:
     pool: tuple[int, int] = (1, 1)
     precision: str | None = None
     packed: bool = False  # whether the filter is what `pack_filter` returns
+    initial_frames: int = 0  # of conv3d: how many of the problem's D planes come in a tensor of their own, the first
+    return_final_frames: int = 0  # how many of the last planes are returned
     filter_layout: str | None = None  # of a plain filter, a key of `FILTER_PERMS`; None: KCRS, or KCTRS of volumes
 
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
         other = self.scaled or self.packed or self.precision is not None or self.pool != (1, 1)
-        return other or self.filter_layout is not None
+        return other or self.has_frames or self.filter_layout is not None
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether frames come in or go out."""
+        return self.initial_frames != 0 or self.return_final_frames != 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +102,10 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         value = getattr(asked, name)
         if not isinstance(value, bool):
             yield UnsupportedError(f"{name}: must be True or False, not {type(value).__name__}; pass one of these")
+    for name in ("initial_frames", "return_final_frames"):
+        value = getattr(asked, name)
+        if type(value) is not int or value < 0:
+            yield GeometryError(f"{name}={value!r}: must be an int of at least 0, a number of planes; pass one")
     if asked.activation is not None and asked.activation not in ACTIVATIONS:
         yield UnsupportedError(
             f"activation={asked.activation!r}: accepted are None and {', '.join(ACTIVATIONS)}; use one of them"

@@ -23,6 +23,7 @@ from .models.intercept import intercept
 from .models.model_plan import ModelPlan, plan_model
 from .models.report import Report
 from .operators.filters import pack_filter
+from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 __all__ = [
     "ModelPlan",
@@ -33,6 +34,9 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "convert",
     "depthwise_conv1d",
     "depthwise_conv2d",

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 from ..api.calls import same_padding
 from .computers import host, modes
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
+from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
 from .operators.convolution import Convolution
 from .operators.custom import NAMES, call
+from .operators.frames import joined, last
 from .operators.tensor_kinds import tensor_violations
 
-#: torch's own functions by the axes of an image.
-_TORCHS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+#: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
+Reads = Callable[[str, Tensor, tuple[Any, ...], tuple[str | None, str, str | None]], Convolution]
 
 
 def conv1d(
@@ -55,7 +57,7 @@ def conv1d(
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
     name = "depthwise_conv1d" if depthwise else "conv1d"
     more = (activation, residual_position, layer)
-    return _convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    return convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def conv2d(
@@ -84,7 +86,7 @@ def conv2d(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
-    return _convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    return convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
 def conv3d(
@@ -92,7 +94,7 @@ def conv3d(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
+    padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     *,
@@ -101,19 +103,33 @@ def conv3d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     packed: Tensor | None = None,
-) -> Tensor:
+    initial_frames: Tensor | None = None,
+    return_final_frames: bool | int = False,
+) -> Any:
     """`torch.nn.functional.conv3d` by nkiconv's kernels.
 
     Args:
         input: [N, C, D, H, W] or [C, D, H, W]. weight: [K, C / groups, T, R, S].
+        padding: also three pairs, before and behind each axis, negative ones crop.
+        initial_frames: [N, C, F, H, W] or [C, F, H, W] of input's dtype, planes that precede input's (none where F is
+            0): y is that of both, and padding is around both.
+        return_final_frames: also return the last planes of both that the next chunk of a video needs as its
+            initial_frames, (T - 1) * dilation or as many as there are; or so many.
         The rest: as in `conv1d`, an int for all axes or one for each.
 
-    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype.
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype; with return_final_frames the pair of it and the planes.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     more = (activation, residual_position, layer)
-    return _convolve("conv3d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
+    none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
+    frames = None if none else initial_frames
+    numbers = (stride, padding, dilation, groups)
+    y = convolve("conv3d", input, weight, bias, residual, numbers, more, packed, None, frames)
+    if return_final_frames is False:
+        return y
+    window = (weight.shape[2] - 1) * per_axis("dilation", dilation, 3)[0] + 1
+    return y, last(input, frames, return_final_frames, window)
 
 
 def depthwise_conv1d(
@@ -146,7 +162,7 @@ def depthwise_conv1d(
             f"weight.shape={tuple(weight.shape)}: must be [C, 1, S] for C={groups} channels of input; use conv1d with "
             f"groups for several filters a channel"
         )
-    return _convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return convolve("depthwise_conv1d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
 
 def depthwise_conv2d(
@@ -174,7 +190,7 @@ def depthwise_conv2d(
     """
     more = (activation, residual_position, layer)
     groups = _groups(input, weight, 2)
-    return _convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
+    return convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
 
 def _groups(x: Any, w: Any, rank: int) -> int:
@@ -189,34 +205,40 @@ def _is_rank(tensor: Any, rank: int) -> bool:
     return isinstance(tensor, Tensor) and tensor.dim() == rank
 
 
-def _convolve(
+def convolve(
     name: str,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    numbers: tuple[Any, Any, Any, int],
+    numbers: tuple[Any, ...],
     more: tuple[str | None, str, str | None],
     packed: Tensor | None = None,
+    reads: Reads | None = None,
+    frames: Tensor | None = None,
 ) -> Tensor:
-    """One call in torch's terms; numbers: stride, padding, dilation, groups; more: activation and so on."""
-    rank = NAMES[name]
-    if more[0] is None and residual is None and packed is None and more[1] == "pre_activation":
-        y = _by_torch(rank, x, w, bias, numbers)
+    """One call in torch's terms.
+
+    numbers: as torch's function takes them behind the tensors: stride, padding, dilation, groups; more: activation,
+    residual_position, layer; reads: what makes a Convolution of these numbers, where they are others; frames: planes in
+    front of x's.
+    """
+    if more[0] is None and residual is None and packed is None and frames is None and more[1] == "pre_activation":
+        y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
             return y
-    tensors = (x, w, bias, residual, packed)
+    tensors = (x, w, bias, residual, packed, frames)
     direct = modes.is_torchs(x)
     key = _key(name, numbers, more, tensors) if direct else None
     if key in _passed:
         return _run(_passed[key], direct, *_autocast(*tensors))
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
-    for argument, one in (("bias", bias), ("residual", residual), ("packed", packed)):
+    for argument, one in (("bias", bias), ("residual", residual), ("packed", packed), ("initial_frames", frames)):
         if one is not None and not isinstance(one, Tensor):
             wrong += tensor_violations(argument, one)
     raise_all(f"{name} cannot run this call", wrong)
     tensors = _autocast(*tensors)
-    asked = _asked(name, rank, tensors[1], numbers, more)
+    asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
     asked.check(*_batched(asked, *tensors))
     if key is not None:
         if len(_passed) >= _PASSED_MAX:
@@ -244,12 +266,19 @@ def _key(name: str, numbers: tuple[Any, ...], more: tuple[Any, ...], tensors: tu
 
 
 def _batched(
-    asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, residual: Tensor | None, packed: Tensor | None
+    asked: Convolution,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    packed: Tensor | None,
+    frames: Tensor | None,
 ) -> tuple[Any, ...]:
     """The tensors of a call with an axis of images."""
     if x.dim() != asked.rank + 1:
-        return x, w, bias, residual, packed
-    return x.unsqueeze(0), w, bias, None if residual is None else residual.unsqueeze(0), packed
+        return x, w, bias, residual, packed, frames
+    more = [None if one is None else one.unsqueeze(0) for one in (residual, frames)]
+    return x.unsqueeze(0), w, bias, more[0], packed, more[1]
 
 
 def _run(
@@ -260,14 +289,15 @@ def _run(
     bias: Tensor | None,
     residual: Tensor | None,
     packed: Tensor | None,
+    frames: Tensor | None,
 ) -> Tensor:
     """y of checked tensors, by torch's functions where `direct`."""
-    given = _batched(asked, x, w, bias, residual, packed)
-    y = host.convolve(asked, *given[:4]) if direct else call(asked, *given)
+    given = _batched(asked, x, w, bias, residual, packed, frames)
+    y = host.convolve(asked, joined(given[0], given[5]), *given[1:4]) if direct else call(asked, *given)
     return y.squeeze(0) if x.dim() == asked.rank + 1 else y
 
 
-def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any, int]) -> Tensor | None:
+def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
     """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name."""
     if not modes.is_torchs(x) or numbers[1] == "causal":
         return None
@@ -275,20 +305,19 @@ def _by_torch(rank: int, x: Any, w: Any, bias: Any, numbers: tuple[Any, Any, Any
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided
         if not alike or one.dtype not in host.NATIVE:
             return None
+    function: Callable[..., Tensor] = getattr(F, name.removeprefix("depthwise_"))
     try:
-        return _TORCHS[rank](x, w, bias, *numbers)
+        return function(x, w, bias, *numbers)
     except (RuntimeError, TypeError, ValueError):
         return None
 
 
-def _asked(
-    name: str, rank: int, w: Tensor, numbers: tuple[Any, Any, Any, int], more: tuple[str | None, str, str | None]
-) -> Convolution:
+def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | None, str, str | None]) -> Convolution:
     """What a call asks for; w: for padding that depends on its taps."""
     stride, padding, dilation, groups = numbers
-    steps, gaps = _per_axis("stride", stride, rank), _per_axis("dilation", dilation, rank)
-    if not _is_int(groups):
-        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+    rank = NAMES[name]
+    steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    check_groups(groups)
     return Convolution(
         name=name,
         stride=steps,
@@ -315,11 +344,17 @@ def _is_cast(tensor: Tensor, kind: str) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
 
 
+def check_groups(groups: Any) -> None:
+    """Raise KindError where groups are no int."""
+    if not _is_int(groups):
+        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
 
 
-def _per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
+def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
     """A number for each axis of one for all, or of one for each."""
     if _is_int(value):
         return (value,) * rank
@@ -347,10 +382,19 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
     if isinstance(padding, str):
         names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
         raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")
-    sides = _per_axis("padding", padding, rank)
+    if _are_pairs(padding, rank):
+        return tuple((pair[0], pair[1]) for pair in padding)
+    sides = per_axis("padding", padding, rank)
     if min(sides) < 0:
         raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")
     return tuple((zeros, zeros) for zeros in sides)
+
+
+def _are_pairs(padding: Any, rank: int) -> bool:
+    """Whether this is two ints an axis of volumes."""
+    if rank != 3 or not isinstance(padding, (tuple, list)) or len(padding) != rank:
+        return False
+    return all(isinstance(one, (tuple, list)) and len(one) == 2 and all(map(_is_int, one)) for one in padding)
 
 
 def refuse_script(*_: Any) -> NoReturn:

@@ -19,14 +19,29 @@ from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
 from .operators.filters import Packs
+from .operators.frames import last
 from .operators.tensor_kinds import tensor_violations
+from .streaming import check_time_padding, in_front, sides_of
+from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
-__all__ = ["CausalConv1d", "Conv1d", "Conv2d", "Conv3d"]
+__all__ = [
+    "CausalConv1d",
+    "CausalConv3d",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+]
 
 # torch.fx traces a model with these modules into calls of these functions, which it does not look into.
 torch.fx.wrap("conv1d")
 torch.fx.wrap("conv2d")
 torch.fx.wrap("conv3d")
+torch.fx.wrap("conv_transpose1d")
+torch.fx.wrap("conv_transpose2d")
+torch.fx.wrap("conv_transpose3d")
 torch.fx.wrap("_padded")
 
 #: torch's ways to pad.
@@ -141,6 +156,103 @@ class Conv3d(_Fused, torch.nn.Conv3d):
         return self._convolved(conv3d, input, residual)
 
 
+class _Transposed(_Fused):
+    """What our transposed modules have beside torch's, as `_Fused`."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | tuple[int, ...] = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        residual_position: str = "pre_activation",
+        layer: str | None = None,
+    ) -> None:
+        _check(type(self).__name__, padding_mode, activation, residual_position)
+        super(_Fused, self).__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            bias,
+            dilation,
+            padding_mode,
+            device=device,
+            dtype=dtype,
+        )
+        self.activation, self.residual_position, self.layer = activation, residual_position, layer
+
+    def _transposed(
+        self, function: Callable[..., Tensor], input: Tensor, output_size: Any, residual: Tensor | None
+    ) -> Tensor:
+        """forward's y by one of the functions; output_size: as torch's modules take it."""
+        conv = cast("torch.nn.ConvTranspose1d", self)
+        ends: Any = conv.output_padding
+        if output_size is not None:
+            rank = len(conv.kernel_size)
+            numbers = conv.stride, conv.padding, conv.kernel_size, rank, conv.dilation
+            ends = conv._output_padding(input, output_size, *numbers)  # type: ignore[arg-type]
+        return function(
+            input,
+            conv.weight,
+            conv.bias,
+            conv.stride,
+            conv.padding,
+            ends,
+            conv.groups,
+            conv.dilation,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+        )
+
+
+class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
+    """`torch.nn.ConvTranspose1d` of [N, C, W] or [C, W].
+
+    Args:
+        in_channels, ..., dtype: torch's own.
+        activation, residual_position, layer: as of `Conv1d`.
+
+    Raises: UnsupportedError.
+    """
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Q] of input [N, C, W]; output_size: torch's, of Q among those that stride allows; residual: of y's
+        shape. Errors as of `conv_transpose1d`."""
+        return self._transposed(conv_transpose1d, input, output_size, residual)
+
+
+class ConvTranspose2d(_Transposed, torch.nn.ConvTranspose2d):
+    """`torch.nn.ConvTranspose2d` of [N, C, H, W] or [C, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, P, Q] of input [N, C, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        return self._transposed(conv_transpose2d, input, output_size, residual)
+
+
+class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
+    """`torch.nn.ConvTranspose3d` of [N, C, D, H, W] or [C, D, H, W]. Arguments and errors as of `ConvTranspose1d`."""
+
+    def forward(self, input: Tensor, output_size: Any = None, *, residual: Tensor | None = None) -> Tensor:
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W]; the rest as of `ConvTranspose1d.forward`."""
+        return self._transposed(conv_transpose3d, input, output_size, residual)
+
+
 class CausalConv1d(Conv1d):
     """`Conv1d` with (S - 1) * dilation zeros in front of a row and none behind: no output sees a later input.
 
@@ -181,9 +293,105 @@ class CausalConv1d(Conv1d):
         self.padding = "causal"
 
 
+class CausalConv3d(Conv3d):
+    """`Conv3d` of videos: zeros, a chunk's cache or copies of the first frame are in front in time, nothing is behind.
+
+    Args:
+        padding: (height, width), with (T - 1) * dilation planes in front, so that an output sees no later input; or an
+            int or (depth, height, width), with 2 * depth in front, as diffusers' causal modules have it.
+        time_padding: what is there in front of a video: "zeros", which are never stored, or "replicate", its first
+            frame. padding_mode: of height and width, as torch has them.
+        The rest: as of `Conv1d`. Parameters are those of `torch.nn.Conv3d`.
+
+    Raises: UnsupportedError, GeometryError, TypeError.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int, int],
+        stride: int | tuple[int, int, int] = 1,
+        padding: int | tuple[int, ...] = (0, 0),
+        dilation: int | tuple[int, int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        time_padding: str = "zeros",
+        **fused: Any,
+    ) -> None:
+        check_time_padding(time_padding)
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            0,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+            **fused,
+        )
+        self.time_padding = time_padding
+        self.sides = sides_of(padding, (self.kernel_size[0] - 1) * self.dilation[0] + 1)
+
+    def forward(  # type: ignore[override]  # the cache comes first, as diffusers' callers have it
+        self,
+        input: Tensor,
+        cache_x: Tensor | None = None,
+        residual: Tensor | None = None,
+        *,
+        return_final_frames: bool | int = False,
+    ) -> Any:
+        """y [N, K, Z, P, Q] of input [N, C, D, H, W].
+
+        Args:
+            cache_x: [N, C, F, H, W], the planes before input; what it lacks of the padding in front is padded.
+            residual: of y's shape.
+            return_final_frames: also return the cache_x of the next chunk, as `functional.conv3d` does.
+        """
+        frames, front = in_front(input, cache_x, self.sides[0][0], self.time_padding)
+        images, padding = input, ((front, 0), *self.sides[1:])
+        if self.padding_mode != "zeros":
+            around = [side for pair in self.sides[:0:-1] for side in pair] + [0, 0]
+            images, padding = _padded(input, around, self.padding_mode), ((front, 0), (0, 0), (0, 0))
+            padded = None if frames is None else _padded(frames, around, self.padding_mode)
+        y = conv3d(
+            images,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            activation=self.activation,
+            residual=residual,
+            residual_position=self.residual_position,
+            layer=self.layer,
+            packed=self.packed_filter(),
+            initial_frames=frames if self.padding_mode == "zeros" else padded,
+        )
+        if return_final_frames is False:
+            return y
+        window = (self.kernel_size[0] - 1) * self.dilation[0] + 1
+        return y, last(input, frames, return_final_frames, window)
+
+    def extra_repr(self) -> str:
+        """As torch's, with what is around the input."""
+        return f"{super().extra_repr()}, padding={self.sides}, time_padding={self.time_padding}"
+
+
 def operator_of(module: Any) -> str:
     """The operator that `functional` takes for a module's filters."""
     rank = len(module.kernel_size)
+    if module.transposed:
+        return f"conv_transpose{rank}d"
     if rank > 1:
         return f"conv{rank}d"
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"

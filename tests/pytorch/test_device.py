@@ -124,6 +124,18 @@ def test_packed_filters_go_instead_of_plain_ones(recorder):
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
 
 
+def test_frames_go_in_front_of_volumes(recorder):
+    x, frames, w = torch.ones(2, 4, 3, 5, 6), 2 * torch.ones(2, 4, 2, 5, 6), torch.ones(6, 4, 3, 3, 3)
+    y = device.convolve(asked_of("conv3d", 3), x, w, None, None, None, frames)
+    both = torch.cat([frames, x], 2)
+    assert torch.equal(y, F.conv3d(both, w, padding=1))
+    [(_, _, shapes, kwargs)] = recorder.calls
+    assert shapes[0] == (2, 4, 3, 5, 6)
+    problem = asked_of("conv3d", 3).problem(both, w)
+    found = estimate(Request(problem=problem, asked=Asked(initial_frames=2), operation="conv3d"))
+    assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+
+
 def test_arguments_are_pythons_own(recorder, monkeypatch):
     """AWS's parser may read a NumPy integer as None."""
     config = (("block", np.int64(32)), ("buffers", np.int32(2)))

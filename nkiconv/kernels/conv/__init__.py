@@ -10,6 +10,7 @@
     grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
     swapped        y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
     narrow         few output channels: rows of y and columns of taps beside each other in the array's columns
+    phases         transposed: each phase of neighbouring outputs has taps of its own, and its read-out interleaves them
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
 where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take planes of taps, as
@@ -26,7 +27,8 @@ from .._arguments import check_bias, check_choice, check_flags, check_residual, 
 from .._epilogue import read_epilogue
 from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
-from .geometry import check_axes, read_geometry
+from .frames import final_shape_of, store_final_frames
+from .geometry import check_axes, places_of_transposed, read_geometry
 
 
 @nki.jit
@@ -94,7 +96,7 @@ def conv2d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, False)
+    return convolved(tensors, places, groups, perms, after, precision, choice, False, (None, False))
 
 
 @nki.jit
@@ -122,6 +124,8 @@ def conv3d_implicit_gemm(
     config=None,
     strict_nonfinite=False,
     packed=False,
+    initial_frames=None,
+    return_final_frames=False,
 ):
     """Convolve volumes [N, C, D, H, W] with filters [K, C / groups, T, R, S]. Launch as `conv2d_implicit_gemm`.
 
@@ -137,8 +141,13 @@ def conv3d_implicit_gemm(
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
         pool: (height, width) of windows within planes; divides (P, Q).
+        initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y is of
+            both one after the other, `front` counts zeros before them. D outside H and W in memory.
+        return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
+            many as there are; or so many, an int.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool.
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool; with final frames
+        the pair of it and them, stored as img_ref and of its dtype.
 
     Raises: as conv2d_implicit_gemm.
     """
@@ -147,21 +156,116 @@ def conv3d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, packed)
+    frames = (initial_frames, return_final_frames)
+    return convolved(tensors, places, groups, perms, after, precision, choice, packed, frames)
 
 
-def convolved(tensors, places, groups, perms, after, precision, choice, packed):
-    """y of a public kernel's arguments.
+@nki.jit
+def conv_transpose2d_implicit_gemm(
+    img_ref,
+    filter_ref,
+    bias=None,
+    residual=None,
+    stride=(1, 1),
+    padding=((0, 0), (0, 0)),
+    output_padding=(0, 0),
+    dilation=(1, 1),
+    feature_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    activation=None,
+    beta=1.0,
+    residual_position="pre_activation",
+    precision=None,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+    strict_nonfinite=False,
+):
+    """Transposed convolution of images [N, C, H, W] with filters [C, K / groups, R, S], as torch stores them.
+
+    Args:
+        img_ref, bias, residual, in_perm, out_perm, activation, beta, residual_position, precision, out_dtype,
+            algorithm, config, strict_nonfinite: as in `conv2d_implicit_gemm`.
+        filter_ref: 4-d in HBM, canonical [C, K / groups, R, S] after kern_perm; dtypes as there.
+        stride, dilation: (height, width). padding: ((top, bottom), (left, right)), rows and columns that are taken off
+            the result; negative ones are zeros around it. output_padding: (bottom, right), rows and columns more.
+        feature_group_count: groups; divides C.
+
+    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype,
+        P = (H - 1) * stride + (R - 1) * dilation + 1 - top - bottom + output_padding.
+
+    Raises: as conv2d_implicit_gemm.
+    """
+    places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
+    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(
+        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
+    )
+
+
+@nki.jit
+def conv_transpose3d_implicit_gemm(
+    img_ref,
+    filter_ref,
+    bias=None,
+    residual=None,
+    stride=(1, 1, 1),
+    padding=((0, 0), (0, 0), (0, 0)),
+    output_padding=(0, 0, 0),
+    dilation=(1, 1, 1),
+    feature_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    activation=None,
+    beta=1.0,
+    residual_position="pre_activation",
+    precision=None,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+    strict_nonfinite=False,
+):
+    """Transposed convolution of volumes [N, C, D, H, W] with filters [C, K / groups, T, R, S], as torch stores them.
+
+    Args: as in `conv_transpose2d_implicit_gemm`, with (depth, height, width) for (height, width), and padding
+        ((front, back), (top, bottom), (left, right)).
+
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype.
+
+    Raises: as conv2d_implicit_gemm.
+    """
+    places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
+    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
+    tensors = (img_ref, filter_ref, bias, residual)
+    return convolved(
+        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
+    )
+
+
+def convolved(tensors, places, groups, perms, after, precision, choice, packed, frames, flipped=False):
+    """y of a public kernel's arguments, or the pair of it and the final frames.
 
     tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
-    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed: see there.
+    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there;
+    frames: (initial_frames, return_final_frames).
     """
     img_ref, filter_ref, bias, residual = tensors
     activation, beta, residual_position, pool, out_dtype, strict_nonfinite = after
     algorithm, config = choice
     check_choice(algorithm, config, ALGORITHMS)
     check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
-    geometry, y_shape, r_shape = read_geometry(img_ref, filter_ref, places, groups, perms, precision, pool, packed)
+    frames_ref, wanted = frames
+    geometry, y_shape, r_shape = read_geometry(
+        img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped, frames_ref
+    )
+    depth = 2 if perms[0] == None else perms[0][2]
+    final_shape = final_shape_of(geometry, img_ref, depth, wanted)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")
@@ -174,6 +278,11 @@ def convolved(tensors, places, groups, perms, after, precision, choice, packed):
         strict_nonfinite=strict_nonfinite,
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
-    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision)
+    operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref)
+    if len(final_shape) == 0:
+        convolve(algorithm, operands, geometry, extras, config)
+        return y_hbm
+    final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
+    store_final_frames(img_ref, frames_ref, final_hbm, depth)
     convolve(algorithm, operands, geometry, extras, config)
-    return y_hbm
+    return y_hbm, final_hbm

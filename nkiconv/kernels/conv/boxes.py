@@ -1,15 +1,17 @@
 """Boxes of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
 
 A box is (first, pattern, offset): where it begins in a tile, an index for each axis, and an access pattern of HBM whose
-last entries are the tile's free axes; what is before them are its partitions.
+last entries are the tile's free axes; what is before them are its partitions. One of x also says whether it is of the
+frames in front.
 """
 
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import div_ceil
 from .call import scale_residual
+from .frames import plane_pieces, tensor_of
 from .geometry import num_taps
-from .planes import channel_pieces, taps_inside
+from .planes import channel_pieces, sources_of, taps_inside
 
 
 def offset_at(strides, first):
@@ -31,16 +33,27 @@ def boxes_of_x(geometry, channels, planes, first, counts):
     channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
     outside x have no box.
     """
-    strides, c0, cn = geometry.x_strides, channels[0], channels[1]
+    c0, cn = channels
+    found = []
+    if geometry.depth != None:
+        for source in sources_of(geometry):
+            append_channel_boxes(found, source, channel_pieces(geometry, c0, cn), planes, first, counts)
+        return found
+    for piece in plane_pieces(geometry, planes[0], planes[1]):
+        pattern = pattern_of(piece.strides, (cn, piece.count, counts[0], counts[1]))
+        offset = offset_at(piece.strides, (c0, piece.plane, first[0], first[1]))
+        found.append(((0, piece.first, 0, 0), pattern, offset, piece.framed))
+    return found
+
+
+def append_channel_boxes(found, source, pieces, planes, first, counts):
+    """Append the boxes from one tensor of planes of taps that are channels; see `boxes_of_x`."""
+    depth, strides, framed = source
     d0, dn = planes
     h0, w0 = first
-    hn, wn = counts
-    if geometry.depth == None:
-        return [((0, 0, 0, 0), pattern_of(strides, (cn, dn, hn, wn)), offset_at(strides, (c0, d0, h0, w0)))]
-    depth, found = geometry.depth, []
     by_tap, by_plane = strides[1] * depth.dilation, strides[1] * depth.stride
-    rows, columns = [strides[2], hn], [strides[3], wn]
-    for piece in channel_pieces(geometry, c0, cn):
+    rows, columns = [strides[2], counts[0]], [strides[3], counts[1]]
+    for piece in pieces:
         part, c, count, t, tn = piece
         z = 0
         while z < dn:
@@ -51,12 +64,11 @@ def boxes_of_x(geometry, channels, planes, first, counts):
             own = [[by_tap, seen], [by_plane, together], rows, columns]
             if seen == tn:
                 leading = [[strides[0], count]] if count > 1 else []
-                found.append(((part, z, 0, 0), leading + own, offset_at(strides, (c, plane, h0, w0))))
+                found.append(((part, z, 0, 0), leading + own, offset_at(strides, (c, plane, h0, w0)), framed))
             for index in range(count if 0 < seen and seen < tn else 0):
                 place = (part + index * tn + tap, z, 0, 0)
-                found.append((place, own, offset_at(strides, (c + index, plane, h0, w0))))
+                found.append((place, own, offset_at(strides, (c + index, plane, h0, w0)), framed))
             z += together
-    return found
 
 
 def spot(tile, first, pattern):
@@ -88,6 +100,12 @@ def load_boxes(tile, hbm, boxes):
     """Boxes into a tile."""
     for one in boxes:
         load_box(tile, hbm, one[0], one[1], one[2])
+
+
+def load_x(tile, operands, boxes):
+    """Boxes of x into a tile."""
+    for one in boxes:
+        load_box(tile, tensor_of(operands, one[3]), one[0], one[1], one[2])
 
 
 def store_boxes(hbm, tile, boxes):

@@ -41,9 +41,11 @@ class Operands(nl.NKIObject):
     w_dtype: object
     #: whether the array takes fp32 as tf32
     tf32: bool
+    #: planes in front of x's
+    frames: object
 
 
-def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
+def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm):
     """Operands of these tensors at a precision."""
     return Operands(
         x=x_hbm,
@@ -55,6 +57,7 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
         x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
+        frames=frames_hbm,
     )
 
 
@@ -116,10 +119,11 @@ def scale_residual(residual_sbuf, beta):
     return scaled_sbuf
 
 
-def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
+def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False, apart=False):
     """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
 
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero; volumes: whether it takes planes of taps.
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`; volumes: whether it takes
+    planes of taps.
     """
     if not volumes and geometry.planes.taps > 1:
         return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use implicit_gemm"
@@ -128,6 +132,6 @@ def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
     if extras.pool != (1, 1):
         return f"pool={extras.pool}: {algorithm} takes (1, 1); use implicit_gemm"
-    if extras.strict_nonfinite:
+    if extras.strict_nonfinite and not apart:
         return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
     return ""

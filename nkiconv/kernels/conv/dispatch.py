@@ -2,12 +2,15 @@
 
 from ..._nki import nl
 from .._tiles import require
+from .flip import copy_forwards
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
 from .implicit_gemm.loop import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
+from .phases.loop import run_phases
+from .phases.plan import plan_phases
 from .planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
@@ -19,7 +22,7 @@ from .toeplitz_rows.loop import run_toeplitz
 from .toeplitz_rows.plan import plan_toeplitz
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped")
+ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped", "phases")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -42,6 +45,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_narrow(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
+    if algorithm == "phases":
+        return plan_phases(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
 
 
@@ -54,7 +59,8 @@ def depth_refusal(algorithm, geometry, extras, config):
 
 
 def seen_by(algorithm, geometry, extras, config):
-    """The Geometry that an algorithm works on: of copies of NHWC tensors, of planes of taps as channels."""
+    """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
+    channels."""
     plain = plain_of(algorithm, geometry, extras)
     return with_channels(plain) if wants_channels(config) else plain
 
@@ -76,6 +82,7 @@ def convolve(algorithm, operands, geometry, extras, config):
     plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
     plain, y_hbm = seen_by(algorithm, geometry, extras, config), operands.y
+    copy_forwards(algorithm, operands, geometry)
     copy_in(algorithm, operands, geometry)
     if algorithm == "stacked":
         run_stack(operands, plain, extras, plan)
@@ -87,6 +94,8 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_narrow(operands, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(operands, plain, extras, plan)
+    elif algorithm == "phases":
+        run_phases(operands, plain, extras, plan)
     else:
         run_items(operands, plain, extras, plan)
     copy_out(algorithm, y_hbm, operands, geometry, extras)

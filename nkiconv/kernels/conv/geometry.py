@@ -9,6 +9,7 @@ from ..._nki import nl
 from .._arguments import FP8, check_perm, output_extent
 from .._axis import outputs_met
 from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, is_pair, position_in, require
+from .frames import Frames, frames_in_front
 
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
 PRECISIONS = ("bf16", "tf32", "fp16x3")
@@ -69,6 +70,11 @@ class Geometry(nl.NKIObject):
     precision: object
     #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), or None
     depth: object
+    #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
+    #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
+    flipped: bool
+    #: Frames that precede the planes of x's tensor, counted in planes.size, or None
+    frames: object
 
 
 def met(axis, tap, first, count):
@@ -103,8 +109,8 @@ def span(axis, first, count):
     return (0, 0) if high < low else (low, high - low + 1)
 
 
-def check_axes(img_ref, places, axes):
-    """Refuse x, padding, strides and dilations that are not of so many axes."""
+def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
+    """Refuse x, padding, strides and dilations that are not of so many axes; dilation: what that of taps is called."""
     _, stride, rhs_dilation, lhs_dilation = places
     rank, letters = axes + 2, "N, C, D, H, W" if axes == 3 else "N, C, H, W"
     require(
@@ -113,17 +119,45 @@ def check_axes(img_ref, places, axes):
     )
     check_padding(places[0], axes)
     check_places("stride", stride, axes)
-    check_places("rhs_dilation", rhs_dilation, axes)
+    check_places(dilation, rhs_dilation, axes)
     check_places("lhs_dilation", lhs_dilation, axes)
 
 
-def check_places(name, value, axes):
-    """Refuse what is not as many ints of at least 1 as there are axes."""
+def check_places(name, value, axes, least=1):
+    """Refuse what is not as many ints of at least `least` as there are axes."""
     fits = isinstance(value, tuple) and len(value) == axes
     for index in range(axes if fits else 0):
-        fits = fits and isinstance(value[index], int) and value[index] >= 1
+        fits = fits and isinstance(value[index], int) and value[index] >= least
     letters = "(height, width)" if axes == 2 else "(depth, height, width)"
-    require(fits, f"{name}={value}: must be a tuple {letters} of ints of at least 1; use such a tuple")
+    require(fits, f"{name}={value}: must be a tuple {letters} of ints of at least {least}; use such a tuple")
+
+
+def places_of_transposed(img_ref, filter_ref, numbers, kern_perm, axes):
+    """(padding, stride, rhs_dilation, lhs_dilation) of the convolution that a transposed one is.
+
+    numbers: its (stride, padding, output_padding, dilation), as torch has them, padding in pairs.
+    """
+    stride, padding, more, dilation = numbers
+    ones = (1, 1) if axes == 2 else (1, 1, 1)
+    check_axes(img_ref, (padding, ones, dilation, ones), axes, "dilation")
+    check_places("stride", stride, axes)
+    check_places("output_padding", more, axes, 0)
+    check_perm("kern_perm", kern_perm, axes + 2)
+    require(
+        len(filter_ref.shape) == axes + 2,
+        f"filter_ref.shape={filter_ref.shape}: must have {axes + 2} dims, C, K / groups and the taps",
+    )
+    around = ()
+    for index in range(axes):
+        require(
+            more[index] < max(stride[index], dilation[index]),
+            f"output_padding={more}: must be below stride={stride} or dilation={dilation} on each axis; use less",
+        )
+        axis = index + 2 if kern_perm == None else kern_perm[index + 2]
+        window = (filter_ref.shape[axis] - 1) * dilation[index]
+        before, after = padding[index]
+        around = around + ((window - before, window - after + more[index]),)
+    return around, ones, dilation, stride
 
 
 def check_padding(padding, axes):
@@ -242,15 +276,18 @@ def sees_itself(axis):
     return axis.taps == 1 and axis.stride == 1 and axis.before == 0 and axis.lhs_dilation == 1 and axis.out == axis.size
 
 
-def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False):
+def read_geometry(
+    img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False, flipped=False, frames_ref=None
+):
     """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
-    filter of volumes is; of images its shape says so.
+    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps backwards;
+    frames_ref: planes in front of x's, or None.
     """
     axes = len(places[1])
-    packed = len(filter_ref.shape) == 5 if axes == 2 else packed
+    packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
     check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed)
     check_precision(precision, img_ref.dtype)
     identity = (0, 1, 2, 3, 4) if axes == 3 else (0, 1, 2, 3)
@@ -258,6 +295,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     kern_axes = identity if perms[1] == None else perms[1]
     out_axes = identity if perms[2] == None else perms[2]
     x_extents, w_stored = picked(img_ref.shape, in_axes), filter_ref.shape
+    held = frames_in_front(frames_ref, img_ref, in_axes)
     each = w_stored[4] if packed else 0
     if packed and axes == 2:
         w_stored = (w_stored[0] * each, w_stored[1], w_stored[2], w_stored[3])
@@ -266,15 +304,20 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         w_stored = (w_stored[0] // x_extents[1] * each, x_extents[1], w_stored[1], w_stored[2], w_stored[3])
     w_extents = picked(w_stored, kern_axes)
     N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
-    check_groups(filter_ref.shape, w_extents[1], C, K, groups)
+    if flipped:
+        K = w_extents[1] * groups
+        check_flipped(filter_ref.shape, w_extents[0], C, groups)
+    else:
+        check_groups(filter_ref.shape, w_extents[1], C, K, groups)
     last = axes + 1
     rows = read_axis("P", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
     columns = read_axis("Q", x_extents[last], w_extents[last], places, axes - 1)
-    planes = read_axis("Z", x_extents[2], w_extents[2], places, 0) if axes == 3 else images_axis(N)
+    planes = read_axis("Z", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
     stored = picked(dense_strides(img_ref.shape), in_axes)
     d_step, h_step, w_step = 1, 1, 1
     if C > 1 and stored[1] == 1:
-        planes, d_step = thinned(planes)
+        if held == 0:
+            planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
     check_pool(pool, rows.out, columns.out)
@@ -285,13 +328,20 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
     y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
     x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
+    volumes = 0
     if axes == 3 and N > 1:
-        even = x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
+        even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
         merged = even and sees_itself(planes)
-        x_strides = by_channel(x_apart, 0 if merged else planes.size)
+        volumes = 0 if merged else planes.size - held
+        x_strides = by_channel(x_apart, volumes)
         y_strides = by_channel(y_apart, 0 if merged else planes.out)
         r_strides = by_channel(r_apart, 0 if merged else planes.out)
         planes = images_axis(N * planes.out) if merged else repeated(planes, N)
+    frames = None
+    if held > 0:
+        apart = picked(dense_strides(frames_ref.shape), in_axes)
+        apart = (apart[0], apart[1], apart[2], apart[3] * h_step, apart[4] * w_step)
+        frames = Frames(count=held, strides=by_channel(apart, held if volumes > 0 else 0))
     geometry = Geometry(
         C=C,
         K=K,
@@ -300,7 +350,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         rows=rows,
         columns=columns,
         x_strides=x_strides,
-        w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes),
+        w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes, flipped),
         y_strides=y_strides,
         r_strides=r_strides,
         packed=each,
@@ -309,6 +359,8 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, precision, p
         fast=img_ref.dtype != nl.float32 or precision != None,
         precision=precision,
         depth=None,
+        flipped=flipped,
+        frames=frames,
     )
     return geometry, y_shape, r_shape
 
@@ -336,6 +388,19 @@ def check_groups(w_shape, w_in, C, K, groups):
     )
 
 
+def check_flipped(w_shape, w_in, C, groups):
+    """Refuse groups that do not divide the channels, and filters of transposed convolutions of others than x's."""
+    require(
+        C % groups == 0,
+        f"feature_group_count={groups}: must divide C={C}; use a divisor of it",
+    )
+    require(
+        w_in == C,
+        f"filter_ref.shape={w_shape}: has {w_in} input channels, x has C={C}; pass [C, K / groups, ...] after "
+        f"kern_perm, as torch stores filters of transposed convolutions",
+    )
+
+
 def by_channel(apart, planes):
     """Strides along channels, planes, rows and columns, of canonical ones; behind them those between volumes of so many
     `planes`, if there are any."""
@@ -345,18 +410,21 @@ def by_channel(apart, planes):
     return found if planes == 0 else found + (apart[0], planes)
 
 
-def tap_strides(apart, extents, axes):
+def tap_strides(apart, extents, axes, flipped):
     """Strides of a filter along k, c, rows and columns of taps, of canonical ones; rows of all planes one after the
-    other."""
+    other. flipped: c is before k."""
+    of_k, of_c = apart[0], apart[1]
+    if flipped:
+        of_k, of_c = apart[1], apart[0]
     if len(apart) == 4:
-        return (apart[0], apart[1], apart[2], apart[3])
+        return (of_k, of_c, apart[2], apart[3])
     even = extents[2] == 1 or extents[3] == 1 or apart[2] == extents[3] * apart[3]
     require(
         even,
         f"kern_perm={axes}: rows of taps must follow each other from plane to plane; store T outside R, as KCTRS, "
         f"TRSCK and KTRSC do",
     )
-    return (apart[0], apart[1], apart[2] if extents[3] == 1 else apart[3], apart[4])
+    return (of_k, of_c, apart[2] if extents[3] == 1 else apart[3], apart[4])
 
 
 def bytes_of(dtype, precision):

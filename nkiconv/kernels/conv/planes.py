@@ -93,6 +93,37 @@ def with_channels(geometry):
         fast=geometry.fast,
         precision=geometry.precision,
         depth=planes,
+        flipped=geometry.flipped,
+        frames=geometry.frames,
+    )
+
+
+def sources_of(geometry):
+    """(axis of planes, strides, whether it is that of the frames) of each tensor of x, where planes of taps are
+    channels: what outputs see of it alone."""
+    depth, frames = geometry.depth, geometry.frames
+    if frames == None:
+        return [(depth, geometry.x_strides, False)]
+    volumes = depth.images
+    own = depth.size - volumes * frames.count
+    in_front = planes_axis(depth, volumes * frames.count, depth.before)
+    return [
+        (in_front, frames.strides, True),
+        (planes_axis(depth, own, depth.before + frames.count), geometry.x_strides, False),
+    ]
+
+
+def planes_axis(depth, size, before):
+    """The Axis of some of the planes, of which the first is `before` further back."""
+    return Axis(
+        size=size,
+        taps=depth.taps,
+        out=depth.out,
+        stride=depth.stride,
+        dilation=depth.dilation,
+        lhs_dilation=1,
+        before=before,
+        images=depth.images,
     )
 
 

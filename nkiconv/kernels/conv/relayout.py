@@ -14,6 +14,7 @@ from .._engines import is_16bit, new_ledger, pick
 from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
+from .flip import flip_instructions, forwards_of
 from .geometry import Geometry
 from .transposes import load_transposed
 
@@ -55,7 +56,8 @@ def copies_y(algorithm, geometry):
 
 
 def plain_of(algorithm, geometry, extras):
-    """The Geometry that an algorithm sees: strides of the copies."""
+    """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
+    geometry = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
     x_strides, y_strides, r_strides = geometry.x_strides, geometry.y_strides, geometry.r_strides
     if copies_x(algorithm, geometry):
@@ -80,6 +82,8 @@ def plain_of(algorithm, geometry, extras):
         fast=geometry.fast,
         precision=geometry.precision,
         depth=geometry.depth,
+        flipped=geometry.flipped,
+        frames=None if copies_x(algorithm, geometry) else geometry.frames,
     )
 
 
@@ -92,10 +96,12 @@ def copy_in(algorithm, operands, geometry):
     """Have operands.x and operands.residual be copies where the algorithm needs them, and operands.y one to be
     written."""
     if copies_x(algorithm, geometry):
-        operands.x = rows_copy(operands.x, x_to_rows(geometry))
+        sources = [operands.x] if operands.frames == None else [operands.frames, operands.x]
+        operands.x = rows_copy(sources, x_to_rows(geometry))
+        operands.frames = None
     if copies_y(algorithm, geometry):
         if operands.residual != None:
-            operands.residual = rows_copy(operands.residual, residual_to_rows(geometry))
+            operands.residual = rows_copy([operands.residual], [residual_to_rows(geometry)])
         elements = 1
         for extent in operands.y.shape:
             elements = elements * extent
@@ -110,11 +116,15 @@ def copy_out(algorithm, y_hbm, operands, geometry, extras):
             copy_transposed(y_hbm, operands.y, part)
 
 
-def rows_copy(source_hbm, part):
-    """A copy [n, c, h, w] in HBM of a tensor whose channels lie side by side."""
-    C, N, H, W = part.shape
-    rows_hbm = nl.ndarray((C * N * H * W,), dtype=source_hbm.dtype, buffer=nl.shared_hbm)
-    copy_transposed(rows_hbm, source_hbm, part)
+def rows_copy(sources, parts):
+    """A copy [n, c, h, w] in HBM of tensors whose channels lie side by side, a Transposed each."""
+    elements = 0
+    for part in parts:
+        C, N, H, W = part.shape
+        elements += C * N * H * W
+    rows_hbm = nl.ndarray((elements,), dtype=sources[0].dtype, buffer=nl.shared_hbm)
+    for index in range(len(parts)):
+        copy_transposed(rows_hbm, sources[index], parts[index])
     meet(rows_hbm)
     return rows_hbm
 
@@ -126,26 +136,38 @@ def meet(hbm):
 
 
 def x_to_rows(geometry):
-    """x as its copy has it."""
-    shape = (geometry.C, geometry.planes.size, geometry.rows.size, geometry.columns.size)
-    return to_rows(shape, geometry.hbm_itemsize, geometry.x_strides, geometry.planes.images)
+    """x as its copy has it, the frames in front before it."""
+    C, H, W, item = geometry.C, geometry.rows.size, geometry.columns.size, geometry.hbm_itemsize
+    planes, volumes, frames = geometry.planes.size, geometry.planes.images, geometry.frames
+    if frames == None:
+        return [to_rows((C, planes, H, W), item, geometry.x_strides, volumes, planes, 0)]
+    own = planes - volumes * frames.count
+    return [
+        to_rows((C, volumes * frames.count, H, W), item, frames.strides, volumes, planes, 0),
+        to_rows((C, own, H, W), item, geometry.x_strides, volumes, planes, frames.count),
+    ]
 
 
 def residual_to_rows(geometry):
     """The residual as its copy has it, of four bytes an element at most."""
     shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
-    return to_rows(shape, 4, geometry.r_strides, geometry.planes.images)
+    return to_rows(shape, 4, geometry.r_strides, geometry.planes.images, geometry.planes.out, 0)
 
 
-def to_rows(shape, item, strides, volumes):
-    """Channels that lie side by side, [c, n, h, w], as rows."""
+def to_rows(shape, item, strides, volumes, planes, first):
+    """Channels that lie side by side, [c, n, h, w], as rows: planes from `first` on of each volume of a copy that has
+    so many of all volumes."""
+    target = dense(shape[0], shape[2], shape[3])
+    by_plane = target[1]
+    if shape[1] < planes:
+        target = target + (planes // volumes * by_plane, shape[1] // volumes)
     return Transposed(
         shape=shape,
         item=item,
         source=strides,
-        target=dense(shape[0], shape[2], shape[3]),
+        target=target,
         source_first=0,
-        target_first=0,
+        target_first=first * by_plane,
         is_sorted=item == 1 or shape[0] <= min(FEW, shape[3]),
         volumes=volumes,
     )
@@ -181,7 +203,7 @@ def y_to_pixels(geometry, extras):
 
 def copies_of(algorithm, geometry, extras):
     """All that is copied for an algorithm."""
-    found = [x_to_rows(geometry)] if copies_x(algorithm, geometry) else []
+    found = x_to_rows(geometry) if copies_x(algorithm, geometry) else []
     if copies_y(algorithm, geometry):
         found = found + y_to_pixels(geometry, extras)
         if extras.residual:
@@ -255,8 +277,9 @@ def relayout_refusal(algorithm, geometry, extras):
 
 
 def relayout_instructions(algorithm, geometry, extras):
-    """Instructions of both cores for the copies: three a piece at most, and where the cores meet."""
-    total = 0
+    """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
+    for one core, as each makes its own."""
+    total = flip_instructions(algorithm, geometry)
     for part in copies_of(algorithm, geometry, extras):
         total += 3 * len(pieces_of(part)) + 1
     return total

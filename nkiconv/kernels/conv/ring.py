@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .boxes import load_boxes
+from .boxes import load_x
 from .filter_feed import tiles_in_turn
 
 
@@ -26,8 +26,8 @@ def tile_of_load(ring, index):
     return ring.tiles[index % len(ring.tiles)]
 
 
-def load_until(ring, x_hbm, count):
+def load_until(ring, operands, count):
     """Issue loads until `count` of them are, or all."""
     while ring.issued < min(count, len(ring.loads)):
-        load_boxes(tile_of_load(ring, ring.issued), x_hbm, ring.loads[ring.issued])
+        load_x(tile_of_load(ring, ring.issued), operands, ring.loads[ring.issued])
         ring.issued = ring.issued + 1

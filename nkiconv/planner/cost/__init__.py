@@ -13,14 +13,14 @@ from ...kernels.conv.planes import BY_CHANNELS
 from .algorithm import Algorithm
 from .conv.planes import OfVolumes
 
-#: The folder of an operation's algorithms, here and among the kernels.
-_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d", "conv2d": "conv", "conv3d": "conv"}
+#: The folder of an operation's algorithms, here and among the kernels, where it is not conv.
+_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d"}
 
 
 @functools.cache
 def algorithm(operation: str, name: str) -> Algorithm:
     """An algorithm by the names that the operation's kernel knows it by."""
-    found: Algorithm = import_module(f"{__name__}.{_FAMILIES[operation]}.{name}").ALGORITHM
-    if operation == "conv3d" and name in BY_CHANNELS:
+    found: Algorithm = import_module(f"{__name__}.{_FAMILIES.get(operation, 'conv')}.{name}").ALGORITHM
+    if operation in ("conv3d", "conv_transpose3d") and name in BY_CHANNELS:
         return OfVolumes(name, found)
     return found

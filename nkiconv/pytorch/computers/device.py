@@ -24,6 +24,7 @@ from ...planner.operations import OPERATIONS
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution
+from ..operators.frames import shaped
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
 LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
@@ -39,14 +40,18 @@ def convolve(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
+    frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of the kernel on the device of the tensors; it is given the packed filter where there is one.
+    """y of the kernel on the device of the tensors; it is given the packed filter where there is one, and the frames in
+    front of x's.
 
     A plan that cannot be had is a PlanWarning, once a shape; the kernel then follows its default rule, or refuses.
     """
+    whole = shaped(x, frames)
+    shape = asked.shape(whole, w)
     if x.shape[0] == 0:
-        return x.new_empty(asked.shape(x, w))
-    problem = asked.problem(x, w)
+        return x.new_empty(shape)
+    problem = asked.problem(whole, w)
     tensors: dict[str, torch.Tensor] = {}
     if bias is not None:
         tensors["bias"] = bias
@@ -58,12 +63,15 @@ def convolve(
         residual=None if residual is None else asked.residual_position,
         strict_nonfinite=asked.strict_nonfinite,
         packed=packed is not None,
+        initial_frames=0 if frames is None else int(frames.shape[2]),
     )
+    if frames is not None:
+        tensors["initial_frames"] = frames
     filters = w.reshape(problem.filter_shape)
     if packed is not None:  # of volumes, blocks and channels are one axis: NKI's tensors have five at most
         filters = packed.flatten(0, 1) if problem.is_volume else packed
     y: torch.Tensor = _launch(problem, asked.operation, wanted, x, filters, tensors)
-    return _shaped(y, asked.shape(x, w))
+    return _shaped(y, shape)
 
 
 def convolve_with_states(
@@ -109,7 +117,7 @@ def _launch(
     tensors: dict[str, torch.Tensor],
 ) -> Any:
     """What the kernel returns; filters: as it takes them; tensors: its arguments beside x and those, by name."""
-    images = x.reshape(problem.input_shape).contiguous()
+    images = (x if problem.is_volume else x.reshape(problem.input_shape)).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()
     arguments = dict(_arguments(problem, operation, wanted, lnc, _effort()))

@@ -6,6 +6,7 @@ import torch
 
 from ..errors import as_torchs
 from ..operators.convolution import Convolution
+from ..operators.frames import joined
 from . import host, modes
 
 
@@ -16,17 +17,18 @@ def convolve(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
+    frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y of checked tensors, wherever they are."""
+    """y of checked tensors, wherever they are; frames: in front of x's."""
     who = modes.computer(x)
     if who == "torch":
-        return host.convolve(asked, x, w, bias, residual)
+        return host.convolve(asked, joined(x, frames), w, bias, residual)
     with as_torchs():
         if who == "device":
             from . import device
 
-            return device.convolve(asked, x, w, bias, residual, packed)
+            return device.convolve(asked, x, w, bias, residual, packed, frames)
         from . import simulated
 
         convolve_there = simulated.convolve if who == "simulate" else simulated.compare
-        return convolve_there(asked, x, w, bias, residual, packed)
+        return convolve_there(asked, x, w, bias, residual, packed, frames)

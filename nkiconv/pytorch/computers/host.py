@@ -17,6 +17,11 @@ from torch.nn import functional as F
 from ..operators.convolution import Convolution
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
@@ -78,12 +83,35 @@ def activate(z: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def _sums(asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    images, symmetric = padded(asked, x)
-    arguments = (images, w, bias, asked.stride, symmetric, asked.dilation, asked.groups)
+    if asked.transposed and (sums := _transposed_arguments(asked, w)) is not None:
+        function, arguments = _TRANSPOSE[asked.rank], (x, w, bias, *sums)
+    else:
+        images, symmetric = padded(asked, x)
+        filters = forwards(w, asked.groups) if asked.transposed else w
+        function = _CONVOLVE[asked.rank]
+        arguments = (images, filters, bias, asked.stride, symmetric, asked.dilation, asked.groups)
     if not torch.is_autocast_enabled("cpu"):
-        return _CONVOLVE[asked.rank](*arguments)
+        return function(*arguments)
     with torch.autocast("cpu", enabled=False):  # dtypes are what they are to be; torch would cast them again
-        return _CONVOLVE[asked.rank](*arguments)
+        return function(*arguments)
+
+
+def _transposed_arguments(asked: Convolution, w: torch.Tensor) -> tuple[Any, ...] | None:
+    """torch's numbers of a transposed convolution, or None where it has none for it."""
+    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
+    sides = [window - before for window, (before, _) in zip(windows, asked.padding, strict=True)]
+    ends = [behind - before for before, behind in asked.padding]
+    steps = zip(ends, asked.lhs_dilation, asked.dilation, strict=True)
+    if max(asked.stride) > 1 or min(sides) < 0 or not all(0 <= end < max(step, gap) for end, step, gap in steps):
+        return None
+    return asked.lhs_dilation, sides, ends, asked.groups, asked.dilation
+
+
+def forwards(w: torch.Tensor, groups: int) -> torch.Tensor:
+    """A filter [C, K / groups, ...] of a transposed convolution as that of a convolution, [K, C / groups, ...]."""
+    C, each, *taps = w.shape
+    swapped = w.reshape(groups, C // groups, each, *taps).transpose(1, 2).reshape(groups * each, C // groups, *taps)
+    return swapped.flip(*range(2, w.dim()))
 
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:

@@ -9,17 +9,20 @@ import torch
 
 from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
+from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ...api.depthwise_conv1d import depthwise_conv1d
 from ...bounds import epilogue_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution
+from ..operators.frames import joined, shaped
 from ..operators.tensor_kinds import DTYPES
 from . import host
 from .arrays import from_numpy, to_numpy
 
 #: The functions of arrays by axes.
 _ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
+_TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
 def convolve(
@@ -29,15 +32,20 @@ def convolve(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
+    frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y of the kernel that a Neuron device would run, by the packed filter where there is one."""
     if x.shape[0] == 0:
-        return x.new_empty(asked.shape(x, w))
+        return x.new_empty(asked.shape(shaped(x, frames), w))
     arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
     more |= {"activation": asked.activation}
+    if frames is not None:
+        more["initial_frames"] = to_numpy(frames)
     if packed is not None:
-        return _by_packed(asked, x, w, to_numpy(packed), more)
+        return _by_packed(asked, x, w, to_numpy(packed), more, frames)
+    if asked.transposed:
+        return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
     if asked.rank > 1:
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
@@ -48,13 +56,21 @@ def convolve(
     return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
 
 
-def _by_packed(asked: Convolution, x: torch.Tensor, w: torch.Tensor, packed: Any, more: dict[str, Any]) -> torch.Tensor:
+def _by_packed(
+    asked: Convolution,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    packed: Any,
+    more: dict[str, Any],
+    frames: torch.Tensor | None,
+) -> torch.Tensor:
     """y of a packed filter; a row is an image of height 1."""
-    problem = asked.problem(x, w)
+    whole = shaped(x, frames)
+    problem = asked.problem(whole, w)
     if more["residual"] is not None:
         more = more | {"residual": more["residual"].reshape(problem.output_shape)}
     y = _ARRAYS[max(2, asked.rank)](
-        to_numpy(x).reshape(problem.input_shape),
+        to_numpy(x).reshape(problem.input_shape) if frames is None else to_numpy(x),
         packed,
         stride=problem.stride,
         padding=problem.padding,
@@ -62,7 +78,19 @@ def _by_packed(asked: Convolution, x: torch.Tensor, w: torch.Tensor, packed: Any
         lhs_dilation=problem.lhs_dilation,
         **more,
     )
-    return from_numpy(y.reshape(asked.shape(x, w)))
+    return from_numpy(y.reshape(asked.shape(whole, w)))
+
+
+def _transposed(asked: Convolution, w: torch.Tensor) -> dict[str, Any]:
+    """Arguments of the functions of arrays of a transposed convolution."""
+    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], asked.dilation, strict=True)]
+    taken = [
+        (window - before, window - behind) for window, (before, behind) in zip(windows, asked.padding, strict=True)
+    ]
+    found: dict[str, Any] = {"stride": asked.lhs_dilation, "padding": tuple(taken), "dilation": asked.dilation}
+    if asked.rank == 1:
+        found = {name: value[0] for name, value in found.items()}
+    return found | {"groups": asked.groups}
 
 
 def _geometry(asked: Convolution) -> dict[str, Any]:
@@ -81,6 +109,7 @@ def compare(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
     packed: torch.Tensor | None = None,
+    frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """torch's y, summed in fp32, where the kernel's is as near as both must be to the truth.
 
@@ -88,9 +117,11 @@ def compare(
 
     Raises ComparisonError, naming the layer.
     """
-    expected = host.reference(asked, x, w, bias, residual)
+    whole = joined(x, frames)
+    expected = host.reference(asked, whole, w, bias, residual)
     if x.shape[0] > 0:
-        require_agreement(asked, x, w, bias, residual, expected, convolve(asked, x, w, bias, residual, packed))
+        found = convolve(asked, x, w, bias, residual, packed, frames)
+        require_agreement(asked, whole, w, bias, residual, expected, found)
     return expected
 
 

@@ -87,7 +87,12 @@ def _computes(convolution: Any, norm: torch.nn.Module) -> tuple[str, str | None]
 def _folded(convolution: Any, affine: Affine) -> tuple[Tensor, Tensor]:
     """(filters, bias) with a norm in them, multiplied in float64 and rounded once."""
     weight, bias = convolution.weight, convolution.bias
-    scaled = weight.double() * affine.scale.reshape(-1, *[1] * (weight.dim() - 1))
+    ones = [1] * (weight.dim() - 2)
+    by_k = affine.scale.reshape(-1, 1, *ones)
+    if convolution.transposed:  # [C, K / groups, ...]
+        each = weight.shape[0] // convolution.groups
+        by_k = affine.scale.reshape(convolution.groups, -1, *ones).repeat_interleave(each, 0)
+    scaled = weight.double() * by_k
     shifted = affine.shift if bias is None else bias.double() * affine.scale + affine.shift
     return scaled.to(weight.dtype), shifted.to(weight.dtype)
 
@@ -99,7 +104,7 @@ def _agrees(convolution: Any, norm: torch.nn.Module, affine: Affine, weight: Ten
     steps = zip(convolution.kernel_size, convolution.dilation, strict=True)
     extents = [(taps - 1) * step + 3 for taps, step in steps]
     x = torch.randn(2, convolution.in_channels, *extents, dtype=torch.float64, generator=generator)
-    convolve: Any = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
+    convolve: Any = getattr(F, f"conv{'_transpose' * convolution.transposed}{rank}d")
     how = {"dilation": convolution.dilation, "groups": convolution.groups}
     filters = [None if one is None else one.double().cpu() for one in (convolution.weight, convolution.bias)]
     z, own = convolve(x, *filters, **how), [weight.double().cpu(), bias.double().cpu()]

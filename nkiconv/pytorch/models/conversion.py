@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 
 from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
@@ -34,12 +34,17 @@ CALLED = "its own forward, under which torch's functions are nkiconv's"
 READ = "is never called: its layer reads its weight and convolves by itself"
 OWN = "has its own"
 #: Our class for each of torch's.
-_OURS: dict[type, type] = {torch.nn.Conv1d: nn.Conv1d, torch.nn.Conv2d: nn.Conv2d, torch.nn.Conv3d: nn.Conv3d}
-_CONVERTED = nn.Conv1d, nn.Conv2d, nn.Conv3d
+_OURS: dict[type, type] = {
+    getattr(torch.nn, name): getattr(nn, name)
+    for rank in (1, 2, 3)
+    for name in (f"Conv{rank}d", f"ConvTranspose{rank}d")
+}
+_CONVERTED = tuple(_OURS.values())
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "operator",
     "packed_weight", "pack_filter", "drop_packed", "packed_filter", "_packs", "_packed_from", "_pack", "_images",
+    "_convolved", "_transposed",
 )  # fmt: skip
 
 
@@ -53,7 +58,8 @@ def convert(
     pack_filters: bool = True,
     inplace: bool = False,
 ) -> Report:
-    """Swap Conv1d, Conv2d and Conv3d of a model for nkiconv's; whatever stays is in the report with the reason.
+    """Swap Conv1d to Conv3d and ConvTranspose1d to 3d of a model for nkiconv's; whatever stays is in the report with
+    the reason.
 
     A swapped module runs nkiconv where the model calls it. Which share of a run's arithmetic that is, `report.share`
     measures.
@@ -218,10 +224,8 @@ def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: F
     if not reason and name and reads_only(model.get_submodule(parent), child) and _is_once(model, module):
         reason = READ
     operator = None
-    if isinstance(module, tuple(_OURS)) and not reason:
+    if isinstance(module, _CONVERTED) or (isinstance(module, tuple(_OURS)) and not reason):
         operator = nn.operator_of(module)
-    elif isinstance(module, _CONVERTED):
-        operator = module.operator
     function = CALLED if change is intercepted and not reason else ""
     return Entry(name, _kind(module), _filters(module), operator, reason, function=function)
 
@@ -272,8 +276,6 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
         yield "is nkiconv's already"
     elif type(module).__module__.startswith("torch.ao.nn"):
         yield "is quantized, or prepared for it; nkiconv has no integer convolution"
-    elif isinstance(module, _ConvTransposeNd):
-        yield "is transposed; nkiconv has no such module"
     elif not isinstance(module, tuple(_OURS)):
         yield "nkiconv convolves rows, images and volumes only"
     elif _is_lazy(module):

@@ -1,4 +1,4 @@
-"""torch's own conv1d, conv2d and conv3d by nkiconv's, for whoever calls them: modules, their subclasses, models.
+"""torch's own conv1d to conv3d, and transposed ones, by nkiconv's, for whoever calls them: modules, subclasses, models.
 
 What nkiconv does not take stays with torch. That is told once for each function and cause, in a warning.
 """
@@ -16,16 +16,24 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import ComparisonError, NkiconvError
-from .. import functional
+from .. import functional, transposed
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
 
 #: torch.nn.functional's are the same objects.
-_OURS = {torch.conv1d: functional.conv1d, torch.conv2d: functional.conv2d, torch.conv3d: functional.conv3d}
+_OURS: dict[Any, Any] = {
+    torch.conv1d: functional.conv1d,
+    torch.conv2d: functional.conv2d,
+    torch.conv3d: functional.conv3d,
+    torch.conv_transpose1d: transposed.conv_transpose1d,
+    torch.conv_transpose2d: transposed.conv_transpose2d,
+    torch.conv_transpose3d: transposed.conv_transpose3d,
+}
 
 
 def intercept() -> Intercept:
-    """A context manager under which `torch.conv1d`, `conv2d` and `conv3d` (torch.nn.functional's too) are nkiconv's.
+    """A context manager under which `torch.conv1d` to `conv3d` and `torch.conv_transpose1d` to `3d` (those of
+    torch.nn.functional too) are nkiconv's.
 
         with nkiconv.pytorch.intercept():
             y = model(x)

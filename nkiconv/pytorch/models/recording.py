@@ -23,7 +23,9 @@ from ...errors import UnsupportedError
 from ...planner import Asked
 from ...problem import ConvProblem
 from ..causal import states
+from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
 from ..operators.custom import ARGUMENTS, asked_of
+from ..operators.frames import shaped
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
 from .report import Report
@@ -256,14 +258,16 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     if name == "causal_conv1d":
         return _causal(*args[:8])
     x, w, bias, residual = args[:4]
-    asked = asked_of(name, *args[4 : 4 + ARGUMENTS])
-    packed = args[4 + ARGUMENTS] if len(args) > 4 + ARGUMENTS else None
+    frames, rest = (args[4], args[5:]) if name == WITH_FRAMES else (None, args[4:])
+    asked = asked_of("conv3d" if name == WITH_FRAMES else name, *rest[:ARGUMENTS])
+    packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
     return Convolved(
         operation=asked.operation,
-        problem=asked.problem(x, w),
+        problem=asked.problem(shaped(x, frames), w),
         asked=Asked(
             bias=bias is not None,
             activation=asked.activation,
+            initial_frames=0 if frames is None else int(frames.shape[2]),
             residual=None if residual is None else asked.residual_position,
             packed=packed is not None,
         ),

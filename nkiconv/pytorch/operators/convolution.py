@@ -12,6 +12,7 @@ import torch
 from ...problem import ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from . import frames as front
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, tensor_violations
 
@@ -38,6 +39,11 @@ class Convolution:
     strict_nonfinite: bool = False
 
     @property
+    def transposed(self) -> bool:
+        """Whether filters are [C, K / groups, ...] and their taps run backwards; `lhs_dilation` is torch's stride."""
+        return self.name.startswith("conv_transpose")
+
+    @property
     def rank(self) -> int:
         """Axes of a row, an image or a volume: 1, 2 or 3."""
         return len(self.stride)
@@ -62,7 +68,11 @@ class Convolution:
 
     def shape(self, x: torch.Tensor, w: torch.Tensor) -> list[int]:
         """Of y."""
-        return [x.shape[0], w.shape[0], *self.extents(x.shape[2:], w.shape[2:])]
+        return [x.shape[0], self.outputs(w), *self.extents(x.shape[2:], w.shape[2:])]
+
+    def outputs(self, w: torch.Tensor) -> int:
+        """Output channels of a filter."""
+        return w.shape[1] * self.groups if self.transposed else w.shape[0]
 
     def problem(self, x: torch.Tensor, w: torch.Tensor) -> ConvProblem:
         """The same as a ConvProblem; a row is an image of height 1. Raises its errors, and DtypeError of float64.
@@ -71,7 +81,7 @@ class Convolution:
         """
         raise_all(f"{self.name} has no kernel for this", list(tensor_violations("input", x, kernels_only=True)))
         N, C, *sizes = map(int, x.shape)
-        K, _, *taps = map(int, w.shape)
+        K, taps = int(self.outputs(w)), map(int, w.shape[2:])
         extents: dict[str, Any] = dict(zip("DHW"[-self.rank :], sizes, strict=True))
         extents |= zip("TRS"[-self.rank :], taps, strict=True)
         return ConvProblem(
@@ -85,12 +95,15 @@ class Convolution:
             rhs_dilation=_places(self.dilation, 1),
             lhs_dilation=_places(self.lhs_dilation, 1),
             dtype=DTYPES[x.dtype],
+            transposed=self.transposed,
         )
 
     @property
     def operation(self) -> str:
         """The planner's, whose kernel runs it."""
-        return self.name if self.name == "depthwise_conv1d" else "conv3d" if self.rank == 3 else "conv2d"
+        if self.name == "depthwise_conv1d":
+            return self.name
+        return f"{'conv_transpose' if self.transposed else 'conv'}{max(2, self.rank)}d"
 
     def check(
         self,
@@ -99,16 +112,17 @@ class Convolution:
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,
         packed: torch.Tensor | None = None,
+        frames: torch.Tensor | None = None,
     ) -> None:
-        """Refuse tensors and arguments that do not go together, naming all violated rules.
+        """Refuse tensors and arguments that do not go together, naming all violated rules. frames: in front of x's.
 
         Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
         """
         named = {"input": x, "weight": w, "bias": bias, "residual": residual, "packed": packed}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
-        self._raise([*kinds, *self._together(given), *self._arguments()])
-        self._raise([*self._shapes(x, w, bias, residual), *self._packed(w, packed)])
+        self._raise([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
+        self._raise([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
     def _raise(self, errors: list[NkiconvError]) -> None:
         """Raise all of them, with the layer's name in front of each."""
@@ -157,7 +171,8 @@ class Convolution:
         """Errors of shapes."""
         axes, ranks = _AXES[self.rank], self.rank + 2
         wrong = False
-        for name, tensor, letters in (("input", x, f"N, C, {axes}"), ("weight", w, "K, C / groups, taps")):
+        of_w = "C, K / groups, taps" if self.transposed else "K, C / groups, taps"
+        for name, tensor, letters in (("input", x, f"N, C, {axes}"), ("weight", w, of_w)):
             if tensor.dim() != ranks:
                 wrong = True
                 yield LayoutError(
@@ -165,7 +180,13 @@ class Convolution:
                 )
         if wrong:
             return
-        if w.shape[1] * self.groups != x.shape[1] or w.shape[0] % self.groups:
+        if self.transposed:
+            if w.shape[0] != x.shape[1] or x.shape[1] % self.groups:
+                yield GeometryError(
+                    f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
+                    f"[{x.shape[1]}, K / groups, ...] with C a multiple of groups; pass such filters, or other groups"
+                )
+        elif w.shape[1] * self.groups != x.shape[1] or w.shape[0] % self.groups:
             yield GeometryError(
                 f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
                 f"[K, {x.shape[1]} / groups, ...] with K a multiple of groups; pass such filters, or other groups"
@@ -181,8 +202,8 @@ class Convolution:
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
             )
-        if bias is not None and tuple(bias.shape) != (w.shape[0],):
-            yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({w.shape[0]},)")
+        if bias is not None and tuple(bias.shape) != (self.outputs(w),):
+            yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({self.outputs(w)},)")
         if residual is not None and list(residual.shape) != self.shape(x, w):
             yield GeometryError(
                 f"residual.shape={tuple(residual.shape)}: must be y's, {tuple(self.shape(x, w))}; expand or permute it"
@@ -191,6 +212,9 @@ class Convolution:
     def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:
         """Errors of a packed filter beside the plain one."""
         if packed is None or w.dim() != self.rank + 2:
+            return
+        if self.transposed:
+            yield UnsupportedError("packed: filters of transposed convolutions need none; pass None")
             return
         if self.groups > 1:
             yield UnsupportedError(f"packed: groups={self.groups}; filters of groups are not packed; pass None")

@@ -1,9 +1,11 @@
 """The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
 
-    nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d(
+    nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d,
+        conv_transpose1d, conv_transpose2d, conv_transpose3d(
         input, weight, bias, residual, ..., packed
     ) -> Tensor
 
+Transposed ones are convolutions too: `lhs_dilation` is torch's stride, padding that of input with its zeros.
 Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `packed` is the same
 filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
 torch's own signatures.
@@ -28,6 +30,7 @@ from .tensor_kinds import memory_format
 ARGUMENTS = 8
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
+NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3}
 
 
 def asked_of(
@@ -62,14 +65,16 @@ def call(
     bias: Tensor | None,
     residual: Tensor | None,
     packed: Tensor | None = None,
+    frames: Tensor | None = None,
 ) -> Tensor:
-    """y by the operator that `asked` names."""
-    operator = getattr(torch.ops.nkiconv, asked.name).default
+    """y by the operator that `asked` names, or where there are frames in front of x the one that takes these."""
+    operator = getattr(torch.ops.nkiconv, asked.name if frames is None else f"{asked.name}_with_frames").default
     y: Tensor = operator(
         x,
         w,
         bias,
         residual,
+        *(() if frames is None else (frames,)),
         list(asked.stride),
         [zeros for pair in asked.padding for zeros in pair],
         list(asked.dilation),
@@ -120,17 +125,19 @@ def _define(name: str) -> Any:
         autograd.save(ctx, x, w, bias, residual, output if by_result else None)
 
     def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        found = (None,) * 4 if g is None else _derivatives(ctx, g)
-        return (*found, *[None] * (ctx.num_inputs - 4))
+        nothing = (None,) * (ctx.num_inputs - 4)
+        if g is None:
+            return (None, None, None, None, *nothing)
+        return (*derivatives(ctx.asked, ctx.saved_tensors, ctx.needs_input_grad[1:5], g), *nothing)
 
     def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
-        return _tangent(ctx.asked, saved[:4], tangents[:4])
+        return tangent_of(ctx.asked, saved[:4], tangents[:4])
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         asked, packed = asked_of(name, *args[4 : 4 + ARGUMENTS]), None
         if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None:
             packed = args[4 + ARGUMENTS]
-        return _batched(asked, info.batch_size, in_dims[:4], args[:4], packed)
+        return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed)
 
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
@@ -144,11 +151,11 @@ def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, res
     return call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
 
 
-def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    """dL/d input, weight, bias and residual of dL/dy."""
-    asked: Convolution = ctx.asked
-    x, w, bias, residual, y = ctx.saved_tensors
-    needs = ctx.needs_input_grad[1:5]
+def derivatives(
+    asked: Convolution, saved: Sequence[Any], needs: Sequence[bool], g: Tensor
+) -> tuple[Tensor | None, ...]:
+    """dL/d input, weight, bias and residual of dL/dy, those that are needed; saved: these, and y or None."""
+    x, w, bias, residual, y = saved
     again = gradients.needs_argument(asked, residual is not None)
     of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if again else None)
     of_x = of_w = of_bias = of_residual = None
@@ -164,7 +171,7 @@ def _derivatives(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return of_x, of_w, of_bias, of_residual
 
 
-def _tangent(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+def tangent_of(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
     """dy of d input, weight, bias and residual, None where they are constant.
 
     dz = conv(dx, w) + conv(x, dw) + dbias + dresidual, dy = act'(z) dz
@@ -187,7 +194,7 @@ def _tangent(asked: Convolution, tensors: Sequence[Any], tangents: Sequence[Any]
     return dz if before or dresidual is None else dz + dresidual.to(x.dtype)
 
 
-def _batched(
+def batched_call(
     asked: Convolution,
     size: int,
     dims: tuple[int | None, ...],

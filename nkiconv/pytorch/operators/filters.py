@@ -62,6 +62,8 @@ def worth_a_block(shape: torch.Size, itemsize: int) -> bool:
 
 def refusal(module: Any) -> str:
     """Why a module's filter is not packed, or ""."""
+    if module.transposed:
+        return "filters of transposed convolutions are loaded as they are"
     if module.training:
         return "in training mode"
     if parametrize.is_parametrized(module) or not isinstance(module._parameters.get("weight"), torch.nn.Parameter):

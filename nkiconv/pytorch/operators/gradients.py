@@ -1,6 +1,7 @@
 """Derivatives of the operators: input gradients are convolutions by the same kernels, filters' and biases' are torch's.
 
-    dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation
+    dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation,
+            which is the transposed convolution of dL/dz with w, and the other way round
     dL/dw = torch's convolution_backward on images with their zeros, dL/dbias = sum of dL/dz, dL/dresidual = dL/dz
 
 z is what the activation is applied to. It is computed again where its result does not tell the slope (silu, gelu, or a
@@ -78,11 +79,16 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
         spread = (size[axis] - 1) * asked.lhs_dilation[axis] + 1
         before = window - 1 - asked.padding[axis][0]
         zeros.append((before, spread + window - 1 - before - ((extents[axis] - 1) * asked.stride[axis] + 1)))
-    per_k, per_c = w.shape[0] // groups, w.shape[1]
-    exchanged = w.reshape(groups, per_k, per_c, *taps).transpose(1, 2).flip(*range(3, 3 + asked.rank))
     name = asked.name
-    if name.startswith("depthwise") and per_k > 1:
-        name = name.removeprefix("depthwise_")
+    if asked.transposed or is_transposed_back(asked):
+        exchanged = w
+        name = f"conv{asked.rank}d" if asked.transposed else f"conv_transpose{asked.rank}d"
+    else:
+        per_k, per_c = w.shape[0] // groups, w.shape[1]
+        exchanged = w.reshape(groups, per_k, per_c, *taps).transpose(1, 2).flip(*range(3, 3 + asked.rank))
+        exchanged = exchanged.reshape(groups * per_c, per_k, *taps)
+        if name.startswith("depthwise") and per_k > 1:
+            name = name.removeprefix("depthwise_")
     of = dataclasses.replace(
         asked.plain(),
         name=name,
@@ -91,11 +97,19 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
         padding=tuple(zeros),
         layer=None if asked.layer is None else f"{asked.layer}, gradient",
     )
-    return of, exchanged.reshape(groups * per_c, per_k, *taps)
+    return of, exchanged
+
+
+def is_transposed_back(asked: Convolution) -> bool:
+    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is:
+    of strides, where channels have no filters of their own, for which there are faster kernels."""
+    return max(asked.stride) > 1 and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")
 
 
 def of_filters(asked: Convolution, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """dL/dw of dL/dz."""
+    """dL/dw of dL/dz; of a transposed convolution that of the convolution of dL/dz that dL/dx is, whose result x is."""
+    if asked.transposed:
+        return of_filters(of_input(asked, x.shape[2:], w)[0], x, g, w)
     images, symmetric = host.padded(asked, host.wide(x))
     found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
         host.wide(g),

@@ -71,6 +71,6 @@ def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:
     scale = 1.0
     if case.suite != "depthwise_conv1d":
         shapes = problem.input_shape, problem.filter_shape
-        scale = float(np.prod(problem.filter_shape[1:])) ** -0.5
+        scale = float(problem.terms) ** -0.5
     x, w = (rng.standard_normal(shape, np.float32) for shape in shapes)
     return x.astype(dtype), (w * np.float32(scale)).astype(dtype)

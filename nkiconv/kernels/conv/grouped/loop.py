@@ -10,6 +10,7 @@ from ..boxes import load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
+from ..frames import plane_pieces
 from ..geometry import met
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
@@ -42,7 +43,7 @@ def run_grouped(operands, geometry, extras, grouped):
     ledger = new_ledger()
     ring = ring_of_units(operands, geometry, grouped, units)
     waves = [start_wave(operands, geometry, grouped, order[0])]
-    load_until(ring, operands.x, 1)
+    load_until(ring, operands, 1)
     if len(order) > 1:
         waves.append(start_wave(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
@@ -53,7 +54,7 @@ def run_grouped(operands, geometry, extras, grouped):
     spread_wave(geometry, grouped, rulers, waves, 1)
     at = 0
     for index in range(count):
-        load_until(ring, operands.x, index + grouped.buffers)
+        load_until(ring, operands, index + grouped.buffers)
         here, after = units[index], units[min(index + 1, count - 1)]
         own = waves[at]
         if after.wave != here.wave:
@@ -132,7 +133,7 @@ def boxes_of_unit(geometry, grouped, unit, first):
     tiles = tiles_of_wave(geometry, grouped, unit.wave, len(unit.parts))
     each = len(tiles) // len(unit.parts)
     dense = tiles[0].cn == grouped.T
-    strides, boxes = geometry.x_strides, []
+    boxes = []
     for bounds in ((0, first), (first, unit.hn)):
         for index in range(0, len(tiles) if unit.wn > 0 else 0, each if dense else 1):
             tile = tiles[index]
@@ -140,10 +141,12 @@ def boxes_of_unit(geometry, grouped, unit, first):
             low, high = bounds[0], min(part.hn, bounds[1])
             # tiles without gaps between their channels are one box
             end = tiles[index + each - 1] if dense else tile
-            if low < high and part.dn > 0:
-                pattern = pattern_of(strides, (end.c0 + end.cn - tile.c0, part.dn, high - low, unit.wn))
-                offset = offset_at(strides, (tile.c0, part.d0, part.h0 + low, unit.w0))
-                boxes.append(((tile.index * grouped.T, 0, low, 0), pattern, offset))
+            pieces = plane_pieces(geometry, part.d0, part.dn) if low < high and part.dn > 0 else []
+            for piece in pieces:
+                extents = (end.c0 + end.cn - tile.c0, piece.count, high - low, unit.wn)
+                offset = offset_at(piece.strides, (tile.c0, piece.plane, part.h0 + low, unit.w0))
+                first = (tile.index * grouped.T, piece.first, low, 0)
+                boxes.append((first, pattern_of(piece.strides, extents), offset, piece.framed))
     return boxes
 
 

@@ -77,6 +77,7 @@ def can_stage(geometry):
     """Whether rows of an image lie side by side in HBM, all columns of them in one band and none cropped."""
     columns = geometry.columns
     in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size
+    in_line = in_line and geometry.frames == None
     return in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
 
 

@@ -2,9 +2,10 @@
 
 from ...._nki import nisa, nl
 from ..._tiles import div_ceil
-from ..boxes import boxes_of_x, load_box, load_boxes, offset_at, pattern_of, store_boxes
+from ..boxes import boxes_of_x, load_box, load_x, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
 from ..cuts import Bank
+from ..frames import plane_pieces, tensor_of
 from ..planes import misses_planes
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
@@ -20,9 +21,11 @@ def load_rows(work, chunks, tiles, index, band, part):
         tiles[index] = nl.ndarray((depth * count, band.dn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
     h0, hn = part
     if is_transposed(geometry):
-        offset = offset_at(geometry.x_strides, (c0, band.d0, band.h0 + h0, w0))
-        dst = tiles[index][0:count, 0 : band.dn, h0 : h0 + hn, 0:wn]
-        load_transposed(dst, operands.x, geometry.x_strides, offset, len(chunks) == 1, work.ledger)
+        for piece in plane_pieces(geometry, band.d0, band.dn):
+            offset = offset_at(piece.strides, (c0, piece.plane, band.h0 + h0, w0))
+            dst = tiles[index][0:count, piece.first : piece.first + piece.count, h0 : h0 + hn, 0:wn]
+            source = tensor_of(operands, piece.framed)
+            load_transposed(dst, source, piece.strides, offset, len(chunks) == 1, work.ledger)
         return
     size, dilation = geometry.columns.size, geometry.columns.dilation
     left = min(wn, max(0, -w0))
@@ -47,7 +50,7 @@ def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
     if first < end:
         planes, counts = (band.d0, dn), (hn, end - first)
         boxes = boxes_of_x(geometry, (c0, count), planes, (band.h0 + part[0], first + w0), counts)
-        load_boxes(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands.x, boxes)
+        load_x(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands, boxes)
 
 
 def clear(x_sbuf, h0, hn, w0, w1):

@@ -9,6 +9,7 @@ from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, pattern_of, residual_of, store_boxes
 from ..call import of_array
 from ..cuts import most_of, part_of_core
+from ..frames import plane_pieces
 from ..geometry import span
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
@@ -49,7 +50,7 @@ def run_narrow(operands, geometry, extras, narrow):
         step = steps[index]
         while not holds(loads[first], narrow, step):
             first += 1
-        load_until(ring, operands.x, first + narrow.buffers)
+        load_until(ring, operands, first + narrow.buffers)
         if filters == None:
             transposed = []
             for part in loaded:
@@ -97,15 +98,17 @@ def holds(load, narrow, step):
 
 def ring_of_loads(operands, geometry, narrow, loads):
     """The Ring of x [c, chunk, planes, rows, columns]; zeros beside the rows, where nothing loads."""
-    strides, boxes, chunks, planes = geometry.x_strides, [], narrow.chunks, 1
+    boxes, chunks, planes = [], narrow.chunks, 1
     for load in loads:
         planes, own = max(planes, load.dn), []
         for chunk in range(len(chunks) if load.dn > 0 else 0):
             c0, count = chunks[chunk]
-            channels, planes_of, rows, columns = pattern_of(strides, (count, load.dn, load.hn, narrow.wn))
-            pattern = [channels, [0, 1], planes_of, rows, columns]
-            offset = offset_at(strides, (c0, load.d0, load.h0, narrow.w0))
-            own.append(((0, chunk, 0, 0, narrow.pad), pattern, offset))
+            for piece in plane_pieces(geometry, load.d0, load.dn):
+                extents = (count, piece.count, load.hn, narrow.wn)
+                channels, planes_of, rows, columns = pattern_of(piece.strides, extents)
+                pattern = [channels, [0, 1], planes_of, rows, columns]
+                offset = offset_at(piece.strides, (c0, piece.plane, load.h0, narrow.w0))
+                own.append(((0, chunk, piece.first, 0, narrow.pad), pattern, offset, piece.framed))
         boxes.append(own)
     parts, height, pad, width = most_of(chunks), narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
     shape = (parts, len(chunks), planes, height, width)

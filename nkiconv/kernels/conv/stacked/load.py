@@ -51,7 +51,7 @@ def load_bands(operands, geometry, stack, bands, ring, count):
         band = bands[ring.issued]
         hold = stack.hold // (band.zn * band_rows(stack, band.jn)) if ring.issued == 1 else 0
         clear_rims(ring, geometry, stack, bands, ring.issued, 1 + hold)
-        load_until(ring, operands.x, ring.issued + 1)
+        load_until(ring, operands, ring.issued + 1)
 
 
 def same_zeros(geometry, one, other):
@@ -126,11 +126,12 @@ def append_boxes(found, geometry, stack, band, d, columns, rows, blocks, height)
     d0, dn = planes_of_band(geometry, band)
     for plane in range(dn):
         for box in boxes_of_x(geometry, (0, geometry.C), (d0 + plane, 1), (h, low + shift), (blocks[1], high - low)):
-            place, pattern, offset = box
+            place, pattern, offset, framed = box
             # planes of a volume that see x alike: all rows together; else a row at a time
             ahead, together = pattern[: len(pattern) - 3], place[0] == 0 and len(pattern) > 3 + (geometry.depth != None)
             for b in range(1 if together else rows[1]):
                 part = (d * stack.B + rows[0] + b) * geometry.C + place[0]
                 first = (part, plane * height + blocks[0] - band.j0 * stack.step, low)
                 own = [[by_h, rows[1]]] + ahead if together else ahead
-                found.append((first, own + [block_rows, [geometry.x_strides[3], high - low]], offset + b * by_h))
+                own = own + [block_rows, [geometry.x_strides[3], high - low]]
+                found.append((first, own, offset + b * by_h, framed))

@@ -47,7 +47,7 @@ def run_stack(operands, geometry, extras, stack):
     load_jobs(operands, geometry, stack, padded, 1)
     if hold > 0:
         clear_rims(ring, geometry, stack, bands, 0, hold)
-    load_until(ring, operands.x, 1)
+    load_until(ring, operands, 1)
     jobs = len(stack.jobs)
     residual_ring = residual_tiles(operands, geometry, stack, bands)
     load_residuals(operands, geometry, stack, bands, residual_ring, residuals, 1)

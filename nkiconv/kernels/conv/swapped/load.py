@@ -9,6 +9,7 @@ from ..._dma import copy
 from ..._tiles import div_ceil
 from ..boxes import clear_window, offset_at, pattern_of
 from ..cuts import most_of
+from ..frames import plane_pieces, tensor_of
 from ..transposes import is_transposed, load_transposed
 from .shape import extent, inside, rows_inside
 
@@ -75,8 +76,6 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
     image, cn = chunk * band.dn + n, channels[1]
     alone = x_sbuf.shape[1] == band.dn and source.slots == 1
-    apart = geometry.x_strides
-    strides = (apart[0], apart[1], source.slots * apart[2], apart[3])
     for slot in range(source.slots if wn > 0 and nn > 0 else 0):
         h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
         skip = div_ceil(max(0, start - top), h_step)
@@ -91,8 +90,12 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
             left : left + (wn - 1) * w_step + 1 : w_step,
         ]
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
-        offset = offset_at(geometry.x_strides, (channels[0], d0 + n - before, row, w0))
-        if is_transposed(geometry):
-            load_transposed(dst, operands.x, strides, offset, alone, ledger)
-        else:
-            copy(dst, operands.x.ap(pattern=pattern_of(strides, (cn, nn, hn, wn)), offset=offset))
+        for piece in plane_pieces(geometry, d0 + n - before, nn):
+            own = dst[0:cn, piece.first : piece.first + piece.count, 0:hn, 0:wn]
+            apart, x_hbm = piece.strides, tensor_of(operands, piece.framed)
+            strides = (apart[0], apart[1], source.slots * apart[2], apart[3])
+            offset = offset_at(apart, (channels[0], piece.plane, row, w0))
+            if is_transposed(geometry):
+                load_transposed(own, x_hbm, strides, offset, alone, ledger)
+            else:
+                copy(own, x_hbm.ap(pattern=pattern_of(strides, (cn, piece.count, hn, wn)), offset=offset))

@@ -8,6 +8,7 @@ from ..boxes import load_bias_as, offset_at, pattern_of, residual_of, store_boxe
 from ..call import finish_shared, of_array
 from ..cuts import cut_planes, num_plane_parts
 from ..filter_feed import tiles_in_turn
+from ..frames import plane_pieces
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .filters import copy_reversed, load_toeplitz_runs, toeplitz_stationary, zero_groups
@@ -33,7 +34,7 @@ def run_toeplitz(operands, geometry, extras, toeplitz):
     zero_groups(buffers[0], 0, toeplitz.early)
     scratch_hbm = copy_reversed(operands, geometry, toeplitz, c0, cn)
     zero_groups(buffers[0], toeplitz.early, toeplitz.together)
-    load_until(ring, operands.x, len(ring.tiles))
+    load_until(ring, operands, len(ring.tiles))
     warm_up(zeros_sbuf, toeplitz.warmup, WARM_UP_BLOCKS)
     take_round(buffers, scratch_hbm, geometry, toeplitz, cn, 0)
     for index in range(1, min(TOEPLITZ_BUFFERS, rounds)):
@@ -47,7 +48,7 @@ def run_toeplitz(operands, geometry, extras, toeplitz):
         filters = (buffers[index % len(buffers)], slot)
         x_sbuf = tile_of_load(ring, group) if toeplitz.width > 0 else None
         work_on_group(operands, geometry, extras.epilogue, toeplitz, some, x_sbuf, filters, zeros_sbuf, ledger)
-        load_until(ring, operands.x, group + 1 + len(ring.tiles))
+        load_until(ring, operands, group + 1 + len(ring.tiles))
         if slot == toeplitz.together - 1 and index + len(buffers) < rounds:
             take_round(buffers, scratch_hbm, geometry, toeplitz, cn, index + len(buffers))
 
@@ -61,15 +62,17 @@ def take_round(buffers, scratch_hbm, geometry, toeplitz, cn, index):
 
 def loads_of_groups(geometry, toeplitz, c0, cn):
     """Loads of x of groups of channels, [(a, h), planes, 1, columns]; none where no tap meets x."""
-    planes, strides, found = geometry.planes, geometry.x_strides, []
+    planes, found = geometry.planes, []
     each = planes.size // planes.images
     for first in range(0, cn if toeplitz.width > 0 else 0, toeplitz.A):
         boxes = []
         for d in range(0, planes.size, each):
-            extents = (min(toeplitz.A, cn - first), each, geometry.rows.size, toeplitz.width)
-            channels, inner, rows, columns = pattern_of(strides, extents)
-            offset = offset_at(strides, (c0 + first, d, 0, toeplitz.w0))
-            boxes.append(((0, d, 0, 0), [channels, rows, inner, [0, 1], columns], offset))
+            for piece in plane_pieces(geometry, d, each):
+                extents = (min(toeplitz.A, cn - first), piece.count, geometry.rows.size, toeplitz.width)
+                channels, inner, rows, columns = pattern_of(piece.strides, extents)
+                pattern = [channels, rows, inner, [0, 1], columns]
+                offset = offset_at(piece.strides, (c0 + first, piece.plane, 0, toeplitz.w0))
+                boxes.append(((0, d + piece.first, 0, 0), pattern, offset, piece.framed))
         found.append(boxes)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....kernels._tiles import PARTS
 from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.planes import planes_refusal, taps_inside, wants_channels, without_planes
+from ....kernels.conv.planes import planes_refusal, sources_of, taps_inside, wants_channels, without_planes
 from ....kernels.conv.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
@@ -48,10 +48,15 @@ class OfVolumes(Algorithm):
         return found
 
     def _borders_ns(self, folded: Shape, config: Config) -> float:
-        """ns of triggers for planes of outputs of which not all taps see x: each channel comes by a DMA of its own, and
-        where rows of x are beside each other each row."""
+        """ns of triggers for planes of outputs of which not all taps see x, or some the frames in front: each channel
+        comes by a DMA of its own, and where rows of x are beside each other each row."""
         depth, settings = folded.geometry.depth, dict(config or ())
-        planes = sum(taps_inside(depth, 0, depth.taps, z)[1] < depth.taps for z in range(depth.out // depth.images))
+        each_volume, least = range(depth.out // depth.images), 0 if folded.geometry.frames is None else 1
+        planes = sum(
+            least <= taps_inside(axis, 0, depth.taps, z)[1] < depth.taps
+            for axis, _, _ in sources_of(folded.geometry)
+            for z in each_volume
+        )
         each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // depth.taps
         return float(depth.images * planes * each * folded.target.static_issue_ns / PARTS)
 

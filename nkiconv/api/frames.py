@@ -1,0 +1,83 @@
+"""Frames of conv3d: planes that precede x's, in an array of their own, and the last ones, which the next call needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from ..planner.conv import X_PERMS
+from ..planner.request import CONV2D_DTYPES
+from ..problem import ConvProblem
+from .calls import one_array, with_extents
+
+
+@dataclass(frozen=True)
+class Frames:
+    """initial_frames and return_final_frames of a call."""
+
+    initial: Any = None
+    wanted: bool | int = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether a call says anything of frames."""
+        return self.initial is not None or self.wanted is not False
+
+    def count(self, layout: str) -> int:
+        """Planes in front of x's."""
+        return 0 if self.initial is None else int(self.initial.shape[X_PERMS[layout][2]])
+
+    def whole(self, x: Any, layout: str) -> Any:
+        """In place of x, an array without data of both one after the other; x itself where nothing is in front."""
+        axis = X_PERMS[layout][2]
+        return with_extents(x, {axis: x.shape[axis] + self.count(layout)}) if self.count(layout) else x
+
+    def returned(self, problem: ConvProblem) -> int:
+        """How many planes a call returns. Raises GeometryError: more than there are."""
+        planes = problem.depth.size
+        count = min(problem.depth.window - 1, planes) if self.wanted is True else int(self.wanted)
+        if count > planes:
+            raise GeometryError(
+                f"return_final_frames={count}: initial_frames and x have {planes} planes; ask for as many at most"
+            )
+        return count
+
+    def last(self, x: Any, layout: str, count: int) -> Any:
+        """The last planes of both."""
+        axis = X_PERMS[layout][2]
+        both = x if self.initial is None else np.concatenate([self.initial, x], axis)
+        return np.take(both, range(both.shape[axis] - count, both.shape[axis]), axis)
+
+    def check(self, x: Any, layout: str, batch_group_count: int) -> None:
+        """Refuse frames that do not go with x, which is checked, naming all that is wrong."""
+        if self.asked:
+            raise_all("conv3d cannot run this call", list(self._violations(x, layout, batch_group_count)))
+
+    def _violations(self, x: Any, layout: str, batch_group_count: int) -> Iterator[NkiconvError]:
+        if type(self.wanted) not in (bool, int) or self.wanted < 0:
+            yield GeometryError(
+                f"return_final_frames={self.wanted!r}: must be True, False or an int of at least 0; pass one of these"
+            )
+        if batch_group_count != 1:
+            yield UnsupportedError(
+                f"batch_group_count={batch_group_count}: frames in front go with 1; split the batch before the call"
+            )
+        if self.initial is None:
+            return
+        found = list(one_array("initial_frames", self.initial, ", ".join(layout), CONV2D_DTYPES, empty="NCD"))
+        yield from found
+        if found:
+            return
+        axis = X_PERMS[layout][2]
+        if any(i != axis and n != x.shape[i] for i, n in enumerate(self.initial.shape)):
+            wanted = ", ".join("F" if i == axis else str(n) for i, n in enumerate(x.shape))
+            yield GeometryError(
+                f"initial_frames.shape={self.initial.shape}: must be x's but for the planes, [{wanted}]; pass "
+                f"such frames"
+            )
+        if self.initial.dtype != x.dtype:
+            yield DtypeError(f"initial_frames.dtype={self.initial.dtype}: must be x's, {x.dtype}; cast them")

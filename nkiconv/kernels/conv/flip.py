@@ -1,0 +1,103 @@
+"""Filters of transposed convolutions, [C, K / groups, ...] with taps backwards, for algorithms that read them forwards.
+
+A transposed convolution is one of x with lhs_dilation, whose filter has its taps in reverse order and its channels
+swapped. `phases` reads such filters as they are; the others get a copy in HBM, which each core makes for itself.
+"""
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import cut, cut_at
+from .geometry import Geometry, filter_rows, num_taps
+
+#: Algorithms that read such filters as they are.
+READ_BACKWARDS = ("phases",)
+#: Bytes a partition of a piece of the copy.
+FLIP_BYTES = 8192
+
+
+def flips(algorithm, geometry):
+    """Whether an algorithm gets a copy of the filter."""
+    return geometry.flipped and algorithm not in READ_BACKWARDS
+
+
+def forwards_of(algorithm, geometry):
+    """The Geometry that an algorithm sees: strides of the copy, [C, K, ...], of several groups [K, C / groups, ...]."""
+    if not flips(algorithm, geometry):
+        return geometry
+    taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
+    of_k, of_c = (taps, geometry.K * taps) if geometry.groups == 1 else (each * taps, taps)
+    return Geometry(
+        C=geometry.C,
+        K=geometry.K,
+        groups=geometry.groups,
+        planes=geometry.planes,
+        rows=geometry.rows,
+        columns=geometry.columns,
+        x_strides=geometry.x_strides,
+        w_strides=(of_k, of_c, columns, 1),
+        y_strides=geometry.y_strides,
+        r_strides=geometry.r_strides,
+        packed=geometry.packed,
+        itemsize=geometry.itemsize,
+        hbm_itemsize=geometry.hbm_itemsize,
+        fast=geometry.fast,
+        precision=geometry.precision,
+        depth=geometry.depth,
+        flipped=False,
+        frames=geometry.frames,
+    )
+
+
+def flip_pieces(geometry):
+    """((first input channel, how many), (first output channel of a group, how many)) of pieces: whole groups of input
+    channels, or parts of one."""
+    each, P_MAX = geometry.C // geometry.groups, nl.tile_size.pmax
+    most_k = max(1, FLIP_BYTES // (num_taps(geometry) * geometry.itemsize))
+    channels = []
+    if geometry.groups == 1 or each > P_MAX:
+        for g in range(geometry.groups):
+            for part in cut(each, P_MAX):
+                channels.append((g * each + part[0], part[1]))
+    else:
+        channels = cut_at(geometry.C, P_MAX // each * each)
+    found = []
+    for part in channels:
+        for outputs in cut(geometry.K // geometry.groups, most_k):
+            found.append((part, outputs))
+    return found
+
+
+def flip_instructions(algorithm, geometry):
+    """Instructions of a core for the copy."""
+    return len(flip_pieces(geometry)) * (num_taps(geometry) + 2) if flips(algorithm, geometry) else 0
+
+
+def copy_forwards(algorithm, operands, geometry):
+    """Have operands.w be a copy with taps forwards where the algorithm needs one."""
+    if not flips(algorithm, geometry):
+        return
+    rows, columns, strides = filter_rows(geometry), geometry.columns.taps, geometry.w_strides
+    taps, each, dtype = rows * columns, geometry.C // geometry.groups, operands.w.dtype
+    forwards_hbm = nl.ndarray((geometry.K * each * taps,), dtype=dtype, buffer=nl.private_hbm)
+    for piece in flip_pieces(geometry):
+        c0, cn = piece[0]
+        k0, kn = piece[1]
+        raw_sbuf = nl.ndarray((cn, kn, rows, columns), dtype=dtype, buffer=nl.sbuf)
+        pattern = [[strides[1], cn], [strides[0], kn], [strides[2], rows], [strides[3], columns]]
+        copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * strides[1] + k0 * strides[0]))
+        found_sbuf = nl.ndarray((cn, kn, taps), dtype=dtype, buffer=nl.sbuf)
+        for tap in range(taps):
+            at = taps - 1 - tap
+            src = raw_sbuf[0:cn, 0:kn, at // columns, at % columns]
+            nisa.tensor_copy(dst=found_sbuf[0:cn, 0:kn, tap], src=src, engine=nisa.engine.vector)
+        if geometry.groups == 1:
+            pattern = [[geometry.K * taps, cn], [1, kn * taps]]
+            offset = (c0 * geometry.K + k0) * taps
+            copy(forwards_hbm.ap(pattern=pattern, offset=offset), found_sbuf.reshape((cn, kn * taps)))
+        else:
+            own = geometry.K // geometry.groups
+            inside = min(cn, each)
+            pattern = [[own * each * taps, cn // inside], [taps, inside], [each * taps, kn], [1, taps]]
+            offset = (c0 // each * own + k0) * each * taps + c0 % each * taps
+            copy(forwards_hbm.ap(pattern=pattern, offset=offset), found_sbuf)
+    operands.w = forwards_hbm

@@ -1,0 +1,136 @@
+"""Frames in front of x: planes that the call before this one saw last, in a tensor of their own.
+
+Axes, bands and taps count them as planes of x, the first ones of each volume. Only loads know better: what they take is
+cut where the frames end, so no copy of both is ever made. The frames that the next call needs go from HBM to HBM before
+the algorithm starts, and move while that works:
+
+    final = the last n planes of frames (if n is more than x has) and x
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._dma import copy
+from .._tiles import dense_strides, require, share
+
+
+@dataclass
+class Frames(nl.NKIObject):
+    """How many there are in front of each volume, and strides in their tensor, as `Geometry.x_strides`."""
+
+    count: int
+    strides: tuple
+
+
+@dataclass
+class PlanePiece(nl.NKIObject):
+    """Neighbouring planes of a load that lie in one tensor: the first of the load's, how many, where that one is, the
+    tensor's strides, and whether it is the one of frames."""
+
+    first: int
+    count: int
+    plane: int
+    strides: tuple
+    framed: bool
+
+
+def plane_pieces(geometry, d0, dn):
+    """Pieces of planes d0 .. d0+dn-1, all of one volume where there are frames."""
+    frames, x_strides = geometry.frames, geometry.x_strides
+    if frames == None:
+        return [PlanePiece(first=0, count=dn, plane=d0, strides=x_strides, framed=False)]
+    size = geometry.planes.size // geometry.planes.images
+    volume = d0 // size
+    place = d0 - volume * size
+    held = max(0, min(dn, frames.count - place))
+    found = []
+    if held > 0:
+        plane = volume * frames.count + place
+        found.append(PlanePiece(first=0, count=held, plane=plane, strides=frames.strides, framed=True))
+    if held < dn:
+        plane = volume * (size - frames.count) + place + held - frames.count
+        found.append(PlanePiece(first=held, count=dn - held, plane=plane, strides=x_strides, framed=False))
+    return found
+
+
+def tensor_of(operands, framed):
+    """The tensor that a PlanePiece, or a box of x, is in."""
+    return operands.frames if framed else operands.x
+
+
+def frames_in_front(frames_ref, img_ref, axes):
+    """How many frames a volume has, 0 without any; refused where they do not go with x. axes: its in_perm."""
+    if frames_ref == None:
+        return 0
+    depth = axes[2]
+    fits = len(frames_ref.shape) == len(img_ref.shape)
+    for index in range(len(img_ref.shape) if fits else 0):
+        fits = fits and (index == depth or frames_ref.shape[index] == img_ref.shape[index])
+    require(
+        fits and frames_ref.shape[depth] >= 1,
+        f"initial_frames.shape={frames_ref.shape}: must be img_ref's, {img_ref.shape}, but for 1 or more planes on "
+        f"axis {depth}; pass such frames",
+    )
+    require(
+        frames_ref.dtype == img_ref.dtype,
+        f"initial_frames.dtype={frames_ref.dtype}: must be img_ref's, {img_ref.dtype}; cast them",
+    )
+    require(
+        axes[3] > depth and axes[4] > depth,
+        f"in_perm={axes}: planes of x and initial_frames must lie outside rows and columns; store D before H and W",
+    )
+    return frames_ref.shape[depth]
+
+
+def final_shape_of(geometry, img_ref, depth, wanted):
+    """Shape of the final frames, stored as x, whose planes are on axis `depth`; () where none are wanted.
+
+    wanted: False, True, those that the next call needs or as many of them as there are, or how many.
+    """
+    window = (geometry.planes.taps - 1) * geometry.planes.dilation + 1
+    planes = img_ref.shape[depth] + (0 if geometry.frames == None else geometry.frames.count)
+    count = wanted
+    if isinstance(wanted, bool):
+        require(not wanted or window > 1, "return_final_frames=True: a window of one plane needs none; leave it out")
+        count = min(window - 1, planes) if wanted else 0
+    require(
+        isinstance(count, int) and 0 <= count and count <= planes,
+        f"return_final_frames={wanted}: must be True, False or an int up to {planes}, the planes of initial_frames and "
+        f"img_ref; pass one of these",
+    )
+    found = ()
+    for index in range(len(img_ref.shape) if count > 0 else 0):
+        found = found + (count if index == depth else img_ref.shape[index],)
+    return found
+
+
+def store_final_frames(x_hbm, frames_hbm, final_hbm, depth):
+    """Write final_hbm, shaped as x but for its planes on axis `depth`; each core its share."""
+    count, size = final_hbm.shape[depth], x_hbm.shape[depth]
+    of_x = min(count, size)
+    copy_planes(final_hbm, count - of_x, x_hbm, size - of_x, of_x, depth)
+    if of_x < count:
+        held = count - of_x
+        copy_planes(final_hbm, 0, frames_hbm, frames_hbm.shape[depth] - held, held, depth)
+
+
+def copy_planes(final_hbm, to, source_hbm, first, count, depth):
+    """This core's share of `count` planes from `first` on of a tensor, to place `to` of another: of the runs that they
+    are, or of an only run."""
+    plane, outer = dense_strides(source_hbm.shape)[depth], 1
+    for index in range(depth):
+        outer = outer * source_hbm.shape[index]
+    from_apart, to_apart = source_hbm.shape[depth] * plane, final_hbm.shape[depth] * plane
+    cores, core = nl.num_programs(), nl.program_id(0)
+    runs, inside = share(outer, cores, core), (0, count * plane)
+    if outer == 1:
+        runs, inside = (0, 1), share(count * plane, cores, core)
+    if runs[1] > 0 and inside[1] > 0:
+        copy(
+            final_hbm.ap(
+                pattern=[[to_apart, runs[1]], [1, inside[1]]], offset=runs[0] * to_apart + to * plane + inside[0]
+            ),
+            source_hbm.ap(
+                pattern=[[from_apart, runs[1]], [1, inside[1]]], offset=runs[0] * from_apart + first * plane + inside[0]
+            ),
+        )

@@ -1,0 +1,1 @@
+"""conv2d with few output channels: taps and rows of y beside each other in the columns of the array."""

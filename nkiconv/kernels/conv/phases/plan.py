@@ -1,0 +1,76 @@
+"""Transposed convolutions by phases: of s neighbouring outputs each meets taps of its own, by which x is convolved.
+
+    y[k, s m + f] = sum over c, j of  w[c, k, taps of phase f][j] * x[c, m + e(f, j)]
+
+Nothing is multiplied by the zeros that lhs_dilation puts between elements: each phase is a sum over ceil(R / s) taps on
+windows of neighbours. Reading a phase out of PSUM writes every s-th column of its rows in SBUF, so that whole rows
+leave. Filters come as torch stores them, [C, K, ...]: they are stationaries as they are loaded. With few output
+channels several phases that see the same window are beside each other in the columns of a stationary, and with few
+input channels several segments of x on the partitions, with filters block-diagonal.
+
+    partitions  (segment, c) of x; (phase, segment, k) of PSUM; (segment, k) of results
+"""
+
+from ...._nki import nl
+from ..._tiles import fits_sbuf
+from ..call import taken_refusal
+from ..cuts import QUADRANT, slot_for
+from ..geometry import instructions_refusal, num_taps
+from .config import phases_config, phases_config_refusal
+from .shape import beside_counts, make_phases, phases_bytes, phases_instructions
+
+
+def plan_phases(geometry, extras, config, cores):
+    """(Phases, "") of this on `cores` cores, or (None, why not)."""
+    reason = phases_config_refusal(config)
+    if reason == "":
+        reason = phases_refusal(geometry, extras)
+    if reason != "":
+        return None, reason
+    settings = phases_config(geometry, config)
+    reason = beside_refusal(geometry, extras, settings)
+    if reason != "":
+        return None, reason
+    phases = make_phases(geometry, settings)
+    if not fits_sbuf(phases_bytes(geometry, phases, extras.residual)):
+        return None, (
+            f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps}: phases keeps filters of a block of output channels and x of two bands in SBUF "
+            f"({nl.tile_size.total_available_sbuf_size} bytes a partition); use implicit_gemm, or fewer channels"
+        )
+    reason = instructions_refusal(geometry, "phases", phases_instructions(geometry, phases, cores))
+    return (phases, "") if reason == "" else (None, reason)
+
+
+def phases_refusal(geometry, extras):
+    """Why phases do not do this, whatever their settings; "" if they may."""
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: phases takes 1; use grouped or implicit_gemm"
+    if geometry.frames != None:
+        return "initial_frames: phases takes none; use implicit_gemm"
+    if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != num_taps(geometry)):
+        return (
+            "filter_ref: phases takes filters [C, K, ...], as torch stores them for transposed convolutions; use "
+            "implicit_gemm"
+        )
+    return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True, True)
+
+
+def beside_refusal(geometry, extras, settings):
+    """Why phases and segments are not beside each other as settings have it; "" if they are."""
+    segments, counts = settings.segments, beside_counts(geometry, settings.beside)
+    count, kn = counts[0] * counts[1] * counts[2], min(geometry.K, settings.channels)
+    if count == 1 and segments == 1:
+        return ""
+    where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"
+    if extras.strict_nonfinite:
+        return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
+    if count > 1 and extras.residual:
+        return f"{where}: phases beside each other take no residual; use 'none'"
+    if count * slot_for(segments * kn) > nl.tile_size.pmax or segments * kn > nl.tile_size.pmax:
+        return f"{where}: {count} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
+    if segments > 1 and (segments == 3 or geometry.C % QUADRANT > 0 or segments * geometry.C > nl.tile_size.pmax):
+        return f"{where}: C={geometry.C} must be a multiple of {QUADRANT} of which the partitions hold 2 or 4; use 1"
+    if segments > 1 and geometry.planes.images > 1 and settings.along == "planes":
+        return f"{where}: segments along planes are of one volume; use rows or columns"
+    return ""

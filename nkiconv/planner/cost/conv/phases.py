@@ -1,0 +1,116 @@
+"""`phases` on the host: which settings it takes best."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from ....kernels.conv.phases.config import (
+    BESIDE,
+    PHASES_FILTER_BYTES,
+    PHASES_SHARDS,
+    PHASES_X_BYTES,
+    PHASES_Y_BYTES,
+    TOGETHER_MAX,
+    PhasesConfig,
+    phases_config,
+    phases_config_refusal,
+)
+from ....kernels.conv.phases.plan import phases_refusal, plan_phases
+from ....kernels.conv.relayout import plain_of
+from ....simulator.hardware import PARTITIONS
+from ...request import Config
+from ..algorithm import Shape, config_of, pairs_of
+from .common import WARM_UPS, Conv2dAlgorithm
+from .phases_price import PhasesPrice
+
+#: Bytes a partition of x and of results of a band that are tried.
+BANDS = (PHASES_Y_BYTES, PHASES_Y_BYTES // 2, PHASES_Y_BYTES // 4)
+#: Matmuls on zeros until the first filters and data are there.
+WARM_UP = 30
+
+
+class Phases(Conv2dAlgorithm):
+    """Transposed convolutions, phase by phase."""
+
+    algorithm = "phases"
+    from_one = ("channels", "segments", "together", "ahead")
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if phases_refusal(geometry, shape.extras) or phases_config_refusal(config):
+            return config
+        given = dict(config or ())
+        if len(given) == len(dataclasses.fields(PhasesConfig)):
+            return pairs_of(PhasesConfig(**given))
+        found: list[tuple[float, Config]] = []
+        for one in _settings(geometry, given):
+            settled = pairs_of(one)
+            plan, reason = plan_phases(geometry, shape.extras, settled, shape.cores)
+            if not reason:
+                found.append((self.plan_ns(shape, geometry, plan), settled))
+        return min(found, key=lambda one: one[0])[1] if found else pairs_of(phases_config(geometry, config))
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return PhasesPrice(shape.target, geometry, shape.extras, plan).total_ns()
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if phases_refusal(geometry, shape.extras):
+            return [None]
+        ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
+        return [None, *(config_of(**one, shard=shard) for one in ways for shard in PHASES_SHARDS)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        settled = self.settle(shape, config)
+        now = dict(settled or ())
+        return self.changed(
+            settled,
+            y_bytes=(now["y_bytes"] // 2, now["y_bytes"] * 2),
+            x_bytes=(now["x_bytes"] // 2, now["x_bytes"] * 2),
+            together=(1, 4, TOGETHER_MAX),
+            warmup=(*WARM_UPS, WARM_UP),
+            shard=PHASES_SHARDS,
+            channels=(now["channels"] // 2, min(PARTITIONS, 2 * now["channels"])),
+            ahead=(1, 2),
+        )
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.items) * sum(len(batch) for batch in plan.outputs)
+
+
+def _settings(geometry: Any, given: dict[str, Any]) -> Iterator[PhasesConfig]:
+    """Settings to compare that have the given ones."""
+    chunks = -(-geometry.C // PARTITIONS)
+    plain = {
+        "x_bytes": PHASES_X_BYTES,
+        "filter_bytes": PHASES_FILTER_BYTES,
+        "together": TOGETHER_MAX if chunks > 1 else 1,
+        "ahead": 1,
+        "warmup": WARM_UP,
+    }
+    for way in _ways(geometry):
+        for shard in PHASES_SHARDS if geometry.K > 1 else ("outputs",):
+            for y_bytes in BANDS:
+                channels = min(PARTITIONS // way["segments"], geometry.K)
+                if shard == "channels":
+                    channels = min(channels, -(-geometry.K // 2))
+                found = {**plain, "shard": shard, "channels": channels, "y_bytes": y_bytes, **way, **given}
+                yield PhasesConfig(**found)
+
+
+def _ways(geometry: Any) -> Iterator[dict[str, Any]]:
+    """Phases and segments beside each other that may share the array; axes that have only one phase add nothing."""
+    yield {"beside": "none", "segments": 1, "along": "columns"}
+    axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
+    longest = max(axes, key=lambda name: (axes[name].images == 1) * axes[name].out)
+    for beside in BESIDE:
+        if beside != "none" and axes[beside].lhs_dilation == 1:
+            continue
+        for segments in (1, 2, 4):
+            if segments * min(geometry.C, PARTITIONS) <= PARTITIONS and (beside != "none" or segments > 1):
+                yield {"beside": beside, "segments": segments, "along": longest}
+
+
+ALGORITHM = Phases()

@@ -1,0 +1,115 @@
+"""The operator `nkiconv::conv3d_with_frames`: conv3d of frames in front of an input, which no kernel copies together.
+
+    nkiconv::conv3d_with_frames(input, weight, bias, residual, initial_frames, ..., packed) -> Tensor
+
+The rest is as of `nkiconv::conv3d`. Derivatives are those of conv3d of both one after the other, cut where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..computers import dispatch
+from . import autograd, gradients
+from .convolution import Convolution
+from .custom import ARGUMENTS, asked_of, batched_call, derivatives, tangent_of, with_batch
+from .frames import joined, shaped
+from .registrar import registrar
+from .tensor_kinds import memory_format
+
+NAME = "conv3d_with_frames"
+
+
+def _forward(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    initial_frames: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    lhs_dilation: Sequence[int],
+    groups: int,
+    activation: str | None,
+    residual_position: str,
+    layer: str | None,
+    packed: Tensor | None = None,
+) -> Tensor:
+    asked = asked_of("conv3d", stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
+    asked.check(input, weight, bias, residual, packed, initial_frames)
+    y = dispatch.convolve(asked, input, weight, bias, residual, packed, initial_frames)
+    return y.contiguous(memory_format=memory_format(input, weight))
+
+
+def _fake(
+    input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, frames: Tensor, *rest: Any
+) -> Tensor:
+    asked, packed = _asked(rest)
+    asked.check(input, weight, bias, residual, packed, frames)
+    shape, order = asked.shape(shaped(input, frames), weight), memory_format(input, weight)
+    return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
+
+
+def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
+    """(what a call asks for, the packed filter) of its arguments behind the tensors."""
+    return asked_of("conv3d", *rest[:ARGUMENTS]), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    asked, _ = _asked(inputs[5:])
+    by_result = asked.activation is not None and not gradients.needs_argument(asked, inputs[3] is not None)
+    ctx.asked, ctx.num_inputs = asked, len(inputs)
+    autograd.save(ctx, *inputs[:5], output if by_result else None)
+
+
+def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+    nothing = (None,) * (ctx.num_inputs - 5)
+    if g is None:
+        return (None, None, None, None, None, *nothing)
+    x, w, bias, residual, frames, y = ctx.saved_tensors
+    of_x, of_w, of_bias, of_residual, of_frames = ctx.needs_input_grad[1:6]
+    needs = of_x or of_frames, of_w, of_bias, of_residual
+    both, *others = derivatives(ctx.asked, (joined(x, frames), w, bias, residual, y), needs, g)
+    before = after = None
+    if both is not None:
+        before, after = both.narrow(2, 0, frames.shape[2]), both.narrow(2, frames.shape[2], x.shape[2])
+    return (after if of_x else None, *others, before if of_frames else None, *nothing)
+
+
+def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
+    x, w, bias, residual, frames = saved[:5]
+    dx, dw, dbias, dresidual, dframes = tangents[:5]
+    both = None
+    if dx is not None or dframes is not None:
+        both = joined(
+            torch.zeros_like(x) if dx is None else dx, torch.zeros_like(frames) if dframes is None else dframes
+        )
+    return tangent_of(ctx.asked, (joined(x, frames), w, bias, residual), (both, dw, dbias, dresidual))
+
+
+def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    asked, packed = _asked(args[5:])
+    packed = packed if len(in_dims) > 5 + ARGUMENTS and in_dims[5 + ARGUMENTS] is None else None
+    x, frames = (
+        with_batch(one if dim is None else one.movedim(dim, 0), dim, info.batch_size)
+        for one, dim in ((args[0], in_dims[0]), (args[4], in_dims[4]))
+    )
+    both = torch.cat([frames, x], 3)
+    return batched_call(asked, info.batch_size, (0, *in_dims[1:4]), (both, *args[1:4]), packed)
+
+
+def _define() -> Any:
+    """Register the operator."""
+    operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
+    operator.register_fake(_fake)
+    operator.register_vmap(_batched)
+    autograd.register(NAME, _remember, _backward, _forward_mode)
+    return operator
+
+
+OPERATOR = _define()

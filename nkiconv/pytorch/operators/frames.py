@@ -1,0 +1,67 @@
+"""Frames in front of a conv3d's input, which are planes of a tensor of their own, and the last planes of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..errors import DtypeError, GeometryError, KindError, NkiconvError, UnsupportedError
+from .tensor_kinds import tensor_violations
+
+
+def joined(x: Tensor, frames: Tensor | None) -> Tensor:
+    """Both one after the other; x itself without frames."""
+    return x if frames is None else torch.cat([frames, x], 2)
+
+
+def shaped(x: Tensor, frames: Tensor | None) -> Tensor:
+    """In place of both one after the other, a tensor that is only their shape."""
+    return x if frames is None else x[:, :, :1].expand(-1, -1, frames.shape[2] + x.shape[2], -1, -1)
+
+
+def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
+    """Why frames do not go in front of x, a tensor [N, C, D, H, W]."""
+    if frames is None:
+        return
+    errors = list(tensor_violations("initial_frames", frames))
+    yield from errors
+    if errors or x.dim() != frames.dim() or x.dim() != 5 or x.shape[2] < 1:
+        if not errors:
+            yield GeometryError(
+                f"initial_frames.shape={tuple(frames.shape)}: input.shape={tuple(x.shape)} has other axes; pass "
+                f"[N, C, planes, H, W] for both"
+            )
+        return
+    if frames.shape[:2] != x.shape[:2] or frames.shape[3:] != x.shape[3:] or frames.shape[2] < 1:
+        yield GeometryError(
+            f"initial_frames.shape={tuple(frames.shape)}: must be that of input, {tuple(x.shape)}, but for 1 or more "
+            f"planes on axis 2; pass such frames"
+        )
+    if frames.dtype != x.dtype:
+        yield DtypeError(f"initial_frames.dtype={frames.dtype}: must be that of input, {x.dtype}; cast them")
+    if frames.device != x.device:
+        yield UnsupportedError(f"initial_frames.device={frames.device}: must be that of input, {x.device}; move them")
+
+
+def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> Tensor:
+    """A copy of the last planes of both: `wanted`, or for True those that a window needs that begins behind them, or as
+    many of them as there are. Raises KindError, GeometryError."""
+    held = 0 if frames is None else frames.shape[-3]
+    planes = held + x.shape[-3]
+    if not isinstance(wanted, (bool, int)):
+        raise KindError(
+            f"return_final_frames={wanted!r}: must be True, False or an int of at least 0; pass one of these"
+        )
+    count = min(window - 1, planes) if wanted is True else int(wanted)
+    if not 0 <= count <= planes:
+        raise GeometryError(
+            f"return_final_frames={count}: must be at least 0, and initial_frames and input have {planes} planes; ask "
+            f"for as many at most"
+        )
+    own = min(count, x.shape[-3])
+    found = x.narrow(-3, x.shape[-3] - own, own)
+    if frames is None or own == count:
+        return found.clone()
+    return torch.cat([frames.narrow(-3, held - (count - own), count - own), found], -3)

@@ -1,0 +1,137 @@
+"""conv_transpose1d to conv_transpose3d, with the signatures of torch.nn.functional and activation and residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .errors import GeometryError
+from .functional import check_groups, convolve, per_axis, refuse_script
+from .operators.convolution import Convolution
+from .operators.custom import NAMES
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_position: str = "pre_activation",
+    layer: str | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose1d` by nkiconv's kernels.
+
+    Args:
+        input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [C, K / groups, S].
+        bias: [K].
+        stride, padding, output_padding, groups, dilation: as torch has them.
+        activation, residual, residual_position, layer: as of `conv1d`.
+
+    Returns: [N, K, Q] or [K, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    return convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_position: str = "pre_activation",
+    layer: str | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose2d` by nkiconv's kernels.
+
+    Args:
+        input: [N, C, H, W] or [C, H, W]. weight: [C, K / groups, R, S].
+        The rest: as in `conv_transpose1d`, an int for both axes or one for each.
+
+    Returns: [N, K, P, Q] or [K, P, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    return convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    residual_position: str = "pre_activation",
+    layer: str | None = None,
+) -> Tensor:
+    """`torch.nn.functional.conv_transpose3d` by nkiconv's kernels.
+
+    Args:
+        input: [N, C, D, H, W] or [C, D, H, W]. weight: [C, K / groups, T, R, S].
+        The rest: as in `conv_transpose1d`, an int for all axes or one for each.
+
+    Returns: [N, K, Z, P, Q] or [K, Z, P, Q] of input's dtype.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    return convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
+
+
+def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | None, str, str | None]) -> Convolution:
+    """What a call asks for: the convolution of input, with stride - 1 zeros between neighbours, with the filter's taps
+    in reverse order."""
+    stride, padding, output_padding, groups, dilation = numbers
+    rank = NAMES[name]
+    steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    sides, ends = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
+    check_groups(groups)
+    if min(sides) < 0:
+        raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; pad the result")
+    allowed = all(0 <= end < max(step, gap) for end, step, gap in zip(ends, steps, gaps, strict=True))
+    if min(steps) >= 1 and min(gaps) >= 1 and not allowed:
+        raise GeometryError(
+            f"output_padding={output_padding!r}: must be from 0 to below stride={stride!r} or dilation={dilation!r} on "
+            f"each axis, as in torch; use less"
+        )
+    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], gaps, strict=False)]
+    zeros = zip(windows, sides, ends, strict=False)
+    return Convolution(
+        name=name,
+        stride=(1,) * rank,
+        padding=tuple((window - side, window - side + end) for window, side, end in zeros),
+        dilation=gaps,
+        lhs_dilation=steps,
+        groups=groups,
+        activation=more[0],
+        residual_position=more[1],
+        layer=more[2],
+    )
+
+
+for _function in (conv_transpose1d, conv_transpose2d, conv_transpose3d):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -1,0 +1,185 @@
+"""Volumes in chunks: frames in front of x in a tensor of their own, final frames, by every algorithm and to the bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tolerances import integer_inputs
+from volumes import volume_ref
+
+import nkiconv
+from nkiconv.simulator import KernelAssertionError
+
+SIDES = (5, 2, 1, 1, 1, 1, 0), (6, 3, 1, 1, 1, 1, 1)
+CHANNELS = (("planes", "channels"),)
+# why, C, K, groups, algorithm, config, channels side by side in memory
+ALGORITHMS = [
+    ("implicit_gemm", 12, 16, 1, "implicit_gemm", None, False),
+    ("implicit_gemm, last", 12, 16, 1, "implicit_gemm", None, True),
+    ("implicit_gemm, chunks of channels", 130, 9, 1, "implicit_gemm", None, False),
+    ("implicit_gemm, folded", 40, 30, 1, "implicit_gemm", (("fold", "inputs"),), False),
+    ("implicit_gemm, planes as channels", 6, 8, 1, "implicit_gemm", CHANNELS, False),
+    ("implicit_gemm, groups", 12, 8, 4, "implicit_gemm", None, False),
+    ("stacked", 6, 16, 1, "stacked", None, False),
+    ("stacked, last", 6, 16, 1, "stacked", None, True),
+    ("stacked, planes as channels", 3, 8, 1, "stacked", CHANNELS, False),
+    ("swapped", 12, 16, 1, "swapped", None, True),
+    ("narrow", 20, 3, 1, "narrow", None, False),
+    ("narrow, last", 20, 3, 1, "narrow", None, True),
+    ("grouped", 12, 8, 4, "grouped", None, False),
+    ("grouped, last", 12, 8, 4, "grouped", None, True),
+    ("toeplitz_rows", 7, 7, 7, "toeplitz_rows", None, False),
+    ("toeplitz_rows, last", 7, 7, 7, "toeplitz_rows", None, True),
+    ("the kernel's choice", 3, 8, 1, None, None, False),
+]
+# why, volumes, frames, planes of x, taps, stride, dilation, lhs_dilation, zeros in front, behind
+PLANES = [
+    ("a cache as the window wants it", 1, 2, 4, 3, 1, 1, 1, 0, 0),
+    ("several volumes, a short cache", 2, 1, 3, 3, 1, 1, 1, 1, 0),
+    ("one plane at a time", 2, 2, 1, 3, 1, 1, 1, 0, 0),
+    ("more frames than are seen", 1, 5, 2, 2, 1, 1, 1, -3, 1),
+    ("stride and dilation", 2, 4, 6, 3, 2, 2, 1, 0, 0),
+    ("nothing but frames is seen", 1, 3, 2, 2, 1, 1, 1, 0, -2),
+]
+
+
+def run(x, frames, w, axes, groups, last, lnc=2, **options):
+    """What the kernel returns of x [N, C, D, H, W] and frames, in that order again."""
+    names = {"stride": 2, "rhs_dilation": 3, "lhs_dilation": 4}
+    places = {name: tuple(axis[index] for axis in axes) for name, index in names.items()}
+    places |= {"padding": tuple(axis[5:] for axis in axes), "feature_group_count": groups}
+    if last:
+        places |= {"in_perm": (0, 4, 1, 2, 3), "out_perm": (0, 2, 3, 4, 1)}
+        x, frames = (None if one is None else np.moveaxis(one, 1, -1) for one in (x, frames))
+    given = {} if frames is None else {"initial_frames": np.ascontiguousarray(frames)}
+    kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[lnc])
+    found = kernel(np.ascontiguousarray(x), w, **places, **given, **options)
+    several = found if isinstance(found, tuple) else (found,)
+    return tuple(np.moveaxis(np.asarray(one), -1, 1) if last else np.asarray(one) for one in several)
+
+
+def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **options):
+    N, F, D, *axis = planes
+    rng = np.random.default_rng(5)
+    whole = integer_inputs(rng, (N, C, F + D, SIDES[0][0], SIDES[1][0]), dtype)
+    w = integer_inputs(rng, (K, C // groups, axis[0], SIDES[0][1], SIDES[1][1]), dtype)
+    axes = ((F + D, *axis), *SIDES)
+    out_dtype = nkiconv._nki.nl.float32
+    y, final = run(
+        whole[:, :, F:],
+        whole[:, :, :F],
+        w,
+        axes,
+        groups,
+        last,
+        lnc,
+        return_final_frames=wanted,
+        out_dtype=out_dtype,
+        **options,
+    )
+    np.testing.assert_array_equal(y, volume_ref(whole, w, axes, groups))
+    count = min(F + D, (axis[0] - 1) * axis[2]) if wanted is True else wanted
+    assert final.dtype == whole.dtype
+    np.testing.assert_array_equal(final, whole[:, :, F + D - count :])
+
+
+@pytest.mark.parametrize("planes", [row[1:] for row in PLANES], ids=[row[0] for row in PLANES])
+@pytest.mark.parametrize("row", ALGORITHMS, ids=[row[0] for row in ALGORITHMS])
+def test_every_algorithm_takes_frames(row, planes):
+    _, C, K, groups, algorithm, config, last = row
+    check(planes, C, K, groups, last, algorithm=algorithm, config=config)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
+@pytest.mark.parametrize("last", [False, True])
+def test_dtypes(dtype, last):
+    check(PLANES[1][1:], 24, 32, 1, last, dtype)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(("C", "wanted"), [(1, 1), (1, 3), (5, 2), (5, 4)])
+@pytest.mark.parametrize("last", [False, True])
+def test_any_number_of_final_frames(C, wanted, last, lnc):
+    for N in (1, 2):
+        check((N, 2, 2, 3, 1, 1, 1, 0, 0), C, 4, 1, last, lnc=lnc, wanted=wanted)
+
+
+def test_one_tap_and_frames_of_fp8_that_pair():
+    for N in (1, 2):
+        check((N, 1, 3, 1, 1, 1, 1, 0, 0), 48, 24, 1, False, "fp8_e4m3", wanted=2)
+        check((N, 3, 3, 1, 2, 1, 1, 0, 0), 12, 8, 1, True, wanted=2)
+
+
+def test_fp16_pairs_and_a_gap_between_planes():
+    check((2, 1, 3, 2, 1, 1, 2, 1, 0), 6, 8, 1, False)
+    check((1, 2, 3, 3, 1, 1, 1, 0, 0), 20, 24, 1, False, precision="fp16x3")
+
+
+def test_final_frames_without_initial_ones():
+    rng = np.random.default_rng(1)
+    x, w = integer_inputs(rng, (2, 3, 4, 5, 6), "fp32"), integer_inputs(rng, (4, 3, 3, 2, 3), "fp32")
+    axes = ((4, 3, 1, 1, 1, 2, 0), *SIDES)
+    for wanted, count in ((True, 2), (3, 3), (4, 4)):
+        y, final = run(x, None, w, axes, 1, False, return_final_frames=wanted)
+        np.testing.assert_array_equal(y, volume_ref(x, w, axes, 1))
+        np.testing.assert_array_equal(final, x[:, :, -count:])
+    assert len(run(x, None, w, axes, 1, False, return_final_frames=0)) == 1
+
+
+@st.composite
+def videos(draw):
+    """(taps, stride, dilation of planes, planes of each chunk), chunks a multiple of the stride but for the last."""
+    taps, stride, dilation = draw(st.tuples(st.integers(2, 4), st.integers(1, 3), st.integers(1, 2)))
+    chunks = [stride * n for n in draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))]
+    chunks[-1] += draw(st.integers(0, 2))
+    return taps, stride, dilation, chunks
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    videos(),
+    st.sampled_from(["fp32", "bf16", "fp16"]),
+    st.sampled_from([row[1:] for row in ALGORITHMS]),
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_chunk_by_chunk_equals_the_whole(video, dtype, row, N, zeros):
+    """Of any cut, stride and dilation, where a chunk begins with zeros as its cache, or with padding."""
+    C, K, groups, algorithm, config, last = row
+    taps, stride, dilation, chunks = video
+    rng, window = np.random.default_rng(2), (taps - 1) * dilation + 1
+    whole = integer_inputs(rng, (N, C, sum(chunks), SIDES[0][0], SIDES[1][0]), dtype)
+    w = integer_inputs(rng, (K, C // groups, taps, SIDES[0][1], SIDES[1][1]), dtype)
+    cache, parts, at = (np.zeros_like(whole[:, :, :1]).repeat(window - 1, 2) if zeros else None), [], 0
+    for count in chunks:
+        held = 0 if cache is None else cache.shape[2]
+        axes = ((held + count, taps, stride, dilation, 1, window - 1 - held, 0), *SIDES)
+        x = whole[:, :, at : at + count]
+        y, cache = run(x, cache, w, axes, groups, last, return_final_frames=True, algorithm=algorithm, config=config)
+        parts.append(y)
+        at += count
+    axes = ((sum(chunks), taps, stride, dilation, 1, window - 1, 0), *SIDES)
+    (expected,) = run(whole, None, w, axes, groups, last, algorithm=algorithm, config=config)
+    np.testing.assert_array_equal(np.concatenate(parts, 2), expected)
+    np.testing.assert_array_equal(
+        expected.astype(np.float64), volume_ref(whole, w, axes, groups).astype(expected.dtype).astype(np.float64)
+    )
+
+
+X, W = np.zeros((1, 4, 3, 5, 6), np.float32), np.zeros((8, 4, 3, 1, 1), np.float32)
+REFUSED = [
+    ({"initial_frames": X[:, :3]}, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be img_ref's, .* on axis 2"),
+    ({"initial_frames": X[0]}, r"initial_frames.shape=\(4, 3, 5, 6\): must be img_ref's"),
+    ({"initial_frames": X.astype(np.float16)}, "initial_frames.dtype=float16: must be img_ref's, float32"),
+    ({"initial_frames": X, "in_perm": (0, 1, 4, 2, 3)}, r"in_perm=.*: planes of x and initial_frames must lie outside"),
+    ({"return_final_frames": 4}, "return_final_frames=4: must be True, False or an int up to 3"),
+    ({"return_final_frames": -1}, "return_final_frames=-1: must be"),
+    ({"return_final_frames": "all"}, "return_final_frames=all: must be"),
+    ({"filter_ref": W[:, :, :1], "return_final_frames": True}, "a window of one plane needs none"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "text"), REFUSED, ids=[row[1] for row in REFUSED])
+def test_refusals(kwargs, text):
+    with pytest.raises(KernelAssertionError, match=text):
+        nkiconv.simulate(nkiconv.conv3d_implicit_gemm[2])(**{"img_ref": X, "filter_ref": W, **kwargs})

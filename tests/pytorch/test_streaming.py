@@ -1,0 +1,208 @@
+"""Videos in chunks in torch: frames in front of conv3d's input, and CausalConv3d as four video VAEs have it."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import conv3d, nn, plan_model
+
+MODES = ["torch", "simulate", "compare"]
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def ints(*shape, grad=False):
+    return torch.randint(-2, 3, shape, generator=GENERATOR).float().requires_grad_(grad)
+
+
+@pytest.fixture(params=MODES)
+def mode(request, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_values_and_gradients(mode, activation):
+    x, frames, w = ints(2, 4, 3, 5, 6, grad=True), ints(2, 4, 2, 5, 6, grad=True), ints(6, 4, 3, 3, 3, grad=True)
+    bias, residual = ints(6, grad=True), ints(2, 6, 3, 5, 6, grad=True)
+    y, final = conv3d(
+        x,
+        w,
+        bias,
+        padding=(0, 1, 1),
+        activation=activation,
+        residual=residual,
+        initial_frames=frames,
+        return_final_frames=4,
+    )
+    both = torch.cat([frames, x], 2)
+    z = F.conv3d(both, w, bias, padding=(0, 1, 1)) + residual
+    z = z if activation is None else F.relu(z)
+    assert torch.equal(y, z)
+    assert torch.equal(final, both[:, :, 1:])
+    inputs = (x, frames, w, bias, residual)
+    found = torch.autograd.grad((y * y).sum() + final.sum(), inputs)
+    wanted = torch.autograd.grad((z * z).sum() + both[:, :, 1:].sum(), inputs)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_transforms(mode):
+    x, frames, w = ints(3, 2, 4, 3, 5, 6), ints(3, 2, 4, 2, 5, 6), ints(6, 4, 3, 3, 3)
+
+    def ours(x, frames):
+        return conv3d(x, w, padding=(0, 1, 1), initial_frames=frames)
+
+    def torchs(x, frames):
+        return F.conv3d(torch.cat([frames, x], 2), w, padding=(0, 1, 1))
+
+    for dims in (0, (0, None), (None, 0)):
+        given = [one if dims == 0 or dim == 0 else one[0] for one, dim in zip((x, frames), dims or (0, 0), strict=True)]
+        assert torch.equal(torch.vmap(ours, dims)(*given), torch.vmap(torchs, dims)(*given))
+    tangents = ints(2, 4, 3, 5, 6), ints(2, 4, 2, 5, 6)
+    found, wanted = (torch.func.jvp(one, (x[0], frames[0]), tangents) for one in (ours, torchs))
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_one_volume_and_no_frames(mode):
+    x, w = ints(4, 3, 5, 6), ints(6, 4, 2, 3, 3)
+    y, final = conv3d(x, w, initial_frames=x[:, :1], return_final_frames=True)
+    assert torch.equal(y, F.conv3d(torch.cat([x[:, :1], x], 1), w))
+    assert torch.equal(final, x[:, 2:])
+    y, final = conv3d(x, w[:, :, :1], initial_frames=x[:, :0], return_final_frames=True)
+    assert torch.equal(y, F.conv3d(x, w[:, :, :1]))
+    assert final.shape == (4, 0, 5, 6)
+
+
+def test_pairs_of_padding(mode):
+    x, w = ints(1, 4, 3, 5, 6), ints(6, 4, 2, 3, 3)
+    y = conv3d(x, w, padding=((2, 0), (-1, 0), (0, 1)))
+    assert torch.equal(y, F.conv3d(F.pad(x, (0, 1, -1, 0, 2, 0)), w))
+
+
+def test_under_torch_compile():
+    x, frames, w = ints(1, 4, 3, 5, 6), ints(1, 4, 2, 5, 6), ints(6, 4, 3, 3, 3)
+    compiled = torch.compile(
+        lambda x, frames: conv3d(x, w, initial_frames=frames, return_final_frames=True), backend="eager", fullgraph=True
+    )
+    y, final = compiled(x, frames)
+    assert torch.equal(y, F.conv3d(torch.cat([frames, x], 2), w))
+    assert torch.equal(final, x[:, :, 1:])
+
+
+class Reference(torch.nn.Conv3d):
+    """A causal layer by its definition: planes are put in front, all is padded, torch convolves."""
+
+    def __init__(self, front, spatial, mode, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.front, self.spatial, self.mode = front, spatial, mode
+
+    def forward(self, x, cache=None):
+        x = x if cache is None else torch.cat([cache, x], 2)
+        lacks = self.front - (0 if cache is None else cache.shape[2])
+        if self.mode == "zeros":
+            x = F.pad(x, (0, 0, 0, 0, lacks, 0))
+        elif lacks > 0:
+            x = torch.cat([x[:, :, :1]] * lacks + [x], 2)
+        height, width = self.spatial
+        around = (width, width, height, height, 0, 0)
+        return super().forward(F.pad(x, around) if self.mode == "zeros" else F.pad(x, around, mode=self.mode))
+
+
+# why, taps, other arguments of CausalConv3d, (planes in front, spatial, how) and other arguments of the reference
+LAYERS = [
+    ("Wan", 3, {"padding": 1}, (2, (1, 1), "zeros"), {}),
+    ("Wan's upsampling", (3, 1, 1), {"padding": (1, 0, 0)}, (2, (0, 0), "zeros"), {}),
+    ("Wan's downsampling", (3, 1, 1), {"padding": 0, "stride": (2, 1, 1)}, (0, (0, 0), "zeros"), {}),
+    ("LTX, zeros around", 3, {"padding": (1, 1), "time_padding": "replicate"}, None, {}),
+    (
+        "HunyuanVideo",
+        3,
+        {"padding": (1, 1), "time_padding": "replicate", "padding_mode": "replicate"},
+        (2, (1, 1), "replicate"),
+        {},
+    ),
+    ("dilation", 3, {"padding": (1, 1), "dilation": (2, 1, 1)}, (4, (1, 1), "zeros"), {"dilation": (2, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize("row", LAYERS, ids=[row[0] for row in LAYERS])
+def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
+    _, taps, arguments, reference, more = row
+    ours = nn.CausalConv3d(4, 6, taps, **arguments)
+    if reference is None:  # replicated in time, zeros around
+        reference, more = (2, (0, 0), "replicate"), {"padding": (0, 1, 1)}
+    theirs = Reference(*reference, 4, 6, taps, stride=arguments.get("stride", 1), **more)
+    with torch.no_grad():
+        for one in ours.parameters():
+            one.copy_(ints(*one.shape))
+    theirs.load_state_dict(ours.state_dict())
+    x = ints(2, 4, 5, 5, 6)
+    whole = theirs(x)
+    assert torch.equal(ours(x), whole)
+    if ours.stride[0] > 1:  # a caller that puts the last plane in front itself
+        return
+    cache, found = None, []
+    for count in (1, 1, 3):
+        at = sum(one.shape[2] for one in found)
+        y, cache = ours(x[:, :, at : at + count], cache, return_final_frames=True)
+        found.append(y)
+    assert torch.equal(torch.cat(found, 2), whole)
+    # the protocol of feat_cache: callers keep the last two planes themselves
+    cache, found = None, []
+    for count in (1, 1, 3):
+        at = sum(one.shape[2] for one in found)
+        found.append(ours(x[:, :, at : at + count], cache))
+        assert torch.equal(found[-1], theirs(x[:, :, at : at + count], cache))
+        cache = x[:, :, max(0, at + count - 2) : at + count]
+    if ours.time_padding == "zeros" and ours.dilation[0] == 1:
+        assert torch.equal(torch.cat(found, 2), whole)
+
+
+def test_a_cache_where_there_is_no_padding_is_not_seen(mode):
+    x, layer = ints(1, 4, 3, 5, 6), nn.CausalConv3d(4, 6, (1, 3, 3), padding=(0, 1, 1))
+    assert torch.equal(layer(x, x[:, :, :2]), layer(x))
+
+
+def test_a_plan_of_a_model_knows_of_frames():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.CausalConv3d(8, 8, 3, padding=(1, 1))
+
+        def forward(self, x):
+            y, cache = self.conv(x, return_final_frames=True)
+            return torch.cat([y, self.conv(x, cache)], 2)
+
+    plan = plan_model(Twice(), torch.zeros(1, 8, 2, 6, 6))
+    assert sorted(row.plan.asked.initial_frames for row in plan.rows) == [0, 2]
+    assert plan.flops.fraction == 1
+
+
+X, W = torch.zeros(1, 4, 3, 5, 6), torch.zeros(6, 4, 3, 3, 3)
+REFUSED = [
+    ({"initial_frames": X[:, :3]}, GeometryError, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be that of input"),
+    ({"initial_frames": X[0]}, GeometryError, "has other axes"),
+    ({"initial_frames": X.half()}, DtypeError, "initial_frames.dtype=torch.float16: must be that of input"),
+    ({"initial_frames": 3}, DtypeError, "initial_frames: must be a torch.Tensor"),
+    ({"return_final_frames": "all"}, TypeError, "return_final_frames='all': must be True, False or an int"),
+    ({"return_final_frames": 4}, GeometryError, "return_final_frames=4: must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "error", "text"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_refusals(mode, kwargs, error, text):
+    with pytest.raises(error, match=text):
+        conv3d(X, W, **kwargs)
+
+
+def test_refusals_of_the_module():
+    for kwargs, error, text in (
+        ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
+        ({"padding": "same"}, TypeError, "padding='same': must be an int"),
+        ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
+    ):
+        with pytest.raises(error, match=text):
+            nn.CausalConv3d(4, 6, 3, **kwargs)
+    with pytest.raises(LayoutError, match="cache_x: must be a tensor"):
+        nn.CausalConv3d(4, 6, 3)(X, 3)
