@@ -22,7 +22,7 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..operators.filters import Packs
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, forwards
+from . import batchnorm, forwards, videos
 from .intercept import intercept, intercepted
 from .report import Entry, Report
 from .uses import reads_only
@@ -68,7 +68,8 @@ def convert(
         model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
             norm, and may be subclasses of torch's, with a forward of their own too, if everything that it convolves is
             nkiconv's then: by torch's forward, which is ours in its place, or by torch's functions. That is found by
-            running it on shapes alone; arguments beside the images are left out.
+            running it on shapes alone; arguments beside the images are left out. Where a forward pads videos as
+            `CausalConv3d` does, found on numbers, that takes its place.
         filter: told a convolution's name and module, says whether to swap it; None: all.
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
             in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
@@ -313,8 +314,21 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _swap(module: Any, name: str) -> None:
     """Make a module one of ours; `layer` is how messages call it."""
-    _change_class(module, _ours)
+    form = _form(module)
+    _change_class(module, _ours if form is None else videos.causal)
+    if form is not None:
+        module.sides, module.time_padding = form
     module.layer = name or None
+
+
+def _form(module: torch.nn.Module) -> videos.Form | None:
+    """What a convolution of videos pads in its own forward, where CausalConv3d does the same."""
+    taken = any(hasattr(module, name) for name in videos.Form._fields)
+    if not isinstance(module, torch.nn.Conv3d) or not _own(module) or taken:
+        return None
+    probe = copied(module)
+    _change_class(probe, videos.seen)
+    return videos.form_of(probe)
 
 
 def _change_class(module: Any, change: Callable[[Any], type]) -> None:
