@@ -1,8 +1,9 @@
-"""A clip that pans and zooms over the photograph: conv3d blurs it chunk by chunk, conv_transpose3d adds frames to it."""
+"""A clip that pans and zooms over the photograph: conv3d blurs it in chunks, conv_transpose3d adds frames to it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ CHUNKS = (1, 4, 4)
 #: Rows and columns of the photograph for one of the clip.
 SHRINK = 6
 #: Share of the photograph's height and width that is seen, and where its middle is, at the first frame and the last.
-SEEN, MIDDLE = (0.9, 0.5), ((0.5, 0.5), (0.32, 0.55))
+SEEN, MIDDLE = (0.75, 0.6), ((0.42, 0.47), (0.34, 0.53))
 #: Weights along time and along rows and columns: powers of 2 times small ints, as pixels are, so that sums are exact.
 BLUR_T, BLUR_S = np.array([1, 2, 1]) / 4, np.array([1, 6, 15, 20, 15, 6, 1]) / 64
 #: Along time, with a stride of 2: frames, and means of neighbours between them.
@@ -29,7 +30,7 @@ FILE = "clip.png"
 def clip(picture: AnyArray) -> AnyArray:
     """Frames of a picture [H, W, 3]: [1, 3, 9, H / 6, W / 6], bf16, of 256 levels of 1/256."""
     frames = [_frame(picture, at) for at in np.linspace(0, 1, FRAMES)]
-    levels = np.floor(np.stack(frames).transpose(3, 0, 1, 2)[None] * 255 + 0.5)
+    levels = np.rint(np.stack(frames).transpose(3, 0, 1, 2)[None] * 255)
     return (levels / 256).astype(DTYPES["bf16"])
 
 
@@ -75,42 +76,37 @@ def between_problem(x: AnyArray, w: AnyArray) -> ConvProblem:
 
 def draw(x: AnyArray, blurred: AnyArray, interpolated: AnyArray, out: Path) -> Path:
     """Write a sheet with a row of frames for each clip [1, 3, frames, rows, columns]; returns its path."""
-    count = interpolated.shape[2]
-    drawn = plots.figure(1.2 * count + 1, 5.6)
-    axes = drawn.subplots(3, count)
-    _, _, _, H, W = x.shape
+    _, _, count, H, W = x.shape
+    more = interpolated.shape[2]
+    drawn = plots.figure(17, 6.4)
     drawn.suptitle(
-        f"a clip, [1, 3, {FRAMES}, {H}, {W}], bf16: conv3d in chunks of {', '.join(map(str, CHUNKS))} frames, "
-        f"and conv_transpose3d",
+        f"a clip, [1, 3, {count}, {H}, {W}], bf16: each frame blurred with the two before it by conv3d, in chunks of "
+        f"{', '.join(map(str, CHUNKS))} frames; {more} frames of {count} by conv_transpose3d",
         fontsize=14,
     )
     taps = " x ".join(map(str, blur().shape[2:]))
-    rows = (
-        (x, "input"),
-        (blurred, f"blurred, {taps}:\na frame and the\ntwo before it"),
-        (interpolated, f"{FRAMES} to {count} frames,\nnew ones framed"),
-    )
-    for row, (frames, title) in zip(axes, rows, strict=True):
-        _draw_row(row, np.asarray(frames[0], np.float32).transpose(1, 2, 3, 0), title)
-    for at, axis in enumerate(axes[0]):
-        axis.set_title(f"{1 + at / 2:g}", fontsize=10)
+    grid = drawn.add_gridspec(3, 4 * count, height_ratios=(2, 2, 1))
+    _draw_row(drawn, grid[0, :], x, "input")
+    _draw_row(drawn, grid[1, :], blurred, f"blurred, {taps}")
+    _draw_row(drawn, grid[2, 1:-1], interpolated, "interpolated")
     path = out / FILE
     plots.save_figure(drawn, path)
     return path
 
 
-def _draw_row(axes: AnyArray, frames: AnyArray, title: str) -> None:
-    """Frames [count, rows, columns, 3] at their times; a frame's step is two axes."""
-    step = 1 if len(frames) == len(axes) else 2
-    for at, axis in enumerate(axes):
-        axis.set_xticks([])
-        axis.set_yticks([])
-        axis.set_frame_on(at % 2 == 1 and step == 1)
-        if at % step == 0:
-            axis.imshow(frames[at // step].clip(0, 1))
+def _draw_row(drawn: Any, place: Any, clip: AnyArray, title: str) -> None:
+    """Frames side by side, those of the first clip at whole times and new ones, between these, with a border."""
+    frames = np.asarray(clip[0], np.float32).transpose(1, 2, 3, 0)
+    step = (FRAMES - 1) / (len(frames) - 1)
+    for at, (frame, cell) in enumerate(zip(frames, place.subgridspec(1, len(frames)), strict=True)):
+        axis = drawn.add_subplot(cell)
+        axis.imshow(frame.clip(0, 1))
+        axis.set(xticks=[], yticks=[], frame_on=at * step % 1 > 0)
+        axis.set_title(f"{1 + at * step:g}", fontsize=9)
         for side in axis.spines.values():
             side.set(color=plots.AFTER, linewidth=3)
-    axes[0].set_ylabel(title, fontsize=11)
+        if at == 0:
+            axis.set_ylabel(title, fontsize=10)
 
 
 def _frame(picture: AnyArray, at: float) -> Float64Array:
