@@ -19,7 +19,8 @@ CHUNKS = (1, 4, 4)
 SHRINK = 6
 #: Share of the photograph's height and width that is seen, and where its middle is, at the first frame and the last.
 SEEN, MIDDLE = (0.75, 0.6), ((0.42, 0.47), (0.34, 0.53))
-#: Weights along time and along rows and columns: powers of 2 times small ints, as pixels are, so that sums are exact.
+#: Weights along time and along rows and columns: small ints over powers of 2, as pixels are, so that fp32 holds every
+#: sum exactly and chunks, whose plans may add in another order, equal one run to the bit.
 BLUR_T, BLUR_S = np.array([1, 2, 1]) / 4, np.array([1, 6, 15, 20, 15, 6, 1]) / 64
 #: Along time, with a stride of 2: frames, and means of neighbours between them.
 BETWEEN = np.array([1, 2, 1]) / 2
