@@ -45,6 +45,9 @@ HAMMING_EDGE = 10.0 ** (-53 / 20)
 #: How far the sample EEG's channels are from the standard deviation of 1 that its makers gave them: 0.0023, rounded up.
 EEG_NORMALISATION = 0.0025
 
+#: Step between the levels of a picture whose white is 1: what rounding to them takes off the difference of two pixels.
+PICTURE_LEVEL = 1 / 255
+
 
 def silu_slope_bound(z, z_error):
     """How far silu's slope at z may be off, computed in fp32 from a z that is itself off by at most z_error."""

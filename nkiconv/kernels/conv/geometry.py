@@ -77,6 +77,30 @@ class Geometry(nl.NKIObject):
     frames: object
 
 
+def copy_of(geometry):
+    """The same Geometry, of which some things are then changed."""
+    return Geometry(
+        C=geometry.C,
+        K=geometry.K,
+        groups=geometry.groups,
+        planes=geometry.planes,
+        rows=geometry.rows,
+        columns=geometry.columns,
+        x_strides=geometry.x_strides,
+        w_strides=geometry.w_strides,
+        y_strides=geometry.y_strides,
+        r_strides=geometry.r_strides,
+        packed=geometry.packed,
+        itemsize=geometry.itemsize,
+        hbm_itemsize=geometry.hbm_itemsize,
+        fast=geometry.fast,
+        precision=geometry.precision,
+        depth=geometry.depth,
+        flipped=geometry.flipped,
+        frames=geometry.frames,
+    )
+
+
 def met(axis, tap, first, count):
     """Outputs first .. first+count-1 that see an element of x at a tap: what `_axis.outputs_met` returns."""
     shift = tap * axis.dilation - axis.before

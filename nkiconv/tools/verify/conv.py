@@ -1,4 +1,4 @@
-"""A conv2d, run as a whole and held against the float64 reference.
+"""A convolution of images or volumes, run as a whole and held against the float64 reference.
 
 Output channels meet in no sum, so of a big problem the reference is made for a sample of them, whole groups where there
 are groups; the kernel always runs all. The report says how many were checked.
@@ -15,10 +15,10 @@ from ..._nki import CHOICE
 from ...api.calls import KernelRun
 from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
-from ...planner.operations import OPERATIONS
+from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import FILTER_PERMS, Config, Request
 from ...problem import ConvProblem
-from ...reference import AnyArray
+from ...reference import AnyArray, forwards
 from .choice import settings_of
 from .comparison import Comparison, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
@@ -52,7 +52,7 @@ def verify_conv(
 
     Args:
         x, residual: in the problem's layout; w: [K, C / groups, R, S], or in the order of filter_layout, None for that
-            or KCTRS of volumes; bias: [K].
+            or KCTRS of volumes; [C, K / groups, ...] of transposed problems; bias: [K].
             activation, residual_position, precision: as in `nkiconv.conv2d`.
         degrees: LNC degrees, 1 or 2; outputs of the second are compared with the first's, bit for bit.
         algorithm, config: as in a `Plan`; None: the estimate.
@@ -64,7 +64,7 @@ def verify_conv(
     extra: dict[str, Any] = {"bias": bias, "activation": activation, "precision": precision}
     extra |= {"residual": residual, "residual_position": residual_position}
     epilogue = Epilogue(**extra, strict_nonfinite=strict_nonfinite)
-    operation = OPERATIONS["conv3d" if problem.is_volume else "conv2d"]
+    operation = operation_of(problem) if problem.transposed else OPERATIONS["conv3d" if problem.is_volume else "conv2d"]
     filter_layout = None if filter_layout in FIRST_LAYOUTS else filter_layout
     request = Request(problem=problem, lnc=min(degrees), asked=epilogue.asked(filter_layout=filter_layout))
     shape, algorithm, settings = settings_of(operation, request, algorithm, config)
@@ -84,12 +84,15 @@ def verify_conv(
         )
         runs.append(run)
     first, canonical = runs[0].y, w if filter_layout is None else w.transpose(FILTER_PERMS[filter_layout])
+    equal = problem
+    if problem.transposed:
+        equal, canonical = problem.replace(transposed=False), forwards(w, problem.groups)
 
     def told(share: float) -> None:
         advance(f"checking {name}", share)
 
     def compared(y: AnyArray) -> Comparison:
-        return compare_channels(y, x, canonical, problem, chosen, **extra, told=told)
+        return compare_channels(y, x, canonical, equal, chosen, **extra, told=told)
 
     comparison = compared(first)
     reports = []
