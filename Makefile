@@ -7,13 +7,15 @@ BIN := $(VENV)/bin
 # One stamp for what runs kernels and draws, one for what tests them too: each says that .venv has all of it.
 RUN := $(VENV)/.run
 ALL := $(VENV)/.all-torch-$(TORCH)
+# The zoo's packages stand beside those of .venv: tests/zoo/packages.py says why.
+ZOO := $(VENV)/zoo/.torch-$(TORCH)
 PIP := $(BIN)/python -m pip install -qq
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start a hundred processes; each would compile all of nkiconv where the shell's setting keeps it from being kept.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice golden lint format readme docs wheel \
+.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice zoo golden lint format readme docs wheel \
   bench profiles against models hf-kernel clean
 
 help: ## list the targets
@@ -79,6 +81,14 @@ COUNT ?= 500
 SEED ?= 47
 choice: $(ALL) ## hold estimates against plans on random problems (ten minutes): tests/choice.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/choice --count $(COUNT) --seed $(SEED) --out tests/choice.md
+
+$(ZOO): $(ALL) pyproject.toml
+	@echo "setup: installing diffusers, timm, torchvision and torchaudio into $(VENV)/zoo (20 MB to download, once)"
+	@rm -rf $(VENV)/zoo; $(PIP) --no-deps --target $(VENV)/zoo $$($(BIN)/python tests/zoo/packages.py pyproject.toml)
+	@touch $@
+
+zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 135 models (three minutes): tests/zoo.md
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo --out tests/zoo.md $(OPTIONS)
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)

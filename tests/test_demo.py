@@ -3,6 +3,7 @@
 import json
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tolerances
@@ -13,7 +14,7 @@ from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.reference import conv_ref
 from nkiconv.tools import demo
 from nkiconv.tools.cli import app
-from nkiconv.tools.demo import eeg, filters, image, photograph, plots
+from nkiconv.tools.demo import clip, eeg, filters, image, photograph, plots
 
 PICTURES = {
     "eeg.png",
@@ -22,6 +23,7 @@ PICTURES = {
     "photograph-derivative.png",
     "photographs.png",
     "image.png",
+    "clip.png",
 }
 ROWS = [
     ("EEG, 4 FIR filters", 1),
@@ -29,6 +31,13 @@ ROWS = [
     ("photograph, blur", 2),
     ("photograph, derivative", 2),
     *((name, lnc) for name in image.NAMES for lnc in (1, 2)),
+    ("clip, blur", 1),
+    ("clip, blur", 2),
+    ("clip, blur, frame 1", 2),
+    ("clip, blur, frames 2-5", 2),
+    ("clip, blur, frames 6-9", 2),
+    ("clip, 9 to 17 frames", 1),
+    ("clip, 9 to 17 frames", 2),
     ("nkl_fs_asr", 1),
     ("nkl_fs_asr", 2),
 ]
@@ -40,7 +49,7 @@ pytestmark = pytest.mark.simulator_only
 def small_picture(monkeypatch):
     """A corner of the photograph, so that drawing and running it are quick."""
     whole = photograph.picture()
-    monkeypatch.setattr(photograph, "picture", lambda: whole[100:140, 200:296])
+    monkeypatch.setattr(photograph, "picture", lambda: whole[100:148, 200:296])
 
 
 @pytest.mark.usefixtures("small_picture")
@@ -55,6 +64,7 @@ def test_the_tour(tmp_path):
     for name, _ in ROWS:
         assert name in result.stdout
     assert "identical to lnc 1" in result.stdout
+    assert result.stdout.count("identical to one run") == len(clip.CHUNKS)
 
 
 @pytest.mark.usefixtures("small_picture")
@@ -72,7 +82,10 @@ def test_the_tour_as_json(tmp_path):
         *[None, True] * 4,
         None,
         True,
+        *[None] * 3,
+        *[None, True] * 2,
     ]
+    assert [report["same_as_whole"] for report in found["rows"]] == [None] * 14 + [True] * 3 + [None] * 4
     assert len(found["files"]) == len(PICTURES)
 
 
@@ -189,3 +202,38 @@ def test_random_layers_follow_each_other():
     _, _, first, second = image.layers()
     assert (first.w.shape[0], second.w.shape[1], second.w.shape[0]) == (image.HIDDEN, image.HIDDEN, 3)
     assert [one.activation for one in (first, second)] == ["relu", "relu"]
+
+
+def test_the_clip_has_levels_and_sums_that_are_exact():
+    x = clip.clip(photograph.picture())
+    assert (x.shape, x.dtype) == ((1, 3, 9, 100, 85), np.dtype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(x.astype(np.float64) * 256 % 1, 0)
+    assert 0 <= x.min() < 0.1 < 0.9 < x.max() < 1
+    weights = clip.blur().astype(np.float64)
+    np.testing.assert_array_equal(weights.sum(axis=(1, 2, 3, 4)), 1)
+    np.testing.assert_array_equal(weights * 2**14 % 1, 0)  # and 2^-14 times 2^-8 is above the last bit of 1 in fp32
+
+
+def test_a_clip_of_one_colour_stays_so():
+    """Weights of pixels add up to 1 at every frame, edges included."""
+    x = clip.clip(np.full((60, 72, 3), 0.4, np.float32))
+    np.testing.assert_array_equal(x.astype(np.float64), 102 / 256)
+
+
+def test_frames_move_from_the_first_window_to_the_last():
+    """A picture whose colours are its rows, its columns and nothing says where each frame looks."""
+    rows, columns = np.mgrid[0:600, 0:512] + 0.5
+    picture = np.stack([rows / 600, columns / 512, np.zeros_like(rows)], axis=2).astype(np.float32)
+    x = clip.clip(picture)[0].astype(np.float64) * 256 / 255
+    for frame, seen, middle in zip((0, -1), clip.SEEN, clip.MIDDLE, strict=True):
+        np.testing.assert_allclose(x[:2, frame].mean(axis=(1, 2)), middle, rtol=0, atol=tolerances.PICTURE_LEVEL / 2)
+        found = np.ptp(x[0, frame]), np.ptp(x[1, frame])
+        np.testing.assert_allclose(found, (seen * 99 / 100, seen * 84 / 85), rtol=0, atol=tolerances.PICTURE_LEVEL)
+
+
+def test_new_frames_are_means_of_their_neighbours():
+    x = np.random.default_rng(0).integers(0, 256, (1, 3, 9, 4, 5)) / 256
+    w = clip.between()
+    y = conv_ref(x, w, clip.between_problem(x, w))
+    np.testing.assert_array_equal(y[:, :, ::2], x)
+    np.testing.assert_array_equal(y[:, :, 1::2], (x[:, :, 1:] + x[:, :, :-1]) / 2)

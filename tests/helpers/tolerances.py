@@ -31,6 +31,10 @@ def bound(problem_or_terms, abs_sum, y, out_dtype):
 #: terms stay below it. One wrong term is a million million times larger.
 FLOAT64_SUMS = 1e-12
 
+#: fp32 sums of some hundred terms in another order, through a few layers: roundings, which grow as their square root,
+#: each of 2^-24 of the largest number.
+FLOAT32_SUMS = 32 * 2.0**-24
+
 #: A float64 number of order 1 that was rounded at most eight times, each by at most 2^-53 of it.
 FLOAT64_ROUNDINGS = 8 * 2.0**-53
 
@@ -40,6 +44,9 @@ HAMMING_EDGE = 10.0 ** (-53 / 20)
 
 #: How far the sample EEG's channels are from the standard deviation of 1 that its makers gave them: 0.0023, rounded up.
 EEG_NORMALISATION = 0.0025
+
+#: Step between the levels of a picture whose white is 1: what rounding to them takes off the difference of two pixels.
+PICTURE_LEVEL = 1 / 255
 
 
 def silu_slope_bound(z, z_error):

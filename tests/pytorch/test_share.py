@@ -176,7 +176,7 @@ class Many(nn.Module):
 
 def test_flops_of_every_kind():
     x = torch.randn(2, 4, 9, 8, 7)
-    share = convert(Many()).share(x)
+    share = convert(Many(), lambda name, _module: name != "back").share(x)
     one, two = 2 * 2 * 6 * 4 * 4 * 3, 2 * 2 * 4 * 9 * 8 * 2 * 6
     three, back = 2 * 2 * 2 * 8 * 7 * 6 * 4 * 8, 2 * 2 * 4 * 9 * 8 * 3 * 9
     ours = one + two + three
@@ -185,6 +185,8 @@ def test_flops_of_every_kind():
     assert share.fraction == ours / (ours + back)
     total = f"{share.fraction:.1%} of {ours + back:,} flops of convolutions are nkiconv's"
     assert str(share) == f"{total}; the others: aten::convolution {back:,}"
+    everything = convert(Many()).share(x)
+    assert (everything.nkiconv, everything.others) == (ours + back, {})
 
 
 def test_a_model_without_convolutions():

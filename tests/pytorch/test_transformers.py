@@ -15,7 +15,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tolerances import assert_within_limit, silu_slope_bound
+from tolerances import FLOAT32_SUMS, assert_within_limit, silu_slope_bound
 from torch import nn
 from torch.nn import functional as F
 
@@ -258,7 +258,7 @@ def test_kernels_agree_in_the_simulator(monkeypatch, name):
         one, other = getattr(found, field.name), getattr(expected, field.name)
         assert (one is None) == (other is None) == (field.name == "steps" and model.cache is None)
         if one is not None:
-            off = 32 * 2.0**-24 * float(other.abs().max()) if field.name == "gradient" else 0
+            off = FLOAT32_SUMS * float(other.abs().max()) if field.name == "gradient" else 0
             torch.testing.assert_close(one, other, rtol=0, atol=off)
 
 
@@ -300,7 +300,6 @@ def test_mobilenet_folds_its_norms():
 
 @pytest.mark.parametrize("name", ["EncodecModel", "MimiModel"])
 def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
-    """What is transposed stays in torch, and in the denominator."""
     transformers = importlib.import_module("transformers")
     torch.manual_seed(0)
     model = getattr(transformers, name)(getattr(transformers, name.replace("Model", "Config"))(**CODECS[name])).eval()
@@ -309,7 +308,7 @@ def test_codecs_that_read_their_padding_are_planned_on_shapes_alone(name):
     report = nkiconv_torch.convert(model)
     share = report.share(input_values=torch.randn(1, 1, 400))
     assert (share.nkiconv, share.others) == (found.share.nkiconv, found.share.others)
-    assert 0.5 < share.fraction < 1
+    assert share.fraction == 1
 
 
 def test_decoders_files_are_put_back():

@@ -7,7 +7,7 @@ swapped. `phases` reads such filters as they are; the others get a copy in HBM, 
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import cut, cut_at
-from .geometry import Geometry, filter_rows, num_taps
+from .geometry import copy_of, filter_rows, num_taps
 
 #: Algorithms that read such filters as they are.
 READ_BACKWARDS = ("phases",)
@@ -26,26 +26,10 @@ def forwards_of(algorithm, geometry):
         return geometry
     taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
     of_k, of_c = (taps, geometry.K * taps) if geometry.groups == 1 else (each * taps, taps)
-    return Geometry(
-        C=geometry.C,
-        K=geometry.K,
-        groups=geometry.groups,
-        planes=geometry.planes,
-        rows=geometry.rows,
-        columns=geometry.columns,
-        x_strides=geometry.x_strides,
-        w_strides=(of_k, of_c, columns, 1),
-        y_strides=geometry.y_strides,
-        r_strides=geometry.r_strides,
-        packed=geometry.packed,
-        itemsize=geometry.itemsize,
-        hbm_itemsize=geometry.hbm_itemsize,
-        fast=geometry.fast,
-        precision=geometry.precision,
-        depth=geometry.depth,
-        flipped=False,
-        frames=geometry.frames,
-    )
+    found = copy_of(geometry)
+    found.w_strides = (of_k, of_c, columns, 1)
+    found.flipped = False
+    return found
 
 
 def flip_pieces(geometry):

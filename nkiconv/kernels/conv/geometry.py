@@ -77,6 +77,30 @@ class Geometry(nl.NKIObject):
     frames: object
 
 
+def copy_of(geometry):
+    """The same Geometry, of which some things are then changed."""
+    return Geometry(
+        C=geometry.C,
+        K=geometry.K,
+        groups=geometry.groups,
+        planes=geometry.planes,
+        rows=geometry.rows,
+        columns=geometry.columns,
+        x_strides=geometry.x_strides,
+        w_strides=geometry.w_strides,
+        y_strides=geometry.y_strides,
+        r_strides=geometry.r_strides,
+        packed=geometry.packed,
+        itemsize=geometry.itemsize,
+        hbm_itemsize=geometry.hbm_itemsize,
+        fast=geometry.fast,
+        precision=geometry.precision,
+        depth=geometry.depth,
+        flipped=geometry.flipped,
+        frames=geometry.frames,
+    )
+
+
 def met(axis, tap, first, count):
     """Outputs first .. first+count-1 that see an element of x at a tap: what `_axis.outputs_met` returns."""
     shift = tap * axis.dilation - axis.before
@@ -294,14 +318,9 @@ def read_geometry(
     in_axes = identity if perms[0] == None else perms[0]
     kern_axes = identity if perms[1] == None else perms[1]
     out_axes = identity if perms[2] == None else perms[2]
-    x_extents, w_stored = picked(img_ref.shape, in_axes), filter_ref.shape
+    x_extents = picked(img_ref.shape, in_axes)
     held = frames_in_front(frames_ref, img_ref, in_axes)
-    each = w_stored[4] if packed else 0
-    if packed and axes == 2:
-        w_stored = (w_stored[0] * each, w_stored[1], w_stored[2], w_stored[3])
-    elif packed:
-        check_blocks(filter_ref.shape, x_extents[1])
-        w_stored = (w_stored[0] // x_extents[1] * each, x_extents[1], w_stored[1], w_stored[2], w_stored[3])
+    w_stored, each = filter_as_stored(filter_ref.shape, packed, axes, x_extents[1])
     w_extents = picked(w_stored, kern_axes)
     N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
     if flipped:
@@ -363,6 +382,17 @@ def read_geometry(
         frames=frames,
     )
     return geometry, y_shape, r_shape
+
+
+def filter_as_stored(w_shape, packed, axes, C):
+    """(shape of a filter before kern_perm, output channels of a block of a packed one, or 0)."""
+    if not packed:
+        return w_shape, 0
+    each = w_shape[4]
+    if axes == 2:
+        return (w_shape[0] * each, w_shape[1], w_shape[2], w_shape[3]), each
+    check_blocks(w_shape, C)
+    return (w_shape[0] // C * each, C, w_shape[1], w_shape[2], w_shape[3]), each
 
 
 def check_blocks(w_shape, C):

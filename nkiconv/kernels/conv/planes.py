@@ -6,7 +6,7 @@ sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes 
 """
 
 from .._tiles import div_ceil
-from .geometry import Axis, Geometry
+from .geometry import Axis, copy_of
 from .transposes import is_transposed
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
@@ -67,35 +67,21 @@ def with_channels(geometry):
     """The Geometry of images whose channels are those of x for each plane of taps."""
     planes, apart = geometry.planes, geometry.w_strides
     each = geometry.rows.taps * geometry.columns.taps
-    return Geometry(
-        C=geometry.C * planes.taps,
-        K=geometry.K,
-        groups=1,
-        planes=Axis(
-            size=planes.out,
-            taps=1,
-            out=planes.out,
-            stride=1,
-            dilation=1,
-            lhs_dilation=1,
-            before=0,
-            images=planes.images,
-        ),
-        rows=geometry.rows,
-        columns=geometry.columns,
-        x_strides=geometry.x_strides,
-        w_strides=(apart[0], each, apart[2], apart[3]),
-        y_strides=geometry.y_strides,
-        r_strides=geometry.r_strides,
-        packed=geometry.packed,
-        itemsize=geometry.itemsize,
-        hbm_itemsize=geometry.hbm_itemsize,
-        fast=geometry.fast,
-        precision=geometry.precision,
-        depth=planes,
-        flipped=geometry.flipped,
-        frames=geometry.frames,
+    found = copy_of(geometry)
+    found.C = geometry.C * planes.taps
+    found.planes = Axis(
+        size=planes.out,
+        taps=1,
+        out=planes.out,
+        stride=1,
+        dilation=1,
+        lhs_dilation=1,
+        before=0,
+        images=planes.images,
     )
+    found.w_strides = (apart[0], each, apart[2], apart[3])
+    found.depth = planes
+    return found
 
 
 def sources_of(geometry):

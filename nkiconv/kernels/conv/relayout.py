@@ -15,7 +15,7 @@ from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
 from .flip import flip_instructions, forwards_of
-from .geometry import Geometry
+from .geometry import copy_of
 from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
@@ -57,34 +57,15 @@ def copies_y(algorithm, geometry):
 
 def plain_of(algorithm, geometry, extras):
     """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
-    geometry = forwards_of(algorithm, geometry)
+    found = copy_of(forwards_of(algorithm, geometry))
     rows, columns = geometry.rows, geometry.columns
-    x_strides, y_strides, r_strides = geometry.x_strides, geometry.y_strides, geometry.r_strides
     if copies_x(algorithm, geometry):
-        x_strides = dense(geometry.C, rows.size, columns.size)
+        found.x_strides = dense(geometry.C, rows.size, columns.size)
+        found.frames = None
     if copies_y(algorithm, geometry):
-        y_strides = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
-        r_strides = dense(geometry.K, rows.out, columns.out)
-    return Geometry(
-        C=geometry.C,
-        K=geometry.K,
-        groups=geometry.groups,
-        planes=geometry.planes,
-        rows=rows,
-        columns=columns,
-        x_strides=x_strides,
-        w_strides=geometry.w_strides,
-        y_strides=y_strides,
-        r_strides=r_strides,
-        packed=geometry.packed,
-        itemsize=geometry.itemsize,
-        hbm_itemsize=geometry.hbm_itemsize,
-        fast=geometry.fast,
-        precision=geometry.precision,
-        depth=geometry.depth,
-        flipped=geometry.flipped,
-        frames=None if copies_x(algorithm, geometry) else geometry.frames,
-    )
+        found.y_strides = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
+        found.r_strides = dense(geometry.K, rows.out, columns.out)
+    return found
 
 
 def dense(channels, height, width):

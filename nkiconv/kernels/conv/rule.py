@@ -1,7 +1,5 @@
-"""Which algorithm a kernel takes that is called without one: a rule of shapes.
-
-Every call on the host chooses by cost models, and `nkiconv.plan` by the timeline: docs/algorithms.md compares them.
-"""
+"""Which algorithm a kernel takes that is called without one: a rule of shapes, which docs/algorithms.md holds against
+what the host chooses by cost models and by the timeline."""
 
 from ..._nki import nl
 
@@ -16,10 +14,10 @@ RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
 
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
+    if geometry.flipped or geometry.precision == "fp16x3":
+        return ["phases"]
     pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
-    if geometry.precision == "fp16x3":
-        return []
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
     if geometry.groups > 1:
@@ -46,18 +44,15 @@ def wanted_of_few_inputs(geometry, pixels, contraction):
     """The same of few input channels; where they are few for several planes of taps too."""
     if geometry.planes.taps > 1 and geometry.C * geometry.planes.taps <= RULE_INPUTS:
         return ["stacked"]
-    if geometry.columns.out > 650:
-        return []
     few = pixels < 3 * RULE_PIXELS and (geometry.C * geometry.K > 34_000 or (geometry.C > 16 and geometry.K > 150))
-    return [] if few or (contraction > 1500 and geometry.K > 150) else ["stacked"]
+    return [] if few or geometry.columns.out > 650 or (contraction > 1500 and geometry.K > 150) else ["stacked"]
 
 
 def wanted_in_groups(geometry, pixels):
     """The same where channels have groups."""
     if geometry.groups == geometry.C and geometry.groups == geometry.K:
-        if geometry.planes.taps > 1:
-            return ["toeplitz_rows", "grouped"] if geometry.rows.taps > 1 else ["grouped"]
-        if pixels < RULE_PIXELS_DEPTHWISE:
+        volumes, tall = geometry.planes.taps > 1, geometry.rows.taps > 4 and geometry.rows.stride == 1
+        if pixels < RULE_PIXELS_DEPTHWISE and not volumes:
             return []
-        return ["toeplitz_rows", "grouped"] if geometry.rows.taps > 4 and geometry.rows.stride == 1 else ["grouped"]
+        return ["toeplitz_rows", "grouped"] if tall or (volumes and geometry.rows.taps > 1) else ["grouped"]
     return [] if pixels < RULE_PIXELS_GROUPS else ["grouped"]

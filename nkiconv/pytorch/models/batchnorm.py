@@ -47,7 +47,7 @@ def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[
             found.append(Fold(name, None, reason="does not follow one convolution that nothing else sees"))
             continue
         convolution, how = before[name]
-        reason, activation = "its convolution stays in torch", None
+        reason, activation = "its convolution stays in torch, or has its own forward", None
         if convolution in swapped:
             other = model.get_submodule(convolution)
             reason = "; ".join(_reasons(other, module, places, owners))

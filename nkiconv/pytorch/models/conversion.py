@@ -22,12 +22,14 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..operators.filters import Packs
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm
+from . import batchnorm, forwards, videos
 from .intercept import intercept, intercepted
 from .report import Entry, Report
 from .uses import reads_only
 
 Filter = Callable[[str, torch.nn.Module], bool]
+#: How a convolution is nkiconv's whose own forward calls torch's functions.
+CALLED = "its own forward, under which torch's functions are nkiconv's"
 #: Reasons that only concern a module's forward.
 READ = "is never called: its layer reads its weight and convolves by itself"
 OWN = "has its own"
@@ -64,7 +66,10 @@ def convert(
 
     Args:
         model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
-            norm, and may be subclasses of torch's, unless they have a forward of their own.
+            norm, and may be subclasses of torch's, with a forward of their own too, if everything that it convolves is
+            nkiconv's then: by torch's forward, which is ours in its place, or by torch's functions. That is found by
+            running it on shapes alone; arguments beside the images are left out. Where a forward pads videos as
+            `CausalConv3d` does, found on numbers, that takes its place.
         filter: told a convolution's name and module, says whether to swap it; None: all.
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
             in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
@@ -76,9 +81,9 @@ def convert(
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
             refuses stays with the file's own function, which a warning tells.
-        functional: run the model's forward under `intercept`, so that convolutions by subclasses with a forward of
-            their own, and by functions of torch, are nkiconv's too. Other methods of the model than forward can be
-            called under `intercept` by hand.
+        functional: run the model's forward under `intercept`, so that convolutions by functions of torch are
+            nkiconv's too, whoever calls them. Other methods of the model than forward can be called under `intercept`
+            by hand.
         pack_filters: keep, in eval mode, a second copy of each filter for which that pays, in the kernel's own order,
             so that calls need not turn it. It is not in the state_dict, and is packed again when a call finds the
             weight changed; of what torch.compile has compiled only `load_state_dict` sees to that: after other changes
@@ -102,10 +107,14 @@ def convert(
     raise_all("convert cannot run this call", errors)
     entries = tuple(_entry(model, name, module, filter) for name, module in _convolutions(model))
     swapped = [entry.name for entry in entries if entry.swapped]
-    folds = batchnorm.find(model, swapped, copied) if fold_batchnorm else ()
+    plain = [name for name in swapped if not _own(model.get_submodule(name))]
+    folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     target = model if inplace else copied(model)
     for name in swapped:
         _swap(target.get_submodule(name), name)
+    for entry in entries:
+        if entry.function == CALLED:
+            _change_class(target.get_submodule(entry.name), intercepted)
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
@@ -149,8 +158,7 @@ def _intercepted(model: Any) -> Any:
 
         model.forward = forward
     elif not hasattr(type(model), "_intercepted"):
-        kind: Any = type(model)
-        model.__class__ = intercepted(kind)
+        _change_class(model, intercepted)
     return model
 
 
@@ -208,7 +216,9 @@ def _kind(module: torch.nn.Module) -> str:
 
 
 def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
-    reason = "; ".join(_reasons(module))
+    reasons = [*_reasons(module)]
+    change = _traced(module, reasons)
+    reason = "" if change else "; ".join(reasons)
     if not reason and filter is not None and not filter(name, module):
         reason = "filter leaves it out"
     parent, _dot, child = name.rpartition(".")
@@ -217,7 +227,27 @@ def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: F
     operator = None
     if isinstance(module, _CONVERTED) or (isinstance(module, tuple(_OURS)) and not reason):
         operator = nn.operator_of(module)
-    return Entry(name, _kind(module), _filters(module), operator, reason)
+    function = CALLED if change is intercepted and not reason else ""
+    return Entry(name, _kind(module), _filters(module), operator, reason, function=function)
+
+
+def _traced(module: torch.nn.Module, reasons: list[str]) -> Callable[[Any], type] | None:
+    """What makes a class for a module with a forward of its own, under which all that it convolves is nkiconv's.
+
+    None where nothing does, or it has no such forward.
+    """
+    if not (reasons and reasons[0].startswith(OWN)) or forwards.of_instance(module):
+        return None
+    beneath = len(reasons) == 1 and _own(module) == ["forward"]
+    for change in (_ours, intercepted) if beneath else (intercepted,):
+        try:
+            probe = copied(module)
+        except UnsupportedError:
+            return None
+        _change_class(probe, change)
+        if forwards.convolves_by_nkiconv(probe):
+            return change
+    return None
 
 
 def _is_once(model: torch.nn.Module, module: torch.nn.Module) -> bool:
@@ -257,9 +287,7 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
 
 def _obstacles(module: torch.nn.Module) -> Iterator[str]:
     """Why one of torch's convolutions stays as it is."""
-    base = next(kind for kind in _OURS if isinstance(module, kind))
-    own = [name for name in ("forward", "_conv_forward") if getattr(type(module), name) is not getattr(base, name)]
-    own += [name for name in ("forward", "_conv_forward") if name in vars(module) and name not in own]
+    own = _own(module)
     if own:
         yield f"{OWN} {' and '.join(own)}"
     taken = [name for name in _ATTRIBUTES if hasattr(module, name)]
@@ -274,6 +302,11 @@ def _obstacles(module: torch.nn.Module) -> Iterator[str]:
         yield f"weights are {', '.join(layouts)}; accepted are torch.strided ones"
 
 
+def _own(module: torch.nn.Module) -> list[str]:
+    """Names of the methods in which one of torch's convolutions does something else than torch."""
+    return forwards.own(module, next(kind for kind in _OURS if isinstance(module, kind)))
+
+
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.parameters()
     yield from (one for one in vars(module).values() if isinstance(one, torch.Tensor))
@@ -281,25 +314,48 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _swap(module: Any, name: str) -> None:
     """Make a module one of ours; `layer` is how messages call it."""
-    kind: Any = type(module)
-    module.__class__ = _parametrized(kind) if parametrize.is_parametrized(module) else _ours(kind)
+    form = _form(module)
+    _change_class(module, _ours if form is None else videos.causal)
+    if form is not None:
+        module.sides, module.time_padding = form
     module.layer = name or None
 
 
-def _parametrized(kind: type) -> type:
-    """The class that torch made for one parametrized module, again on top of ours; torch undoes it all the same."""
-    namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-    return type(kind.__name__, (_ours(kind.__bases__[0]),), namespace)
+def _form(module: torch.nn.Module) -> videos.Form | None:
+    """What a convolution of videos pads in its own forward, where CausalConv3d does the same."""
+    taken = any(hasattr(module, name) for name in videos.Form._fields)
+    if not isinstance(module, torch.nn.Conv3d) or not _own(module) or taken:
+        return None
+    probe = copied(module)
+    _change_class(probe, videos.seen)
+    return videos.form_of(probe)
+
+
+def _change_class(module: Any, change: Callable[[Any], type]) -> None:
+    """Give a module the class that `change` makes of its own.
+
+    torch made one for each parametrized module, on top of the original: again on top of ours, torch undoes it as well.
+    """
+    kind: Any = type(module)
+    if parametrize.is_parametrized(module):
+        namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+        module.__class__ = type(kind.__name__, (change(kind.__bases__[0]),), namespace)
+    else:
+        module.__class__ = change(kind)
 
 
 @functools.cache
 def _ours(kind: type) -> type:
-    """Our class for torch's, or for a subclass of it a class with our forward whose instances are still of both."""
+    """Our class for torch's, or for a subclass of it a class with our forward whose instances are still of both.
+
+    Of a subclass with a forward of its own, ours is what that finds as torch's.
+    """
     if kind in _OURS:
         return _OURS[kind]
-    base = next(ours for of, ours in _OURS.items() if issubclass(kind, of))
+    of, base = next((of, ours) for of, ours in _OURS.items() if issubclass(kind, of))
     more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce, "_converted_from": kind}
-    return type(kind.__name__, (base, kind), more)
+    has_own: bool = vars(of)["forward"] is not kind.forward  # type: ignore[attr-defined]  # a module
+    return type(kind.__name__, (kind, base) if has_own else (base, kind), more)
 
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:

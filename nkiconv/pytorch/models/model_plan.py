@@ -172,7 +172,7 @@ def plan_model(
         else:
             rows.append(Row(convolved, names, len(layers), plan))
     rows.sort(key=lambda row: -row.us)
-    kept, uncalled = _kept(found, functional), _uncalled(found)
+    kept, uncalled = kept_of(found, functional), _uncalled(found)
     return ModelPlan(tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because)
 
 
@@ -181,7 +181,8 @@ def _part(advance: Advance, name: str, i: int, count: int) -> Advance:
     return lambda what, share: advance(f"{name}: {what}", (i + (share or 0.0)) / count)
 
 
-def _kept(found: Recording, functional: bool) -> tuple[Kept, ...]:
+def kept_of(found: Recording, functional: bool) -> tuple[Kept, ...]:
+    """What stayed in torch in a run of a model converted with or without `functional`, and why."""
     reasons = {entry.name: entry.reason for entry in found.report.kept}
     function = "is called as a function; functional=True takes such calls over"
     if functional:

@@ -27,7 +27,7 @@ from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
 from ..operators.custom import ARGUMENTS, asked_of
 from ..operators.frames import shaped
 from .conversion import convert, copied
-from .flops import Share, is_convolution
+from .flops import Share, flops_of, is_convolution
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
@@ -52,6 +52,7 @@ class Other:
     layer: str  # the module that runs it; "" is the model itself
     operator: str
     shapes: tuple[tuple[int, ...], ...]  # of its first tensors: images and filters
+    flops: int  # of one call
 
 
 @dataclass
@@ -225,18 +226,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if is_convolution(func):
-            self._note(func, args, layer)
+            self._note(func, args, result, layer)
             self.found.share.add(func, args, result)
         return result
 
-    def _note(self, func: Any, args: Any, layer: str) -> None:
+    def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):
             raise _UnknownShapeError(f"the shapes of {func.name()}, {shapes}, depend on numbers that are computed")
         if func.name().startswith("nkiconv::"):
             self.found.convolved.setdefault(_convolved(func, args), []).append(layer)
         else:
-            other = Other(layer, func.name(), tuple(shapes))
+            other = Other(layer, func.name(), tuple(shapes), flops_of(func, args, result))
             self.found.others[other] = self.found.others.get(other, 0) + 1
 
 

@@ -155,7 +155,8 @@ class Convolution:
         """Errors of everything that is no tensor."""
         for name in ("stride", "dilation", "lhs_dilation"):
             if min(getattr(self, name)) < 1:
-                yield GeometryError(f"{name}={getattr(self, name)}: must be at least 1 on every axis; pass such ints")
+                called = "stride" if self.transposed and name == "lhs_dilation" else name
+                yield GeometryError(f"{called}={getattr(self, name)}: must be at least 1 on every axis; pass such ints")
         if self.groups < 1:
             yield GeometryError(f"groups={self.groups}: must be at least 1; pass a divisor of both channel counts")
         if self.activation is not None and self.activation not in ACTIVATIONS:

@@ -18,7 +18,7 @@ def command(
     out: Annotated[Path, typer.Option(help="Directory for the pictures; files of the tour in it are replaced.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Filter an EEG recording and a photograph, in 1-d and 2-d, run a speech model's layer, check and draw it all."""
+    """Filter an EEG recording, a photograph and a clip, run a speech model's layer, in 1-d to 3-d; check and draw."""
     demo = importlib.import_module("nkiconv.tools.demo")
     with progress(show=not as_json) as advance:
         found = demo.run(out, advance)

@@ -95,6 +95,8 @@ def _checked(report: Report) -> Iterator[str]:
         yield f"{found.num_wrong:,} wrong, worst {found.place}"
     if report.identical is not None:
         yield f"{'identical to' if report.identical else 'DIFFERS from'} lnc {report.same_as_lnc}"
+    if report.same_as_whole is not None:
+        yield f"{'identical to' if report.same_as_whole else 'DIFFERS from'} one run"
 
 
 def _counts(report: Report) -> Iterator[str]:

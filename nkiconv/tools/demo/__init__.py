@@ -1,4 +1,4 @@
-"""The guided tour: a recording, a photograph and a speech model's layer, convolved in 1-d and 2-d, checked and drawn.
+"""The guided tour: a recording, a photograph, a clip and a speech model's layer, in 1-d to 3-d, checked and drawn.
 
 Both data sets come with matplotlib, so nothing is downloaded.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from ... import cases
 from ...errors import UnsupportedError
 from ...reference import AnyArray
-from ..verify import Advance, Report, case_arrays, ignore, verify_conv, verify_depthwise_conv1d
-from . import eeg, image, photograph
+from ..verify import Advance, Report, case_arrays, ignore, verify_chunks, verify_conv, verify_depthwise_conv1d
+from . import clip, eeg, image, photograph
 
 #: The named case of the tour.
 CASE = "nkl_fs_asr"
@@ -90,6 +90,17 @@ def _image(out: Path, advance: Advance) -> Part:
     return Part(tuple(reports), (image.draw(picture, blurred, slopes, random, out),))
 
 
+def _clip(out: Path, advance: Advance) -> Part:
+    x, blur, between = clip.clip(photograph.picture()), clip.blur(), clip.between()
+    frames, problem = clip.with_still(x), clip.blur_problem(clip.with_still(x), blur)
+    whole, blurred = verify_conv(clip.BLURRED, frames, blur, problem, degrees=(1, 2), advance=advance)
+    chunks = verify_chunks(clip.BLURRED, frames, blur, problem, blurred, clip.CHUNKS, advance=advance)
+    of_both = clip.between_problem(x, between)
+    doubled, interpolated = verify_conv(clip.INTERPOLATED, x, between, of_both, degrees=(1, 2), advance=advance)
+    advance("drawing the clip", None)
+    return Part((*whole, *chunks, *doubled), (clip.draw(x, blurred, interpolated, out),))
+
+
 def _named_case(_out: Path, advance: Advance) -> Part:
     case = cases.get(CASE)
     x, w = case_arrays(case, seed=0)
@@ -97,4 +108,4 @@ def _named_case(_out: Path, advance: Advance) -> Part:
     return Part(tuple(reports), ())
 
 
-_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _image, _named_case)
+_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _image, _clip, _named_case)

@@ -7,6 +7,7 @@ from typing import Any
 from ...cases import Case
 from ...reference import AnyArray
 from .choice import case_arrays, case_operation, case_refusals, name_violations
+from .chunks import verify_chunks
 from .comparison import Comparison, compare, compare_channels
 from .conv import SAMPLE_ABOVE_FLOPS, sampled_channels, verify_conv
 from .depthwise_conv1d import SAMPLE_ABOVE_INSTRUCTIONS, verify_depthwise_conv1d
@@ -29,6 +30,7 @@ __all__ = [
     "name_violations",
     "sampled_channels",
     "verify_case",
+    "verify_chunks",
     "verify_conv",
     "verify_depthwise_conv1d",
 ]

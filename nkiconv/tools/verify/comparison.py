@@ -25,14 +25,14 @@ class Comparison:
     max_error: float  # largest |y - truth|; infinite where one is finite and the other is not
     bound: float  # allowed at that element
     worst_ratio: float  # largest error / bound; the outputs are right if it is at most 1
-    worst: tuple[int, ...]  # n, c, q of that element, or n, k, p, q
+    worst: tuple[int, ...]  # n, c, q of that element, n, k, p, q or n, k, z, p, q
     num_elems: int
     num_wrong: int
 
     @property
     def place(self) -> str:
         """The worst element in words."""
-        letters = "ncq" if len(self.worst) == 3 else "nkpq"
+        letters = {3: "ncq", 4: "nkpq", 5: "nkzpq"}[len(self.worst)]
         return " ".join(f"{letter}={index}" for letter, index in zip(letters, self.worst, strict=True))
 
     def merge(self, other: Comparison) -> Comparison:

@@ -44,19 +44,22 @@ class Report:
     comparison: Comparison
     same_as_lnc: int | None = None  # the degree that these outputs were compared with, bit for bit
     identical: bool | None = None
+    same_as_whole: bool | None = None  # of a chunk: whether it is what one run of all gives, bit for bit
     precision: str | None = None  # how fp32 products were taken, where the caller said
 
     @property
     def ok(self) -> bool:
-        """Whether every output is within its bound and, if compared, identical on both LNC degrees."""
-        return self.comparison.num_wrong == 0 and self.identical is not False
+        """Whether every output is within its bound and, if compared, identical to that of the other run."""
+        return self.verdict == "pass"
 
     @property
     def verdict(self) -> str:
-        """One of "pass", "fail", "lnc differs"."""
+        """One of "pass", "fail", "lnc differs", "chunk differs"."""
         if self.comparison.num_wrong:
             return "fail"
-        return "lnc differs" if self.identical is False else "pass"
+        if self.identical is False:
+            return "lnc differs"
+        return "chunk differs" if self.same_as_whole is False else "pass"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON; byte counts and instructions are None where AWS's NKI ran."""
@@ -86,5 +89,6 @@ class Report:
             "num_wrong": self.comparison.num_wrong,
             "same_as_lnc": self.same_as_lnc,
             "identical": self.identical,
+            "same_as_whole": self.same_as_whole,
             "verdict": self.verdict,
         }

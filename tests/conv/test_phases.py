@@ -1,0 +1,209 @@
+"""Transposed convolutions in the kernels: phases in every arrangement, the other algorithms, cores, refusals."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from depthwise import same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transposed import KERNELS, Transposed, check, transposed
+
+import nkiconv
+from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
+from nkiconv.kernels.conv.phases.config import ALONG, BESIDE
+from nkiconv.planner.conv import extras_of, geometry_of
+from nkiconv.planner.request import Asked
+from nkiconv.simulator import KernelAssertionError
+
+SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
+CALLS = {
+    "unet": Transposed(2, 130, 140, 1, (3, 4), (2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
+    "gan": Transposed(3, 20, 12, 1, (4, 4), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1)),
+    "vocoder": Transposed(1, 40, 24, 1, (1, 150), (1, 16), (1, 8), (0, 4), (0, 0), (1, 1)),
+    "long rows": Transposed(1, 4, 3, 1, (1, 1200), (1, 4), (1, 2), (0, 1), (0, 0), (1, 1)),
+    "more taps than phases": Transposed(2, 5, 4, 1, (5, 6), (5, 3), (2, 2), (2, 1), (1, 1), (1, 1)),
+    "fewer taps than phases": Transposed(2, 5, 4, 1, (5, 6), (1, 2), (3, 4), (0, 0), (2, 3), (1, 1)),
+    "dilated": Transposed(2, 5, 4, 1, (5, 6), (3, 2), (3, 2), (1, 0), (0, 1), (2, 3)),
+    "common factors": Transposed(1, 5, 4, 1, (5, 6), (4, 3), (4, 2), (2, 1), (1, 0), (2, 4)),
+    "cropped": Transposed(1, 5, 4, 1, (6, 6), (3, 3), (2, 3), (4, 5), (0, 0), (1, 1)),
+    "stride 1": Transposed(2, 5, 4, 1, (5, 6), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "volumes": Transposed(2, 6, 5, 1, (3, 4, 5), (2, 3, 2), (2, 3, 2), (0, 1, 0), (1, 0, 1), (1, 2, 3)),
+    "one plane": Transposed(2, 6, 5, 1, (1, 4, 5), (2, 1, 3), (2, 3, 1), (0, 0, 0), (0, 2, 0), (1, 1, 1)),
+}
+GROUPS = {
+    "grouped": Transposed(2, 6, 4, 2, (5, 6), (3, 4), (2, 2), (1, 1), (1, 0), (1, 1)),
+    "depthwise": Transposed(1, 9, 9, 9, (1, 20), (1, 3), (1, 2), (0, 1), (0, 1), (1, 1)),
+    "many groups": Transposed(1, 140, 140, 140, (1, 11), (1, 4), (1, 2), (0, 1), (0, 0), (1, 1)),
+    "multiplier": Transposed(1, 4, 12, 4, (3, 4, 5), (2, 2, 3), (2, 1, 2), (0, 0, 1), (0, 0, 1), (1, 1, 1)),
+    "large groups": Transposed(1, 280, 6, 2, (3, 4), (2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8_e4m3"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_phases(call, dtype):
+    check(call, dtype, algorithm="phases")
+
+
+@pytest.mark.parametrize("call", {**CALLS, **GROUPS}.values(), ids={**CALLS, **GROUPS})
+def test_other_algorithms_on_a_copy_of_the_filter(call):
+    for last in (False, True):
+        check(call, algorithm="implicit_gemm", last=last)
+
+
+@pytest.mark.parametrize("call", {**CALLS, **GROUPS}.values(), ids={**CALLS, **GROUPS})
+def test_a_kernel_called_bare(call):
+    check(call, last=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(transposed(), st.sampled_from(["bf16", "fp32"]), st.sampled_from([1, 2]))
+def test_any_phases(call, dtype, lnc):
+    check(call, dtype, lnc, algorithm="phases")
+
+
+@settings(max_examples=40, deadline=None)
+@given(transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS))
+def test_any_on_any_algorithm_that_takes_it(call, last, algorithm):
+    # algorithms that refuse it say so by name
+    refused = pytest.raises(KernelAssertionError, match=algorithm)
+    takes = algorithm == "implicit_gemm" or _reason(call, last, algorithm) == ""
+    with contextlib.nullcontext() if takes else refused:
+        check(call, last=last, algorithm=algorithm)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(transposed(groups=(1, 1, 1, 2, 3)), st.booleans(), st.sampled_from([1, 2]))
+def test_any_at_length(call, last, lnc):
+    check(call, lnc=lnc, last=last)
+
+
+def arrangements():
+    """Settings that put several phases or segments beside each other, with shapes that take them."""
+    for beside in BESIDE:
+        for segments, C in ((1, 20), (2, 64), (4, 32)):
+            for along in ALONG if segments > 1 else ALONG[:1]:
+                yield beside, segments, along, C
+
+
+@pytest.mark.parametrize(("beside", "segments", "along", "C"), list(arrangements()))
+def test_phases_and_segments_beside_each_other(beside, segments, along, C):
+    K = {"none": 32, "columns": 32, "rows": 32, "planes": 16}[beside] // segments
+    config = (("beside", beside), ("segments", segments), ("along", along), ("y_bytes", 256))
+    stride = (1, 2, 2) if beside == "rows" else (2, 1, 2) if beside == "planes" else (2, 2, 2)
+    for padding, taps in (((0, 0, 0), (2, 2, 2)), ((1, 1, 1), (3, 3, 4))):
+        call = Transposed(1, C, K, 1, (5, 6, 7), taps, stride, padding, (0, 0, 0), (1, 1, 1))
+        check(call, algorithm="phases", config=config)
+        check(call, lnc=1, algorithm="phases", config=config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        (("shard", "channels"), ("channels", 3)),
+        (("shard", "outputs"), ("channels", 2)),
+        (("x_bytes", 256), ("y_bytes", 256)),
+        (("filter_bytes", 256), ("channels", 1)),
+        (("together", 7), ("ahead", 3)),
+        (("together", 1), ("warmup", 0)),
+    ],
+    ids=str,
+)
+def test_settings_change_nothing(config):
+    check(SMALL, algorithm="phases", config=config)
+    check(CALLS["volumes"], algorithm="phases", config=config)
+
+
+def test_both_cores_give_the_bits_of_one():
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((2, 140, 5, 7)), rng.standard_normal((140, 130, 4, 4))
+    arrays = x.astype(np.float32), w.astype(np.float32)
+    for shard in ("channels", "outputs"):
+        options = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "algorithm": "phases", "config": (("shard", shard),)}
+        one, two = (nkiconv.simulate(KERNELS[2][lnc])(*arrays, **options) for lnc in (1, 2))
+        assert same_bits(one, two)
+
+
+def test_the_default_rule_multiplies_no_zeros():
+    """Filters as torch stores them and several phases: `phases`, where it runs."""
+    assert _algorithm(CALLS["unet"]) == "phases"
+    assert _algorithm(GROUPS["depthwise"]) != "phases"
+
+
+def _algorithm(call):
+    """What a bare kernel takes."""
+    problem = _problem(call, False)
+    return default_of(geometry_of(problem, Asked()), extras_of(problem, Asked()), 2)
+
+
+def _reason(call, last, algorithm):
+    """Why an algorithm does not take a call."""
+    problem = _problem(call, last)
+    return plan_of(algorithm, geometry_of(problem, Asked()), extras_of(problem, Asked()), None, 2)[1]
+
+
+def _problem(call, last):
+    fields = dict(zip("DHW"[-call.axes :], call.sizes, strict=True))
+    pairs = {**call.numbers(), "padding": tuple((side, side) for side in call.padding)}
+    layout = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}[call.axes][last]
+    return nkiconv.ConvProblem.transpose(
+        N=call.N, C=call.C, K=call.K, groups=call.groups, taps=call.taps, layout=layout, **fields, **pairs
+    )
+
+
+X, W = SMALL.inputs("fp32")
+REFUSED = [
+    ({"filter_ref": W[:4]}, r"filter_ref.shape=.*: has 4 input channels, x has C=6; pass \[C, K / groups, ...\]"),
+    ({"filter_ref": W[0]}, r"filter_ref.shape=.*: must have 4 dims, C, K / groups and the taps"),
+    ({"feature_group_count": 4}, "feature_group_count=4: must divide C=6"),
+    ({"stride": (0, 1)}, r"stride=\(0, 1\): must be a tuple \(height, width\) of ints of at least 1"),
+    ({"stride": 2}, "stride=2: must be a tuple"),
+    ({"dilation": (1, 0)}, r"dilation=\(1, 0\): must be a tuple"),
+    ({"padding": (1, 1)}, r"padding=\(1, 1\): must be \(\(top, bottom\), \(left, right\)\)"),
+    ({"padding": ((9, 9), (0, 0))}, "P=-6: output extent must be at least 1"),
+    ({"output_padding": (2, 0)}, r"output_padding=\(2, 0\): must be below stride=\(2, 2\) or dilation=\(1, 1\)"),
+    ({"output_padding": (0, -1)}, r"output_padding=\(0, -1\): must be a tuple .* of ints of at least 0"),
+    ({"config": (("beside", "all"),)}, "config beside=all: must be one of"),
+    ({"config": (("segments", 3),)}, "config beside=none, segments=3.*C=6 must be a multiple of 32"),
+    ({"config": (("beside", "columns"),), "strict_nonfinite": True}, "multiplies by zero, which strict_nonfinite"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[case[1][:40] for case in REFUSED])
+def test_refusals(changed, message):
+    given_arguments = {"img_ref": X, "filter_ref": W, "stride": (2, 2), "algorithm": "phases", **changed}
+    if "config" not in changed:
+        del given_arguments["algorithm"]
+    with pytest.raises(KernelAssertionError, match=message):
+        nkiconv.simulate(KERNELS[2])(**given_arguments)
+
+
+def test_phases_refuse_what_they_do_not_take():
+    for name, more, message in (
+        ("grouped", {"feature_group_count": 2}, "feature_group_count=2: phases takes 1"),
+        ("wide", {"config": (("beside", "rows"),)}, "4 phases of 100 columns, by quadrants, must fit 128"),
+        (
+            "residual",
+            {"config": (("beside", "columns"),), "residual": np.zeros((2, 5, 12, 16), np.float32)},
+            "phases beside each other take no residual",
+        ),
+    ):
+        w = np.zeros((6, 100, 4, 4), np.float32) if name == "wide" else W
+        with pytest.raises(KernelAssertionError, match=message):
+            nkiconv.simulate(KERNELS[2])(X, w, stride=(2, 2), algorithm="phases", **more)
+    plain = np.zeros((5, 6, 3, 3), np.float32)
+    with pytest.raises(KernelAssertionError, match=r"filter_ref: phases takes filters \[C, K, ...\]"):
+        nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(X, plain, algorithm="phases")
+
+
+def test_a_convolution_with_filters_stored_the_other_way_round():
+    """conv2d takes phases too, where its filter lies as [C, K, ...] and lhs_dilation has zeros to leave out."""
+    rng = np.random.default_rng(4)
+    w = rng.integers(-2, 3, (5, 6, 3, 3)).astype(np.float32)
+    options = {"lhs_dilation": (2, 2), "padding": ((1, 2), (2, 1)), "kern_perm": (1, 0, 2, 3)}
+    stored = np.ascontiguousarray(w.transpose(1, 0, 2, 3))
+    kernel = nkiconv.simulate(nkiconv.conv2d_implicit_gemm)
+    y = kernel(X, stored, algorithm="phases", **options)
+    np.testing.assert_array_equal(y, kernel(X, stored, algorithm="implicit_gemm", **options))

@@ -1,0 +1,132 @@
+"""The share of convolutions' arithmetic that nkiconv takes, over a zoo of models with random weights.
+
+    make zoo
+
+Every model is built from its config, most of them without numbers (on meta tensors), converted with functional=True and
+run once; nothing is downloaded. A convolution counts as nkiconv's where its kernel is chosen for it. Models of packages
+that are not installed are left out, and told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import of_diffusers
+import of_torch
+import of_transformers
+import packages
+from measure import Found, measure
+from rich.progress import track
+from zoo import Model
+
+from nkiconv.whole_file import write_page
+
+#: Shares that --require asks for: of all models' flops together, and of every model's.
+OF_ALL, OF_EACH = 0.995, 0.95
+PACKAGES = ("transformers", "diffusers", "timm", "torchvision", "torchaudio")
+
+
+def models(only: Sequence[str]) -> list[Model]:
+    """Those with one of these words in name or package; all without any."""
+    everything = [*of_transformers.models(), *of_diffusers.models(), *of_torch.models()]
+    return [one for one in everything if not only or any(word.lower() in _text(one) for word in only)]
+
+
+def _text(model: Model) -> str:
+    return f"{model.package} {model.name}".lower()
+
+
+def page(found: Sequence[Found], missing: Sequence[str]) -> Iterator[str]:
+    """The table, as lines of Markdown."""
+    yield "# The zoo"
+    yield ""
+    yield "Written by `make zoo`: of each model's convolutions, forward, in one run of its default config with random"
+    yield "weights. Nothing here ran on hardware."
+    yield ""
+    yield "| model | package | Gflop | nkiconv's | convolutions | rest, and why |"
+    yield "|---|---|---:|---:|---:|---|"
+    for one in found:
+        cells = one.model.name, one.model.package, f"{one.flops / 1e9:,.1f}", shown(one.fraction), str(one.kernels)
+        yield f"| {' | '.join(cells)} | {rest(one)} |"
+    yield ""
+    yield from (f"{name} is not installed: its models are left out." for name in missing)
+    yield totals(found)
+
+
+def rest(found: Found) -> str:
+    """What is not nkiconv's, with the reasons, and what is smaller than in the default config."""
+    parts = [f"{shown(flops / found.flops)}: {reason}" for reason, flops in found.rest.items()]
+    parts += [f"({found.model.reduced})"] * bool(found.model.reduced)
+    return "; ".join([found.error] if found.error else parts).replace("|", "/")
+
+
+def shown(fraction: float) -> str:
+    """A share in percent, 100 only where nothing is missing."""
+    return "100 %" if fraction == 1 else f"{min(fraction, 0.9999):.2%}".replace("%", " %")
+
+
+def totals(found: Sequence[Found]) -> str:
+    """All models together, in words."""
+    ran = [one for one in found if not one.error]
+    flops, ours = sum(one.flops for one in ran), sum(one.nkiconv for one in ran)
+    if not flops:
+        return f"None of {len(found)} models ran."
+    mean, least = sum(one.fraction for one in ran) / len(ran), min(ran, key=lambda one: one.fraction)
+    return (
+        f"{len(ran)} of {len(found)} models ran: {shown(ours / flops)} of {flops / 1e9:,.0f} Gflop are nkiconv's, "
+        f"{shown(mean)} in a model's mean, {shown(least.fraction)} of {least.model.name}'s, the least."
+    )
+
+
+def shortfalls(found: Sequence[Found]) -> Iterator[str]:
+    """Goals that are missed."""
+    flops, ours = sum(one.flops for one in found), sum(one.nkiconv for one in found)
+    if ours < OF_ALL * flops:
+        yield f"all: {shown(ours / flops)}, below {shown(OF_ALL)}"
+    for one in found:
+        if one.error:
+            yield f"{one.model.name}: did not run"
+        elif one.fraction < OF_EACH:
+            yield f"{one.model.name}: {shown(one.fraction)}, below {shown(OF_EACH)}"
+
+
+def _quiet() -> None:
+    """Models say what they miss: weights, faster kernels."""
+    warnings.simplefilter("ignore")
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/zoo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], help="a word in a model's or a package's name")
+    parser.add_argument("--require", action="store_true", help="exit with 1 where a goal is missed")
+    parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
+    asked = parser.parse_args()
+    wanted = models(asked.only)
+    if not wanted:
+        parser.error(f"--only {' '.join(asked.only)}: no model has that in its name")
+    missing = []
+    for package in dict.fromkeys(one.package for one in wanted):
+        try:
+            packages.ready(package)
+        except ImportError:
+            missing.append(package)
+    _quiet()
+    found = [measure(one) for one in track(wanted, description="models") if one.package not in missing]
+    write_page(list(page(found, missing)), asked.out)
+    missed = list(shortfalls(found))
+    print(*missed, sep="\n", file=sys.stderr)
+    sys.exit(1 if asked.require and (missed or missing) else 0)
+
+
+if __name__ == "__main__":
+    main()
