@@ -41,6 +41,8 @@ class Operands(nl.NKIObject):
     w_dtype: object
     #: whether the array takes fp32 as tf32
     tf32: bool
+    #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
+    moved: object
 
 
 def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
@@ -55,6 +57,7 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision):
         x_dtype=nl.bfloat16 if precision == "bf16" else x_hbm.dtype,
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
+        moved=None,
     )
 
 
