@@ -39,7 +39,7 @@ def repeats_of(geometry, plan, first, count):
     index, end = first + 1, first + count
     while bands > 0 and index + bands < end:
         times = times_alike(geometry, plan, index, bands, end)
-        units = units_of(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
+        units = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
         if units[0] > 0:
             by, x, y, residual = units[0], units[1], units[2], units[3]
             found.append(Repeat(first=index, bands=bands, count=times, by=by, x=x, y=y, residual=residual))
@@ -56,6 +56,9 @@ def times_alike(geometry, plan, first, bands, end):
     before, one = items[first - 1], items[first]
     if before.batch != one.batch:
         return 0
+    for which in range(1, bands + 1):
+        if not fills_tiles_of(one.band, items[first + which].band):
+            return 0
     apart, index = (0, 0, 0), first
     while index + bands < end and is_alike(geometry, plan, items[index], items[index + bands]):
         now = distances(geometry, items[index], items[index + bands])
@@ -67,12 +70,17 @@ def times_alike(geometry, plan, first, bands, end):
     return (index - first + bands - 1) // bands
 
 
+def fills_tiles_of(a, b):
+    """Whether x of two bands takes tiles of one shape."""
+    return a.dn == b.dn and a.hn == b.hn and a.wn == b.wn and a.qn == b.qn
+
+
 def is_alike(geometry, plan, one, other):
     """Whether two items do the same to other elements of HBM."""
     a, b = one.band, other.band
     same = one.batch == other.batch and one.halved == other.halved and one.last == other.last
-    same = same and a.zn == b.zn and a.pn == b.pn and a.q0 == b.q0 and a.qn == b.qn
-    same = same and a.dn == b.dn and a.hn == b.hn and a.w0 == b.w0 and a.wn == b.wn and a.dn * a.hn * a.wn > 0
+    same = same and a.zn == b.zn and a.pn == b.pn and a.q0 == b.q0
+    same = same and fills_tiles_of(a, b) and a.w0 == b.w0 and a.dn * a.hn * a.wn > 0
     if not same or misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
         return False
     if seen(geometry.planes, a.z0, a.zn, a.d0) != seen(geometry.planes, b.z0, b.zn, b.d0):
@@ -133,7 +141,7 @@ def distances(geometry, one, other):
     return (x, y, residual)
 
 
-def units_of(geometry, plan, first, bands):
+def moved_by(geometry, plan, first, bands):
     """(steps of a register an iteration, elements of x, y and residual that one step is), of which each divides what
     the tensor has; zeros where there are none."""
     apart = distances(geometry, plan.items[first], plan.items[first + bands])

@@ -16,6 +16,7 @@ from ....kernels.conv.implicit_gemm.config import (
     TAPS_X_BYTES,
     TapsConfig,
     fold_refusal,
+    loop_refusal,
     taps_config_refusal,
     taps_defaults,
 )
@@ -48,6 +49,8 @@ TIE = 1.001
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
+#: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device.
+LOOP_FROM = 100_000
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
 TOGETHER_BANKS = 5
@@ -161,7 +164,20 @@ class _Choice:
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
         if len(plan.batches) > 1:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
+        found["loop"] = self._loop(plan)
         return dataclasses.replace(draft, **{**found, **self.given}), room
+
+    def _loop(self, plan: Any) -> int:
+        """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
+        and fewer with it."""
+        if loop_refusal(self.geometry, self.extras, 1, self.given["product"]):
+            return 0
+        counts = []
+        for plan.loop in (0, 1):
+            counts.append(count_taps_instructions(self.geometry, plan, PARTS))
+            if counts[0] <= LOOP_FROM:
+                break
+        return int(min(counts) < counts[0])
 
     def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
