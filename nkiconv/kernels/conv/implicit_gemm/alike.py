@@ -57,7 +57,8 @@ def times_alike(geometry, plan, first, bands, end):
     if before.batch != one.batch:
         return 0
     for which in range(1, bands + 1):
-        if not fills_tiles_of(one.band, items[first + which].band):
+        other = items[first + which]
+        if not fills_tiles_of(one.band, other.band):
             return 0
     apart, index = (0, 0, 0), first
     while index + bands < end and is_alike(geometry, plan, items[index], items[index + bands]):

@@ -18,7 +18,6 @@ from .loop import (
     jobs_at_once,
     load_biases,
     load_next,
-    no_tiles,
     set_rate,
     start_band,
     start_batch,

@@ -36,7 +36,7 @@ from .fp16x3 import (
     sums_of,
 )
 from .jobs import Job
-from .last import is_last, pass_late, put_off, transpose_late
+from .last import is_last, pass_late, put_off
 from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
 from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern

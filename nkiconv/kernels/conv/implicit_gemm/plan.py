@@ -59,8 +59,8 @@ def make_plan(geometry, extras, config):
     unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items, together = [], []
     for index in range(len(batches)):
-        halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide)
+        halves, alike = 1 if len(batches) > 1 else PARTS, config.loop > 0
+        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide, alike)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which], halved=False, last=False))
         together.append(config.order == "chunks")

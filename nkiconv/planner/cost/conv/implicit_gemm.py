@@ -164,20 +164,22 @@ class _Choice:
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
         if len(plan.batches) > 1:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
-        found["loop"] = self._loop(plan)
-        return dataclasses.replace(draft, **{**found, **self.given}), room
+        chosen = dataclasses.replace(draft, **{**found, **self.given})
+        return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
 
-    def _loop(self, plan: Any) -> int:
+    def _loop(self, chosen: TapsConfig) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
         and fewer with it."""
-        if loop_refusal(self.geometry, self.extras, 1, self.given["product"]):
+        if loop_refusal(self.geometry, self.extras, 1, chosen.product):
             return 0
-        counts = []
-        for plan.loop in (0, 1):
-            counts.append(count_taps_instructions(self.geometry, plan, PARTS))
-            if counts[0] <= LOOP_FROM:
-                break
-        return int(min(counts) < counts[0])
+        unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
+        few = unrolled <= LOOP_FROM
+        return int(not few and self._instructions(dataclasses.replace(chosen, loop=1)) < unrolled)
+
+    def _instructions(self, chosen: TapsConfig) -> int:
+        """What a compiler sees of a core, at most."""
+        plan = make_plan(self.geometry, self.extras, chosen)
+        return int(count_taps_instructions(self.geometry, plan, PARTS))
 
     def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
