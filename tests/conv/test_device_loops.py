@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conv_calls import planned
 from depthwise import same_bits
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from implicit_gemm_calls import settled, shape_of
 from volumes import check_volume, has_output, volumes
@@ -120,11 +120,16 @@ def an_axis_of(least, most):
 
 
 @settings(deadline=None, max_examples=20)
-@given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.sampled_from([1, 2]), st.sampled_from([1, 2]))
-def test_any_volume_is_exact(planes, rows, columns, shape, lnc, N):
-    """Many bands of rows, whatever else."""
+@given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.data())
+@example((1, 2, 1, 1, 1, 0, 2), (30, 1, 1, 1, 1, 0, 0), (16, 1, 1, 1, 1, 0, 0), (1, 1, 1), None)
+def test_any_volume_is_exact(planes, rows, columns, shape, data):
+    """Many bands of rows, whatever else; planes of taps as channels too, where no plane of x may be seen."""
     C, K, groups, *_ = shape
-    check_volume((C, K, groups, planes, rows, columns), lnc=lnc, N=N, config=(("x_bytes", 256), ("loop", 1)))
+    more = {"x_bytes": 256, "loop": 1}
+    if planes[1] > 1 and groups == planes[4] == 1 and (data is None or data.draw(st.booleans())):
+        more["planes"] = "channels"
+    lnc, N = (1, 1) if data is None else data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    check_volume((C, K, groups, planes, rows, columns), lnc=lnc, N=N, config=tuple(more.items()))
 
 
 #: What is asked for, and why that takes no loop.

@@ -113,11 +113,11 @@ def boxes_of(geometry, band):
 
 
 def is_evenly_moved(geometry, a, b):
-    """Whether all boxes of x of two bands are equally far apart."""
+    """Whether all boxes of x of two bands, which have some, are equally far apart."""
     if geometry.depth == None:
         return True
     here, there = boxes_of(geometry, a), boxes_of(geometry, b)
-    if len(here) != len(there):
+    if len(here) != len(there) or len(here) == 0:
         return False
     for index in range(len(here)):
         one, other = here[index], there[index]

@@ -49,8 +49,9 @@ TIE = 1.001
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
-#: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device.
-LOOP_FROM = 100_000
+#: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
+#: two to four times what there are, and a video decoder's graph has dozens of such kernels.
+LOOP_FROM = 20_000
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
 TOGETHER_BANKS = 5
