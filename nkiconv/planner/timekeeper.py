@@ -96,7 +96,7 @@ class Timekeeper:
         return bool(self.found) and seems > (self.left if pace is None else self.left * PART)
 
     def _timed(self, candidate: Candidate) -> Trial | None:
-        few = self._few(candidate)
+        few = self.units if self.field.is_looped(candidate) else self._few(candidate)
         if few == self.units:
             return None if self._is_too_long(candidate, self.units) else self.whole(candidate)
         assert self.reduction is not None

@@ -118,6 +118,9 @@ class Taps(ByTap):
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
         return super().near(shape, config) + own + self.changed(config, order=ORDERS)
 
+    def is_looped(self, shape: Shape, config: Config) -> bool:
+        return bool(self.plan(shape, config).loop)
+
     def least_us(self, shape: Shape, config: Config) -> float:
         jobs = [job for batch in self.plan(shape, config).batches for job in batch]
         return SURE * Work(shape.target, shape.geometry).array_ns(jobs) / shape.cores / 1e3
