@@ -69,9 +69,11 @@ class Kept(list):
     def __init__(self, decoder: Decoder) -> None:
         super().__init__([None] * len(list(decoder.modules())))
         self.stage, self.stages = "", {}
-        for name, one in decoder.named_modules():
-            if name in [start for starts in STAGES.values() for start in starts]:
-                one.register_forward_pre_hook(lambda *_, stage=stage_of(name): setattr(self, "stage", stage))
+        modules = dict(decoder.named_modules())
+        for stage, starts in STAGES.items():
+            for start in starts:
+                if start in modules:
+                    modules[start].register_forward_pre_hook(lambda *_, stage=stage: setattr(self, "stage", stage))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
@@ -146,7 +148,9 @@ def show(vae: str, size: str, frames: int, lnc: int) -> None:
             f"| {name} | {one.us:,.0f} | {one.us / total.us:.1%} | {one.limit_us / one.us:.1%} | {one.first:,} | "
             f"{one.later:,} | {one.cache_bytes / 1e6:,.1f} |"
         )
-    print(f"\nin one graph: {total.first + (frames - 1) * total.later:,} instructions")
+    once = total.first + total.later
+    print(f"\na graph for the first frame and one for each later one: {once:,} instructions to compile")
+    print(f"all frames in one graph: {total.first + (frames - 1) * total.later:,}")
 
 
 def main() -> None:
