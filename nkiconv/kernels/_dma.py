@@ -10,3 +10,12 @@ from .._nki import nisa
 def copy(dst, src):
     """One static DMA between HBM and SBUF, or within either; dtypes may differ (a cast through fp32)."""
     nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.none)
+
+
+def copy_moved(dst, src, casts):
+    """One DMA between SBUF and HBM where a register says where in HBM, so that descriptors are made as it runs: by
+    hardware, which does not cast, or by GpSimd."""
+    if casts:
+        nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.swdge)
+    else:
+        nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync)

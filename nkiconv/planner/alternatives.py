@@ -17,7 +17,7 @@ class Alternative:
     config: Config
     us: float
     bound_by: str  # of the part that was timed
-    instructions: int  # all cores
+    instructions: int  # all cores, as a compiler sees them
     #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
     extrapolated_from: int | None = None
     #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting

@@ -93,6 +93,10 @@ class Field:
         """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
         return self.operation.algorithm(candidate.algorithm).settled(self.shape, candidate.config)
 
+    def is_looped(self, candidate: Candidate) -> bool:
+        """Whether the kernel has a loop on the device: its trace is short, and says how often what runs."""
+        return self.operation.algorithm(candidate.algorithm).is_looped(self.shape, candidate.config)
+
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting."""
         configs = self.operation.algorithm(candidate.algorithm).near(self.shape, candidate.config)

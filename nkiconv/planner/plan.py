@@ -69,7 +69,7 @@ class Plan:
     copy_floor_us: float
     roofline_us: float
     bound_by: str
-    instructions: int  # all cores
+    instructions: int  # all cores; those that a compiler sees: the body of a loop on the device once
     sbuf_bytes: int  # a partition, at most
     psum_banks: int  # at most
     #: N, C, W, S, Q and the other parameters; tiles and counts of the algorithm. Of conv2d also H, K, R, P, and of the

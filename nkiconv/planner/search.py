@@ -267,7 +267,8 @@ class _Search:
         close = [one for one in close if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
         first = close[0].timing
         assert first is not None
-        spread = phases(first, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // first.instructions))
+        most = max(close[0].instructions, close[0].traced)
+        spread = phases(first, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // most))
         best = close[0], spread
         if len(spread.at_us) == 1 or spread.worst_us - min(spread.at_us.values()) <= IDLE * spread.worst_us:
             return best

@@ -96,7 +96,7 @@ class Timekeeper:
         return bool(self.found) and seems > (self.left if pace is None else self.left * PART)
 
     def _timed(self, candidate: Candidate) -> Trial | None:
-        few = self._few(candidate)
+        few = self.units if self.field.is_looped(candidate) else self._few(candidate)
         if few == self.units:
             return None if self._is_too_long(candidate, self.units) else self.whole(candidate)
         assert self.reduction is not None
@@ -126,7 +126,7 @@ class Timekeeper:
         def line(at_half: float, at_full: float) -> float:
             return at_full + (at_full - at_half) * (self.units - more) / (more - few)
 
-        instructions = round(line(half.instructions, full.instructions))
+        instructions = round(line(half.compiled, full.compiled))
         effort = effort_of(full, self.units / more)
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
@@ -144,11 +144,11 @@ class Timekeeper:
         traced = run.traced
         effort = effort_of(traced, 1)
         if traced.least_us > self.best_us * CLOSE:
-            return Trial(candidate, traced.least_us, traced.instructions, None, effort, at_least=True)
+            return Trial(candidate, traced.least_us, traced.compiled, None, effort, at_least=True)
         if run.timing is None:
             run.timing = time(traced, self.rates)
         self.best_us = min(self.best_us, run.timing.us)
-        return Trial(candidate, run.timing.us, traced.instructions, run.timing, effort)
+        return Trial(candidate, run.timing.us, traced.compiled, run.timing, effort)
 
     def _run(self, candidate: Candidate) -> Run | None:
         """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.

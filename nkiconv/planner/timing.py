@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..simulator.iterations import num_compiled
 from ..simulator.launch import Execution, execute
 from ..simulator.profiling import Phases, Timed, in_time
 from ..simulator.profiling.assemble import bound_by
@@ -52,7 +53,9 @@ class Traced:
     request: Request
     execution: Execution
     prices: PriceList
+    #: as recorded, which is what timing takes, and as a compiler sees them; of all cores
     instructions: int
+    compiled: int
     #: what pairs of stores to HBM count, beside the instructions, of what a search may trace
     comparisons: float
     #: work of the busiest engine of a core: no timeline is shorter
@@ -70,7 +73,8 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
     prices = PriceList(rates)
     busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
-    return Traced(request, execution, prices, len(execution.instructions), comparisons, busiest / 1e3)
+    compiled = sum(map(num_compiled, execution.programs))
+    return Traced(request, execution, prices, len(execution.instructions), compiled, comparisons, busiest / 1e3)
 
 
 def _comparisons(instructions: Sequence[Instruction]) -> float:

@@ -18,7 +18,8 @@ ALTERNATIVES = 24
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a candidate's time, phase 0, in us, and its instructions on all cores."""
+    """What is known of a candidate's time, phase 0, in us, and its instructions on all cores, as a compiler
+    sees them: the body of a loop on the device once."""
 
     candidate: Candidate
     us: float

@@ -99,6 +99,7 @@ class DeviceLoop:
         """The loop is done: what its last iteration allocated outlives it, as the memory of the one copy does."""
         if self.count:
             self.program.last_iterations.add(self.iteration)
+            self.program.repeated.append((self.ends[0], self.ends[-1]))
         if self.skipped:
             self.program.repeats.append(Repeat(self.location, self.began, tuple(self.ends), self.skipped))
         if self.program.loops:
@@ -175,6 +176,15 @@ def require_reachable(program: Program, tensor: NkiTensor) -> None:
     if iteration is None or iteration in program.scope or iteration in program.last_iterations:
         return
     fail("NKI178", "a tensor that an earlier iteration of a device loop allocated", tensor=tensor)
+
+
+def num_compiled(program: Program) -> int:
+    """Instructions of a core that a compiler sees: of each loop on the device those of one iteration."""
+    found, end = len(program.instructions), 0
+    for first, last in sorted(program.repeated):  # inner loops within those that an outer one repeats count once
+        found -= max(0, last - max(first, end))
+        end = max(end, last)
+    return found
 
 
 def trip_counts(programs: tuple[Program, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:

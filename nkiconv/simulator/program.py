@@ -94,6 +94,8 @@ class Program:
         self.counted: list[tuple[str, int]] = []
         #: loops of which not all iterations are recorded, inner ones first
         self.repeats: list[Repeat] = []
+        #: of loops that are done, the instructions recorded after their first iteration, and after their last
+        self.repeated: list[tuple[int, int]] = []
         self.left = ""
         self.num_allocated = 0
         #: on-chip tensors, in the order of their allocation

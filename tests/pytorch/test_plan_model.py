@@ -229,6 +229,27 @@ def test_volumes_are_planned_and_their_instructions_counted():
     assert two.convolved.problem.input_shape == (1, 8, 6, 12, 14)
     assert found.instructions == 2 * one.plan.instructions + two.plan.instructions > 0
     assert (found.graphs, found.flops.fraction) == (1, 1)
-    few = dataclasses.replace(found, most_instructions=found.instructions // 5)
-    assert few.graphs == 3  # of both cores
-    assert few.as_dict()["graphs"] == 3
+    assert found.calls == (
+        ("time", two.plan.instructions),
+        ("space", one.plan.instructions),
+        ("space", one.plan.instructions),
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "cuts"),
+    [
+        (10, ()),
+        (5, (("b", 2),)),
+        (3, (("a", 2), ("b", 2))),
+        (2, (("b", 1), ("a", 2), ("b", 2))),
+        (1, (("b", 1), ("a", 2), ("b", 2))),
+    ],
+)
+def test_graphs_are_cut_where_a_compiler_takes_no_more(most, cuts):
+    """Instructions of both cores; a call alone is never cut."""
+    found = plan_model(nn.Identity(), [torch.zeros(1)])
+    calls = (("a", 4), ("b", 2), ("a", 3), ("b", 5))
+    few = dataclasses.replace(found, calls=calls, most_instructions=most)
+    assert (few.cuts, few.graphs) == (cuts, len(cuts) + 1)
+    assert few.as_dict()["cuts"] == [list(one) for one in cuts]

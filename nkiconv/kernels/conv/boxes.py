@@ -6,7 +6,7 @@ frames in front.
 """
 
 from ..._nki import nisa, nl
-from .._dma import copy
+from .._dma import copy, copy_moved
 from .._tiles import div_ceil
 from .call import scale_residual
 from .frames import plane_pieces, tensor_of
@@ -91,27 +91,35 @@ def spot(tile, first, pattern):
     return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3], first[4] : ends[4]]
 
 
-def load_box(tile, hbm, first, pattern, offset):
-    """One box into a tile."""
-    copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
+def load_box(tile, hbm, first, pattern, offset, moved=None):
+    """One box into a tile. moved: None, or a register that counts rows of `hbm`, by which it lies further."""
+    if moved == None:
+        copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
+    else:
+        src = hbm.ap(pattern=pattern, offset=offset, scalar_offset=moved, indirect_dim=0)
+        copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
 
 
-def load_boxes(tile, hbm, boxes):
+def load_boxes(tile, hbm, boxes, moved=None):
     """Boxes into a tile."""
     for one in boxes:
-        load_box(tile, hbm, one[0], one[1], one[2])
+        load_box(tile, hbm, one[0], one[1], one[2], moved)
 
 
 def load_x(tile, operands, boxes):
     """Boxes of x into a tile."""
     for one in boxes:
-        load_box(tile, tensor_of(operands, one[3]), one[0], one[1], one[2])
+        load_box(tile, tensor_of(operands, one[3]), one[0], one[1], one[2], operands.moved)
 
 
-def store_boxes(hbm, tile, boxes):
-    """Boxes from a tile to HBM."""
+def store_boxes(hbm, tile, boxes, moved=None):
+    """Boxes from a tile to HBM; moved: as of `load_box`."""
     for one in boxes:
-        copy(hbm.ap(pattern=one[1], offset=one[2]), spot(tile, one[0], one[1]))
+        if moved == None:
+            copy(hbm.ap(pattern=one[1], offset=one[2]), spot(tile, one[0], one[1]))
+        else:
+            dst = hbm.ap(pattern=one[1], offset=one[2], scalar_offset=moved, indirect_dim=0)
+            copy_moved(dst, spot(tile, one[0], one[1]), tile.dtype != hbm.dtype)
 
 
 def load_bias_as(bias_hbm, shape, pattern, offset):

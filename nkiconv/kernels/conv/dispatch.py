@@ -5,7 +5,7 @@ from .._tiles import require
 from .flip import copy_forwards
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
-from .implicit_gemm.loop import run_items
+from .implicit_gemm.items import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow

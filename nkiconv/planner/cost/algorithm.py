@@ -82,6 +82,10 @@ class Algorithm:
         """Tile sizes and counts by name."""
         return {}
 
+    def is_looped(self, shape: Shape, config: Config) -> bool:
+        """Whether the kernel has a loop on the device, of which a part of the problem may have less or none."""
+        return False
+
     def settled(self, shape: Shape, config: Config) -> Any:
         """What the kernel makes of settings: it does the same under all for which this is equal."""
         return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,7 @@ class ModelPlan:
     flops: Share  # whose the arithmetic of the convolutions is
     because: str = ""  # what the model raised on shapes alone, where it ran on data
     most_instructions: int = GRAPH_INSTRUCTIONS_MAX  # of a core, that a compiler takes in one graph
+    calls: tuple[tuple[str, int], ...] = ()  # (layer, instructions of all cores) of each call, in order
 
     @property
     def modelled_us(self) -> float:
@@ -75,13 +77,28 @@ class ModelPlan:
 
     @property
     def instructions(self) -> int:
-        """Of the kernels of all calls and cores, as one compiled graph has them."""
+        """Of the kernels of all calls and cores, as one compiled graph has them: the body of a loop on the device once
+        a call."""
         return sum(row.instructions for row in self.rows)
 
     @property
+    def cuts(self) -> tuple[tuple[str, int], ...]:
+        """Where to cut the model so that no graph has more instructions than a compiler takes: (layer, which of its
+        calls, from 1) that begins a graph of its own, in order. Each graph goes on as long as it can."""
+        found: list[tuple[str, int]] = []
+        total, seen = 0, Counter[str]()
+        for layer, count in self.calls:
+            seen[layer] += 1
+            total += count
+            if total > self.lnc * self.most_instructions and total > count:
+                found.append((layer, seen[layer]))
+                total = count
+        return tuple(found)
+
+    @property
     def graphs(self) -> int:
-        """Graphs that the model is to be cut into, at least: none with more instructions than a compiler takes."""
-        return max(1, -(-self.instructions // (self.lnc * self.most_instructions)))
+        """Graphs that `cuts` makes."""
+        return len(self.cuts) + 1
 
     @property
     def roofline_fraction(self) -> float:
@@ -103,6 +120,7 @@ class ModelPlan:
             "modelled_us": self.modelled_us,
             "instructions": self.instructions,
             "graphs": self.graphs,
+            "cuts": [list(one) for one in self.cuts],
             "roofline_fraction": self.roofline_fraction,
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
@@ -173,7 +191,11 @@ def plan_model(
             rows.append(Row(convolved, names, len(layers), plan))
     rows.sort(key=lambda row: -row.us)
     kept, uncalled = kept_of(found, functional), _uncalled(found)
-    return ModelPlan(tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because)
+    each = {row.convolved: row.instructions // row.calls for row in rows}
+    calls = tuple((layer, each[convolved]) for layer, convolved in found.order)
+    return ModelPlan(
+        tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls
+    )
 
 
 def _part(advance: Advance, name: str, i: int, count: int) -> Advance:

@@ -62,6 +62,7 @@ class Recording:
     report: Report
     ran_on: str  # one of FAKE, META, DATA
     convolved: dict[Convolved, list[str]] = field(default_factory=dict)  # the layer of each call, in order
+    order: list[tuple[str, Convolved]] = field(default_factory=list)  # (layer, what it runs) of all calls, in order
     others: dict[Other, int] = field(default_factory=dict)  # calls
     called: set[str] = field(default_factory=set)  # names of modules
     share: Share = field(default_factory=Share)  # whose the arithmetic of the convolutions is
@@ -235,7 +236,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):
             raise _UnknownShapeError(f"the shapes of {func.name()}, {shapes}, depend on numbers that are computed")
         if func.name().startswith("nkiconv::"):
-            self.found.convolved.setdefault(_convolved(func, args), []).append(layer)
+            convolved = _convolved(func, args)
+            self.found.convolved.setdefault(convolved, []).append(layer)
+            self.found.order.append((layer, convolved))
         else:
             other = Other(layer, func.name(), tuple(shapes), flops_of(func, args, result))
             self.found.others[other] = self.found.others.get(other, 0) + 1

@@ -253,9 +253,12 @@ def _notes(found: ModelPlan) -> Iterator[str]:
     )
     yield str(found.flops)
     if found.graphs > 1:
+        where = [f"call {call} of {layer or 'the model'}" for layer, call in found.cuts]
+        more = f" and {len(where) - SHOWN} more, which --json has" if len(where) > SHOWN else ""
         yield (
             f"{found.instructions:,} instructions are more than a compiler takes in one graph, "
-            f"{found.most_instructions:,} a core: compile it in at least {found.graphs} parts, block by block"
+            f"{found.most_instructions:,} a core: compile it in {found.graphs} parts, cut before "
+            f"{', '.join(where[:SHOWN])}{more}"
         )
     ran = {"fake tensors": "shapes only", "meta tensors": "shapes only, its parameters have no data"}
     yield f"the model ran on {ran.get(found.ran_on, f'data: on shapes alone it {found.because}')}"

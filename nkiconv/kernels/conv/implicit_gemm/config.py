@@ -6,9 +6,12 @@ from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
 from ..geometry import num_taps
+from ..transposes import is_transposed
+from .alike import HAS_LOOPS
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
+from .last import is_last
 from .pairs_fp8 import FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
 from .plan import make_plan, taps_sbuf_bytes
 
@@ -19,6 +22,7 @@ TAPS_X_BYTES = 32_768
 TAPS_WARM_UP_MAX = 256
 #: Most jobs, chunks, and columns of x that a setting counts.
 COUNT_MAX = 4096
+LOOP_MAX = 64
 WIDE_MAX = 65_536
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
 #: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
@@ -67,6 +71,8 @@ class TapsConfig(nl.NKIObject):
     #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
     #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
     product: str
+    #: pairs of bands that the body of a loop on the device holds, 0 to 64; 0: all are unrolled
+    loop: int
 
 
 def taps_config_refusal(geometry, extras, config):
@@ -86,6 +92,7 @@ def taps_config_refusal(geometry, extras, config):
         ("whole", FLAG),
         ("ahead", (1, COUNT_MAX)),
         ("product", TAPS_PRODUCTS),
+        ("loop", (0, LOOP_MAX)),
     )
     reason = settings_refusal(config, table, "implicit_gemm")
     if reason != "":
@@ -99,7 +106,23 @@ def taps_config_refusal(geometry, extras, config):
             f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only; "
             f"use 0"
         )
+    if reason == "" and setting(config, "loop", 0) > 0:
+        reason = loop_refusal(geometry, extras, setting(config, "loop", 0), product)
     return reason
+
+
+def loop_refusal(geometry, extras, loop, product):
+    """Why bands cannot be worked on in a loop on the device; "" if they can."""
+    reason = ""
+    if not HAS_LOOPS:
+        reason = "this NKI has no nl.fori_loop, 0.6 and later have"
+    elif extras.pool != (1, 1):
+        reason = f"pool={extras.pool} keeps results of a band together; pool what comes out"
+    elif product != "single":
+        reason = f"product={product} prepares x of a band between the matmuls of another"
+    elif is_transposed(geometry) or is_last(geometry):
+        reason = "needs rows of x and y in HBM, not channels side by side"
+    return reason if reason == "" else f"config loop={loop}: {reason}; use 0"
 
 
 def fold_refusal(geometry, extras, fold, product):
@@ -144,6 +167,7 @@ def taps_defaults(geometry, extras, filter_bytes, product):
                 whole=False,
                 ahead=1,
                 product=product,
+                loop=0,
             )
     return found
 
@@ -229,4 +253,5 @@ def read_taps(config, defaults):
         whole=setting(config, "whole", defaults.whole),
         ahead=setting(config, "ahead", defaults.ahead),
         product=setting(config, "product", defaults.product),
+        loop=setting(config, "loop", defaults.loop),
     )

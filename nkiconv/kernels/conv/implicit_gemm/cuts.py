@@ -1,6 +1,6 @@
 """How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
 
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, share
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
 from ..geometry import num_taps, span
 from ..transposes import is_transposed
@@ -40,10 +40,11 @@ def band_elements(geometry, zn, pn, qn):
     return axis_elements(geometry.planes, zn) * plane
 
 
-def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
+def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     """Bands of all images; at least `halves` bands.
 
     chunks: of x for one band. pool: (height, width) of pooling windows, which are not cut. wide: as in TapsConfig.
+    alike: whether all bands of rows but the last have as many.
     """
     P, Q = geometry.rows.out, geometry.columns.out
     slots = 0
@@ -72,7 +73,7 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide):
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
     parts_of_planes = cut_planes(geometry.planes, num_parts)
     unit = bank_unit(most_of(parts_of_planes), pn, qn, pool)
-    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves)
+    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
     found = []
     for part in parts_of_planes:
         for which in range(len(rows_of_bands)):
@@ -200,9 +201,10 @@ def rows_to(geometry, band, outputs, first):
     return min(band.hn, max(first + 1, needed[0] + needed[1] - band.h0))
 
 
-def cut_rows(P, most, unit, step, in_halves):
-    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be; in_halves: the two cores'
-    halves first, of as many units each. step: rows that are not cut."""
+def cut_rows(P, most, unit, step, in_halves, alike):
+    """(first, how many) of bands of at most `most` rows, in whole units, as even as can be, or where they are `alike`
+    with a smaller last one; in_halves: the two cores' halves first, of as many units each. step: rows that are not
+    cut."""
     units = div_ceil(P, unit)
     if in_halves and units % 2 == 1 and P > step:
         unit = div_ceil(div_ceil(P, units + 1), step) * step
@@ -212,6 +214,8 @@ def cut_rows(P, most, unit, step, in_halves):
     for half in range(2 if in_halves and units > 1 else 1):
         mine = share(units, 2, half) if in_halves and units > 1 else (0, units)
         inner = cut(mine[1], most_units)
+        if alike and len(inner) > 0:
+            inner = cut_at(mine[1], div_ceil(mine[1], len(inner)))
         for index in range(len(inner)):
             first = (mine[0] + inner[index][0]) * unit
             parts.append((first, min(P, first + inner[index][1] * unit) - first))

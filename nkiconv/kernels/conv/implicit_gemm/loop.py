@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._dma import copy
-from ..._engines import Ledger, new_ledger
-from ..._tiles import div_ceil, share
-from ..._warm import warm_up, warm_zeros
+from ..._engines import Ledger
+from ..._tiles import div_ceil
 from ..call import Extras, Operands, finish_shared, load_bias
 from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
 from ..geometry import Geometry
@@ -34,11 +33,10 @@ from .fp16x3 import (
     kinds_of,
     read_sums_out,
     set_pairing_rate,
-    start_pairing,
     sums_of,
 )
 from .jobs import Job
-from .last import is_last, pass_late, put_off, transpose_late
+from .last import is_last, pass_late, put_off
 from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
 from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
@@ -107,51 +105,6 @@ class Work(nl.NKIObject):
     credit: float
     late: list
     pairing: object
-
-
-def run_items(operands, geometry, extras, plan):
-    """This core's part of the items; x of the next one is loaded before one is worked on."""
-    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
-    if mine[1] == 0:
-        return
-    pairing = start_pairing(geometry)
-    work = Work(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        ledger=new_ledger(),
-        zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, pairing),
-        following=None,
-        rate=0.0,
-        credit=0.0,
-        late=[],
-        pairing=pairing,
-    )
-    filters = work.batch.filters
-    filters.first_bytes = plan.first_bytes
-    warm_up(work.zeros_sbuf, plan.warmup, 1)
-    end = mine[0] + mine[1]
-    now = start_band(work, plan.items[mine[0]])
-    for index in range(mine[0], end):
-        item = plan.items[index]
-        if work.batch.index != item.batch:
-            work.batch = work.following
-            work.following = None
-        after = None
-        jobs = jobs_at_once(work.batch)
-        for which in range(len(jobs)):
-            load_biases(work, work.batch, jobs[which][-1] + 1)
-            load_ahead(operands, geometry, work.batch.filters)
-            coming = plan.items[min(index + 1, end - 1)]
-            others = coming.batch != item.batch
-            if index + 1 < end and which == (len(jobs) - 1 if others else 0):
-                after = load_next(work, plan, index, now)
-            set_rate(work, jobs[which], item.band)
-            work_band(work, jobs[which], item, now, index + 1 == end)
-        now = after
-    while len(work.late) > 0:
-        transpose_late(work)
 
 
 def jobs_at_once(batch):
@@ -369,7 +322,7 @@ def finish_sums(work, one, item, last):
     results.waiting.append(bank)
     full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
     if work.extras.pool == (1, 1) and full:
-        store_banks(work.operands.y, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
+        store_banks(work.operands, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
         results.waiting = []
 
 

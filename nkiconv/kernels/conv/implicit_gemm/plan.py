@@ -7,6 +7,7 @@ from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
 from ..geometry import num_taps
 from ..transposes import is_transposed
+from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
@@ -46,6 +47,8 @@ class Plan(nl.NKIObject):
     whole: bool
     #: bytes a partition that blocks of taps of a core's first job may take together
     first_bytes: int
+    #: pairs of bands that the body of a loop on the device holds; 0: all are unrolled
+    loop: int
 
 
 def make_plan(geometry, extras, config):
@@ -56,8 +59,8 @@ def make_plan(geometry, extras, config):
     unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
     items, together = [], []
     for index in range(len(batches)):
-        halves = 1 if len(batches) > 1 else PARTS
-        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide)
+        halves, alike = 1 if len(batches) > 1 else PARTS, config.loop > 0
+        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide, alike)
         for which in range(len(bands)):
             items.append(Item(batch=index, band=bands[which], halved=False, last=False))
         together.append(config.order == "chunks")
@@ -77,6 +80,7 @@ def make_plan(geometry, extras, config):
         ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES,
+        loop=config.loop,
     )
 
 
@@ -149,14 +153,28 @@ def ahead_bytes(geometry, batches):
     return most
 
 
+def unrolled(geometry, plan, first, count):
+    """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""
+    found, index = [], first
+    for repeat in repeats_of(geometry, plan, first, count):
+        while index < repeat.first + repeat.bands:
+            found.append(index)
+            index += 1
+        index = repeat.first + repeat.count * repeat.bands
+    while index < first + count:
+        found.append(index)
+        index += 1
+    return found
+
+
 def count_taps_instructions(geometry, plan, cores):
-    """Instructions of the busiest core, at most."""
+    """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
     taps = num_taps(geometry)
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
         total = 64
-        for index in range(mine[0], mine[0] + mine[1]):
+        for index in unrolled(geometry, plan, mine[0], mine[1]):
             item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch = plan.batches[item.batch]
             banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn

@@ -2,10 +2,10 @@
 
 from ...._nki import nl
 from ..._settings import setting
-from ..._tiles import PSUM_BANKS
+from ..._tiles import INSTRUCTIONS_MAX, PSUM_BANKS
 from ..cuts import chunks_of
 from ..geometry import instructions_refusal
-from .config import asked_product, read_taps, taps_config_refusal, taps_defaults
+from .config import asked_product, loop_refusal, read_taps, taps_config_refusal, taps_defaults
 from .fold import chunk_window
 from .fp8 import x_elements
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, SLOT_MAX, slots_of
@@ -28,6 +28,12 @@ def plan_product(geometry, extras, config, cores, product):
     """The same of products that are taken so."""
     defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
     plan = make_plan(geometry, extras, read_taps(config, defaults))
+    count = count_taps_instructions(geometry, plan, cores)
+    open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
+    if count > INSTRUCTIONS_MAX and open_loop:
+        looped = (("loop", 1),) if config == None else config + (("loop", 1),)
+        plan = make_plan(geometry, extras, read_taps(looped, defaults))
+        count = count_taps_instructions(geometry, plan, cores)
     needed, room = taps_sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > room:
         return None, (
@@ -40,7 +46,7 @@ def plan_product(geometry, extras, config, cores, product):
     if reason == "":
         reason = slots_refusal(geometry, plan)
     if reason == "":
-        reason = instructions_refusal(geometry, "implicit_gemm", count_taps_instructions(geometry, plan, cores))
+        reason = instructions_refusal(geometry, "implicit_gemm", count)
     return (plan, "") if reason == "" else (None, reason)
 
 

@@ -18,7 +18,7 @@ def load_rows(work, chunks, tiles, index, band, part):
     c0, count, depth = chunks[index][:3]
     w0, wn = chunk_window(geometry, chunks[index], band)
     if tiles[index] == None:
-        tiles[index] = nl.ndarray((depth * count, band.dn, band.hn, wn), dtype=operands.x_dtype, buffer=nl.sbuf)
+        tiles[index] = rows_tile(operands, geometry, chunks[index], band)
     h0, hn = part
     if is_transposed(geometry):
         for piece in plane_pieces(geometry, band.d0, band.dn):
@@ -39,6 +39,12 @@ def load_rows(work, chunks, tiles, index, band, part):
         p = copy_index * count
         dst = tiles[index][p : p + count, 0 : band.dn, h0 : h0 + hn, 0:wn]
         load_columns(operands, geometry, dst, c0, band, part, w0 + copy_index * dilation)
+
+
+def rows_tile(operands, geometry, chunk, band):
+    """A tile for x of a chunk in a band."""
+    shape = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1])
+    return nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
 
 
 def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
@@ -80,7 +86,7 @@ def load_residual(operands, geometry, job, band, ledger):
         by = (strides[0], strides[1], job.rows * strides[2], strides[3])
         pattern = pattern_of(by, (job.kn, band.zn, count, band.qn))
         offset = offset_at(strides, (job.k0, band.z0, band.p0 + u, band.q0))
-        load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset)
+        load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset, operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
 
 
@@ -128,7 +134,7 @@ def window(tile_sbuf, bank):
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
-def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
+def store_banks(operands, y_sbuf, geometry, job, band, banks):
     """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
     whole = True
     for index in range(len(banks)):
@@ -140,10 +146,10 @@ def store_banks(y_hbm, y_sbuf, geometry, job, band, banks):
         parts = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
     for index in range(len(parts)):
         for u in range(job.rows):
-            store_part(y_hbm, y_sbuf, geometry, job, band, parts[index], u)
+            store_part(operands, y_sbuf, geometry, job, band, parts[index], u)
 
 
-def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
+def store_part(operands, y_sbuf, geometry, job, band, part, u):
     """One DMA for the part of a job's band that a bank holds; of rows of outputs that are made at once, row `u`."""
     count = min(part.pn, div_ceil(band.pn - u, job.rows) - part.p)
     if count <= 0:
@@ -152,4 +158,4 @@ def store_part(y_hbm, y_sbuf, geometry, job, band, part, u):
     by = (strides[0], strides[1], job.rows * strides[2], strides[3])
     pattern = pattern_of(by, (job.kn, part.zn, count, part.qn))
     offset = offset_at(strides, (job.k0, band.z0 + part.z, band.p0 + part.p * job.rows + u, band.q0 + part.q))
-    store_boxes(y_hbm, y_sbuf, [((u * job.kn, part.z, part.p, part.q), pattern, offset)])
+    store_boxes(operands.y, y_sbuf, [((u * job.kn, part.z, part.p, part.q), pattern, offset)], operands.moved)

@@ -16,6 +16,7 @@ from ....kernels.conv.implicit_gemm.config import (
     TAPS_X_BYTES,
     TapsConfig,
     fold_refusal,
+    loop_refusal,
     taps_config_refusal,
     taps_defaults,
 )
@@ -48,6 +49,9 @@ TIE = 1.001
 WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
+#: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
+#: two to four times what there are, and a video decoder's graph has dozens of such kernels.
+LOOP_FROM = 20_000
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
 TOGETHER_BANKS = 5
@@ -114,6 +118,9 @@ class Taps(ByTap):
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
         return super().near(shape, config) + own + self.changed(config, order=ORDERS)
 
+    def is_looped(self, shape: Shape, config: Config) -> bool:
+        return bool(self.plan(shape, config).loop)
+
     def least_us(self, shape: Shape, config: Config) -> float:
         jobs = [job for batch in self.plan(shape, config).batches for job in batch]
         return SURE * Work(shape.target, shape.geometry).array_ns(jobs) / shape.cores / 1e3
@@ -161,7 +168,22 @@ class _Choice:
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
         if len(plan.batches) > 1:
             found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
-        return dataclasses.replace(draft, **{**found, **self.given}), room
+        chosen = dataclasses.replace(draft, **{**found, **self.given})
+        return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
+
+    def _loop(self, chosen: TapsConfig) -> int:
+        """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
+        and fewer with it."""
+        if loop_refusal(self.geometry, self.extras, 1, chosen.product):
+            return 0
+        unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
+        few = unrolled <= LOOP_FROM
+        return int(not few and self._instructions(dataclasses.replace(chosen, loop=1)) < unrolled)
+
+    def _instructions(self, chosen: TapsConfig) -> int:
+        """What a compiler sees of a core, at most."""
+        plan = make_plan(self.geometry, self.extras, chosen)
+        return int(count_taps_instructions(self.geometry, plan, PARTS))
 
     def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)

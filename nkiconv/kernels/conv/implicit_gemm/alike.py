@@ -1,0 +1,176 @@
+"""Bands of a core's work that one body of a loop on the device does: alike, and evenly spaced in HBM.
+
+A body holds some items, and repeats where each of those that follow meets as many planes and rows of x by every tap as
+the one before it that many items earlier: all but those at the edges of x. What differs then is where x, residual and y
+begin, which a register moves.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..boxes import boxes_of_x, offset_at
+from ..geometry import met
+from ..planes import misses_planes
+from .fold import job_axis
+
+#: Whether there are loops on the device at all: from NKI 0.6 on.
+HAS_LOOPS = hasattr(nl, "fori_loop")
+
+
+@dataclass
+class Repeat(nl.NKIObject):
+    """Items of a plan as `count` iterations of a body of `bands` of them, from item `first` on.
+
+    by: how far the register goes each time; x, y, residual: elements in HBM that one of it is.
+    """
+
+    first: int
+    bands: int
+    count: int
+    by: int
+    x: int
+    y: int
+    residual: int
+
+
+def repeats_of(geometry, plan, first, count):
+    """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in it."""
+    found, bands = [], 2 * plan.loop
+    index, end = first + 1, first + count
+    while bands > 0 and index + bands < end:
+        times = times_alike(geometry, plan, index, bands, end)
+        units = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
+        if units[0] > 0:
+            by, x, y, residual = units[0], units[1], units[2], units[3]
+            found.append(Repeat(first=index, bands=bands, count=times, by=by, x=x, y=y, residual=residual))
+            index += times * bands
+        else:
+            index += 1
+    return found
+
+
+def times_alike(geometry, plan, first, bands, end):
+    """How often a body of so many items repeats from item `first` on: all are of one batch, not its first, and the
+    item behind them is alike too."""
+    items = plan.items
+    before, one = items[first - 1], items[first]
+    if before.batch != one.batch:
+        return 0
+    for which in range(1, bands + 1):
+        other = items[first + which]
+        if not fills_tiles_of(one.band, other.band):
+            return 0
+    apart, index = (0, 0, 0), first
+    while index + bands < end and is_alike(geometry, plan, items[index], items[index + bands]):
+        now = distances(geometry, items[index], items[index + bands])
+        if index == first:
+            apart = now
+        if now != apart:
+            return (index - first + bands - 1) // bands
+        index += 1
+    return (index - first + bands - 1) // bands
+
+
+def fills_tiles_of(a, b):
+    """Whether x of two bands takes tiles of one shape."""
+    return a.dn == b.dn and a.hn == b.hn and a.wn == b.wn and a.qn == b.qn
+
+
+def is_alike(geometry, plan, one, other):
+    """Whether two items do the same to other elements of HBM."""
+    a, b = one.band, other.band
+    same = one.batch == other.batch and one.halved == other.halved and one.last == other.last
+    same = same and a.zn == b.zn and a.pn == b.pn and a.q0 == b.q0
+    same = same and fills_tiles_of(a, b) and a.w0 == b.w0 and a.dn * a.hn * a.wn > 0
+    if not same or misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
+        return False
+    if seen(geometry.planes, a.z0, a.zn, a.d0) != seen(geometry.planes, b.z0, b.zn, b.d0):
+        return False
+    rows = 0
+    for job in plan.batches[one.batch]:
+        if job.rows != rows:
+            rows, axis = job.rows, job_axis(geometry, job)
+            count = (a.pn + rows - 1) // rows
+            here, there = seen(axis, a.p0 // rows, count, a.h0), seen(axis, b.p0 // rows, count, b.h0)
+            if a.p0 % rows != b.p0 % rows or here != there:
+                return False
+    return is_evenly_moved(geometry, a, b)
+
+
+def seen(axis, first, count, element):
+    """What each tap meets of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
+    found = []
+    for tap in range(axis.taps):
+        one = met(axis, tap, first, count)
+        if one[2] > 0:
+            found.append((tap, one[0] - first, one[1], one[2], one[3] - element, one[4]))
+    return found
+
+
+def boxes_of(geometry, band):
+    """Boxes of x of a band, of all channels."""
+    return boxes_of_x(geometry, (0, geometry.C), (band.d0, band.dn), (band.h0, band.w0), (band.hn, band.wn))
+
+
+def is_evenly_moved(geometry, a, b):
+    """Whether all boxes of x of two bands, which have some, are equally far apart."""
+    if geometry.depth == None:
+        return True
+    here, there = boxes_of(geometry, a), boxes_of(geometry, b)
+    if len(here) != len(there) or len(here) == 0:
+        return False
+    for index in range(len(here)):
+        one, other = here[index], there[index]
+        if one[0] != other[0] or one[1] != other[1] or other[2] - one[2] != there[0][2] - here[0][2]:
+            return False
+    return True
+
+
+def distances(geometry, one, other):
+    """Elements of HBM from an item's x, y and residual to another's."""
+    a, b = one.band, other.band
+    if geometry.depth == None:
+        strides = geometry.x_strides
+        x = offset_at(strides, (0, b.d0, b.h0, b.w0)) - offset_at(strides, (0, a.d0, a.h0, a.w0))
+    else:
+        here, there = boxes_of(geometry, a), boxes_of(geometry, b)
+        x = there[0][2] - here[0][2]
+    strides = geometry.y_strides
+    y = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
+    strides = geometry.r_strides
+    residual = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
+    return (x, y, residual)
+
+
+def moved_by(geometry, plan, first, bands):
+    """(steps of a register an iteration, elements of x, y and residual that one step is), of which each divides what
+    the tensor has; zeros where there are none."""
+    apart = distances(geometry, plan.items[first], plan.items[first + bands])
+    if min(min(apart[0], apart[1]), apart[2]) <= 0:
+        return (0, 0, 0, 0)
+    sizes = (x_size(geometry), y_size(geometry), y_size(geometry))
+    for by in (1, common(common(apart[0], apart[1]), apart[2])):
+        x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
+        if sizes[0] % x == 0 and sizes[1] % y == 0 and sizes[2] % residual == 0:
+            return (by, x, y, residual)
+    return (0, 0, 0, 0)
+
+
+def common(a, b):
+    """The greatest number that divides both."""
+    while b > 0:
+        a, b = b, a % b
+    return a
+
+
+def x_size(geometry):
+    """Elements of x."""
+    images = geometry.rows.size * geometry.columns.size
+    if geometry.depth == None:
+        return geometry.C * geometry.planes.size * images
+    return geometry.C // geometry.depth.taps * geometry.depth.size * images
+
+
+def y_size(geometry):
+    """Elements of y, and of a residual."""
+    return geometry.K * geometry.planes.out * geometry.rows.out * geometry.columns.out

@@ -1,0 +1,151 @@
+"""A core's items one after the other, and of those that are alike one body on the device.
+
+x of an item comes while the one before is worked on. In a body that goes on from the last item of an iteration to the
+first of the next: two sets of tiles lie outside, and take turns.
+"""
+
+from ...._nki import nl
+from ..._engines import new_ledger
+from ..._tiles import share
+from ..._warm import warm_up, warm_zeros
+from ..call import Operands
+from .alike import repeats_of
+from .filters import load_ahead, transpose_until
+from .fp16x3 import start_pairing
+from .last import transpose_late
+from .loop import (
+    Work,
+    jobs_at_once,
+    load_biases,
+    load_next,
+    set_rate,
+    start_band,
+    start_batch,
+    work_band,
+)
+from .rows import load_rows, rows_tile
+
+
+def run_items(operands, geometry, extras, plan):
+    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
+    if mine[1] == 0:
+        return
+    pairing = start_pairing(geometry)
+    work = Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        ledger=new_ledger(),
+        zeros_sbuf=warm_zeros(),
+        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, pairing),
+        following=None,
+        rate=0.0,
+        credit=0.0,
+        late=[],
+        pairing=pairing,
+    )
+    filters = work.batch.filters
+    filters.first_bytes = plan.first_bytes
+    warm_up(work.zeros_sbuf, plan.warmup, 1)
+    index, end = mine[0], mine[0] + mine[1]
+    now = start_band(work, plan.items[index])
+    for repeat in repeats_of(geometry, plan, mine[0], mine[1]):
+        while index < repeat.first:
+            now = work_item(work, plan, index, end, now)
+            index += 1
+        run_repeat(work, plan, repeat, now)
+        index += repeat.count * repeat.bands
+    while index < end:
+        now = work_item(work, plan, index, end, now)
+        index += 1
+    while len(work.late) > 0:
+        transpose_late(work)
+
+
+def work_item(work, plan, index, end, now):
+    """One item, of which x is there, and x of the one after, before `end`, which is returned."""
+    item = plan.items[index]
+    if work.batch.index != item.batch:
+        work.batch = work.following
+        work.following = None
+    after = None
+    jobs = jobs_at_once(work.batch)
+    for which in range(len(jobs)):
+        load_biases(work, work.batch, jobs[which][-1] + 1)
+        load_ahead(work.operands, work.geometry, work.batch.filters)
+        coming = plan.items[min(index + 1, end - 1)]
+        others = coming.batch != item.batch
+        if index + 1 < end and which == (len(jobs) - 1 if others else 0):
+            after = load_next(work, plan, index, now)
+        set_rate(work, jobs[which], item.band)
+        work_band(work, jobs[which], item, now, index + 1 == end)
+    return after
+
+
+def run_repeat(work, plan, repeat, now):
+    """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
+    operands, geometry, filters = work.operands, work.geometry, work.batch.filters
+    transpose_until(operands, geometry, filters, len(filters.ends) - 1, work.ledger)
+    chunks, others = work.batch.chunks, []
+    for chunk in chunks:
+        others.append(rows_tile(operands, geometry, chunk, plan.items[repeat.first].band))
+
+    def body(at):
+        work_repeat(work, plan, repeat, (now, others), at)
+
+    nl.fori_loop(0, repeat.count * repeat.by, body, repeat.by)
+
+
+def work_repeat(work, plan, repeat, tiles, at):
+    """The body of a Repeat: its items, each after the load of x of the next one. at: the register that moves them."""
+    own = moved_work(work, repeat, at)
+    chunks = own.batch.chunks
+    for which in range(repeat.bands):
+        item, coming = plan.items[repeat.first + which], plan.items[repeat.first + which + 1]
+        for chunk in range(len(chunks)):
+            into = tiles[(which + 1) % 2]
+            load_rows(own, chunks, into, chunk, coming.band, (0, coming.band.hn))
+        for jobs in jobs_at_once(own.batch):
+            work_band(own, jobs, item, tiles[which % 2], False)
+
+
+def moved_work(work, repeat, at):
+    """Work of a body, whose x, y and residual a register moves; what engines have had to do starts anew."""
+    operands = work.operands
+    residual = operands.residual
+    if residual != None:
+        residual = in_rows(residual, repeat.residual)
+    moved = Operands(
+        x=in_rows(operands.x, repeat.x),
+        w=operands.w,
+        y=in_rows(operands.y, repeat.y),
+        bias=operands.bias,
+        residual=residual,
+        beta=operands.beta,
+        x_dtype=operands.x_dtype,
+        w_dtype=operands.w_dtype,
+        tf32=operands.tf32,
+        moved=at,
+    )
+    return Work(
+        operands=moved,
+        geometry=work.geometry,
+        extras=work.extras,
+        ledger=new_ledger(),
+        zeros_sbuf=work.zeros_sbuf,
+        batch=work.batch,
+        following=None,
+        rate=0.0,
+        credit=0.0,
+        late=[],
+        pairing=None,
+    )
+
+
+def in_rows(hbm, each):
+    """A tensor in HBM as rows of so many elements."""
+    size = 1
+    for index in range(len(hbm.shape)):
+        size = size * hbm.shape[index]
+    return hbm.reshape((size // each, each))
