@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
+from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.turned.config import COPIES, TurnedConfig, sized_turned, turned_config_refusal
 from ....kernels.conv.turned.plan import turned_refusal
 from ....kernels.conv.turned.products import parts_of
@@ -16,8 +17,8 @@ from ...request import Config
 from ..algorithm import Shape, pairs_of
 from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
 
-#: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums of
-#: an item to those of the next beside the loads of rows for which there is no room before.
+#: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
+#: of an item to those of the next beside the loads of rows for which there is no room before.
 START_NS, END_NS, NEXT_NS = 15_000.0, 4_000.0, 3_000.0
 #: Parts of the columns that are tried.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12)
@@ -30,7 +31,7 @@ class Turned(Conv2dAlgorithm):
     from_one = ("depth", "segments", "parts", "copies")
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        geometry, extras = shape.geometry, shape.extras
+        geometry, extras = plain_of(self.algorithm, shape.geometry, shape.extras), shape.extras
         if geometry.precision == "fp16x3" or turned_config_refusal(config) or turned_refusal(geometry, extras):
             return config
         if len(config or ()) == len(dataclasses.fields(TurnedConfig)):
