@@ -251,6 +251,17 @@ def test_prices_are_near_the_model(name):
     assert guess.ns / 1e3 == pytest.approx(modelled_us, rel=0.15)
 
 
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["wan_out", "unet3d_32"])
+def test_prices_of_planes_are_near_the_model(name):
+    request, conv3d = Request(problem=cases.get(name).problem.replace(H=48)), OPERATIONS["conv3d"]
+    (guess,) = conv3d.algorithm("narrow").guesses(conv3d.shape(request, Rates()))
+    assert dict(guess.config)["depth"] > 1
+    args, kwargs = conv3d.launch(request, "narrow", guess.config)
+    launch = nkiconv.simulator.execute(conv3d.kernel[2], args, kwargs, trace_only=True)
+    assert guess.ns / 1e3 == pytest.approx(in_time(launch, Rates()).us, rel=0.15)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_host_names_every_setting_and_keeps_those_given(name):
     problem, U, T, settings = SHAPES[name]

@@ -121,9 +121,13 @@ def ring_of_loads(operands, geometry, narrow, loads):
 def load_rows_until(ring, x_hbm, geometry, loads, count):
     """Issue loads until `count` of them are, or all; zeros in the place of planes outside x."""
     while ring.issued < min(count, len(loads)):
-        load = loads[ring.issued]
+        load, tile = loads[ring.issued], tile_of_load(ring, ring.issued)
         if misses_planes(geometry, load.d0, load.dn):
-            nisa.memset(dst=tile_of_load(ring, ring.issued), value=0.0, engine=nisa.engine.gpsimd)
+            nisa.memset(dst=tile, value=0.0, engine=nisa.engine.gpsimd)
+        elif geometry.depth != None and ring.issued < len(ring.tiles):
+            # a column where x comes: else it would overtake filters and loads that wait for zeros
+            w = tile.shape[3] // 2
+            clear_window(tile, 0, tile.shape[2], w, w + 1, nisa.engine.gpsimd)
         load_until(ring, x_hbm, ring.issued + 1)
 
 
