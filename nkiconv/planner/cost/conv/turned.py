@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.conv.relayout import plain_of
-from ....kernels.conv.turned.config import COPIES, TurnedConfig, sized_turned, turned_config_refusal
+from ....kernels.conv.turned.config import COPIES, TILE_BANKS, TurnedConfig, sized_turned, turned_config_refusal
 from ....kernels.conv.turned.plan import turned_refusal
 from ....kernels.conv.turned.products import parts_of
 from ....kernels.conv.turned.tiling import make_turned, moves_of, turned_fits, window_width
@@ -20,7 +21,7 @@ from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
 #: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
 #: of an item to those of the next beside the loads of rows for which there is no room before.
 START_NS, END_NS, NEXT_NS = 15_000.0, 4_000.0, 3_000.0
-#: Parts of the columns that are tried.
+#: Parts of the columns that are tried until one fits.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12)
 
 
@@ -37,22 +38,24 @@ class Turned(Conv2dAlgorithm):
         if len(config or ()) == len(dataclasses.fields(TurnedConfig)):
             return config
         least_ns, best = 0.0, None
-        for settings in self._open(geometry, dict(config or ())):
-            plan = make_turned(geometry, read_turned(geometry, config, settings))
-            if turned_fits(geometry, extras, plan):
-                ns = self.plan_ns(shape, geometry, plan)
-                if best is None or ns < least_ns:
-                    least_ns, best = ns, read_turned(geometry, config, settings)
+        for depth, copies in self._open(geometry, dict(config or ())):
+            for parts in PARTS_TRIED:
+                settings: TurnedConfig = sized_turned(geometry, config, depth, parts, copies)
+                plan = make_turned(geometry, settings)
+                if turned_fits(geometry, extras, plan):
+                    ns = self.plan_ns(shape, geometry, plan)
+                    if best is None or ns < least_ns:
+                        least_ns, best = ns, settings
+                    break
         return pairs_of(best) if best else config
 
-    def _open(self, geometry: Any, given: dict[str, Any]) -> Iterator[tuple[int, int, int]]:
-        """(depth, parts, copies) that are worth a try."""
+    def _open(self, geometry: Any, given: dict[str, Any]) -> Iterator[tuple[int, int]]:
+        """(depth, copies) that are worth a try."""
         volume = geometry.planes.out // geometry.planes.images
-        most = min(volume, 2 * max(1, 512 // geometry.K))
+        most = min(volume, TILE_BANKS * max(1, BANK_COLUMNS // geometry.K))
         depths = [given["depth"]] if "depth" in given else sorted({div_ceil(volume, n) for n in range(1, volume + 1)})
-        parts = [given["parts"]] if "parts" in given else PARTS_TRIED
         copies = [given["copies"]] if "copies" in given else (1, COPIES)
-        return ((V, P, c) for V in depths if V <= most or "depth" in given for c in copies for P in parts)
+        return ((V, c) for V in depths if V <= most or "depth" in given for c in copies)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         """ns of the busier core: the array, or loads and stores, and what nothing hides."""
@@ -60,12 +63,15 @@ class Turned(Conv2dAlgorithm):
         column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
         fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         known: dict[tuple[int, int], float] = {}
+        volume, one_product = geometry.planes.out // geometry.planes.images, copy.copy(plan)
+        one_product.products = plan.products[:1]
         array_ns = dma_ns = hbm_bytes = waits_ns = 0.0
         for item in plan.items:
-            key = item.z0, item.zn
+            key = item.z0 % volume, item.zn
             if key not in known:
-                widths = (move.count * geometry.K for move in moves_of(geometry, plan, item))
+                widths = (move.count * geometry.K for move in moves_of(geometry, one_product, item))
                 known[key] = sum(max(one, target.matmul_columns_min) * column_ns + fixed_ns for one in widths)
+                known[key] *= len(plan.products)
                 known[key] += plan.blocks * (PARTITIONS * target.tensor_column_ns + fixed_ns)
             steps = div_ceil(item.pn, plan.segments)
             array_ns += steps * div_ceil(item.qn, plan.width) * known[key]
@@ -104,12 +110,6 @@ class Turned(Conv2dAlgorithm):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return sum(div_ceil(one.pn, plan.segments) * div_ceil(one.qn, plan.width) for one in plan.items)
-
-
-def read_turned(geometry: Any, config: Config, settings: tuple[int, int, int]) -> TurnedConfig:
-    """All settings: a config's, and these (depth, parts, copies) where it has none."""
-    found: TurnedConfig = sized_turned(geometry, config, *settings)
-    return found
 
 
 ALGORITHM = Turned()
