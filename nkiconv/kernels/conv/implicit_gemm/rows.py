@@ -32,6 +32,9 @@ def load_rows(work, chunks, tiles, index, band, part):
     elif depth > 1:
         clear(tiles[index], h0, hn, 0, left)
         clear(tiles[index], h0, hn, right, wn)
+    if geometry.depth != None:
+        # a column of all boxes: those that wait for nothing would overtake what is wanted before
+        clear(tiles[index], h0, hn, wn // 2, wn // 2 + 1)
     for copy_index in range(depth):
         p = copy_index * count
         dst = tiles[index][p : p + count, 0 : band.dn, h0 : h0 + hn, 0:wn]
