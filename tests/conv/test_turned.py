@@ -51,7 +51,7 @@ def test_dtypes(dtype, precision):
     check_volume(SHAPES["riders"], dtype, algorithm="turned", precision=precision)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @hypothesis.given(volumes(most_lhs=1), hypothesis.strategies.sampled_from(SETTINGS))
 def test_any_volume(shape, config):
     if shape[3][1] > 1:
@@ -137,7 +137,7 @@ def test_settings_that_are_refused(config):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["wan_96", "wan_192", "hunyuan_128"])
 def test_prices_are_near_the_model(name):
-    problem = cases.get(name).problem.replace(H=40)
+    problem = cases.get(name).problem.replace(H=24)
     shape = CONV3D.shape(Request(problem=problem), Rates())
     (guess,) = CONV3D.algorithm("turned").guesses(shape)
     assert tuple(dict(guess.config)) == tuple(TurnedConfig.__dataclass_fields__)
