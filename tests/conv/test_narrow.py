@@ -24,6 +24,7 @@ from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
 from nkiconv import cases
+from nkiconv.kernels._arguments import output_extent
 from nkiconv.kernels.conv.narrow import cuts, plan
 from nkiconv.kernels.conv.narrow.config import NarrowConfig
 from nkiconv.planner.operations import OPERATIONS
@@ -250,6 +251,17 @@ def test_prices_are_near_the_model(name):
     assert guess.ns / 1e3 == pytest.approx(modelled_us, rel=0.15)
 
 
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["wan_out", "unet3d_32"])
+def test_prices_of_planes_are_near_the_model(name):
+    request, conv3d = Request(problem=cases.get(name).problem.replace(H=48)), OPERATIONS["conv3d"]
+    (guess,) = conv3d.algorithm("narrow").guesses(conv3d.shape(request, Rates()))
+    assert dict(guess.config)["depth"] > 1
+    args, kwargs = conv3d.launch(request, "narrow", guess.config)
+    launch = nkiconv.simulator.execute(conv3d.kernel[2], args, kwargs, trace_only=True)
+    assert guess.ns / 1e3 == pytest.approx(in_time(launch, Rates()).us, rel=0.15)
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_host_names_every_setting_and_keeps_those_given(name):
     problem, U, T, settings = SHAPES[name]
@@ -297,7 +309,33 @@ def test_volumes_by_settings(config):
         check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="narrow", config=sized)
 
 
-@settings(max_examples=30, deadline=None)
-@hypothesis.given(volumes(rows=VOLUMES["same"][4:]))
-def test_any_volume(shape):
-    check_volume(shape, algorithm="narrow")
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("depth", [2, 4])
+@pytest.mark.parametrize("name", ["same", "causal", "planes only", "dilated", "cropped", "far outside"])
+def test_planes_beside_each_other(name, depth, last, added, lnc):
+    shape = VOLUMES[name]
+    shape = (shape[0], min(4, shape[1]), *shape[2:])
+    depth = min(depth, planes_of(shape))
+    check_volume(shape, lnc=lnc, N=2, last=last, added=added, algorithm="narrow", config=(("depth", depth),))
+
+
+def planes_of(shape):
+    """Planes of outputs of a volume."""
+    size, taps, stride, dilation, lhs_dilation, before, after = shape[3]
+    return output_extent(size, taps, stride, dilation, lhs_dilation, before, after)
+
+
+def test_windows_need_a_plain_filter_of_several_planes():
+    shape = VOLUMES["between zeros"]
+    for depth in (2, 99):
+        with pytest.raises(nkiconv.simulator.KernelAssertionError, match=f"config depth={depth}: narrow needs a plain"):
+            check_volume(shape, algorithm="narrow", config=(("depth", depth),))
+
+
+@settings(max_examples=40, deadline=None)
+@hypothesis.given(volumes(rows=VOLUMES["same"][4:]), hypothesis.strategies.integers(1, 3))
+def test_any_volume(shape, depth):
+    depth = min(depth, planes_of(shape), 128 // shape[1]) if shape[3][4] == 1 else 1
+    check_volume(shape, algorithm="narrow", config=(("depth", depth),))

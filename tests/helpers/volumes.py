@@ -48,8 +48,8 @@ def volume_ref(x, w, axes, groups):
     ).numpy()
 
 
-def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, **options):
-    """Volumes of integers, exactly; last: channels side by side in memory."""
+def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, added=False, **options):
+    """Volumes of integers, exactly; last: channels side by side in memory; added: with a bias and a residual."""
     C, K, groups, *axes = shape
     rng = np.random.default_rng(7)
     x = integer_inputs(rng, (N, C, *(axis[0] for axis in axes)), dtype)
@@ -63,8 +63,13 @@ def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, **options):
         options = {"algorithm": "implicit_gemm"} | options
     kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[lnc])
     stored = np.moveaxis(x, 1, -1).copy() if last else x
+    expected = volume_ref(x, w, axes, groups)
+    if added:
+        bias, residual = (rng.integers(-3, 4, shape).astype(np.float32) for shape in (K, expected.shape))
+        expected = expected + bias[:, None, None, None] + 2 * residual
+        options |= {"bias": bias, "residual": np.moveaxis(residual, 1, -1).copy() if last else residual, "beta": 2.0}
     y = kernel(stored, w, **places, feature_group_count=groups, out_dtype=nl.float32, **options)
-    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, volume_ref(x, w, axes, groups))
+    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, expected)
 
 
 def has_output(axis):

@@ -20,9 +20,11 @@ from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
 from .toeplitz_rows.loop import run_toeplitz
 from .toeplitz_rows.plan import plan_toeplitz
+from .turned.loop import run_turned
+from .turned.plan import plan_turned
 
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped", "phases")
+ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped", "turned", "phases")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -45,6 +47,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_narrow(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
+    if algorithm == "turned":
+        return plan_turned(plain, extras, config, cores)
     if algorithm == "phases":
         return plan_phases(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
@@ -94,6 +98,8 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_narrow(operands, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(operands, plain, extras, plan)
+    elif algorithm == "turned":
+        run_turned(operands, plain, extras, plan)
     elif algorithm == "phases":
         run_phases(operands, plain, extras, plan)
     else:

@@ -3,9 +3,11 @@
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
 being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
 sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
+So do windows of several planes of y, whose output channels are those of all of them: each plane of x comes once then.
 """
 
-from .._tiles import div_ceil
+from ..._nki import nl
+from .._tiles import cut, div_ceil
 from .geometry import Axis, copy_of
 from .transposes import is_transposed
 
@@ -65,22 +67,50 @@ def taps_are_inside(geometry):
 
 def with_channels(geometry):
     """The Geometry of images whose channels are those of x for each plane of taps."""
-    planes, apart = geometry.planes, geometry.w_strides
+    apart = geometry.w_strides
     each = geometry.rows.taps * geometry.columns.taps
+    return of_windows(geometry, geometry.planes, 1, (apart[0], each, apart[2], apart[3]))
+
+
+def with_windows(geometry, count):
+    """The Geometry of images each of which is `count` planes of y beside each other, (plane, k), the last of a volume
+    perhaps of fewer; its channels are those of x for each plane of their window. The same where count is 1."""
+    planes = geometry.planes
+    if count == 1:
+        return geometry
+    depth = Axis(
+        size=planes.size,
+        taps=(count - 1) * planes.stride + (planes.taps - 1) * planes.dilation + 1,
+        out=planes.images * div_ceil(planes.out // planes.images, count),
+        stride=count * planes.stride,
+        dilation=1,
+        lhs_dilation=1,
+        before=planes.before,
+        images=planes.images,
+    )
+    return of_windows(geometry, depth, count, geometry.w_strides)
+
+
+def of_windows(geometry, depth, count, w_strides):
+    """The Geometry whose channels are those of x for each plane of taps of `depth`, and whose output channels are those
+    of `count` planes."""
     found = copy_of(geometry)
-    found.C = geometry.C * planes.taps
+    found.C = geometry.C * depth.taps
+    found.K = geometry.K * count
     found.planes = Axis(
-        size=planes.out,
+        size=depth.out,
         taps=1,
-        out=planes.out,
+        out=depth.out,
         stride=1,
         dilation=1,
         lhs_dilation=1,
         before=0,
-        images=planes.images,
+        images=depth.images,
     )
-    found.w_strides = (apart[0], each, apart[2], apart[3])
-    found.depth = planes
+    found.w_strides = w_strides
+    found.y_strides = apart_by(geometry.y_strides, geometry.planes, count)
+    found.r_strides = apart_by(geometry.r_strides, geometry.planes, count)
+    found.depth = depth
     return found
 
 
@@ -111,6 +141,28 @@ def planes_axis(depth, size, before):
         before=before,
         images=depth.images,
     )
+
+
+def apart_by(strides, planes, count):
+    """Strides of a result of which each image is `count` planes, the last of a volume perhaps fewer."""
+    if count == 1:
+        return strides
+    volume = planes.out // planes.images
+    between = volume * strides[1] if len(strides) == 4 else strides[4]
+    return (strides[0], count * strides[1], strides[2], strides[3], between, div_ceil(volume, count))
+
+
+def window_channels(geometry):
+    """Channels that a channel of x is, for the planes of a window."""
+    return 1 if geometry.depth == None else geometry.depth.taps
+
+
+def chunks_of_windows(geometry):
+    """(first, how many) of at most 128 channels, all of those that a channel of x is."""
+    each, found = window_channels(geometry), []
+    for part in cut(geometry.C // each, nl.tile_size.pmax // each):
+        found.append((part[0] * each, part[1] * each))
+    return found
 
 
 def taps_inside(depth, t, tn, z):

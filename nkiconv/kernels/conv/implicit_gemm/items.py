@@ -52,18 +52,18 @@ def run_items(operands, geometry, extras, plan):
     now = start_band(work, plan.items[index])
     for repeat in repeats_of(geometry, plan, mine[0], mine[1]):
         while index < repeat.first:
-            now = work_item(work, plan, index, end, now)
+            now = work_on_item(work, plan, index, end, now)
             index += 1
         run_repeat(work, plan, repeat, now)
         index += repeat.count * repeat.bands
     while index < end:
-        now = work_item(work, plan, index, end, now)
+        now = work_on_item(work, plan, index, end, now)
         index += 1
     while len(work.late) > 0:
         transpose_late(work)
 
 
-def work_item(work, plan, index, end, now):
+def work_on_item(work, plan, index, end, now):
     """One item, of which x is there, and x of the one after, before `end`, which is returned."""
     item = plan.items[index]
     if work.batch.index != item.batch:

@@ -178,16 +178,16 @@ def load_next(work, plan, index, now):
         parts = [(0, coming.band.hn)]
     for part in range(len(parts)):
         for chunk in range(len(of.chunks)):
-            bring_rows(work, of.chunks, tiles, chunk, coming.band, parts[part])
+            bring_rows(work, of.chunks, tiles, chunk, coming.band, parts[part], True)
     return tiles
 
 
-def bring_rows(work, chunks, tiles, index, band, part):
+def bring_rows(work, chunks, tiles, index, band, part, held=False):
     """As `load_rows`; what becomes fp16 pairs does so between matmuls."""
     if chunks[index][3] != ALONE:
         load_paired(work, chunks, tiles, index, band, part)
     elif work.pairing == None:
-        load_rows(work, chunks, tiles, index, band, part)
+        load_rows(work, chunks, tiles, index, band, part, held)
     else:
         add_part(work, chunks, tiles, index, band, part)
 

@@ -12,8 +12,9 @@ from .fold import chunk_window
 from .last import is_last
 
 
-def load_rows(work, chunks, tiles, index, band, part):
-    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]."""
+def load_rows(work, chunks, tiles, index, band, part, held=False):
+    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]. held: whether
+    nothing of it may come before there is room for the tile."""
     operands, geometry = work.operands, work.geometry
     c0, count, depth = chunks[index][:3]
     w0, wn = chunk_window(geometry, chunks[index], band)
@@ -35,6 +36,9 @@ def load_rows(work, chunks, tiles, index, band, part):
     elif depth > 1:
         clear(tiles[index], h0, hn, 0, left)
         clear(tiles[index], h0, hn, right, wn)
+    if held and geometry.depth != None:
+        # a column of all boxes: those that wait for nothing would overtake what is wanted before
+        clear(tiles[index], h0, hn, wn // 2, wn // 2 + 1)
     for copy_index in range(depth):
         p = copy_index * count
         dst = tiles[index][p : p + count, 0 : band.dn, h0 : h0 + hn, 0:wn]

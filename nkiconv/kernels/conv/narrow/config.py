@@ -6,6 +6,7 @@ from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, div_ceil
 from ..cuts import QUADRANT
+from ..planes import with_windows
 from .cuts import is_legal, make_narrow, narrow_fits
 
 NARROW_X_BYTES = 4_096
@@ -28,6 +29,8 @@ class NarrowConfig(nl.NKIObject):
 
     #: rows of y beside each other in the columns of the array, from 1; given together with taps
     outputs: int
+    #: planes of y beside those, from 1; where there are several, the planes of x that they see are channels
+    depth: int
     #: columns of taps beside each other, from 1 to 4
     taps: int
     #: blocks of so many rows and images of a bank of sums, from 1; at most what fits it
@@ -46,7 +49,7 @@ class NarrowConfig(nl.NKIObject):
 def narrow_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    table = (("outputs", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
+    table = (("outputs", (1, most)), ("depth", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
     table = table + (("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)), ("x_bytes", (256, whole)))
     table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, NARROW_WARM_UP_MAX)))
     reason = settings_refusal(config, table, "narrow")
@@ -55,11 +58,13 @@ def narrow_config_refusal(geometry, config):
         return reason
     if 0 in (U, T):
         return f"config={config}: outputs and taps are given together or not at all"
-    if is_legal(geometry, U, T):
+    depth = setting(config, "depth", 1)
+    if is_legal(with_windows(geometry, depth), U, T):
         return ""
     S = geometry.columns.taps
     return (
-        f"config outputs={U} taps={T}, K={geometry.K}, S={S}: at most {S} taps, each with outputs * K rounded up to "
+        f"config outputs={U} taps={T}, K={geometry.K}, S={S}: at most {S} taps, each with depth={depth} * outputs * K "
+        f"rounded up to "
         f"{QUADRANT}, {2 * QUADRANT} or {most} of {most} partitions, and outputs * stride and (with more taps to come) "
         f"taps * rhs_dilation multiples of lhs_dilation; use others"
     )
@@ -73,26 +78,32 @@ def narrow_settings(geometry, config, has_residual):
     more = setting(config, "buffers", 0) == 0
     while more and found.buffers < NARROW_X_BUFFERS:
         larger = sized_narrow(geometry, config, found.outputs, found.taps, 2 * found.buffers)
-        more = narrow_fits(geometry, make_narrow(geometry, larger, has_residual))
+        more = fits_as(geometry, larger, has_residual)
         found = larger if more else found
     return found
 
 
 def best_fitting(geometry, config, has_residual):
     """Settings with most taps, and the more rows the more outputs of a channel there are, that fit."""
-    most, most_taps = nl.tile_size.pmax // geometry.K, nl.tile_size.pmax // QUADRANT
-    rows, worth = 1, (geometry.rows.taps - 1) * outputs_of_channel(geometry) // ROW_OUTPUTS
+    seen = with_windows(geometry, setting(config, "depth", 1))
+    most, most_taps = max(1, nl.tile_size.pmax // seen.K), nl.tile_size.pmax // QUADRANT
+    rows, worth = 1, (geometry.rows.taps - 1) * outputs_of_channel(seen) // ROW_OUTPUTS
     while rows < min(most, ROWS_MOST) and (rows + 1) * (rows + 1) <= worth:
         rows += 1
     # with more taps than products of each, read-outs take longer than those
-    taps = min(most_taps, 1 + geometry.rows.taps * div_ceil(geometry.C, nl.tile_size.pmax))
+    taps = min(most_taps, 1 + geometry.rows.taps * div_ceil(seen.C, nl.tile_size.pmax))
     found, fits = None, False
     for tap in range(most_taps):
         for row in range(most):
             if not fits:
                 found = sized_narrow(geometry, config, tried(rows, row), tried(taps, tap), 2)
-                fits = narrow_fits(geometry, make_narrow(geometry, found, has_residual))
+                fits = fits_as(geometry, found, has_residual)
     return found
+
+
+def fits_as(geometry, settings, has_residual):
+    """Whether all settings make a Narrow that fits."""
+    return narrow_fits(with_windows(geometry, settings.depth), make_narrow(geometry, settings, has_residual))
 
 
 def tried(first, index):
@@ -105,11 +116,12 @@ def outputs_of_channel(geometry):
     return geometry.planes.out * geometry.rows.out * geometry.columns.out
 
 
-def sized_narrow(geometry, config, outputs, taps, buffers):
+def sized_narrow(geometry, config, outputs, taps, buffers, depth=1):
     """All settings; sizes and buffers as given here where a config has none."""
     warmup = NARROW_WARM_UP if outputs_of_channel(geometry) >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST
     return NarrowConfig(
         outputs=setting(config, "outputs", outputs),
+        depth=setting(config, "depth", depth),
         taps=setting(config, "taps", taps),
         blocks=setting(config, "blocks", BANK_COLUMNS),
         images=setting(config, "images", BANK_COLUMNS),

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf
 from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores, slot_for
 from ..geometry import Axis, num_taps, span
+from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
 #: Loads of a core, if there are rows for so many.
@@ -17,6 +18,9 @@ class Narrow(nl.NKIObject):
     """Sizes of one problem: see above."""
 
     U: int
+    #: planes of y beside those, and the planes' own Axis
+    V: int
+    depth: Axis
     T: int
     #: groups of T columns of taps
     groups: int
@@ -63,10 +67,12 @@ def is_legal(geometry, U, T):
 
 
 def make_narrow(geometry, config, has_residual):
-    """The Narrow of a NarrowConfig, or None where rows and taps cannot share the array, no window meets x or a part of
-    a row has no bank, or memory no room."""
+    """The Narrow of a NarrowConfig, or None where planes, rows and taps cannot share the array, no window meets x or a
+    part of a row has no bank, or memory no room. All else of this file is for the Geometry `with_windows`."""
     U, T = config.outputs, config.taps
-    if not is_legal(geometry, U, T):
+    depth = geometry.planes
+    geometry = with_windows(geometry, config.depth)
+    if not is_legal(geometry, U, T) or window_channels(geometry) > nl.tile_size.pmax:
         return None
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     w0, wn = span(columns, 0, columns.out)
@@ -104,10 +110,12 @@ def make_narrow(geometry, config, has_residual):
     height = min(height, max(unit, div_ceil(div_ceil(geometry.planes.out, images) * rows.size, PARTS * LOADS)))
     if height > unit:
         height = height // unit * unit
-    chunks = cut(geometry.C, nl.tile_size.pmax)
+    chunks = chunks_of_windows(geometry)
     height = min(height, rows.size)
     narrow = Narrow(
         U=U,
+        V=config.depth,
+        depth=depth,
         T=T,
         groups=groups,
         slot=slot_for(U * geometry.K),

@@ -29,12 +29,30 @@ def load_narrow_filters(operands, geometry, narrow):
         tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
         if geometry.packed > 0:
             load_packed(tile_sbuf, operands.w, geometry, c0, cn, 0, K)
-        for index in range(count if geometry.packed == 0 else 0):
+        elif narrow.V > 1:
+            load_windows(tile_sbuf, operands.w, geometry, narrow, first)
+        for index in range(count if geometry.packed == 0 and narrow.V == 1 else 0):
             pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
             offset = narrow.chunks[first + index][0] * geometry.w_strides[1]
             load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
     return found
+
+
+def load_windows(tile_sbuf, w_hbm, geometry, narrow, first):
+    """Filters of chunks from `first` on into a tile [(chunk, plane, k), c, r, s] for each plane of y of a window: c has
+    all planes of x that the window sees, and zeros where it does not look at them."""
+    rows, channels, R, S = tile_sbuf.shape
+    each, depth, apart = geometry.depth.taps, narrow.depth, geometry.w_strides
+    K, C = geometry.K // narrow.V, channels // each
+    nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    planes_sbuf = tile_sbuf.reshape((rows, C, each, R, S))
+    pattern = [[apart[0], K], [apart[1], C], [R * apart[2], depth.taps], [apart[2], R], [apart[3], S]]
+    for part in range(rows // K):
+        d = part % narrow.V * depth.stride
+        seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
+        offset = narrow.chunks[first + part // narrow.V][0] // each * apart[1]
+        load_box(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
 
 
 def clear_stationaries(operands, geometry, narrow):

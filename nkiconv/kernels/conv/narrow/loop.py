@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..boxes import block_pieces, clear_window, load_bias_as, offset_at, pattern_of, residual_of, store_boxes
+from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
 from ..cuts import most_of, part_of_core
-from ..frames import plane_pieces
 from ..geometry import span
+from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
 from .config import NARROW_WARM_UP_FIRST
@@ -32,11 +32,12 @@ class Load(nl.NKIObject):
 
 def run_narrow(operands, geometry, extras, narrow):
     """This core's part of the steps."""
+    geometry = with_windows(geometry, narrow.V)
     _, steps = part_of_core(steps_of(geometry, narrow))
     if len(steps) == 0:
         return
     loaded = load_narrow_filters(operands, geometry, narrow)
-    bias_pattern = [[0, narrow.U], [1, geometry.K], [1, 1]]
+    bias_pattern = [[0, narrow.U * narrow.V], [1, geometry.K // narrow.V], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps)
     cleared = clear_stationaries(operands, geometry, narrow)
@@ -50,7 +51,7 @@ def run_narrow(operands, geometry, extras, narrow):
         step = steps[index]
         while not holds(loads[first], narrow, step):
             first += 1
-        load_until(ring, operands, first + narrow.buffers)
+        load_rows_until(ring, operands, geometry, loads, first + narrow.buffers)
         if filters == None:
             transposed = []
             for part in loaded:
@@ -97,27 +98,37 @@ def holds(load, narrow, step):
 
 
 def ring_of_loads(operands, geometry, narrow, loads):
-    """The Ring of x [c, chunk, planes, rows, columns]; zeros beside the rows, where nothing loads."""
+    """The Ring of x [c, chunk * planes, rows, columns]; zeros beside the rows, where nothing loads."""
     boxes, chunks, planes = [], narrow.chunks, 1
     for load in loads:
-        planes, own = max(planes, load.dn), []
+        planes = max(planes, load.dn)
+    for load in loads:
+        own = []
         for chunk in range(len(chunks) if load.dn > 0 else 0):
-            c0, count = chunks[chunk]
-            for piece in plane_pieces(geometry, load.d0, load.dn):
-                extents = (count, piece.count, load.hn, narrow.wn)
-                channels, planes_of, rows, columns = pattern_of(piece.strides, extents)
-                pattern = [channels, [0, 1], planes_of, rows, columns]
-                offset = offset_at(piece.strides, (c0, piece.plane, load.h0, narrow.w0))
-                own.append(((0, chunk, piece.first, 0, narrow.pad), pattern, offset, piece.framed))
+            counts = (load.hn, narrow.wn)
+            for box in boxes_of_x(geometry, chunks[chunk], (load.d0, load.dn), (load.h0, narrow.w0), counts):
+                place, pattern, offset, framed = box
+                own.append(((place[0], chunk * planes + place[1], 0, narrow.pad), pattern, offset, framed))
         boxes.append(own)
     parts, height, pad, width = most_of(chunks), narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
-    shape = (parts, len(chunks), planes, height, width)
-    ring = start_ring(narrow.buffers, shape, operands.x_dtype, boxes)
+    ring = start_ring(narrow.buffers, (parts, len(chunks) * planes, height, width), operands.x_dtype, boxes)
     for tile in ring.tiles:
-        rows_sbuf = tile.reshape((parts, len(chunks) * planes, height, width))
-        clear_window(rows_sbuf, 0, height, 0, pad, nisa.engine.gpsimd)
-        clear_window(rows_sbuf, 0, height, width - pad, width, nisa.engine.gpsimd)
+        clear_window(tile, 0, height, 0, pad, nisa.engine.gpsimd)
+        clear_window(tile, 0, height, width - pad, width, nisa.engine.gpsimd)
     return ring
+
+
+def load_rows_until(ring, operands, geometry, loads, count):
+    """Issue loads until `count` of them are, or all; zeros in the place of planes outside x."""
+    while ring.issued < min(count, len(loads)):
+        load, tile = loads[ring.issued], tile_of_load(ring, ring.issued)
+        if misses_planes(geometry, load.d0, load.dn):
+            nisa.memset(dst=tile, value=0.0, engine=nisa.engine.gpsimd)
+        elif geometry.depth != None and ring.issued < len(ring.tiles):
+            # a column where x comes: else it would overtake filters and loads that wait for zeros
+            w = tile.shape[3] // 2
+            clear_window(tile, 0, tile.shape[2], w, w + 1, nisa.engine.gpsimd)
+        load_until(ring, operands, ring.issued + 1)
 
 
 def results_of(operands, geometry, narrow, step, turn):
@@ -136,8 +147,9 @@ def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bi
     y_sbuf = results_of(operands, geometry, narrow, step, turn)
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
     boxes = block_boxes(geometry, narrow, step, geometry.r_strides, 0, Q)
-    # rows that y does not have
-    ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out
+    volume = narrow.depth.out // narrow.depth.images
+    # rows and planes that y does not have
+    ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out or volume % narrow.V > 0
     residual_sbuf = residual_of(operands, (outputs, step.zn, step.jn, Q), boxes, ragged)
     by = geometry.y_strides
     for index in range(len(narrow.tiles)):
@@ -216,10 +228,11 @@ def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filter
             started = zeroed or which > 0 or not one.starts
             rows = (one.j, 1, one.jn, one.h, narrow.step)
             tile = tile_of_load(ring, one.load)
-            parts, _, dn, height, width = tile.shape
+            parts, dn, height, width = tile.shape
+            dn = dn // len(narrow.chunks)
             for chunk in range(len(narrow.chunks)):
                 count = narrow.chunks[chunk][1]
-                x_sbuf = of_array(tile[0:parts, chunk, 0:dn, 0:height, 0:width], operands)
+                x_sbuf = of_array(tile[0:parts, chunk * dn : (chunk + 1) * dn, 0:height, 0:width], operands)
                 for g in range(narrow.groups):
                     columns = (0, 1, acc_psum.shape[3], w0 + g * narrow.shift, 1)
                     row = tap * len(narrow.lines) + one.line
@@ -236,9 +249,15 @@ def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filter
 def block_boxes(geometry, narrow, step, strides, q0, qn):
     """Columns q0 .. q0+qn-1 of a step as boxes, as far as y has their rows. strides: in HBM along k, n, p, q."""
     by_k, by_n, by_p, by_q = strides[0], strides[1], strides[2], strides[3]
-    found = []
-    for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
-        j, jn, un = piece[0], piece[1], piece[3]
-        pattern = [[by_p, un], [by_k, geometry.K], [by_n, step.zn], [narrow.U * by_p, jn], [by_q, qn]]
-        found.append(((0, 0, j, q0), pattern, offset_at(strides, (0, step.z0, (step.j0 + j) * narrow.U, q0))))
+    V, K, found = narrow.V, geometry.K // narrow.V, []
+    groups = geometry.planes.out // geometry.planes.images
+    for image in block_pieces(narrow.depth.out // narrow.depth.images, V, 1, step.z0 % groups, step.zn):
+        z, zn, vn = image[0], image[1], image[3]
+        for piece in block_pieces(geometry.rows.out, narrow.U, 1, step.j0, step.jn):
+            j, jn, un = piece[0], piece[1], piece[3]
+            leading, times = ([by_p, un], 1) if V == 1 else ([by_n // V, vn], un)
+            for u in range(times):
+                pattern = [leading, [by_k, K], [by_n, zn], [narrow.U * by_p, jn], [by_q, qn]]
+                offset = offset_at(strides, (0, step.z0 + z, (step.j0 + j) * narrow.U + u, q0))
+                found.append(((u * geometry.K, z, j, q0), pattern, offset))
     return found

@@ -15,9 +15,11 @@ of row u where i = u * stride + r * dilation: a line is such a row with its own 
 """
 
 from ...._nki import nl
+from ..._settings import setting
 from ..._tiles import div_ceil
 from ..call import taken_refusal
 from ..geometry import filter_rows, instructions_refusal, num_taps
+from ..planes import with_windows
 from .config import narrow_config_refusal, narrow_settings
 from .cuts import make_narrow, narrow_fits, steps_of
 
@@ -28,7 +30,8 @@ def plan_narrow(geometry, extras, config, cores):
     if reason != "":
         return None, reason
     narrow = make_narrow(geometry, narrow_settings(geometry, config, extras.residual), extras.residual)
-    if not narrow_fits(geometry, narrow):
+    seen = with_windows(geometry, narrow.V if narrow != None else 1)
+    if not narrow_fits(seen, narrow):
         rows, columns = geometry.rows, geometry.columns
         return None, (
             f"C={geometry.C}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, padding from "
@@ -36,7 +39,7 @@ def plan_narrow(geometry, extras, config, cores):
             f"rows of x and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, for "
             f"blocks of rows of y whose windows see x and start at a multiple of lhs_dilation; use implicit_gemm"
         )
-    reason = instructions_refusal(geometry, "narrow", narrow_instructions(geometry, narrow, extras, cores))
+    reason = instructions_refusal(geometry, "narrow", narrow_instructions(seen, narrow, extras, cores))
     return (narrow, "") if reason == "" else (None, reason)
 
 
@@ -49,6 +52,12 @@ def narrow_refusal(geometry, extras, config):
         return reason
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: narrow takes 1; use implicit_gemm"
+    planes, depth = geometry.planes, setting(config, "depth", 1)
+    if depth > 1 and (geometry.packed > 0 or planes.lhs_dilation > 1 or depth > planes.out // planes.images):
+        return (
+            f"config depth={depth}: narrow needs a plain filter, no lhs_dilation={planes.lhs_dilation} of planes and "
+            f"at most Z={planes.out // planes.images}; use 1"
+        )
     return taken_refusal(geometry, extras, "narrow", True, "rows outside a window", True)
 
 
@@ -59,9 +68,11 @@ def narrow_instructions(geometry, narrow, extras, cores):
     # a line is cut where a load ends, and where a block has no such row
     cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
     matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
-    loads = (div_ceil(rows, narrow.height) + 1) * chunks
-    results = 3 if extras.residual else 1
+    # each channel by itself, and a memset, where a window has planes outside x
+    boxes = chunks if narrow.V == 1 else geometry.C + 1
+    loads = (div_ceil(rows, narrow.height) + 1) * boxes * narrow.images
+    results = (3 if extras.residual else 1) * (1 if narrow.V == 1 else narrow.U + 1)
     laid_out = narrow.U * narrow.groups * filter_rows(geometry)
-    filters = chunks * (2 * num_taps(geometry) + laid_out + geometry.K + 2)
+    filters = chunks * (narrow.V + 2 * num_taps(geometry) + laid_out + geometry.K + 2)
     first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
     return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + loads + 2 * results + 2)

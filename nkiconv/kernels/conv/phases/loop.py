@@ -113,7 +113,7 @@ def load_chunk(work, item, tiles, chunk):
         segment = item[index]
         planes, rows = elements_inside(geometry.planes, segment.planes), elements_inside(geometry.rows, segment.rows)
         columns = elements_inside(geometry.columns, segment.columns)
-        clear_around(own_sbuf, planes, rows, columns)
+        clear_outside(own_sbuf, planes, rows, columns)
         if planes[2] * rows[2] * columns[2] > 0:
             pattern = pattern_of(geometry.x_strides, (cn, planes[2], rows[2], columns[2]))
             offset = offset_at(geometry.x_strides, (c0, planes[1], rows[1], columns[1]))
@@ -121,7 +121,7 @@ def load_chunk(work, item, tiles, chunk):
     load_boxes(x_sbuf, work.operands.x, boxes)
 
 
-def clear_around(x_sbuf, planes, rows, columns):
+def clear_outside(x_sbuf, planes, rows, columns):
     """Zeros in a tile [c, planes, rows, columns] around what is loaded of each axis, (first place, .., how many)."""
     parts, D, H, W = x_sbuf.shape
     for slab in ((0, min(D, planes[0])), (min(D, planes[0] + planes[2]), D)):

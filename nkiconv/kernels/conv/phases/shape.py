@@ -108,11 +108,11 @@ def jobs_of_phases(geometry, counts):
                 for index in range(counts[0] * counts[1] * counts[2]):
                     row = index // counts[2]
                     phases.append((z + row // counts[1], p + row % counts[1], q + index % counts[2]))
-                found.append(PhaseJob(phases=phases, products=products_of(geometry, phases)))
+                found.append(PhaseJob(phases=phases, products=phase_products(geometry, phases)))
     return found
 
 
-def products_of(geometry, phases):
+def phase_products(geometry, phases):
     """Products of phases: what they meet at the same elements of x together, as `PhaseJob` has them."""
     rows, columns = geometry.rows.taps, geometry.columns.taps
     places, taps = [], []

@@ -9,6 +9,7 @@ from ....kernels.conv.cuts import QUADRANT, num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.plan import narrow_refusal
+from ....kernels.conv.planes import with_windows
 from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
@@ -19,13 +20,15 @@ from .narrow_price import NarrowPrice
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
 RING_BYTES = 65_536
 RING_MOST = 131_072
+#: Planes of y beside each other, at most.
+DEPTH_MOST = 8
 
 
 class Narrow(Conv2dAlgorithm):
     """Rows of y and columns of taps beside each other in the columns of the array."""
 
     algorithm = "narrow"
-    from_one = ("outputs", "taps", "blocks", "images")
+    from_one = ("outputs", "depth", "taps", "blocks", "images")
 
     def settle(self, shape: Shape, config: Config) -> Config:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
@@ -34,16 +37,16 @@ class Narrow(Conv2dAlgorithm):
         given = dict(config or ())
         if len(given) == len(dataclasses.fields(NarrowConfig)):
             return pairs_of(NarrowConfig(**given))
-        sizes = [(given["outputs"], given["taps"])] if "taps" in given else _sizes(geometry)
-        made = [one for U, T in sizes if (one := _made(shape, geometry, config, U, T))]
+        sizes = _sizes(geometry, given)
+        made = [one for V, U, T in sizes if (one := _made(shape, geometry, config, V, U, T))]
         room = SBUF_USABLE_BYTES_PER_PARTITION
-        fitting = [one for one in made if narrow_bytes(geometry, one[1].narrow, shape.extras.residual) <= room]
+        fitting = [one for one in made if narrow_bytes(one[1].geometry, one[1].narrow, shape.extras.residual) <= room]
         fitting.sort(key=lambda one: one[1].total_ns())
         best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
         return pairs_of(best[0]) if best else config
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return NarrowPrice(shape.target, geometry, plan).total_ns()
+        return NarrowPrice(shape.target, with_windows(geometry, plan.V), plan).total_ns()
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -56,28 +59,40 @@ class Narrow(Conv2dAlgorithm):
             images=(plan.images // 2, plan.images * 2),
             shared=(1 - int(plan.shared),),
             warmup=WARM_UPS,
+            depth=(plan.V - 1, plan.V + 1),
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
         return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
-        return int(num_plane_parts(shape.geometry.planes, plan.images) * -(-blocks // plan.blocks))
+        planes = with_windows(shape.geometry, plan.V).planes
+        return int(num_plane_parts(planes, plan.images) * -(-blocks // plan.blocks))
 
 
-def _sizes(geometry: Any) -> list[tuple[int, int]]:
-    """(rows of y, columns of taps) that can share the array."""
+def _sizes(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """(planes, rows of y, columns of taps) that can share the array, as a config has them or all."""
+    planes, most = geometry.planes, 1
+    if planes.taps > 1 and planes.lhs_dilation == 1 and geometry.packed == 0:
+        most = min(PARTITIONS // geometry.K, planes.out // planes.images, DEPTH_MOST)
+    depths = [given["depth"]] if "depth" in given else range(1, most + 1)
+    if "taps" in given:
+        return [(V, given["outputs"], given["taps"]) for V in depths]
     rows = min(PARTITIONS // geometry.K, geometry.rows.out + geometry.rows.lhs_dilation - 1)
     taps = min(geometry.columns.taps, PARTITIONS // QUADRANT)
-    return [(U, T) for T in range(1, taps + 1) for U in range(1, rows + 1) if is_legal(geometry, U, T)]
+    found = [(V, U, T) for V in depths for T in range(1, taps + 1) for U in range(1, rows + 1)]
+    return [(V, U, T) for V, U, T in found if is_legal(with_windows(geometry, V), U, T)]
 
 
-def _made(shape: Shape, geometry: Any, config: Config, U: int, T: int) -> tuple[NarrowConfig, NarrowPrice] | None:
+def _made(
+    shape: Shape, geometry: Any, config: Config, V: int, U: int, T: int
+) -> tuple[NarrowConfig, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
-    settings = sized_narrow(geometry, config, U, T, 0)
+    settings = sized_narrow(geometry, config, U, T, 0, V)
     narrow = make_narrow(geometry, settings, shape.extras.residual)
     if narrow is None:
         return None
+    geometry = with_windows(geometry, V)
     price = NarrowPrice(shape.target, geometry, narrow)
     found = {"blocks": narrow.blocks, "images": narrow.images, "buffers": _buffers(geometry, narrow)}
     found |= {"shared": int(price.reads_bound()), "warmup": price.warm_count()}

@@ -1,0 +1,56 @@
+"""Planes of y beside each other: windows of x are the stationaries, filters of several planes of taps pass the array.
+
+    y[position, (z, k)] = sum over planes d of x, taps (r, s), c of  x[c, d, position at (r, s)]^T w[c, (r, s), (t, k)],
+    t the tap by which plane z of y sees plane d
+
+A tile of 128 positions are the columns of as many segments of y's rows as make it full, so that any number of columns
+fills the array; each row of x comes once, for all planes that see it. Padding is stored as zeros. 128 positions of sums
+[position, (z, k)] are cast to y's dtype with the epilogue, and the array turns them into [(z, k), position]: y leaves
+by rows. Where 96 or 192 channels would leave the array's columns and rows half empty, both are full here.
+"""
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS
+from ..call import taken_refusal
+from ..geometry import instructions_refusal
+from ..planes import taps_are_inside
+from .config import turned_config_refusal, turned_settings
+from .tiling import make_turned, turned_fits, turned_instructions
+
+
+def plan_turned(geometry, extras, config, cores):
+    """(Turned, "") of this on `cores` cores, or (None, why not)."""
+    reason = turned_config_refusal(config)
+    if reason == "":
+        reason = turned_refusal(geometry, extras)
+    if reason != "":
+        return None, reason
+    plan = make_turned(geometry, turned_settings(geometry, extras, config))
+    if not turned_fits(geometry, extras, plan):
+        return None, (
+            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: turned keeps rows of x of all planes that are "
+            f"seen together and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use "
+            f"implicit_gemm"
+        )
+    reason = instructions_refusal(geometry, "turned", turned_instructions(geometry, plan, cores))
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def turned_refusal(geometry, extras):
+    """Why this is not for turned, whatever its settings; "" if it may be."""
+    planes = geometry.planes
+    if planes.taps == 1:
+        return f"T={planes.taps}: turned takes several planes of taps; use implicit_gemm"
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: turned takes 1; use implicit_gemm"
+    if planes.lhs_dilation > 1:
+        return f"lhs_dilation={planes.lhs_dilation} of planes: turned takes 1; use implicit_gemm"
+    if geometry.K > BANK_COLUMNS:
+        return f"K={geometry.K}: turned takes at most {BANK_COLUMNS} output channels; use implicit_gemm"
+    if geometry.hbm_itemsize == 1:
+        return "img_ref.dtype=float8: turned takes 16 and 32 bits; use implicit_gemm"
+    if geometry.packed > 0 or not taps_are_inside(geometry):
+        return "filter_ref: turned takes plain filters that lie as KCTRS; use implicit_gemm"
+    if extras.residual:
+        return "residual: turned takes none; use implicit_gemm"
+    return taken_refusal(geometry, extras, "turned", False, "filters by zeros around x", True)

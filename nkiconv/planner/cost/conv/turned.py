@@ -1,0 +1,115 @@
+"""`turned` on the host: what a plan takes, and which planes, segments, parts and copies take least."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels.conv.relayout import plain_of
+from ....kernels.conv.turned.config import COPIES, TILE_BANKS, TurnedConfig, sized_turned, turned_config_refusal
+from ....kernels.conv.turned.plan import turned_refusal
+from ....kernels.conv.turned.products import parts_of
+from ....kernels.conv.turned.tiling import make_turned, moves_of, turned_fits, window_width
+from ....simulator.hardware import PARTITIONS
+from ...request import Config
+from ..algorithm import Shape, pairs_of
+from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
+
+#: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
+#: of an item to those of the next beside the loads of rows for which there is no room before.
+START_NS, END_NS, NEXT_NS = 15_000.0, 4_000.0, 3_000.0
+#: Parts of the columns that are tried until one fits.
+PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12)
+
+
+class Turned(Conv2dAlgorithm):
+    """Windows of x as stationaries; planes of y beside each other."""
+
+    algorithm = "turned"
+    from_one = ("depth", "segments", "parts", "copies")
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry, extras = plain_of(self.algorithm, shape.geometry, shape.extras), shape.extras
+        if geometry.precision == "fp16x3" or turned_config_refusal(config) or turned_refusal(geometry, extras):
+            return config
+        if len(config or ()) == len(dataclasses.fields(TurnedConfig)):
+            return config
+        least_ns, best = 0.0, None
+        for depth, copies in self._open(geometry, dict(config or ())):
+            for parts in PARTS_TRIED:
+                settings: TurnedConfig = sized_turned(geometry, config, depth, parts, copies)
+                plan = make_turned(geometry, settings)
+                if turned_fits(geometry, extras, plan):
+                    ns = self.plan_ns(shape, geometry, plan)
+                    if best is None or ns < least_ns:
+                        least_ns, best = ns, settings
+                    break
+        return pairs_of(best) if best else config
+
+    def _open(self, geometry: Any, given: dict[str, Any]) -> Iterator[tuple[int, int]]:
+        """(depth, copies) that are worth a try."""
+        volume = geometry.planes.out // geometry.planes.images
+        most = min(volume, TILE_BANKS * max(1, BANK_COLUMNS // geometry.K))
+        depths = [given["depth"]] if "depth" in given else sorted({div_ceil(volume, n) for n in range(1, volume + 1)})
+        copies = [given["copies"]] if "copies" in given else (1, COPIES)
+        return ((V, c) for V in depths if V <= most or "depth" in given for c in copies)
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        """ns of the busier core: the array, or loads and stores, and what nothing hides."""
+        target = shape.target
+        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        known: dict[tuple[int, int], float] = {}
+        volume, one_product = geometry.planes.out // geometry.planes.images, copy.copy(plan)
+        one_product.products = plan.products[:1]
+        array_ns = dma_ns = hbm_bytes = waits_ns = 0.0
+        for item in plan.items:
+            key = item.z0 % volume, item.zn
+            if key not in known:
+                widths = (move.count * geometry.K for move in moves_of(geometry, one_product, item))
+                known[key] = sum(max(one, target.matmul_columns_min) * column_ns + fixed_ns for one in widths)
+                known[key] *= len(plan.products)
+                known[key] += plan.blocks * (PARTITIONS * target.tensor_column_ns + fixed_ns)
+            steps = div_ceil(item.pn, plan.segments)
+            array_ns += steps * div_ceil(item.qn, plan.width) * known[key]
+            each_ns, each_bytes = self._row_ns(shape, geometry, plan, item)
+            rows = geometry.rows.stride * (steps - 1) + geometry.rows.taps
+            # both cores load then
+            late_ns = max(each_ns, PARTS * each_bytes * target.hbm_byte_ns)
+            waits_ns += NEXT_NS + max(1, geometry.rows.taps - geometry.rows.stride) * late_ns
+            dma_ns += rows * each_ns
+            hbm_bytes += rows * each_bytes
+        size = geometry.planes.out * geometry.rows.out * geometry.columns.out * geometry.K * geometry.hbm_itemsize
+        hbm_ns = (hbm_bytes + size) * target.hbm_byte_ns
+        dma_ns += size * target.byte_ns / target.dma_engines
+        core_ns = (waits_ns + max(array_ns, dma_ns, hbm_ns)) / min(PARTS, len(plan.items))
+        return float(START_NS + core_ns + END_NS)
+
+    def _row_ns(self, shape: Shape, geometry: Any, plan: Any, item: Any) -> tuple[float, float]:
+        """(ns of the busiest DMA engine, bytes) of a row of x of all segments, as it is loaded."""
+        target, planes = shape.target, planes_seen(geometry, item.zn)
+        run_bytes = window_width(geometry, item) * geometry.hbm_itemsize
+        runs = planes * min(plan.segments, item.pn)
+        busiest = len(plan.chunks) * min(target.rows_an_engine, geometry.C)
+        parts = sum(parts_of(chunk, len(chunk.riders)) for chunk in plan.chunks)
+        return runs * busiest * target.run_ns(run_bytes), runs * parts * run_bytes
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(self.settle(shape, config) or ())
+        return self.changed(
+            config,
+            depth=(now["depth"] - 1, now["depth"] + 1),
+            segments=(now["segments"] // 2, now["segments"] * 2),
+            parts=(now["parts"] - 1, now["parts"] + 1),
+            copies=(1, 2, 3, 4),
+            warmup=(one for one in WARM_UPS if one != now["warmup"]),
+        )
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return sum(div_ceil(one.pn, plan.segments) * div_ceil(one.qn, plan.width) for one in plan.items)
+
+
+ALGORITHM = Turned()
