@@ -1,1 +1,1 @@
-"""conv2d with few output channels: taps and rows of y beside each other in the columns of the array."""
+"""Transposed convolutions by phases: each of neighbouring outputs has taps of its own, no zeros are multiplied."""

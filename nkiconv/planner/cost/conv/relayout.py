@@ -1,10 +1,13 @@
-"""What copies of NHWC tensors take, for algorithms that read rows of x and write rows of y."""
+"""What copies take: of NHWC tensors, for algorithms that read rows of x and write rows of y, and of filters of
+transposed convolutions, for those that read taps forwards."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ....kernels._tiles import PARTS
+from ....kernels.conv.flip import flip_pieces, flips
+from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.relayout import OWN, copies_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -27,7 +30,23 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
+    if flips(algorithm, geometry):
+        found += _flip_ns(target, geometry)
     return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
+
+
+def _flip_ns(target: Target, geometry: Any) -> float:
+    """ns of a core for its copy of the filter with taps forwards. Of one group the copy has each output channel's taps
+    in a run of their own, which whoever loads it pays for."""
+    taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
+    per_group = geometry.K // geometry.groups
+    elements = geometry.C * per_group * taps
+    rows = sum(part[1] for part, _ in pieces)
+    copied_ns = len(pieces) * taps * target.vector_fixed_ns + elements / rows * len(pieces) * target.vector_16bit_ns
+    moved_ns = 2 * elements * item * target.hbm_byte_ns
+    short = geometry.C // geometry.groups > 1
+    runs_ns = geometry.C * per_group * target.run_ns(taps * item) / target.dma_engines if short else 0.0
+    return float(START_NS + max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
 
 
 def _copy_ns(target: Target, part: Any) -> float:
