@@ -25,10 +25,12 @@ settings, is the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch
 from ..._nki import nki, nl
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
+from .._tiles import require
 from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
 from .frames import final_shape_of, store_final_frames
 from .geometry import check_axes, places_of_transposed, read_geometry
+from .pairs_of_planes import pairs_refusal, with_pairs
 
 
 @nki.jit
@@ -264,8 +266,11 @@ def convolved(tensors, places, groups, perms, after, precision, choice, packed, 
     geometry, y_shape, r_shape = read_geometry(
         img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped, frames_ref
     )
+    reason = pairs_refusal(geometry, len(places[1])) if precision == "winograd" else ""
+    require(reason == "", reason)
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)
+    geometry = with_pairs(geometry)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")

@@ -45,6 +45,7 @@ def forwards_of(algorithm, geometry):
         depth=geometry.depth,
         flipped=False,
         frames=geometry.frames,
+        direct=geometry.direct,
     )
 
 

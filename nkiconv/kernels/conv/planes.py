@@ -47,6 +47,8 @@ def planes_refusal(algorithm, geometry, extras):
     of_taps = geometry.planes.taps * geometry.w_strides[1]
     if algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
+    elif geometry.direct != None:
+        reason = "precision=winograd adds planes"
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
     elif of_taps == 0 or is_transposed(geometry) or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
@@ -95,6 +97,7 @@ def with_channels(geometry):
         depth=planes,
         flipped=geometry.flipped,
         frames=geometry.frames,
+        direct=geometry.direct,
     )
 
 

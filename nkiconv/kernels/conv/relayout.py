@@ -84,6 +84,7 @@ def plain_of(algorithm, geometry, extras):
         depth=geometry.depth,
         flipped=geometry.flipped,
         frames=None if copies_x(algorithm, geometry) else geometry.frames,
+        direct=geometry.direct,
     )
 
 

@@ -18,7 +18,7 @@ def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
     pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
-    if geometry.precision == "fp16x3":
+    if geometry.precision == "fp16x3" or geometry.direct != None:
         return []
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]

@@ -27,6 +27,7 @@ from .stationaries import (
     tile_of,
     transpose_taps,
 )
+from .winograd import add_planes_of_taps
 
 
 @dataclass
@@ -166,7 +167,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise_job(geometry, job)
-    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
+    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES) if geometry.direct == None else [(0, R, 0, S)]
     paired = geometry.precision == "fp16x3"
     if geometry.packed > 0 and len(blocks) == 0 and not paired:
         parts = first_rows(R, S)
@@ -290,7 +291,7 @@ def transpose_piece(operands, geometry, filters, ledger):
     job = filters.jobs[block.job]
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
-    raw_sbuf = filters.raws[piece.block]
+    raw_sbuf = raw_of_block(geometry, filters, piece.block)
     if filters.pairing != None and (geometry.packed > 0 or is_depthwise_job(geometry, job)):
         whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
         pair_chunk(geometry, filters, block, whole_sbuf, ledger)
@@ -306,8 +307,19 @@ def transpose_piece(operands, geometry, filters, ledger):
     after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
     if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
+        if piece.block + 1 < len(filters.raws):
+            raw_of_block(geometry, filters, piece.block + 1)
         load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
+
+
+def raw_of_block(geometry, filters, index):
+    """A block as its pieces are transposed: as it came, or sums of its planes of taps."""
+    raw_sbuf = filters.raws[index]
+    if geometry.direct != None and raw_sbuf.shape[2] < filter_rows(geometry):
+        raw_sbuf = add_planes_of_taps(raw_sbuf, geometry)
+        filters.raws[index] = raw_sbuf
+    return raw_sbuf
 
 
 def move_block(operands, geometry, filters, ledger):

@@ -6,12 +6,14 @@ from ...._nki import nl
 from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
 from ..geometry import num_taps
+from ..pairs_of_planes import planes_at_once
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
+from .winograd import adding_bytes, adding_instructions
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -104,12 +106,13 @@ def sums_together(geometry, batch, index, items):
 def taps_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
+    block_bytes = 0
     for index in range(len(plan.items)):
         band = plan.items[index].band
         x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
         x_elements = max(x_elements, band.dn * band.hn * band.wn)
         row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
-        y_bytes = max(y_bytes, 4 * band.zn * band.pn * band.qn)
+        y_bytes = max(y_bytes, planes_at_once(geometry) * 4 * band.zn * band.pn * band.qn)
     taps = num_taps(geometry)
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
@@ -119,13 +122,14 @@ def taps_sbuf_bytes(geometry, plan, extras):
             per_c = batch[job].chunks[0][1] // batch[job].pack
             raws += len(batch[job].chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
+            block_bytes = max(block_bytes, per_c * taps * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
-    beside += pairing_bytes(geometry, x_bytes, row_bytes)
+    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, x_bytes, row_bytes, block_bytes)
     raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
     return 2 * x_bytes + most_filters + raw_bytes + results * at_once * y_bytes + beside
 
@@ -162,6 +166,7 @@ def count_taps_instructions(geometry, plan, cores):
             banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
+                total += adding_instructions(geometry, item.band, len(batch[job].chunks), batch[job].rows)
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8

@@ -17,6 +17,7 @@ from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, again_of, slot_channels, slots_of
+from .winograd import rows_in_hbm
 
 
 def tile_of(geometry, filters, block, dtype):
@@ -156,7 +157,8 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    shape = (stationary_columns(geometry, job), block.channels, block.rn, block.sn)
+    rn = rows_in_hbm(geometry, block.rn)
+    shape = (stationary_columns(geometry, job), block.channels, rn, block.sn)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     strides = geometry.w_strides
     chunk = job.chunks[block.chunk]
@@ -164,7 +166,7 @@ def load_taps(operands, geometry, job, block):
     for index in range(len(parts)):
         at, channel, count = parts[index]
         offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
-        pattern = pattern_of(strides, (job.kn, count, block.rn, block.sn))
+        pattern = pattern_of(strides, (job.kn, count, rn, block.sn))
         load_box(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
         if shape[0] > job.kn:
             # any numbers do

@@ -1,0 +1,294 @@
+"""precision="winograd": what one matmul a tap does otherwise where pairs of planes of y are made (`pairs_of_planes`).
+
+Rows of frames come in as they are and become sums of two between matmuls; filters become sums of planes of taps before
+they are transposed; products go to four banks of sums, which the read-out joins to two planes.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._engines import (
+    GPSIMD_START_WORK,
+    GPSIMD_WORK,
+    SCALAR_WORK,
+    START_WORK,
+    VECTOR_START_WORK_PSUM,
+    VECTOR_WORK,
+    VECTOR_WORK_16BIT,
+)
+from ..._epilogue import Epilogue, finish
+from ..._tiles import BANK_BYTES, div_ceil
+from ..call import Operands
+from ..cuts import Band
+from ..geometry import Geometry, filter_rows
+from ..pairs_of_planes import PRODUCTS_OF_PAIR, frames_of_x, frames_seen
+from .fold import chunk_window
+from .rows import load_rows
+
+#: Bytes a partition of frames that are added together, if more than a row, and of all that have come and are not yet.
+FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 32_768
+#: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
+ADD_FROM, ADD_UNTIL = 0.1, 0.9
+
+
+@dataclass
+class FramePart(nl.NKIObject):
+    """Rows of a band, from its first, of a chunk (index) of channels: their tile, and frames as they came, or None."""
+
+    chunks: list
+    index: int
+    band: Band
+    h0: int
+    hn: int
+    tile: object
+    frames_sbuf: object
+
+
+@dataclass
+class FrameTile(nl.NKIObject):
+    """Sums of frames of a chunk in a band, and (first row, number) of its FrameParts."""
+
+    x_sbuf: object
+    parts: list
+
+
+@dataclass
+class Adding(nl.NKIObject):
+    """FrameParts in the order of the work; how many have come, and are added. rate: parts a matmul; credit: due."""
+
+    parts: list
+    come: int
+    added: int
+    rate: float
+    credit: float
+
+
+@dataclass
+class FrameLoad(nl.NKIObject):
+    """What `load_rows` is to know: the Geometry that x has."""
+
+    operands: Operands
+    geometry: Geometry
+    ledger: object
+
+
+def start_adding(geometry):
+    """An Adding of nothing, or None where x is multiplied as it is."""
+    if geometry.direct == None:
+        return None
+    return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0)
+
+
+def adding_bytes(geometry, x_bytes, row_bytes, filter_bytes):
+    """Bytes a partition beside those of other precisions: frames that are not added yet, blocks of filters before and
+    after, sums on their way out. x_bytes: of a band; row_bytes: of a row of it; filter_bytes: of the longest block."""
+    if geometry.direct == None:
+        return 0
+    frames = min(x_bytes, FRAMES_BYTES) + max(row_bytes, FRAMES_PART_BYTES)
+    return 2 * frames + 3 * filter_bytes + 6 * BANK_BYTES
+
+
+def adding_instructions(geometry, band, chunks, rows):
+    """Instructions for the frames of a band that so many chunks of a job see, and its filters, at most."""
+    if geometry.direct == None:
+        return 0
+    return chunks * ((band.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
+
+
+def add_frames(work, chunks, tiles, index, band, part):
+    """As `load_rows`, for rows of frames that are added: they come in as far as there is room."""
+    adding, chunk = work.adding, chunks[index]
+    width = chunk_window(work.geometry, chunk, band)[1]
+    if tiles[index] == None:
+        shape = (chunk[2] * chunk[1], band.dn, band.hn, width)
+        tiles[index] = FrameTile(x_sbuf=nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf), parts=[])
+    tile = tiles[index]
+    most = max(1, FRAMES_PART_BYTES // (frames_seen(band.zn) * width * work.geometry.itemsize))
+    for h0 in range(part[0], part[0] + part[1], most):
+        hn = min(most, part[0] + part[1] - h0)
+        tile.parts.append((h0, len(adding.parts)))
+        adding.parts.append(
+            FramePart(chunks=chunks, index=index, band=band, h0=h0, hn=hn, tile=tile, frames_sbuf=None)
+        )
+    bring_frames(work)
+
+
+def bring_frames(work):
+    """Load FrameParts while those that are not added yet are few enough."""
+    adding = work.adding
+    waiting_bytes = 0
+    for number in range(adding.added, adding.come):
+        waiting_bytes += part_bytes(work.geometry, adding.parts[number])
+    while adding.come < len(adding.parts):
+        waiting_bytes += part_bytes(work.geometry, adding.parts[adding.come])
+        if waiting_bytes > FRAMES_BYTES and adding.come > adding.added:
+            return
+        load_frames(work, adding.parts[adding.come])
+        adding.come = adding.come + 1
+
+
+def part_bytes(geometry, part):
+    """Bytes a partition of a FramePart as it comes."""
+    width = chunk_window(geometry, part.chunks[part.index], part.band)[1]
+    return frames_seen(part.band.zn) * part.hn * width * geometry.itemsize
+
+
+def load_frames(work, part):
+    """A FramePart's frames; zeros where there are none."""
+    band, chunk = part.band, part.chunks[part.index]
+    first, count, before = frames_of_x(work.geometry, band)
+    shape = (chunk[2] * chunk[1], frames_seen(band.zn), part.hn, chunk_window(work.geometry, chunk, band)[1])
+    frames_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
+    for run in ((0, before), (before + count, shape[1])):
+        if run[0] < run[1]:
+            nisa.memset(
+                dst=frames_sbuf[0 : shape[0], run[0] : run[1], 0 : part.hn, 0 : shape[3]],
+                value=0.0,
+                engine=nisa.engine.gpsimd,
+            )
+    part.frames_sbuf = frames_sbuf
+    if count == 0:
+        return
+    load = FrameLoad(operands=work.operands, geometry=work.geometry.direct, ledger=work.ledger)
+    rows = Band(
+        z0=band.z0,
+        zn=band.zn,
+        p0=band.p0,
+        pn=band.pn,
+        q0=band.q0,
+        qn=band.qn,
+        d0=first,
+        dn=count,
+        h0=band.h0 + part.h0,
+        hn=part.hn,
+        w0=band.w0,
+        wn=band.wn,
+    )
+    found = [frames_sbuf[0 : shape[0], before : before + count, 0 : part.hn, 0 : shape[3]]]
+    load_rows(load, [chunk], found, 0, rows, (0, part.hn))
+
+
+def add_part_of_frames(work):
+    """The sums of the next FramePart: d0 - d2, d1 + d2, d2 - d1 and d3 - d1 of the four frames of each pair."""
+    adding = work.adding
+    part = adding.parts[adding.added]
+    frames_sbuf, x_sbuf = part.frames_sbuf, part.tile.x_sbuf
+    p, dn, hn, wn = frames_sbuf.shape
+    for sums in ((0, 0, 2, nl.subtract), (1, 1, 2, nl.add), (2, 2, 1, nl.subtract), (3, 3, 1, nl.subtract)):
+        product, one, other, op = sums
+        end = dn - PRODUCTS_OF_PAIR + 1
+        nisa.tensor_tensor(
+            dst=x_sbuf[
+                0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, part.h0 : part.h0 + hn, 0:wn
+            ],
+            data1=frames_sbuf[0:p, one : one + end : 2, 0:hn, 0:wn],
+            data2=frames_sbuf[0:p, other : other + end : 2, 0:hn, 0:wn],
+            op=op,
+            engine=engine_of_sums(work.ledger, end // 2 * hn * wn + hn * wn),
+        )
+    part.frames_sbuf = None
+    adding.added = adding.added + 1
+    bring_frames(work)
+
+
+def engine_of_sums(ledger, elements):
+    """Vector, or GpSimd where that would be done first, booked."""
+    vector_work = START_WORK + elements * VECTOR_WORK_16BIT
+    gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
+    if ledger.gpsimd + gpsimd_work < ledger.vector + vector_work:
+        ledger.gpsimd = ledger.gpsimd + gpsimd_work
+        return nisa.engine.gpsimd
+    ledger.vector = ledger.vector + vector_work
+    return nisa.engine.vector
+
+
+def set_adding_rate(work, matmuls):
+    """Frames that are not added yet are, evenly, in the course of so many matmuls."""
+    adding = work.adding
+    adding.rate = (len(adding.parts) - adding.added) / ((ADD_UNTIL - ADD_FROM) * matmuls)
+    adding.credit = -ADD_FROM * matmuls * adding.rate
+
+
+def add_frames_due(work):
+    """After a matmul: what is due of them."""
+    adding = work.adding
+    adding.credit = adding.credit + adding.rate
+    while adding.credit >= 1.0:
+        adding.credit = adding.credit - 1.0
+        if adding.added < len(adding.parts):
+            add_part_of_frames(work)
+
+
+def add_frames_to(work, tile, hn):
+    """Have the first hn rows of a FrameTile."""
+    count = 0
+    for index in range(len(tile.parts)):
+        h0, number = tile.parts[index]
+        if h0 < hn:
+            count = number + 1
+    while work.adding.added < count:
+        add_part_of_frames(work)
+
+
+def add_planes_of_taps(raw_sbuf, geometry):
+    """Filters [kn, channels, rows of three planes, columns] in SBUF as [kn, channels, rows of four, columns] in fp16."""
+    kn, channels, rows, S = raw_sbuf.shape
+    R = geometry.rows.taps
+    sums_sbuf = nl.ndarray((kn, channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
+    outer_sbuf = nl.ndarray((kn, channels, R, S), dtype=nl.float32, buffer=nl.sbuf)
+    first, middle = raw_sbuf[0:kn, 0:channels, 0:R, 0:S], raw_sbuf[0:kn, 0:channels, R : 2 * R, 0:S]
+    last = raw_sbuf[0:kn, 0:channels, 2 * R : rows, 0:S]
+    nisa.tensor_tensor(dst=outer_sbuf, data1=first, data2=last, op=nl.add, engine=nisa.engine.vector)
+    for sums in ((1, nl.add), (2, nl.subtract)):
+        dst = sums_sbuf[0:kn, 0:channels, sums[0] * R : (sums[0] + 1) * R, 0:S]
+        nisa.tensor_tensor(dst=dst, data1=outer_sbuf, data2=middle, op=sums[1], engine=nisa.engine.vector)
+    nisa.tensor_copy(dst=sums_sbuf[0:kn, 0:channels, 0:R, 0:S], src=first, engine=nisa.engine.scalar)
+    nisa.tensor_copy(dst=sums_sbuf[0:kn, 0:channels, 3 * R : 4 * R, 0:S], src=last, engine=nisa.engine.scalar)
+    return sums_sbuf
+
+
+def rows_in_hbm(geometry, count):
+    """Rows of taps of w whose sums are so many rows, all of them."""
+    return count if geometry.direct == None else filter_rows(geometry.direct)
+
+
+def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
+    """Four banks of sums into y_sbuf [k, planes, rows, columns], the first of each pair of planes and the other in
+    turns, with everything that the epilogue asks for; an odd last plane has no other."""
+    kn, pairs, pn, qn = sums[1].shape
+    elements = pairs * pn * qn
+    half_sbuf = nl.ndarray(sums[1].shape, dtype=nl.float32, buffer=nl.sbuf)
+    if bias_sbuf == None:
+        nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5)
+    else:
+        nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
+    ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+    last = epilogue.residual == "post_activation" and epilogue.activation != ""
+    joined = Epilogue(
+        activation=epilogue.activation, bias=False, residual="pre_activation", y_itemsize=epilogue.y_itemsize
+    )
+    for plane in range(2):
+        count = div_ceil(y_sbuf.shape[1] - plane, 2)
+        if count == 0:
+            continue
+        y = y_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
+        own = sums[3 * plane]
+        rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.scalar_tensor_tensor(
+            dst=rest_sbuf,
+            data=sums[2][0:kn, 0:count, 0:pn, 0:qn],
+            op0=nl.multiply,
+            operand0=0.5 - plane,
+            op1=nl.add,
+            operand1=half_sbuf[0:kn, 0:count, 0:pn, 0:qn],
+        )
+        residual = None
+        if residual_sbuf != None:
+            residual = residual_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
+        if residual != None and not last:
+            nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
+        done_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf) if last else y
+        finish(done_sbuf, own[0:kn, 0:count, 0:pn, 0:qn], None, rest_sbuf, joined, nisa.engine.vector)
+        if last:
+            nisa.tensor_tensor(dst=y, data1=done_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
+        ledger.vector = ledger.vector + 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)
