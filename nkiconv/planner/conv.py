@@ -17,6 +17,7 @@ from ..kernels.conv.call import Extras
 from ..kernels.conv.dispatch import ALGORITHMS, plan_of
 from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
+from ..kernels.conv.pairs_of_planes import with_pairs
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -217,7 +218,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     options = (problem.groups, 1), perms, asked.precision, asked.pool
     packed = problem.is_volume and asked.packed
     flags = packed, problem.transposed, frames
-    return read_geometry(x, w, places, *options, *flags)[0]  # type: ignore[no-any-return]
+    return with_pairs(read_geometry(x, w, places, *options, *flags)[0])  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:

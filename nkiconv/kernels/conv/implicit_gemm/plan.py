@@ -13,7 +13,7 @@ from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import adding_bytes, adding_instructions
+from .winograd import adding_bytes, adding_instructions, adding_raw_bytes
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -78,7 +78,7 @@ def make_plan(geometry, extras, config):
         together=together,
         ahead=config.ahead,
         whole=config.whole,
-        first_bytes=TAPS_FIRST_BYTES,
+        first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
     )
 
 
@@ -129,8 +129,9 @@ def taps_sbuf_bytes(geometry, plan, extras):
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
-    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, x_bytes, row_bytes, block_bytes)
+    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, 2 * x_bytes, row_bytes)
     raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
+    raw_bytes = adding_raw_bytes(geometry, TAPS_AHEAD_BYTES, block_bytes, raw_bytes)
     return 2 * x_bytes + most_filters + raw_bytes + results * at_once * y_bytes + beside
 
 

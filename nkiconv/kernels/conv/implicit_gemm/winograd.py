@@ -26,7 +26,9 @@ from .fold import chunk_window
 from .rows import load_rows
 
 #: Bytes a partition of frames that are added together, if more than a row, and of all that have come and are not yet.
-FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 32_768
+FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 16_384
+#: Banks of PSUM whose sums are on their way out together, in parts.
+SUMS_BANKS = 6
 #: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
 ADD_FROM, ADD_UNTIL = 0.1, 0.9
 
@@ -79,13 +81,20 @@ def start_adding(geometry):
     return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0)
 
 
-def adding_bytes(geometry, x_bytes, row_bytes, filter_bytes):
-    """Bytes a partition beside those of other precisions: frames that are not added yet, blocks of filters before and
-    after, sums on their way out. x_bytes: of a band; row_bytes: of a row of it; filter_bytes: of the longest block."""
+def adding_bytes(geometry, x_bytes, row_bytes):
+    """Bytes a partition beside those of other precisions: frames that are not added yet, and sums on their way out.
+    x_bytes: of two bands; row_bytes: of a row of one."""
     if geometry.direct == None:
         return 0
-    frames = min(x_bytes, FRAMES_BYTES) + max(row_bytes, FRAMES_PART_BYTES)
-    return 2 * frames + 3 * filter_bytes + 6 * BANK_BYTES
+    return min(x_bytes, FRAMES_BYTES) + max(row_bytes, FRAMES_PART_BYTES) + SUMS_BANKS * BANK_BYTES
+
+
+def adding_raw_bytes(geometry, ahead_bytes, block_bytes, other_bytes):
+    """Bytes a partition of blocks of taps on their way, where a block is as long as its sums: three quarters of those
+    that wait, two of sums, and one of fp32 for a plane; of other precisions `other_bytes`."""
+    if geometry.direct == None:
+        return other_bytes
+    return max(ahead_bytes, block_bytes) + 2 * block_bytes
 
 
 def adding_instructions(geometry, band, chunks, rows):
