@@ -69,7 +69,8 @@ class Geometry(nl.NKIObject):
     fast: bool
     #: how products are taken: None, or one of PRECISIONS
     precision: object
-    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), or None
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
+    #: the rows' for each row of taps, or None
     depth: object
     #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
     #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)

@@ -13,6 +13,7 @@ taps, whose sums stay apart.
 from .._tiles import div_ceil
 from .cuts import Band, Bank
 from .geometry import Axis, Geometry
+from .transposes import is_transposed
 
 #: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
@@ -52,24 +53,62 @@ def with_pairs(geometry):
     if geometry.precision != "winograd" or geometry.direct != None:
         return geometry
     pairs = div_ceil(planes.out // planes.images, PAIR) * planes.images
+    multiplied = Axis(
+        size=PRODUCTS_OF_PAIR * pairs,
+        taps=PRODUCTS_OF_PAIR,
+        out=pairs,
+        stride=PRODUCTS_OF_PAIR,
+        dilation=1,
+        lhs_dilation=1,
+        before=0,
+        images=planes.images,
+    )
+    return of_pairs(geometry, geometry.C, multiplied, geometry.rows, geometry.w_strides, geometry.depth)
+
+
+def with_rows_of_taps(geometry):
+    """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
+    is row p + r * dilation - before of channel c."""
+    rows, apart = geometry.rows, geometry.w_strides
+    outputs = Axis(
+        size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1
+    )
+    strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+    return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, outputs, strides, rows)
+
+
+def rows_of_taps_refusal(geometry):
+    """Why rows of taps of pairs of planes cannot be channels; "" if they can."""
+    rows = geometry.rows
+    if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or is_transposed(geometry):
+        return "needs R of 2 or more, stride and lhs_dilation of rows of 1, and rows of x in HBM"
+    return ""
+
+
+def row_pieces(geometry, c0, cn):
+    """(channel from c0, row of taps, channel of x, how many) of channels c0 .. c0+cn-1."""
+    if geometry.depth == None:
+        return [(0, 0, c0, cn)]
+    found, at = [], c0
+    while at < c0 + cn:
+        row, c = at // geometry.direct.C, at % geometry.direct.C
+        count = min(geometry.direct.C - c, c0 + cn - at)
+        found.append((at - c0, row, c, count))
+        at += count
+    return found
+
+
+def of_pairs(geometry, channels, planes, rows, w_strides, depth):
+    """A Geometry but for these, with what it is of."""
     return Geometry(
-        C=geometry.C,
+        C=channels,
         K=geometry.K,
         groups=geometry.groups,
-        planes=Axis(
-            size=PRODUCTS_OF_PAIR * pairs,
-            taps=PRODUCTS_OF_PAIR,
-            out=pairs,
-            stride=PRODUCTS_OF_PAIR,
-            dilation=1,
-            lhs_dilation=1,
-            before=0,
-            images=planes.images,
-        ),
-        rows=geometry.rows,
+        planes=planes,
+        rows=rows,
         columns=geometry.columns,
         x_strides=geometry.x_strides,
-        w_strides=geometry.w_strides,
+        w_strides=w_strides,
         y_strides=geometry.y_strides,
         r_strides=geometry.r_strides,
         packed=geometry.packed,
@@ -77,7 +116,7 @@ def with_pairs(geometry):
         hbm_itemsize=geometry.hbm_itemsize,
         fast=geometry.fast,
         precision=geometry.precision,
-        depth=geometry.depth,
+        depth=depth,
         flipped=geometry.flipped,
         frames=geometry.frames,
         direct=geometry,

@@ -3,10 +3,12 @@
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
 being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
 sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
+Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
 """
 
 from .._tiles import div_ceil
 from .geometry import Axis, Geometry
+from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
 from .transposes import is_transposed
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
@@ -48,7 +50,7 @@ def planes_refusal(algorithm, geometry, extras):
     if algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
     elif geometry.direct != None:
-        reason = "precision=winograd adds planes"
+        reason = rows_of_taps_refusal(geometry)
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
     elif of_taps == 0 or is_transposed(geometry) or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
@@ -66,7 +68,9 @@ def taps_are_inside(geometry):
 
 
 def with_channels(geometry):
-    """The Geometry of images whose channels are those of x for each plane of taps."""
+    """The Geometry of images whose channels are those of x for each plane of taps, or for each row of them."""
+    if geometry.direct != None:
+        return with_rows_of_taps(geometry)
     planes, apart = geometry.planes, geometry.w_strides
     each = geometry.rows.taps * geometry.columns.taps
     return Geometry(

@@ -19,11 +19,11 @@ from ..._engines import (
 from ..._epilogue import Epilogue, finish
 from ..._tiles import BANK_BYTES, div_ceil
 from ..call import Operands
-from ..cuts import Band
-from ..geometry import Geometry, filter_rows
-from ..pairs_of_planes import PRODUCTS_OF_PAIR, frames_of_x, frames_seen
+from ..cuts import Band, with_rows
+from ..geometry import Geometry
+from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from .fold import chunk_window
-from .rows import load_rows
+from .rows import clear, load_columns, load_rows
 
 #: Bytes a partition of frames that are added together, if more than a row, and of all that have come and are not yet.
 FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 16_384
@@ -173,8 +173,36 @@ def load_frames(work, part):
         w0=band.w0,
         wn=band.wn,
     )
-    found = [frames_sbuf[0 : shape[0], before : before + count, 0 : part.hn, 0 : shape[3]]]
-    load_rows(load, [chunk], found, 0, rows, (0, part.hn))
+    found_sbuf = frames_sbuf[0 : shape[0], before : before + count, 0 : part.hn, 0 : shape[3]]
+    if work.geometry.depth == None:
+        load_rows(load, [chunk], [found_sbuf], 0, rows, (0, part.hn))
+    else:
+        load_rows_of_taps(found_sbuf, load, work.geometry, chunk, rows)
+
+
+def load_rows_of_taps(frames_sbuf, load, geometry, chunk, band):
+    """Rows of a band of a chunk whose channels are those of x for each row of taps; zeros outside x."""
+    first, cn, depth = chunk[:3]
+    rows, columns = geometry.depth, geometry.columns
+    p, dn, hn, wn = frames_sbuf.shape
+    w0 = chunk_window(geometry, chunk, band)[0]
+    inside = band.h0 >= rows.before and band.h0 + hn - 1 + (rows.taps - 1) * rows.dilation - rows.before < rows.size
+    if not inside:
+        clear(frames_sbuf, 0, hn, 0, wn)
+    elif depth > 1:
+        left = min(wn, max(0, -w0))
+        clear(frames_sbuf, 0, hn, 0, left)
+        clear(frames_sbuf, 0, hn, max(left, min(wn, columns.size - w0 - (depth - 1) * columns.dilation)), wn)
+    for copy_index in range(depth):
+        for piece in row_pieces(geometry, first, cn):
+            at, row, c, count = piece
+            h = band.h0 + row * rows.dilation - rows.before
+            h0, h1 = max(0, h), min(rows.size, h + hn)
+            if h0 < h1:
+                at += copy_index * cn
+                dst = frames_sbuf[at : at + count, 0:dn, h0 - h : h1 - h, 0:wn]
+                own = with_rows(band, (band.p0, band.pn), (h0, h1 - h0))
+                load_columns(load.operands, load.geometry, dst, c, own, (0, h1 - h0), w0 + copy_index * columns.dilation)
 
 
 def add_part_of_frames(work):
@@ -258,7 +286,7 @@ def add_planes_of_taps(raw_sbuf, geometry):
 
 def rows_in_hbm(geometry, count):
     """Rows of taps of w whose sums are so many rows, all of them."""
-    return count if geometry.direct == None else filter_rows(geometry.direct)
+    return count if geometry.direct == None else TAPS_OF_PLANES * geometry.rows.taps
 
 
 def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
