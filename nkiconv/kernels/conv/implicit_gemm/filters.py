@@ -27,7 +27,7 @@ from .stationaries import (
     tile_of,
     transpose_taps,
 )
-from .winograd import add_planes_of_taps
+from .winograd import load_planes_of_taps, sums_of_taps
 
 
 @dataclass
@@ -260,6 +260,8 @@ def load_block(operands, geometry, filters):
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise_job(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
+    elif geometry.direct != None:
+        raw_sbuf = load_planes_of_taps(operands, geometry, job, block)
     else:
         raw_sbuf = load_taps(operands, geometry, job, block)
     filters.raws.append(raw_sbuf)
@@ -315,11 +317,7 @@ def transpose_piece(operands, geometry, filters, ledger):
 
 def raw_of_block(geometry, filters, index):
     """A block as its pieces are transposed: as it came, or sums of its planes of taps."""
-    raw_sbuf = filters.raws[index]
-    if geometry.direct != None and raw_sbuf.shape[2] < filter_rows(geometry):
-        raw_sbuf = add_planes_of_taps(raw_sbuf, geometry)
-        filters.raws[index] = raw_sbuf
-    return raw_sbuf
+    return filters.raws[index] if geometry.direct == None else sums_of_taps(filters.raws[index], geometry)
 
 
 def move_block(operands, geometry, filters, ledger):

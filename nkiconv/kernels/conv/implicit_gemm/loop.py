@@ -131,7 +131,7 @@ def run_items(operands, geometry, extras, plan):
         credit=0.0,
         late=[],
         pairing=pairing,
-        adding=start_adding(geometry),
+        adding=start_adding(geometry, plan.frames_bytes),
     )
     filters = work.batch.filters
     filters.first_bytes = plan.first_bytes

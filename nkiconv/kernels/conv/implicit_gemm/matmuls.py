@@ -13,7 +13,7 @@ from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to
 from .pairs_fp8 import ALONE, stores_zeros
-from .winograd import add_frames_to
+from .winograd import ORDER_OF_SUMS, add_frames_to
 
 
 @dataclass
@@ -64,7 +64,7 @@ def factors_of_sums(work, one, w_sbuf, tile, every):
     found, x_sbuf = [], tile.x_sbuf
     parts, planes, height, width = x_sbuf.shape
     each, S, rows, kn = w_sbuf.shape[1] // work.geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
-    for plane in range(len(one.acc_psum)):
+    for plane in ORDER_OF_SUMS:
         found.append(
             Factor(
                 acc_psum=one.acc_psum[plane],

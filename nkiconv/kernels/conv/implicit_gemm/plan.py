@@ -13,7 +13,7 @@ from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import adding_bytes, adding_instructions, adding_raw_bytes
+from .winograd import FRAMES_BYTES, adding_bytes, adding_instructions, adding_raw_bytes
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -48,6 +48,8 @@ class Plan(nl.NKIObject):
     whole: bool
     #: bytes a partition that blocks of taps of a core's first job may take together
     first_bytes: int
+    #: bytes a partition of frames that have come and are not added yet, of pairs of planes
+    frames_bytes: int
 
 
 def make_plan(geometry, extras, config):
@@ -79,6 +81,7 @@ def make_plan(geometry, extras, config):
         ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
+        frames_bytes=FRAMES_BYTES,
     )
 
 

@@ -12,13 +12,11 @@ from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
 from ..geometry import filter_rows, num_taps
-from ..pairs_of_planes import row_pieces
 from .cuts import tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, again_of, slot_channels, slots_of
-from .winograd import rows_in_hbm
 
 
 def tile_of(geometry, filters, block, dtype):
@@ -158,18 +156,15 @@ def make_diagonals(raw_sbuf, geometry):
 
 def load_taps(operands, geometry, job, block):
     """Taps of a block: [kn, channels, rows, columns] in SBUF."""
-    rn = rows_in_hbm(geometry, block.rn)
-    shape = (stationary_columns(geometry, job), block.channels, rn, block.sn)
+    shape = (stationary_columns(geometry, job), block.channels, block.rn, block.sn)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     strides = geometry.w_strides
     chunk = job.chunks[block.chunk]
     parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(chunk, block.slot)
-    if geometry.depth != None and geometry.direct != None:
-        return load_taps_of_rows(raw_sbuf, operands, geometry, job, block)
     for index in range(len(parts)):
         at, channel, count = parts[index]
         offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
-        pattern = pattern_of(strides, (job.kn, count, rn, block.sn))
+        pattern = pattern_of(strides, (job.kn, count, block.rn, block.sn))
         load_box(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
         if shape[0] > job.kn:
             # any numbers do
@@ -179,17 +174,6 @@ def load_taps(operands, geometry, job, block):
     if again > 0:
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
-    return raw_sbuf
-
-
-def load_taps_of_rows(raw_sbuf, operands, geometry, job, block):
-    """Taps of a block of all rows into [kn, channels, planes, columns], where rows of taps are channels."""
-    strides, by_row = geometry.w_strides, geometry.direct.w_strides[2]
-    for piece in row_pieces(geometry, block.c0, block.channels):
-        at, row, c, count = piece
-        pattern = pattern_of(strides, (job.kn, count, raw_sbuf.shape[2], block.sn))
-        offset = offset_at(strides, (job.k0, c, 0, block.s0)) + row * by_row
-        load_box(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
     return raw_sbuf
 
 

@@ -18,19 +18,25 @@ from ..._engines import (
 )
 from ..._epilogue import Epilogue, finish
 from ..._tiles import BANK_BYTES, div_ceil
+from ..boxes import load_box, offset_at, pattern_of
 from ..call import Operands
 from ..cuts import Band, with_rows
-from ..geometry import Geometry
+from ..geometry import Geometry, filter_rows
 from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
+from ..transposes import is_transposed
 from .fold import chunk_window
 from .rows import clear, load_columns, load_rows
 
 #: Bytes a partition of frames that are added together, if more than a row, and of all that have come and are not yet.
 FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 16_384
+#: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
+ORDER_OF_SUMS = (1, 2, 0, 3)
+#: Tiles that frames with zeros beside them take in turn.
+BORDERED = 4
 #: Banks of PSUM whose sums are on their way out together, in parts.
 SUMS_BANKS = 6
 #: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
-ADD_FROM, ADD_UNTIL = 0.1, 0.9
+ADD_FROM, ADD_UNTIL = 0.35, 0.95
 
 
 @dataclass
@@ -56,13 +62,30 @@ class FrameTile(nl.NKIObject):
 
 @dataclass
 class Adding(nl.NKIObject):
-    """FrameParts in the order of the work; how many have come, and are added. rate: parts a matmul; credit: due."""
+    """FrameParts in the order of the work; how many have come, and are added. rate: parts a matmul; credit: due;
+    most_bytes: a partition of those that have come and are not added."""
 
     parts: list
     come: int
     added: int
     rate: float
     credit: float
+    most_bytes: int
+    #: tiles of a shape with zeros in the columns beside x, which loads leave, and loads into them so far
+    bordered: list
+    shape: tuple
+    taken: int
+
+
+@dataclass
+class PlanesOfTaps(nl.NKIObject):
+    """Filters of channels c0 .. c0+channels-1: [kn, c, rows of taps, columns] of each of `row_pieces`, as they lie, or
+    sums of their planes."""
+
+    c0: int
+    channels: int
+    pieces: list
+    sums_sbuf: object
 
 
 @dataclass
@@ -74,11 +97,11 @@ class FrameLoad(nl.NKIObject):
     ledger: object
 
 
-def start_adding(geometry):
+def start_adding(geometry, most_bytes):
     """An Adding of nothing, or None where x is multiplied as it is."""
     if geometry.direct == None:
         return None
-    return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0)
+    return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0, most_bytes=most_bytes, bordered=[], shape=(), taken=0)
 
 
 def adding_bytes(geometry, x_bytes, row_bytes):
@@ -130,7 +153,7 @@ def bring_frames(work):
         waiting_bytes += part_bytes(work.geometry, adding.parts[number])
     while adding.come < len(adding.parts):
         waiting_bytes += part_bytes(work.geometry, adding.parts[adding.come])
-        if waiting_bytes > FRAMES_BYTES and adding.come > adding.added:
+        if waiting_bytes > adding.most_bytes and adding.come > adding.added:
             return
         load_frames(work, adding.parts[adding.come])
         adding.come = adding.come + 1
@@ -148,6 +171,8 @@ def load_frames(work, part):
     first, count, before = frames_of_x(work.geometry, band)
     shape = (chunk[2] * chunk[1], frames_seen(band.zn), part.hn, chunk_window(work.geometry, chunk, band)[1])
     frames_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
+    if chunk[2] > 1:
+        frames_sbuf = bordered_tile(work, chunk, band, shape)
     for run in ((0, before), (before + count, shape[1])):
         if run[0] < run[1]:
             nisa.memset(
@@ -174,35 +199,54 @@ def load_frames(work, part):
         wn=band.wn,
     )
     found_sbuf = frames_sbuf[0 : shape[0], before : before + count, 0 : part.hn, 0 : shape[3]]
-    if work.geometry.depth == None:
+    if is_transposed(work.geometry):
         load_rows(load, [chunk], [found_sbuf], 0, rows, (0, part.hn))
     else:
-        load_rows_of_taps(found_sbuf, load, work.geometry, chunk, rows)
+        load_copies(found_sbuf, load, work.geometry, chunk, rows)
 
 
-def load_rows_of_taps(frames_sbuf, load, geometry, chunk, band):
-    """Rows of a band of a chunk whose channels are those of x for each row of taps; zeros outside x."""
+def load_copies(frames_sbuf, load, geometry, chunk, band):
+    """Rows of a band of a chunk: copies a column of taps further each, of x or, where rows of taps are channels, of
+    rows of x for each; zeros outside, in columns of several copies those that are there."""
     first, cn, depth = chunk[:3]
-    rows, columns = geometry.depth, geometry.columns
-    p, dn, hn, wn = frames_sbuf.shape
+    rows = geometry.depth
+    _, dn, hn, wn = frames_sbuf.shape
     w0 = chunk_window(geometry, chunk, band)[0]
-    inside = band.h0 >= rows.before and band.h0 + hn - 1 + (rows.taps - 1) * rows.dilation - rows.before < rows.size
-    if not inside:
-        clear(frames_sbuf, 0, hn, 0, wn)
-    elif depth > 1:
-        left = min(wn, max(0, -w0))
-        clear(frames_sbuf, 0, hn, 0, left)
-        clear(frames_sbuf, 0, hn, max(left, min(wn, columns.size - w0 - (depth - 1) * columns.dilation)), wn)
+    if rows != None:
+        reach = (rows.taps - 1) * rows.dilation
+        if band.h0 < rows.before or band.h0 + hn - 1 + reach - rows.before >= rows.size:
+            clear(frames_sbuf, 0, hn, 0, wn)
     for copy_index in range(depth):
+        shifted = w0 + copy_index * geometry.columns.dilation
         for piece in row_pieces(geometry, first, cn):
             at, row, c, count = piece
-            h = band.h0 + row * rows.dilation - rows.before
-            h0, h1 = max(0, h), min(rows.size, h + hn)
+            h, size = band.h0, geometry.direct.rows.size
+            if rows != None:
+                h += row * rows.dilation - rows.before
+            h0, h1 = max(0, h), min(size, h + hn)
             if h0 < h1:
                 at += copy_index * cn
                 dst = frames_sbuf[at : at + count, 0:dn, h0 - h : h1 - h, 0:wn]
                 own = with_rows(band, (band.p0, band.pn), (h0, h1 - h0))
-                load_columns(load.operands, load.geometry, dst, c, own, (0, h1 - h0), w0 + copy_index * columns.dilation)
+                load_columns(load.operands, load.geometry, dst, c, own, (0, h1 - h0), shifted)
+
+
+def bordered_tile(work, chunk, band, shape):
+    """The next of the tiles of a shape whose columns beside x are zeros in all copies of a chunk."""
+    adding, columns = work.adding, work.geometry.columns
+    w0, wn = chunk_window(work.geometry, chunk, band)
+    key = shape + (w0,)
+    if adding.shape != key:
+        adding.bordered, adding.shape, adding.taken = [], key, 0
+    if len(adding.bordered) < BORDERED:
+        tile_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
+        left = min(wn, max(0, -w0))
+        clear(tile_sbuf, 0, shape[2], 0, left)
+        end = columns.size - w0 - (chunk[2] - 1) * columns.dilation
+        clear(tile_sbuf, 0, shape[2], max(left, min(wn, end)), wn)
+        adding.bordered.append(tile_sbuf)
+    adding.taken = adding.taken + 1
+    return adding.bordered[(adding.taken - 1) % BORDERED]
 
 
 def add_part_of_frames(work):
@@ -267,26 +311,42 @@ def add_frames_to(work, tile, hn):
         add_part_of_frames(work)
 
 
-def add_planes_of_taps(raw_sbuf, geometry):
-    """Filters [kn, channels, rows of three planes, columns] in SBUF as [kn, channels, rows of four, columns] in fp16."""
-    kn, channels, rows, S = raw_sbuf.shape
-    R = geometry.rows.taps
-    sums_sbuf = nl.ndarray((kn, channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
-    outer_sbuf = nl.ndarray((kn, channels, R, S), dtype=nl.float32, buffer=nl.sbuf)
-    first, middle = raw_sbuf[0:kn, 0:channels, 0:R, 0:S], raw_sbuf[0:kn, 0:channels, R : 2 * R, 0:S]
-    last = raw_sbuf[0:kn, 0:channels, 2 * R : rows, 0:S]
-    nisa.tensor_tensor(dst=outer_sbuf, data1=first, data2=last, op=nl.add, engine=nisa.engine.vector)
-    for sums in ((1, nl.add), (2, nl.subtract)):
-        dst = sums_sbuf[0:kn, 0:channels, sums[0] * R : (sums[0] + 1) * R, 0:S]
-        nisa.tensor_tensor(dst=dst, data1=outer_sbuf, data2=middle, op=sums[1], engine=nisa.engine.vector)
-    nisa.tensor_copy(dst=sums_sbuf[0:kn, 0:channels, 0:R, 0:S], src=first, engine=nisa.engine.scalar)
-    nisa.tensor_copy(dst=sums_sbuf[0:kn, 0:channels, 3 * R : 4 * R, 0:S], src=last, engine=nisa.engine.scalar)
-    return sums_sbuf
+def load_planes_of_taps(operands, geometry, job, block):
+    """Taps of a block as they lie, in runs of channels: a PlanesOfTaps."""
+    own, pieces = geometry.direct, []
+    for piece in row_pieces(geometry, block.c0, block.channels):
+        c, count = piece[2:]
+        shape = (job.kn, count, filter_rows(own), own.columns.taps)
+        raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        offset = offset_at(own.w_strides, (job.k0, c, 0, 0))
+        load_box(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
+        pieces.append(raw_sbuf)
+    return PlanesOfTaps(c0=block.c0, channels=block.channels, pieces=pieces, sums_sbuf=None)
 
 
-def rows_in_hbm(geometry, count):
-    """Rows of taps of w whose sums are so many rows, all of them."""
-    return count if geometry.direct == None else TAPS_OF_PLANES * geometry.rows.taps
+def sums_of_taps(taps, geometry):
+    """Filters of PlanesOfTaps as [kn, channels, rows of taps of four planes, columns] in fp16."""
+    if taps.sums_sbuf != None:
+        return taps.sums_sbuf
+    R, S, own = geometry.rows.taps, geometry.columns.taps, geometry.direct.rows.taps
+    places = row_pieces(geometry, taps.c0, taps.channels)
+    kn = taps.pieces[0].shape[0]
+    taps.sums_sbuf = nl.ndarray((kn, taps.channels, PRODUCTS_OF_PAIR * R, S), dtype=nl.float16, buffer=nl.sbuf)
+    for index in range(len(places)):
+        at, row, _, count = places[index]
+        raw_sbuf, planes, sums = taps.pieces[index], [], []
+        for plane in range(TAPS_OF_PLANES):
+            planes.append(raw_sbuf[0:kn, 0:count, plane * own + row : plane * own + row + R, 0:S])
+        for plane in range(PRODUCTS_OF_PAIR):
+            sums.append(taps.sums_sbuf[0:kn, at : at + count, plane * R : (plane + 1) * R, 0:S])
+        outer_sbuf = nl.ndarray((kn, count, R, S), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=outer_sbuf, data1=planes[0], data2=planes[2], op=nl.add, engine=nisa.engine.vector)
+        nisa.tensor_tensor(dst=sums[1], data1=outer_sbuf, data2=planes[1], op=nl.add, engine=nisa.engine.vector)
+        nisa.tensor_tensor(dst=sums[2], data1=outer_sbuf, data2=planes[1], op=nl.subtract, engine=nisa.engine.vector)
+        nisa.tensor_copy(dst=sums[0], src=planes[0], engine=nisa.engine.scalar)
+        nisa.tensor_copy(dst=sums[3], src=planes[2], engine=nisa.engine.scalar)
+    taps.pieces = []
+    return taps.sums_sbuf
 
 
 def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
