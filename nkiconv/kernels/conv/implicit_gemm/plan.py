@@ -13,7 +13,7 @@ from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import FRAMES_BYTES, adding_bytes, adding_instructions, adding_raw_bytes
+from .winograd import adding_bytes, adding_instructions, adding_raw_bytes
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -81,7 +81,7 @@ def make_plan(geometry, extras, config):
         ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
-        frames_bytes=FRAMES_BYTES,
+        frames_bytes=0,
     )
 
 
@@ -109,13 +109,13 @@ def sums_together(geometry, batch, index, items):
 def taps_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
-    block_bytes = 0
+    block_bytes, y_item = 0, 4 if geometry.direct == None or extras.residual else extras.epilogue.y_itemsize
     for index in range(len(plan.items)):
         band = plan.items[index].band
         x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
         x_elements = max(x_elements, band.dn * band.hn * band.wn)
         row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
-        y_bytes = max(y_bytes, planes_at_once(geometry) * 4 * band.zn * band.pn * band.qn)
+        y_bytes = max(y_bytes, planes_at_once(geometry) * y_item * band.zn * band.pn * band.qn)
     taps = num_taps(geometry)
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
@@ -132,7 +132,7 @@ def taps_sbuf_bytes(geometry, plan, extras):
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
-    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, 2 * x_bytes, row_bytes)
+    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, plan, row_bytes, x_bytes)
     raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
     raw_bytes = adding_raw_bytes(geometry, TAPS_AHEAD_BYTES, block_bytes, raw_bytes)
     return 2 * x_bytes + most_filters + raw_bytes + results * at_once * y_bytes + beside

@@ -20,19 +20,19 @@ from ..._epilogue import Epilogue, finish
 from ..._tiles import BANK_BYTES, div_ceil
 from ..boxes import load_box, offset_at, pattern_of
 from ..call import Operands
-from ..cuts import Band, with_rows
+from ..cuts import Band, chunks_of, with_rows
 from ..geometry import Geometry, filter_rows
 from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ..transposes import is_transposed
 from .fold import chunk_window
 from .rows import clear, load_columns, load_rows
 
-#: Bytes a partition of frames that are added together, if more than a row, and of all that have come and are not yet.
-FRAMES_PART_BYTES, FRAMES_BYTES = 8192, 16_384
+#: Bytes a partition of frames that are added together, if more than a row.
+FRAMES_PART_BYTES = 8192
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
-#: Tiles that frames with zeros beside them take in turn.
-BORDERED = 4
+#: Tiles that frames of a chunk take in turn, at least and at most.
+TURNS_MIN, TURNS_MAX = 2, 4
 #: Banks of PSUM whose sums are on their way out together, in parts.
 SUMS_BANKS = 6
 #: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
@@ -61,6 +61,15 @@ class FrameTile(nl.NKIObject):
 
 
 @dataclass
+class FrameTurns(nl.NKIObject):
+    """Tiles of a shape, and first column, that frames of a chunk take in turn, and how many have."""
+
+    key: tuple
+    tiles: list
+    taken: int
+
+
+@dataclass
 class Adding(nl.NKIObject):
     """FrameParts in the order of the work; how many have come, and are added. rate: parts a matmul; credit: due;
     most_bytes: a partition of those that have come and are not added."""
@@ -71,10 +80,8 @@ class Adding(nl.NKIObject):
     rate: float
     credit: float
     most_bytes: int
-    #: tiles of a shape with zeros in the columns beside x, which loads leave, and loads into them so far
-    bordered: list
-    shape: tuple
-    taken: int
+    #: by chunk
+    turns: list
 
 
 @dataclass
@@ -101,15 +108,23 @@ def start_adding(geometry, most_bytes):
     """An Adding of nothing, or None where x is multiplied as it is."""
     if geometry.direct == None:
         return None
-    return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0, most_bytes=most_bytes, bordered=[], shape=(), taken=0)
+    return Adding(parts=[], come=0, added=0, rate=0.0, credit=0.0, most_bytes=most_bytes, turns=[])
 
 
-def adding_bytes(geometry, x_bytes, row_bytes):
+def adding_bytes(geometry, plan, row_bytes, x_bytes):
     """Bytes a partition beside those of other precisions: frames that are not added yet, and sums on their way out.
-    x_bytes: of two bands; row_bytes: of a row of one."""
+    row_bytes, x_bytes: of all sums of frames in a row of a band, and in a band."""
     if geometry.direct == None:
         return 0
-    return min(x_bytes, FRAMES_BYTES) + max(row_bytes, FRAMES_PART_BYTES) + SUMS_BANKS * BANK_BYTES
+    chunks, pairs = 1, geometry.planes.out
+    for index in range(len(plan.items)):
+        item = plan.items[index]
+        chunks = max(chunks, len(chunks_of(plan.batches[item.batch])))
+        pairs = min(pairs, item.band.zn)
+    frames_bytes = min(x_bytes, max(row_bytes, chunks * FRAMES_PART_BYTES))
+    if row_bytes >= chunks * FRAMES_PART_BYTES:
+        frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
+    return TURNS_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
 
 
 def adding_raw_bytes(geometry, ahead_bytes, block_bytes, other_bytes):
@@ -152,10 +167,11 @@ def bring_frames(work):
     for number in range(adding.added, adding.come):
         waiting_bytes += part_bytes(work.geometry, adding.parts[number])
     while adding.come < len(adding.parts):
-        waiting_bytes += part_bytes(work.geometry, adding.parts[adding.come])
-        if waiting_bytes > adding.most_bytes and adding.come > adding.added:
+        part = adding.parts[adding.come]
+        waiting_bytes += part_bytes(work.geometry, part)
+        if waiting_bytes > adding.most_bytes and adding.come >= adding.added + len(part.chunks):
             return
-        load_frames(work, adding.parts[adding.come])
+        load_frames(work, part)
         adding.come = adding.come + 1
 
 
@@ -170,9 +186,7 @@ def load_frames(work, part):
     band, chunk = part.band, part.chunks[part.index]
     first, count, before = frames_of_x(work.geometry, band)
     shape = (chunk[2] * chunk[1], frames_seen(band.zn), part.hn, chunk_window(work.geometry, chunk, band)[1])
-    frames_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
-    if chunk[2] > 1:
-        frames_sbuf = bordered_tile(work, chunk, band, shape)
+    frames_sbuf = next_tile(work, part, shape)
     for run in ((0, before), (before + count, shape[1])):
         if run[0] < run[1]:
             nisa.memset(
@@ -231,22 +245,29 @@ def load_copies(frames_sbuf, load, geometry, chunk, band):
                 load_columns(load.operands, load.geometry, dst, c, own, (0, h1 - h0), shifted)
 
 
-def bordered_tile(work, chunk, band, shape):
-    """The next of the tiles of a shape whose columns beside x are zeros in all copies of a chunk."""
-    adding, columns = work.adding, work.geometry.columns
-    w0, wn = chunk_window(work.geometry, chunk, band)
-    key = shape + (w0,)
-    if adding.shape != key:
-        adding.bordered, adding.shape, adding.taken = [], key, 0
-    if len(adding.bordered) < BORDERED:
+def next_tile(work, part, shape):
+    """The next of the tiles that frames of a chunk take in turn, so that loads do not run further ahead; zeros are in
+    the columns beside x that copies of channels lack, once for all loads."""
+    adding, chunk = work.adding, part.chunks[part.index]
+    w0, wn = chunk_window(work.geometry, chunk, part.band)
+    while len(adding.turns) <= part.index:
+        adding.turns.append(FrameTurns(key=(), tiles=[], taken=0))
+    turns = adding.turns[part.index]
+    if turns.key != shape + (w0,):
+        turns.key, turns.tiles, turns.taken = shape + (w0,), [], 0
+    most = adding.most_bytes // (len(part.chunks) * part_bytes(work.geometry, part))
+    turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
+    turns.taken = turns.taken + 1
+    if turn == len(turns.tiles):
         tile_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
-        left = min(wn, max(0, -w0))
-        clear(tile_sbuf, 0, shape[2], 0, left)
-        end = columns.size - w0 - (chunk[2] - 1) * columns.dilation
-        clear(tile_sbuf, 0, shape[2], max(left, min(wn, end)), wn)
-        adding.bordered.append(tile_sbuf)
-    adding.taken = adding.taken + 1
-    return adding.bordered[(adding.taken - 1) % BORDERED]
+        if chunk[2] > 1:
+            columns = work.geometry.columns
+            left = min(wn, max(0, -w0))
+            end = columns.size - w0 - (chunk[2] - 1) * columns.dilation
+            clear(tile_sbuf, 0, shape[2], 0, left)
+            clear(tile_sbuf, 0, shape[2], max(left, min(wn, end)), wn)
+        turns.tiles.append(tile_sbuf)
+    return turns.tiles[turn]
 
 
 def add_part_of_frames(work):
