@@ -97,7 +97,7 @@ class Conv(Operation):
         return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
-        geometry = shape.geometry
+        geometry = shape.geometry.direct or shape.geometry
         rows, columns = geometry.rows, geometry.columns
         planes = geometry.planes
         found = {"N": planes.images if self.volumes else planes.out, "C": geometry.C, "K": geometry.K}

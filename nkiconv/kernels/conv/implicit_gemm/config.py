@@ -132,7 +132,7 @@ def taps_defaults(geometry, extras, filter_bytes, product):
         if found == None or (filter_bytes == 0 and room_for(geometry, extras, found) < 0):
             found = TapsConfig(
                 shard="channels" if by_channels else "images",
-                x_bytes=TAPS_X_BYTES,
+                x_bytes=TAPS_X_BYTES if geometry.direct == None else TAPS_X_BYTES // 2,
                 filter_bytes=filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter,
                 channels=nl.tile_size.pmax,
                 warmup=default_warmup(geometry),
