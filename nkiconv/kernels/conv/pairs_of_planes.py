@@ -24,7 +24,7 @@ def pairs_refusal(geometry, axes):
     planes, reason = geometry.planes, ""
     steps = (planes.stride, planes.dilation, planes.lhs_dilation)
     if geometry.flipped:
-        reason = "transposed convolutions have no such products"
+        reason = "transposed convolutions are not taken"
     elif axes == 2:
         reason = "images have no planes of taps"
     elif planes.taps != TAPS_OF_PLANES:
@@ -33,17 +33,17 @@ def pairs_refusal(geometry, axes):
         reason = f"stride, rhs_dilation, lhs_dilation of planes={steps}: must be 1"
     elif geometry.groups != 1:
         reason = f"feature_group_count={geometry.groups}: must be 1"
-    return reason if reason == "" else f"precision=winograd, {reason}; use precision None"
+    return reason if reason == "" else f"precision=winograd: {reason}; use None"
 
 
 def beside_pairs_refusal(geometry, extras):
     """Why pairs of planes do not go with what else is asked for, or ""."""
     if geometry.packed > 0:
-        return "filter_ref is packed, precision=winograd: adds planes of taps of plain filters; pass it plain"
+        return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
     if extras.strict_nonfinite:
-        return "strict_nonfinite=True, precision=winograd: adds frames that are not in a window; use precision None"
+        return "precision=winograd: adds frames of two windows, which strict_nonfinite=True forbids; use None"
     if extras.pool != (1, 1):
-        return f"pool={extras.pool}, precision=winograd: takes (1, 1); pool the result, or use precision None"
+        return f"precision=winograd: pool={extras.pool} must be (1, 1); pool the result, or use None"
     return ""
 
 

@@ -373,8 +373,7 @@ def finish_sums(work, one, item, last):
     if work.adding != None:
         read_pair_out(y_sbuf, one.acc_psum, bias_sbuf, residual, epilogue, work.ledger)
     elif one.rest_psum != None:
-        acc_psum = one.acc_psum
-        read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+        read_sums_out(y_sbuf, one.acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
     else:
         acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
         elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
