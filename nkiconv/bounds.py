@@ -161,7 +161,8 @@ def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: Con
     `PAIR_ROUNDINGS` times more. A bias goes through these too, which an n of 3 or more covers.
 
     All of that holds where sums of two frames and of three planes of taps are below 65520: beyond they are infinite,
-    and what a pair of planes of y sees of them is Inf or NaN in both. fp16's subnormal numbers are taken as above.
+    and what sees them is Inf or NaN; planes of y that do not see a frame never meet it. fp16's subnormal numbers are
+    taken as above.
 
     Args:
         precision: None, products of fp32, or one of the kernel's.
