@@ -29,6 +29,9 @@ from .stationaries import (
 )
 from .winograd import load_planes_of_taps, sums_of_taps
 
+#: Pieces that are transposed between the sums of a block's planes of taps and their first transpose.
+SUMS_AHEAD = 6
+
 
 @dataclass
 class FilterBlock(nl.NKIObject):
@@ -306,11 +309,12 @@ def transpose_piece(operands, geometry, filters, ledger):
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
         transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
     filters.transposed = filters.transposed + 1
+    soon = filters.pieces[min(filters.transposed + SUMS_AHEAD, len(filters.pieces) - 1)]
+    if geometry.direct != None and soon.block < len(filters.raws):
+        raw_of_block(geometry, filters, soon.block)
     after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
     if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
-        if piece.block + 1 < len(filters.raws):
-            raw_of_block(geometry, filters, piece.block + 1)
         load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
 
