@@ -142,8 +142,8 @@ def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: Con
     numbers of fp16 as they are, as the simulator does; AWS does not say what the array does. One that took them for
     zero would lose factors below 2^-14, and up to 2^-25 of others.
 
-    "winograd" makes two planes of y of frames d0 .. d3 and planes of taps g0, g1, g2 of bf16 or fp16, over all channels,
-    rows and columns of taps, as
+    "winograd" makes two planes of y of frames d0 .. d3 and planes of taps g0, g1, g2 of bf16 or fp16, over all
+    channels, rows and columns of taps, as
 
         y0 = m0 + (m1 + m2) / 2     m0 = g0 (d0 - d2)     m1 = (g0 + g2 + g1) (d1 + d2)
         y1 = m3 + (m1 - m2) / 2     m3 = g2 (d3 - d1)     m2 = (g0 + g2 - g1) (d2 - d1)
@@ -156,8 +156,8 @@ def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: Con
         even planes    |g0|' |d0|' + G |d1|' + (|g0|' + G) |d2|'
         odd planes     (|g2|' + G) |d1|' + G |d2|' + |g2|' |d3|'
 
-    which are convolutions of |x|' as y is one of x, `pairs_magnitude`. Products are exact in fp32; each m sums n / 3, so
-    what their rounding adds is no more than that of a sum of n terms of this size, and joining four of them rounds
+    which are convolutions of |x|' as y is one of x, `pairs_magnitude`. Products are exact in fp32; each m sums n / 3,
+    so what their rounding adds is no more than that of a sum of n terms of this size, and joining four of them rounds
     `PAIR_ROUNDINGS` times more. A bias goes through these too, which an n of 3 or more covers.
 
     All of that holds where sums of two frames and of three planes of taps are below 65520: beyond they are infinite,

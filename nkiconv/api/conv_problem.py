@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
 from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import CONV2D_DTYPES, FILTER_LAYOUTS, FILTER_PERMS, VOLUME_FILTER_LAYOUTS, Config

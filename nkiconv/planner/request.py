@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
@@ -131,15 +130,15 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         )
 
 
-#: Matmuls for a product at each precision, and the dtype at whose rate the array takes them. Of winograd as many as a
-#: pair of planes of y takes, four planes of taps instead of six: its fraction is of a limit of two thirds.
-_MATMULS = {"bf16": (1, "bf16"), "tf32": (1, "bf16"), "fp16x3": (3, "fp16"), "winograd": (Fraction(4, 6), "fp16")}
+#: Matmuls for so many products at each precision, and the dtype at whose rate the array takes them. A pair of planes of
+#: y takes four planes of taps instead of six: fractions of winograd are of a limit of two thirds.
+_MATMULS = {"bf16": (1, 1, "bf16"), "tf32": (1, 1, "bf16"), "fp16x3": (3, 1, "fp16"), "winograd": (4, 6, "fp16")}
 
 
 def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
     """(flops that the array needs for a problem's products, the dtype whose peak they are held against)."""
-    count, dtype = _MATMULS.get(asked.precision or "", (1, problem.dtype))
-    return int(count * problem.flops), dtype
+    count, products, dtype = _MATMULS.get(asked.precision or "", (1, 1, problem.dtype))
+    return count * problem.flops // products, dtype
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:

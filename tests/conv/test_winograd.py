@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conv_calls import extras_of
 from depthwise import same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st

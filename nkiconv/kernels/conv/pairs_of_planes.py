@@ -70,9 +70,7 @@ def with_rows_of_taps(geometry):
     """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
     is row p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
-    outputs = Axis(
-        size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1
-    )
+    outputs = Axis(size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
     strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
     return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, outputs, strides, rows)
 

@@ -154,9 +154,7 @@ def add_frames(work, chunks, tiles, index, band, part):
     for h0 in range(part[0], part[0] + part[1], most):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(adding.parts)))
-        adding.parts.append(
-            FramePart(chunks=chunks, index=index, band=band, h0=h0, hn=hn, tile=tile, frames_sbuf=None)
-        )
+        adding.parts.append(FramePart(chunks=chunks, index=index, band=band, h0=h0, hn=hn, tile=tile, frames_sbuf=None))
     bring_frames(work)
 
 
@@ -280,9 +278,7 @@ def add_part_of_frames(work):
         product, one, other, op = sums
         end = dn - PRODUCTS_OF_PAIR + 1
         nisa.tensor_tensor(
-            dst=x_sbuf[
-                0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, part.h0 : part.h0 + hn, 0:wn
-            ],
+            dst=x_sbuf[0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, part.h0 : part.h0 + hn, 0:wn],
             data1=frames_sbuf[0:p, one : one + end : 2, 0:hn, 0:wn],
             data2=frames_sbuf[0:p, other : other + end : 2, 0:hn, 0:wn],
             op=op,

@@ -25,7 +25,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
 from .implicit_gemm_work import ZEROS_NS, Work
-from .pairs_price import frames_share, pairs_ns
+from .pairs_price import START_NS, frames_share, pairs_ns
 
 #: ns until DMA is at work; from the last matmul to the end of the last store.
 DMA_START_NS = 1200.0
@@ -74,7 +74,8 @@ def taps_ns(target: Target, geometry: Any, plan: Any) -> float:
     """ns of the busier of two cores."""
     price = _Price(target, geometry, plan)
     parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
-    beside_ns = (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
+    beside_ns = START_NS if geometry.direct is not None else 0.0
+    beside_ns += (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
     return max(price.core_ns(plan.items[first : first + count]) for first, count in parts if count) + beside_ns + END_NS
 
 

@@ -10,6 +10,8 @@ from ....kernels.conv.implicit_gemm.cuts import banks_of
 from ....kernels.conv.pairs_of_planes import PAIR, PRODUCTS_OF_PAIR, frames_seen
 from ....simulator.timing.target import Target
 
+#: ns that the first sums of frames and planes of taps take, and what the array waits for later ones: calibrated.
+START_NS = 10_000.0
 #: Instructions of Vector that make a plane of y of four banks of sums.
 READ_OUTS = 2
 
