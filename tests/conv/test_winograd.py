@@ -70,9 +70,9 @@ def test_several_volumes(config):
 
 
 SETTINGS = [
-    {"x_bytes": 256},
+    {"x_bytes": 6000},
     {"x_bytes": 40_000, "shard": "channels"},
-    {"filter_bytes": 256, "ahead": 2},
+    {"filter_bytes": 20_000, "ahead": 2},
     {"fold": "none"},
     {"fold": "both", "warmup": 0},
     {"channels": 33, "whole": True},
@@ -252,7 +252,7 @@ def test_the_roofline_counts_two_thirds_of_the_products():
     assert array_work(LAYER, Asked(precision="winograd")) == (LAYER.flops * 2 // 3, "fp16")
 
 
-@pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_192", 24), ("wan_96", 16), ("hunyuan_128", 16)])
+@pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_96", 16), ("hunyuan_128", 16)])
 def test_prices_are_near_the_timeline(name, rows):
     problem = cases.get(name).problem.replace(H=rows)
     request = Request(problem=problem, asked=Asked(precision="winograd"))

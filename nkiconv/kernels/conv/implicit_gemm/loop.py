@@ -15,6 +15,7 @@ from ..call import Extras, Operands, finish_shared, load_bias
 from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
+from .added_frames import add_frames, add_frames_due, set_adding_rate, start_adding
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
     Filters,
@@ -43,7 +44,7 @@ from .last import is_last, pass_late, put_off, transpose_late
 from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
 from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
-from .winograd import add_frames, add_frames_due, read_pair_out, set_adding_rate, start_adding
+from .winograd import read_pair_out
 
 #: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
 TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
@@ -356,7 +357,8 @@ def start_sums(work, results, which):
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     if work.adding != None:
         acc_psum = [acc_psum]
-        for _ in range(1, sums_of(work.geometry)):
+        alone = bank_of_y(work.geometry, results.band, bank).zn < 2  # a last plane, which the fourth is not for
+        for _ in range(1, sums_of(work.geometry) - (1 if alone else 0)):
             acc_psum.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if work.pairing != None else None
     return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)

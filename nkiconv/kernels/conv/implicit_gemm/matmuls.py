@@ -8,12 +8,13 @@ from ..call import of_array
 from ..cuts import put_first
 from ..geometry import filter_rows, met, num_taps
 from ..sums import Product, elements_met, is_whole, sums_met, zero_sums
+from .added_frames import add_frames_to
 from .cuts import tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to
 from .pairs_fp8 import ALONE, stores_zeros
-from .winograd import ORDER_OF_SUMS, add_frames_to
+from .winograd import ORDER_OF_SUMS
 
 
 @dataclass
@@ -65,16 +66,17 @@ def factors_of_sums(work, one, w_sbuf, tile, every):
     parts, planes, height, width = x_sbuf.shape
     each, S, rows, kn = w_sbuf.shape[1] // work.geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
     for plane in ORDER_OF_SUMS:
-        found.append(
-            Factor(
-                acc_psum=one.acc_psum[plane],
-                stationaries=w_sbuf[0:parts, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn],
-                x_sbuf=x_sbuf[0:parts, plane:planes, 0:height, 0:width],
-                adds=False,
-                low=False,
-                parts=0,
+        if plane < len(one.acc_psum):
+            found.append(
+                Factor(
+                    acc_psum=one.acc_psum[plane],
+                    stationaries=w_sbuf[0:parts, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn],
+                    x_sbuf=x_sbuf[0:parts, plane:planes, 0:height, 0:width],
+                    adds=False,
+                    low=False,
+                    parts=0,
+                )
             )
-        )
     return found
 
 

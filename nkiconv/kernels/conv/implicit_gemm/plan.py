@@ -8,12 +8,13 @@ from ..cuts import Band, chunks_of
 from ..geometry import num_taps
 from ..pairs_of_planes import planes_at_once
 from ..transposes import is_transposed
+from .added_frames import adding_bytes, adding_instructions
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import adding_bytes, adding_instructions, adding_raw_bytes
+from .winograd import adding_raw_bytes
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
