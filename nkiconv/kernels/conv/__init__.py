@@ -136,8 +136,12 @@ def conv3d_implicit_gemm(
         filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
-        bias, residual, activation, beta, residual_position, precision, out_dtype, algorithm, config, strict_nonfinite:
-            as there; residual of y's shape before pooling.
+        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite: as there;
+            residual of y's shape before pooling.
+        precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
+            one group, plain filters, no pool, no strict_nonfinite. Two planes of y of four products of sums of frames
+            and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
+            is 65520 or more.
         padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
             rhs_dilation, lhs_dilation: (depth, height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.

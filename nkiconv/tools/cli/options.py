@@ -19,7 +19,8 @@ Dtype = Annotated[
     str | None, typer.Option(help="bf16, fp16, fp32, or for conv2d fp8_e4m3 or fp8_e5m2, instead of the case's own.")
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="How conv2d takes products of fp32: bf16, tf32 or fp16x3; default: as fp32.")
+    str | None,
+    typer.Option(help="How products are taken: of fp32 bf16, tf32 or fp16x3; of bf16 and fp16 volumes winograd."),
 ]
 Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
