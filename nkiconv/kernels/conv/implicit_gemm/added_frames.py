@@ -220,7 +220,9 @@ def next_tile(work, part, shape):
         adding.turns.append(FrameTurns(key=(), tiles=[], taken=0))
     turns = adding.turns[part.index]
     if turns.key != shape + (w0,):
-        turns.key, turns.tiles, turns.taken = shape + (w0,), [], 0
+        turns.key = shape + (w0,)
+        turns.tiles = []
+        turns.taken = 0
     most = adding.most_bytes // (len(part.chunks) * part_bytes(work.geometry, part))
     turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
     turns.taken = turns.taken + 1
@@ -252,7 +254,8 @@ def add_part_of_frames(work):
             op=op,
             engine=engine_of_sums(work.ledger, end // 2 * hn * wn + hn * wn),
         )
-    part.frames_sbuf, part.tile = None, None
+    part.frames_sbuf = None
+    part.tile = None
     adding.added = adding.added + 1
     bring_frames(work)
 

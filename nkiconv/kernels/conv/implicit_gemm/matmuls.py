@@ -41,7 +41,7 @@ def factors_of(work, one, chunk, tile, every):
         w_sbuf, x_sbuf = of_array(w_sbuf, work.operands), of_array(tile, work.operands)
         factor = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=x_sbuf, adds=False, low=False, parts=0)
         return [factor]
-    parts, w_low, rest_psum = parts_to(tile, rows_met(one, every)), filters.lows[index][chunk], one.rest_psum
+    parts, w_low, rest_psum = parts_to(tile, band_rows_met(one, every)), filters.lows[index][chunk], one.rest_psum
     split_to(work, parts)
     high, low = tile.high_sbuf, tile.low_sbuf
     main = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=high, adds=False, low=False, parts=parts)
@@ -50,7 +50,7 @@ def factors_of(work, one, chunk, tile, every):
     return [left, right, main] if chunk > 0 and chunk + 1 == len(one.results.job.chunks) else [main, left, right]
 
 
-def rows_met(one, every):
+def band_rows_met(one, every):
     """Rows of x of a band, from its first, that some products meet."""
     end = 0
     for which in range(len(every)):
@@ -61,7 +61,7 @@ def rows_met(one, every):
 
 def factors_of_sums(work, one, w_sbuf, tile, every):
     """Factors of sums of frames: those of each plane of taps, whose sums stay apart."""
-    add_frames_to(work, tile, rows_met(one, every))
+    add_frames_to(work, tile, band_rows_met(one, every))
     found, x_sbuf = [], tile.x_sbuf
     parts, planes, height, width = x_sbuf.shape
     each, S, rows, kn = w_sbuf.shape[1] // work.geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
