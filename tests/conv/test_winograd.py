@@ -20,6 +20,7 @@ from nkiconv.planner.request import Asked, array_work
 from nkiconv.planner.timing import time, trace
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.simulator.launch import execute
 from nkiconv.simulator.timing import Rates
 
 WINOGRAD = {"precision": "winograd"}
@@ -246,6 +247,22 @@ def test_refusals_of_calls():
         kernel(x, w[:, :, :2].copy(), **WINOGRAD)
     with pytest.raises(ValueError, match="must be bfloat16 or float16; cast them"):
         kernel(x.astype(np.float32), w.astype(np.float32), **WINOGRAD)
+
+
+def test_filters_that_do_not_fit_are_refused():
+    problem = LAYER.replace(C=128, K=128, R=31, S=31, padding=((1, 1), (15, 15), (15, 15)))
+    shape = CONV3D.shape(Request(problem=problem, asked=Asked(**WINOGRAD)), Rates())
+    for config in (None, CHANNELS):
+        reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, 2)[1]
+        assert "bytes a partition of SBUF for the window of one output and its filters" in reason
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "ltx_1024"])
+def test_a_bare_kernel_runs(name):
+    request = Request(problem=cases.get(name).problem.replace(H=6), asked=Asked(**WINOGRAD))
+    args, kwargs = CONV3D.arguments(request, None, None)
+    assert execute(CONV3D.kernel[2], args, kwargs, trace_only=True).sbuf_peak_bytes > 0
 
 
 def test_the_roofline_counts_two_thirds_of_the_products():

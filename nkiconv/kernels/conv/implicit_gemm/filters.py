@@ -27,7 +27,7 @@ from .stationaries import (
     tile_of,
     transpose_taps,
 )
-from .winograd import load_planes_of_taps, sums_of_taps
+from .winograd import load_planes_of_taps, sums_of_taps, taps_in_hbm
 
 #: Pieces that are transposed between the sums of a block's planes of taps and their first transpose.
 SUMS_AHEAD = 6
@@ -250,6 +250,8 @@ def load_within(operands, geometry, filters, last, most_bytes):
 
 def block_bytes(geometry, block):
     """Bytes a partition of a block as loaded; none where the load makes stationaries."""
+    if geometry.direct != None:
+        return block.channels * taps_in_hbm(geometry) * geometry.itemsize
     in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
     return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
 

@@ -14,7 +14,7 @@ from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import adding_raw_bytes
+from .winograd import adding_raw_bytes, taps_in_hbm
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -126,7 +126,7 @@ def taps_sbuf_bytes(geometry, plan, extras):
             per_c = batch[job].chunks[0][1] // batch[job].pack
             raws += len(batch[job].chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
-            block_bytes = max(block_bytes, per_c * taps * geometry.itemsize)
+            block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)

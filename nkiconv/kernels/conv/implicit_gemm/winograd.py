@@ -7,7 +7,7 @@ from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_
 from ..._epilogue import Epilogue, finish
 from ..._tiles import div_ceil
 from ..boxes import load_box, offset_at, pattern_of
-from ..geometry import filter_rows
+from ..geometry import filter_rows, num_taps
 from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, row_pieces
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
@@ -31,6 +31,11 @@ def adding_raw_bytes(geometry, ahead_bytes, block_bytes, other_bytes):
     if geometry.direct == None:
         return other_bytes
     return max(ahead_bytes, block_bytes) + 2 * block_bytes
+
+
+def taps_in_hbm(geometry):
+    """Taps that come for each channel of a block, whatever becomes of them."""
+    return num_taps(geometry) if geometry.direct == None else num_taps(geometry.direct)
 
 
 def load_planes_of_taps(operands, geometry, job, block):
