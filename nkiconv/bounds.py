@@ -107,6 +107,12 @@ SMALLEST_NORMAL_FP16 = 2.0**-14
 #: Error of a product by fp16 pairs over |w|' |x|', |v|' = max(|v|, 2^-14), |0|' = 0; derived in `products_bound`.
 PAIR_ERROR = 3 * 2.0**-22 * (1 + 2.0**-10)
 
+#: Error of a product of two sums that are rounded to fp16, over the sums of |v|'; derived in `products_bound`.
+SUMS_ERROR = 2.0**-10 + 2.0**-21
+
+#: Roundings, each eps32, that join four sums to two planes of y.
+PAIR_ROUNDINGS = 3
+
 
 def pair_magnitude(values: AnyArray) -> Float64Array:
     """|v|' of each number: what the errors of its fp16 pair are in proportion to."""
@@ -136,6 +142,28 @@ def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: Con
     numbers of fp16 as they are, as the simulator does; AWS does not say what the array does. One that took them for
     zero would lose factors below 2^-14, and up to 2^-25 of others.
 
+    "winograd" makes two planes of y of frames d0 .. d3 and planes of taps g0, g1, g2 of bf16 or fp16, over all
+    channels, rows and columns of taps, as
+
+        y0 = m0 + (m1 + m2) / 2     m0 = g0 (d0 - d2)     m1 = (g0 + g2 + g1) (d1 + d2)
+        y1 = m3 + (m1 - m2) / 2     m3 = g2 (d3 - d1)     m2 = (g0 + g2 - g1) (d2 - d1)
+
+    A sum of frames is rounded to fp32 and then to fp16, which costs (u + e + u e) of the |d|' added, e = 2^-24; one of
+    planes of taps is rounded once more before, (u + 2 e + ...) of G = |g0|' + |g1|' + |g2|'. A product errs by at most
+    2 u + u^2 + 3 e + ... of both, `SUMS_ERROR`. With |d1 + d2|' + |d2 - d1|' at most 2 (|d1|' + |d2|'), the products of
+    an output err by that of
+
+        even planes    |g0|' |d0|' + G |d1|' + (|g0|' + G) |d2|'
+        odd planes     (|g2|' + G) |d1|' + G |d2|' + |g2|' |d3|'
+
+    which are convolutions of |x|' as y is one of x, `pairs_magnitude`. Products are exact in fp32; each m sums n / 3,
+    so what their rounding adds is no more than that of a sum of n terms of this size, and joining four of them rounds
+    `PAIR_ROUNDINGS` times more. A bias goes through these too, which an n of 3 or more covers.
+
+    All of that holds where sums of two frames and of three planes of taps are below 65520: beyond they are infinite,
+    and what sees them is Inf or NaN; planes of y that do not see a frame never meet it. fp16's subnormal numbers are
+    taken as above.
+
     Args:
         precision: None, products of fp32, or one of the kernel's.
         x, w, problem: as for `conv_ref`.
@@ -146,8 +174,21 @@ def products_bound(precision: str | None, x: AnyArray, w: AnyArray, problem: Con
         return 0.0
     if precision in PRODUCT_ERROR:
         return PRODUCT_ERROR[precision] * abs_sum_ref(x, w, problem)
+    if precision == "winograd":
+        sums = pairs_magnitude(x, w, problem)
+        return (SUMS_ERROR + PAIR_ROUNDINGS * EPS32) * sums + (1 + 2.0**-9) * _accumulation(num_terms(problem), sums)
     sums = abs_sum_ref(pair_magnitude(x), pair_magnitude(w), problem)
     return (PAIR_ERROR + EPS32) * sums + 2.0**-8 * _accumulation(num_terms(problem), sums)
+
+
+def pairs_magnitude(x: AnyArray, w: AnyArray, problem: ConvProblem) -> Float64Array:
+    """What the errors of pairs of planes of y are in proportion to, for each element; see `products_bound`."""
+    frames, taps = pair_magnitude(x), pair_magnitude(w)
+    first, last, every = taps[:, :, 0], taps[:, :, 2], taps.sum(2)
+    even = abs_sum_ref(frames, np.stack([first, every, first + every], 2), problem)
+    odd = abs_sum_ref(frames, np.stack([last + every, every, last], 2), problem)
+    even[:, :, 1::2] = odd[:, :, 1::2]
+    return even
 
 
 def _accumulation(terms: int, abs_sum: Float64Array) -> Float64Array:

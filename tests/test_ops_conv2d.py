@@ -230,7 +230,7 @@ REFUSED = [
     ("pool", [1, 1], GeometryError, r"pool=\[1, 1\]"),
     ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
     ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
-    ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32, fp16x3; use"),
+    ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32, fp16x3, winograd; use"),
     ("batch_group_count", 0, GeometryError, "batch_group_count=0: must be an int of at least 1"),
     ("batch_group_count", 3, GeometryError, "batch_group_count=3: must divide N=2 of x and K=4 of w"),
     ("lnc", 3, UnsupportedError, "lnc=3: must be 1 or 2"),

@@ -170,6 +170,11 @@ def conv3d(
             (0 are none): y is that of both, and zeros of the padding are in front of them.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
             as there are; or so many. Chunks of one video whose stride divides their planes give the y of the whole.
+        precision: as in `conv2d`; of bf16 and fp16 None or, with T = 3, stride, dilation and lhs_dilation of planes 1,
+            "winograd": two planes of y of four products of sums of frames instead of six, rounded to fp16: errors of
+            some 2e-4 (bf16) or 4e-4 (fp16) of y's standard deviation before y is rounded; sums of two frames, and of
+            three planes of w, from 65520 on make Inf and NaN. Not with groups, packed filters, pool,
+            strict_nonfinite. Chunks of an even number of planes y give the y of the whole.
         The rest, dtypes and empty arrays: as in `conv2d`.
 
     Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", P and Q divided by pool; with

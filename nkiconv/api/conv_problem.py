@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..planner.conv import X_PERMS
+from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
+from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import CONV2D_DTYPES, FILTER_LAYOUTS, FILTER_PERMS, VOLUME_FILTER_LAYOUTS, Config
 from ..problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem, dtype_name
@@ -82,8 +82,8 @@ def checked_conv(
     raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])
     problem = conv_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
     raise_all(kind.cannot, [*result_violations(epilogue, problem), *problem.memory_violations()])
-    raise_all(kind.cannot, list(precision_violations(epilogue, problem)))
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
+    raise_all(kind.cannot, list(precision_violations(problem, asked)))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     return problem
 
@@ -171,14 +171,6 @@ def is_packed(kind: Kind, w: Any) -> bool:
 def filter_axes(filter_layout: str) -> str:
     """Letters of w's axes."""
     return ", ".join("C / groups" if letter == "C" else letter for letter in filter_layout)
-
-
-def precision_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
-    """An error where a precision says nothing of the problem's dtype."""
-    if epilogue.precision is not None and problem.dtype != "fp32":
-        yield UnsupportedError(
-            f"precision={epilogue.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
-        )
 
 
 def result_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
-from ..planner.conv import X_PERMS
+from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import CONV2D_DTYPES, Config
 from ..problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem, dtype_name
@@ -28,7 +28,7 @@ from .calls import (
 )
 from .conv import run_conv
 from .conv1d import LAYOUTS_1D, as_rows, with_height
-from .conv_problem import IMAGES, OF_Y, VOLUMES, precision_violations, result_violations
+from .conv_problem import IMAGES, OF_Y, VOLUMES, result_violations
 from .epilogue import Epilogue
 
 
@@ -275,7 +275,7 @@ def checked_transpose(
         **dict(zip(letters[2:], sizes, strict=True)),
     )
     raise_all(cannot, [*result_violations(epilogue, problem), *problem.memory_violations()])
-    raise_all(cannot, [*precision_violations(epilogue, problem)])
+    raise_all(cannot, [*precision_violations(problem, epilogue.asked())])
     raise_all(cannot, list(choice_refusals(operation, problem, epilogue.asked(), *choice, lnc)))
     return problem
 

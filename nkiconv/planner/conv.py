@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from ..kernels.conv.call import Extras
 from ..kernels.conv.dispatch import ALGORITHMS, plan_of
 from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
+from ..kernels.conv.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -63,7 +65,8 @@ class Conv(Operation):
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
                 yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
-        yield from asked_against_problem(problem, asked)
+        errors = list(asked_against_problem(problem, asked))
+        yield from errors or precision_violations(problem, asked)
 
     def shape(self, request: Request, rates: Rates) -> Shape:
         problem, asked = request.problem, request.asked
@@ -96,7 +99,7 @@ class Conv(Operation):
         return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
-        geometry = shape.geometry
+        geometry = shape.geometry.direct or shape.geometry
         rows, columns = geometry.rows, geometry.columns
         planes = geometry.planes
         found = {"N": planes.images if self.volumes else planes.out, "C": geometry.C, "K": geometry.K}
@@ -217,7 +220,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     options = (problem.groups, 1), perms, asked.precision, asked.pool
     packed = problem.is_volume and asked.packed
     flags = packed, problem.transposed, frames
-    return read_geometry(x, w, places, *options, *flags)[0]  # type: ignore[no-any-return]
+    return with_pairs(read_geometry(x, w, places, *options, *flags)[0])  # type: ignore[no-any-return]
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
@@ -267,10 +270,6 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
             f"initial_frames={asked.initial_frames}, return_final_frames={asked.return_final_frames}: the problem has "
             f"D={problem.D} planes, both together with x's; pass fewer"
         )
-    if asked.precision is not None and problem.dtype != "fp32":
-        yield UnsupportedError(
-            f"precision={asked.precision!r}: x and w are {problem.dtype}, whose products are exact; drop it"
-        )
     layout = asked.filter_layout
     if layout is not None and (asked.packed or len(layout) != 4 + problem.is_volume):
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
@@ -283,3 +282,19 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
                 )
     if asked.packed and problem.groups > 1:
         yield UnsupportedError(f"packed=True: groups={problem.groups}; convolutions with groups take plain filters")
+
+
+def precision_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+    """What is wrong with a precision for this problem and what else is asked for."""
+    precision, dtype = asked.precision, problem.dtype
+    if precision == "winograd":
+        if dtype not in ("bf16", "fp16"):
+            yield UnsupportedError(f"precision='winograd': x and w are {dtype}, must be bf16 or fp16; cast them")
+            return
+        plain = dataclasses.replace(asked, precision=None)
+        geometry, extras = geometry_of(problem, plain), extras_of(problem, plain)
+        for reason in (pairs_refusal(geometry, len(problem.axes)), beside_pairs_refusal(geometry, extras)):
+            if reason:
+                yield UnsupportedError(reason)
+    elif precision is not None and dtype != "fp32":
+        yield UnsupportedError(f"precision={precision!r}: x and w are {dtype}, whose products are exact; drop it")

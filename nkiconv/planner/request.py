@@ -130,14 +130,15 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         )
 
 
-#: Matmuls for a product at each precision of fp32, and the dtype at whose rate the array takes them.
-_MATMULS = {"bf16": (1, "bf16"), "tf32": (1, "bf16"), "fp16x3": (3, "fp16")}
+#: Matmuls for so many products at each precision, and the dtype at whose rate the array takes them. A pair of planes of
+#: y takes four planes of taps instead of six: fractions of winograd are of a limit of two thirds.
+_MATMULS = {"bf16": (1, 1, "bf16"), "tf32": (1, 1, "bf16"), "fp16x3": (3, 1, "fp16"), "winograd": (4, 6, "fp16")}
 
 
 def array_work(problem: ConvProblem, asked: Asked) -> tuple[int, str]:
     """(flops that the array needs for a problem's products, the dtype whose peak they are held against)."""
-    count, dtype = _MATMULS.get(asked.precision or "", (1, problem.dtype))
-    return count * problem.flops, dtype
+    count, products, dtype = _MATMULS.get(asked.precision or "", (1, 1, problem.dtype))
+    return count * problem.flops // products, dtype
 
 
 def sorted_constants(constants: Mapping[str, float] | None) -> tuple[tuple[str, float], ...]:

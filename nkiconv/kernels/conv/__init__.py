@@ -26,10 +26,12 @@ with which settings, is the host's choice (`nkiconv.plan`); a bare kernel follow
 from ..._nki import nki, nl
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
+from .._tiles import require
 from .call import Extras, check_beta, operands_of
 from .dispatch import ALGORITHMS, convolve
 from .frames import final_shape_of, store_final_frames
 from .geometry import check_axes, places_of_transposed, read_geometry
+from .pairs_of_planes import pairs_refusal, with_pairs
 
 
 @nki.jit
@@ -135,8 +137,12 @@ def conv3d_implicit_gemm(
         filter_ref: 5-d in HBM, canonical [K, C / groups, T, R, S] after kern_perm, which has T outside R; dtypes as
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
-        bias, residual, activation, beta, residual_position, precision, out_dtype, algorithm, config, strict_nonfinite:
-            as there; residual of y's shape before pooling.
+        bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite: as there;
+            residual of y's shape before pooling.
+        precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
+            one group, plain filters, no pool, no strict_nonfinite. Two planes of y of four products of sums of frames
+            and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
+            is 65520 or more.
         padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
             rhs_dilation, lhs_dilation: (depth, height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
@@ -265,8 +271,11 @@ def convolved(tensors, places, groups, perms, after, precision, choice, packed, 
     geometry, y_shape, r_shape = read_geometry(
         img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped, frames_ref
     )
+    reason = pairs_refusal(geometry, len(places[1])) if precision == "winograd" else ""
+    require(reason == "", reason)
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)
+    geometry = with_pairs(geometry)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, r_shape, "y's before pooling,")

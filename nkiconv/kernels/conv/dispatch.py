@@ -9,6 +9,7 @@ from .implicit_gemm.items import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
+from .pairs_of_planes import beside_pairs_refusal
 from .phases.loop import run_phases
 from .phases.plan import plan_phases
 from .planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
@@ -23,15 +24,20 @@ from .toeplitz_rows.plan import plan_toeplitz
 from .turned.loop import run_turned
 from .turned.plan import plan_turned
 
+#: Precisions that one algorithm takes.
+ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name; each is a package beside this file.
 ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped", "turned", "phases")
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
-    if algorithm != "implicit_gemm" and geometry.precision == "fp16x3":
-        return None, f"precision=fp16x3: {algorithm} takes every other precision; use implicit_gemm, or ask for another"
-    reason = relayout_refusal(algorithm, geometry, extras)
+    if algorithm != "implicit_gemm" and geometry.precision in ONLY_IMPLICIT_GEMM:
+        precision = geometry.precision
+        return None, f"precision={precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
+    reason = "" if geometry.direct == None else beside_pairs_refusal(geometry, extras)
+    if reason == "":
+        reason = relayout_refusal(algorithm, geometry, extras)
     if reason == "":
         reason = depth_refusal(algorithm, geometry, extras, config)
     if reason != "":

@@ -11,8 +11,9 @@ from .._axis import outputs_met
 from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, is_pair, position_in, require
 from .frames import Frames, frames_in_front
 
-#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16.
-PRECISIONS = ("bf16", "tf32", "fp16x3")
+#: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how
+#: those of 16 bits: of sums of frames and of planes of taps, rounded to fp16 (see `pairs_of_planes`).
+PRECISIONS = ("bf16", "tf32", "fp16x3", "winograd")
 
 
 @dataclass
@@ -66,15 +67,18 @@ class Geometry(nl.NKIObject):
     itemsize: int
     hbm_itemsize: int
     fast: bool
-    #: how fp32 products are taken: None, or one of PRECISIONS
+    #: how products are taken: None, or one of PRECISIONS
     precision: object
-    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), or None
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
+    #: the rows' for each row of taps, or None
     depth: object
     #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
     #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None
     frames: object
+    #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
+    direct: object
 
 
 def copy_of(geometry):
@@ -98,6 +102,7 @@ def copy_of(geometry):
         depth=geometry.depth,
         flipped=geometry.flipped,
         frames=geometry.frames,
+        direct=geometry.direct,
     )
 
 
@@ -234,6 +239,12 @@ def check_precision(precision, dtype):
         precision == None or precision in PRECISIONS,
         f"precision={precision}: accepted are None and {PRECISIONS}; use one of them",
     )
+    if precision == "winograd":
+        require(
+            dtype == nl.bfloat16 or dtype == nl.float16,
+            f"precision=winograd: img_ref and filter_ref are {dtype}, must be bfloat16 or float16; cast them",
+        )
+        return
     require(
         precision == None or dtype == nl.float32,
         f"precision={precision}: img_ref and filter_ref are {dtype}, whose products are exact; drop it",
@@ -380,6 +391,7 @@ def read_geometry(
         depth=None,
         flipped=flipped,
         frames=frames,
+        direct=None,
     )
     return geometry, y_shape, r_shape
 

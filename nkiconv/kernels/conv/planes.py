@@ -4,12 +4,13 @@ A convolution of C channels with T planes of taps is one of images with C * T ch
 being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
 sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
 So do windows of several planes of y, whose output channels are those of all of them: each plane of x comes once then.
+Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
 """
 
 from ..._nki import nl
 from .._tiles import cut, div_ceil
 from .geometry import Axis, copy_of
-from .transposes import is_transposed
+from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
 PLANES = ("taps", "channels")
@@ -49,9 +50,11 @@ def planes_refusal(algorithm, geometry, extras):
     of_taps = geometry.planes.taps * geometry.w_strides[1]
     if algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
+    elif geometry.direct != None:
+        reason = rows_of_taps_refusal(geometry)
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
-    elif of_taps == 0 or is_transposed(geometry) or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
+    elif of_taps == 0 or geometry.x_strides[0] == 1 or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
         reason = "needs rows of x in HBM of 16 or 32 bits, and multiplies planes outside x by zero"
     elif geometry.packed == 0 and not taps_are_inside(geometry):
         reason = "needs filters that are packed or lie as KCTRS"
@@ -66,7 +69,9 @@ def taps_are_inside(geometry):
 
 
 def with_channels(geometry):
-    """The Geometry of images whose channels are those of x for each plane of taps."""
+    """The Geometry of images whose channels are those of x for each plane of taps, or for each row of them."""
+    if geometry.direct != None:
+        return with_rows_of_taps(geometry)
     apart = geometry.w_strides
     each = geometry.rows.taps * geometry.columns.taps
     return of_windows(geometry, geometry.planes, 1, (apart[0], each, apart[2], apart[3]))

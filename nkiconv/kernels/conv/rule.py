@@ -14,7 +14,7 @@ RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
 
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
-    if geometry.flipped or geometry.precision == "fp16x3":
+    if geometry.flipped or geometry.precision in ("fp16x3", "winograd"):
         return ["phases"]
     pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps

@@ -21,7 +21,7 @@ Dtype = Annotated[
 ]
 Precision = Annotated[
     str | None,
-    typer.Option(help="How all but depthwise_conv1d take products of fp32: bf16, tf32 or fp16x3; default: as fp32."),
+    typer.Option(help="How products are taken: of fp32 bf16, tf32 or fp16x3; of bf16 and fp16 volumes winograd."),
 ]
 Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]

@@ -118,6 +118,8 @@ def loop_refusal(geometry, extras, loop, product):
         reason = "this NKI has no nl.fori_loop, 0.6 and later have"
     elif extras.pool != (1, 1):
         reason = f"pool={extras.pool} keeps results of a band together; pool what comes out"
+    elif geometry.direct != None:
+        reason = "precision=winograd adds frames of a band between the matmuls of another"
     elif product != "single":
         reason = f"product={product} prepares x of a band between the matmuls of another"
     elif is_transposed(geometry) or is_last(geometry):
@@ -155,7 +157,7 @@ def taps_defaults(geometry, extras, filter_bytes, product):
         if found == None or (filter_bytes == 0 and room_for(geometry, extras, found) < 0):
             found = TapsConfig(
                 shard="channels" if by_channels else "images",
-                x_bytes=TAPS_X_BYTES,
+                x_bytes=TAPS_X_BYTES if geometry.direct == None else TAPS_X_BYTES // 2,
                 filter_bytes=filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter,
                 channels=nl.tile_size.pmax,
                 warmup=default_warmup(geometry),

@@ -55,15 +55,16 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     pn, qn = pool[0], Q
     while qn > pool[1] and (band_elements(geometry, 1, pn, qn) > most or pn * qn > most_y):
         qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
-    while pn < P and band_elements(geometry, 1, pn + pool[0], qn) <= most and (pn + pool[0]) * qn <= most_y:
+    apart = pairs_apart(geometry, qn, most)
+    while pn < P and band_elements(geometry, apart, pn + pool[0], qn) <= most and apart * (pn + pool[0]) * qn <= most_y:
         pn += pool[0]
-    images = 1
-    if pn >= P and qn >= Q:
+    images = apart
+    if pn >= P and qn >= Q and apart == 1:
         images = images_together(geometry, chunks)
         while images > 1 and band_elements(geometry, images, P, Q) > most:
             images -= 1
     num_parts = num_plane_parts(geometry.planes, images)
-    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out:
+    if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out and (apart == 1 or P == 1):
         num_parts += 1
     in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
     if P <= pool[0]:
@@ -72,7 +73,7 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
         qn = div_ceil(windows, min(parts, windows)) * pool[1]
     parts_of_planes = cut_planes(geometry.planes, num_parts)
-    unit = bank_unit(most_of(parts_of_planes), pn, qn, pool)
+    unit = bank_unit(most_of(parts_of_planes) if apart == 1 else 1, pn, qn, pool)
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
     found = []
     for part in parts_of_planes:
@@ -102,6 +103,17 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     return found
 
 
+def pairs_apart(geometry, qn, most):
+    """Planes of outputs of a band, each with banks of its own: of pairs of planes whose rows of taps are channels, as
+    many as fit, as they share frames, and rows of a band share none."""
+    found = 1
+    if geometry.direct != None and geometry.depth != None:
+        each = geometry.planes.out // geometry.planes.images
+        while found < each and band_elements(geometry, found + 1, 1, qn) <= most:
+            found += 1
+    return found
+
+
 def images_together(geometry, chunks):
     """Whole images that one bank of sums holds, one at least; one too where zeros would lie between them, and each
     has enough columns."""
@@ -122,17 +134,24 @@ def widened(geometry, columns, wide):
 
 def bank_rows(band):
     """Rows of outputs that one bank of sums holds."""
-    return max(1, min(band.pn, BANK_COLUMNS // (band.zn * min(band.qn, BANK_COLUMNS))))
+    return max(1, min(band.pn, BANK_COLUMNS // (bank_planes(band) * min(band.qn, BANK_COLUMNS))))
+
+
+def bank_planes(band):
+    """Planes of outputs that one bank of sums holds."""
+    return min(band.zn, max(1, BANK_COLUMNS // (band.pn * band.qn)))
 
 
 def banks_of(band, halved, last):
     """Banks of sums of a band; halved: the first one is cut in two by rows; last: the last one is small, as nothing
     hides what follows it."""
-    qt, pt = min(band.qn, BANK_COLUMNS), bank_rows(band)
+    qt, pt, zt = min(band.qn, BANK_COLUMNS), bank_rows(band), bank_planes(band)
     found = []
     for p in range(0, band.pn, pt):
-        for q in range(0, band.qn, qt):
-            found.append(Bank(z=0, zn=band.zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
+        for z in range(0, band.zn, zt):
+            zn = min(zt, band.zn - z)
+            for q in range(0, band.qn, qt):
+                found.append(Bank(z=z, zn=zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
     if halved:
         one, rows = found[0], found[0].pn // 2
         before = Bank(z=0, zn=one.zn, p=0, pn=rows, q=0, qn=one.qn)

@@ -27,6 +27,10 @@ from .stationaries import (
     tile_of,
     transpose_taps,
 )
+from .winograd import load_planes_of_taps, sums_of_taps, taps_in_hbm
+
+#: Pieces that are transposed between the sums of a block's planes of taps and their first transpose.
+SUMS_AHEAD = 6
 
 
 @dataclass
@@ -166,7 +170,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     own = per_c if job.pack > 1 else count
     c0 = 0 if job.pack > 1 else first % per_c
     depthwise = is_depthwise_job(geometry, job)
-    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES)
+    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES) if geometry.direct == None else [(0, R, 0, S)]
     paired = geometry.precision == "fp16x3"
     if geometry.packed > 0 and len(blocks) == 0 and not paired:
         parts = first_rows(R, S)
@@ -246,6 +250,8 @@ def load_within(operands, geometry, filters, last, most_bytes):
 
 def block_bytes(geometry, block):
     """Bytes a partition of a block as loaded; none where the load makes stationaries."""
+    if geometry.direct != None:
+        return block.channels * taps_in_hbm(geometry) * geometry.itemsize
     in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
     return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
 
@@ -259,6 +265,8 @@ def load_block(operands, geometry, filters):
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise_job(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
+    elif geometry.direct != None:
+        raw_sbuf = load_planes_of_taps(operands, geometry, job, block)
     else:
         raw_sbuf = load_taps(operands, geometry, job, block)
     filters.raws.append(raw_sbuf)
@@ -290,7 +298,7 @@ def transpose_piece(operands, geometry, filters, ledger):
     job = filters.jobs[block.job]
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
-    raw_sbuf = filters.raws[piece.block]
+    raw_sbuf = raw_of_block(geometry, filters, piece.block)
     if filters.pairing != None and (geometry.packed > 0 or is_depthwise_job(geometry, job)):
         whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
         pair_chunk(geometry, filters, block, whole_sbuf, ledger)
@@ -303,11 +311,19 @@ def transpose_piece(operands, geometry, filters, ledger):
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
         transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
     filters.transposed = filters.transposed + 1
+    soon = filters.pieces[min(filters.transposed + SUMS_AHEAD, len(filters.pieces) - 1)]
+    if geometry.direct != None and soon.block < len(filters.raws):
+        raw_of_block(geometry, filters, soon.block)
     after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
     if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
         load_first(operands, geometry, filters, filters.after[0] - 1)
         load_ahead(operands, geometry, filters)
+
+
+def raw_of_block(geometry, filters, index):
+    """A block as its pieces are transposed: as it came, or sums of its planes of taps."""
+    return filters.raws[index] if geometry.direct == None else sums_of_taps(filters.raws[index], geometry)
 
 
 def move_block(operands, geometry, filters, ledger):

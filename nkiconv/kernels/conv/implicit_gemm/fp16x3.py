@@ -11,6 +11,7 @@ from ..._engines import pick
 from ..._epilogue import Epilogue, finish
 from ..._tiles import BANK_BYTES
 from ..cuts import Band, with_rows
+from ..pairs_of_planes import PRODUCTS_OF_PAIR
 from .fold import chunk_window
 from .pairs_fp16 import DOWN, advance, start_pair
 from .rows import load_rows
@@ -81,6 +82,8 @@ def kinds_of(geometry):
 
 def sums_of(geometry):
     """Banks of PSUM for sums of one bank of outputs."""
+    if geometry.direct != None:
+        return PRODUCTS_OF_PAIR
     return 2 if geometry.precision == "fp16x3" else 1
 
 

@@ -9,6 +9,7 @@ from ..._engines import new_ledger
 from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..call import Operands
+from .added_frames import start_adding
 from .alike import repeats_of
 from .filters import load_ahead, transpose_until
 from .fp16x3 import start_pairing
@@ -44,6 +45,7 @@ def run_items(operands, geometry, extras, plan):
         credit=0.0,
         late=[],
         pairing=pairing,
+        adding=start_adding(geometry, plan.frames_bytes),
     )
     filters = work.batch.filters
     filters.first_bytes = plan.first_bytes

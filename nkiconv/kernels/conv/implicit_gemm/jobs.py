@@ -134,7 +134,7 @@ def stationary_columns(geometry, job):
 
 def is_depthwise_job(geometry, job):
     """Whether each channel has its own filters, and the job all of them; a packed filter is in its place as it is."""
-    own = geometry.groups == geometry.C and geometry.packed == 0
+    own = geometry.groups == geometry.C and geometry.packed == 0 and geometry.direct == None
     return own and job.kn == job.chunks[0][1] * (geometry.K // geometry.C)
 
 
@@ -166,4 +166,5 @@ def moved_from(batches, count):
 
 def can_move(geometry):
     """Whether DMA can transpose filters: plain ones of 16 bits and one group."""
-    return geometry.itemsize == 2 and geometry.groups == 1 and geometry.packed == 0
+    plain = geometry.groups == 1 and geometry.packed == 0 and geometry.direct == None
+    return geometry.itemsize == 2 and plain

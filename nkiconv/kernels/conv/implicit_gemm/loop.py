@@ -13,6 +13,8 @@ from ..._tiles import div_ceil
 from ..call import Extras, Operands, finish_shared, load_bias
 from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
 from ..geometry import Geometry
+from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
+from .added_frames import add_frames, add_frames_due, set_adding_rate
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
     Filters,
@@ -40,6 +42,7 @@ from .last import is_last, pass_late, put_off
 from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
 from .pairs_fp8 import ALONE, sums_pitch
 from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
+from .winograd import read_pair_out
 
 #: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
 TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
@@ -105,6 +108,8 @@ class Work(nl.NKIObject):
     credit: float
     late: list
     pairing: object
+    #: None, or frames that are added
+    adding: object
 
 
 def jobs_at_once(batch):
@@ -186,6 +191,8 @@ def bring_rows(work, chunks, tiles, index, band, part, held=False):
     """As `load_rows`; what becomes fp16 pairs does so between matmuls."""
     if chunks[index][3] != ALONE:
         load_paired(work, chunks, tiles, index, band, part)
+    elif work.adding != None:
+        add_frames(work, chunks, tiles, index, band, part)
     elif work.pairing == None:
         load_rows(work, chunks, tiles, index, band, part, held)
     else:
@@ -209,6 +216,8 @@ def set_rate(work, jobs, band):
     matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
     if work.pairing != None:
         set_pairing_rate(work, matmuls / kinds_of(geometry))
+    if work.adding != None:
+        set_adding_rate(work, matmuls)
     coming = 0
     if job + 1 < len(batch.jobs):
         coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
@@ -276,18 +285,18 @@ def work_band(work, jobs, item, tiles, last):
 
 def start_results(work, index, item):
     """Results of a job for an item, of which nothing is there yet but the residual."""
-    operands, job = work.operands, work.batch.jobs[index]
+    operands, geometry, job = work.operands, work.geometry, work.batch.jobs[index]
     band = job_band(item.band, job)
     halved = item.halved and index == 0 and job.rows == 1
     pooled = work.extras.pool != (1, 1)
-    shape = (job.rows * job.kn, band.zn, band.pn, band.qn)
+    shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
     return Results(
         index=index,
         job=job,
         band=band,
         banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
         y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
-        residual_sbuf=load_residual(operands, work.geometry, job, item.band, work.ledger),
+        residual_sbuf=load_residual(operands, geometry, job, band_of_y(geometry, item.band), work.ledger),
         waiting=[],
     )
 
@@ -298,31 +307,39 @@ def start_sums(work, results, which):
     apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
     shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
     acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if sums_of(work.geometry) > 1 else None
+    if work.adding != None:
+        acc_psum = [acc_psum]
+        alone = bank_of_y(work.geometry, results.band, bank).zn < 2  # a last plane, which the fourth is not for
+        for _ in range(1, sums_of(work.geometry) - (1 if alone else 0)):
+            acc_psum.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if work.pairing != None else None
     return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
 
 
 def finish_sums(work, one, item, last):
     """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
-    results, bank, epilogue = one.results, one.bank, work.extras.epilogue
+    results, epilogue = one.results, work.extras.epilogue
+    bank, band = bank_of_y(work.geometry, item.band, one.bank), band_of_y(work.geometry, item.band)
     residual = None
     if results.residual_sbuf != None:
         residual = window(results.residual_sbuf, bank)
     y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
-    acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-    if one.rest_psum != None:
-        read_sums_out(y_sbuf, acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+    if work.adding != None:
+        read_pair_out(y_sbuf, one.acc_psum, bias_sbuf, residual, epilogue, work.ledger)
+    elif one.rest_psum != None:
+        read_sums_out(y_sbuf, one.acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
     else:
+        acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
         elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
         finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
         if work.extras.pool == (1, 1):
-            put_off(work, window(results.y_sbuf, bank), results.job, item.band, bank, work.extras.pool)
+            put_off(work, window(results.y_sbuf, bank), results.job, band, bank, work.extras.pool)
         return
     results.waiting.append(bank)
     full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
     if work.extras.pool == (1, 1) and full:
-        store_banks(work.operands, results.y_sbuf, work.geometry, results.job, item.band, results.waiting)
+        store_banks(work.operands, results.y_sbuf, work.geometry, results.job, band, results.waiting)
         results.waiting = []
 
 
@@ -357,10 +374,10 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     end = len(filters.ends) if last_bank else filters.after[index]
     transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
     soon = pieces_to(filters, min(here + lead, end - 1))
-    matmuls = len(every) * kinds_of(geometry)
+    factors = factors_of(work, one, chunk, tiles[place], every)
+    matmuls = len(every) * len(factors)
     rate = soon / (LEAD_SHARE * matmuls)
     due = -LEAD_FROM * matmuls * rate
-    factors = factors_of(work, one, chunk, tiles[place], every)
     for kind in range(len(factors)):
         factor = factors[kind]
         if factor.low:
@@ -376,4 +393,6 @@ def add_chunk(work, one, chunk, tiles, last_bank):
             pass_late(work)
             if work.pairing != None and (kind * len(every) + which) % len(factors) + 1 == len(factors):
                 advance_due(work)
+            if work.adding != None:
+                add_frames_due(work)
     one.started = True

@@ -8,11 +8,13 @@ from ..call import of_array
 from ..cuts import put_first
 from ..geometry import filter_rows, met, num_taps
 from ..sums import Product, elements_met, is_whole, sums_met, zero_sums
+from .added_frames import add_frames_to
 from .cuts import tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to
 from .pairs_fp8 import ALONE, stores_zeros
+from .winograd import ORDER_OF_SUMS
 
 
 @dataclass
@@ -33,21 +35,49 @@ def factors_of(work, one, chunk, tile, every):
     read-out more to go through."""
     filters, index, pairing = work.batch.filters, one.results.index, work.pairing
     w_sbuf = filters.tiles[index][chunk]
+    if work.adding != None:
+        return factors_of_sums(work, one, w_sbuf, tile, every)
     if pairing == None:
         w_sbuf, x_sbuf = of_array(w_sbuf, work.operands), of_array(tile, work.operands)
         factor = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=x_sbuf, adds=False, low=False, parts=0)
         return [factor]
-    end = 0
-    for which in range(len(every)):
-        rows = every[which].rows
-        end = max(end, rows[3] + (rows[2] - 1) * rows[4] + 1)
-    parts, w_low, rest_psum = parts_to(tile, end - one.results.band.h0), filters.lows[index][chunk], one.rest_psum
+    parts, w_low, rest_psum = parts_to(tile, band_rows_met(one, every)), filters.lows[index][chunk], one.rest_psum
     split_to(work, parts)
     high, low = tile.high_sbuf, tile.low_sbuf
     main = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=high, adds=False, low=False, parts=parts)
     left = Factor(acc_psum=rest_psum, stationaries=w_low, x_sbuf=high, adds=False, low=True, parts=parts)
     right = Factor(acc_psum=rest_psum, stationaries=w_sbuf, x_sbuf=low, adds=True, low=True, parts=parts)
     return [left, right, main] if chunk > 0 and chunk + 1 == len(one.results.job.chunks) else [main, left, right]
+
+
+def band_rows_met(one, every):
+    """Rows of x of a band, from its first, that some products meet."""
+    end = 0
+    for which in range(len(every)):
+        rows = every[which].rows
+        end = max(end, rows[3] + (rows[2] - 1) * rows[4] + 1)
+    return end - one.results.band.h0
+
+
+def factors_of_sums(work, one, w_sbuf, tile, every):
+    """Factors of sums of frames: those of each plane of taps, whose sums stay apart."""
+    add_frames_to(work, tile, band_rows_met(one, every))
+    found, x_sbuf = [], tile.x_sbuf
+    parts, planes, height, width = x_sbuf.shape
+    each, S, rows, kn = w_sbuf.shape[1] // work.geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
+    for plane in ORDER_OF_SUMS:
+        if plane < len(one.acc_psum):
+            found.append(
+                Factor(
+                    acc_psum=one.acc_psum[plane],
+                    stationaries=w_sbuf[0:parts, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn],
+                    x_sbuf=x_sbuf[0:parts, plane:planes, 0:height, 0:width],
+                    adds=False,
+                    low=False,
+                    parts=0,
+                )
+            )
+    return found
 
 
 def end_pairs(work, pieces, parts):
@@ -59,7 +89,11 @@ def end_pairs(work, pieces, parts):
 
 def write_zeros(work, one):
     """Zeros into a bank of Sums by a product of zeros."""
-    zero_sums(one.acc_psum, work.zeros_sbuf)
+    if work.adding == None:
+        zero_sums(one.acc_psum, work.zeros_sbuf)
+    else:
+        for acc_psum in one.acc_psum:
+            zero_sums(acc_psum, work.zeros_sbuf)
     if one.rest_psum != None:
         zero_sums(one.rest_psum, work.zeros_sbuf)
     one.started = True
@@ -103,7 +137,8 @@ def products(geometry, job, chunk, band, bank):
     first."""
     axis = job_axis(geometry, job)
     found, whole = [], -1
-    for row in tap_order(geometry.planes.taps * axis.taps):
+    # planes of taps whose sums stay apart meet the same
+    for row in tap_order((geometry.planes.taps if geometry.direct == None else 1) * axis.taps):
         on_planes = met(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
         on_rows = met(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
         for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):

@@ -6,13 +6,16 @@ from ...._nki import nl
 from ..._tiles import PARTS, div_ceil, share
 from ..cuts import Band, chunks_of
 from ..geometry import num_taps
+from ..pairs_of_planes import planes_at_once
 from ..transposes import is_transposed
+from .added_frames import adding_bytes, adding_instructions
 from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
+from .winograd import adding_raw_bytes, taps_in_hbm
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -49,6 +52,8 @@ class Plan(nl.NKIObject):
     first_bytes: int
     #: pairs of bands that the body of a loop on the device holds; 0: all are unrolled
     loop: int
+    #: bytes a partition of frames that have come and are not added yet, of pairs of planes
+    frames_bytes: int
 
 
 def make_plan(geometry, extras, config):
@@ -79,8 +84,9 @@ def make_plan(geometry, extras, config):
         together=together,
         ahead=config.ahead,
         whole=config.whole,
-        first_bytes=TAPS_FIRST_BYTES,
+        first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
         loop=config.loop,
+        frames_bytes=0,
     )
 
 
@@ -108,12 +114,13 @@ def sums_together(geometry, batch, index, items):
 def taps_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
+    block_bytes, y_item = 0, 4 if geometry.direct == None or extras.residual else extras.epilogue.y_itemsize
     for index in range(len(plan.items)):
         band = plan.items[index].band
         x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
         x_elements = max(x_elements, band.dn * band.hn * band.wn)
         row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
-        y_bytes = max(y_bytes, 4 * band.zn * band.pn * band.qn)
+        y_bytes = max(y_bytes, planes_at_once(geometry) * y_item * band.zn * band.pn * band.qn)
     taps = num_taps(geometry)
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
@@ -123,14 +130,16 @@ def taps_sbuf_bytes(geometry, plan, extras):
             per_c = batch[job].chunks[0][1] // batch[job].pack
             raws += len(batch[job].chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
+            block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
-    beside += pairing_bytes(geometry, x_bytes, row_bytes)
+    beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, plan, row_bytes, x_bytes)
     raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
+    raw_bytes = adding_raw_bytes(geometry, TAPS_AHEAD_BYTES, block_bytes, raw_bytes)
     return 2 * x_bytes + most_filters + raw_bytes + results * at_once * y_bytes + beside
 
 
@@ -180,6 +189,7 @@ def count_taps_instructions(geometry, plan, cores):
             banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
+                total += adding_instructions(geometry, item.band, len(batch[job].chunks), batch[job].rows)
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8

@@ -41,7 +41,10 @@ def plan_product(geometry, extras, config, cores, product):
             f"implicit_gemm needs {needed} bytes a partition of SBUF for the window of one output and its filters, "
             f"there are {room}; split C over several calls and add, or use a smaller filter"
         )
-    plan.first_bytes += room - needed
+    if geometry.direct == None:
+        plan.first_bytes += room - needed
+    else:
+        plan.frames_bytes += room - needed
     reason = order_refusal(geometry, plan)
     if reason == "":
         reason = slots_refusal(geometry, plan)

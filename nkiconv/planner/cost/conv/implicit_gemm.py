@@ -52,6 +52,8 @@ WARM_UP_PAIRS = 8
 #: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
 #: two to four times what there are, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
+#: Of pairs of planes, bytes a partition of SBUF for sums of frames of a band that are tried, for each of filters.
+PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
 TOGETHER_BANKS = 5
@@ -93,9 +95,11 @@ class Taps(ByTap):
         return math.inf if reason else taps_ns(shape.target, shape.geometry, plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
-        for shorter in (1, 2, 4, 8):
-            found, room = _Choice(shape, {"filter_bytes": TAPS_FILTER_BYTES // shorter, **given}).settings()
-            if room >= 0 or "filter_bytes" in given:
+        own = shape.geometry.direct is None
+        for shorter, x_bytes in itertools.product((1, 2, 4, 8), (TAPS_X_BYTES,) if own else PAIRS_X_BYTES):
+            tried = {"filter_bytes": TAPS_FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
+            found, room = _Choice(shape, tried).settings()
+            if room >= 0 or ("filter_bytes" in given and (own or "x_bytes" in given)):
                 break
         return found
 

@@ -19,11 +19,13 @@ from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
 from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import slots_of
+from ....kernels.conv.pairs_of_planes import planes_at_once
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
 from .implicit_gemm_work import ZEROS_NS, Work
+from .pairs_price import START_NS, frames_share, pairs_ns
 
 #: ns until DMA is at work; from the last matmul to the end of the last store.
 DMA_START_NS = 1200.0
@@ -72,7 +74,8 @@ def taps_ns(target: Target, geometry: Any, plan: Any) -> float:
     """ns of the busier of two cores."""
     price = _Price(target, geometry, plan)
     parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
-    beside_ns = (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
+    beside_ns = START_NS if geometry.direct is not None else 0.0
+    beside_ns += (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
     return max(price.core_ns(plan.items[first : first + count]) for first, count in parts if count) + beside_ns + END_NS
 
 
@@ -97,7 +100,8 @@ class _Price:
         clock = Clock(target)
         clock.full = every.work_ns - last.work_ns >= target.window_work * loaded_ns
         placed_ns = start_ns + sum(self.placed_ns(item.band) for item in items[1:])
-        return max(ended_ns, stored_ns, placed_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
+        added_ns = start_ns + pairs_ns(target, self.geometry, self.plan, items)
+        return max(ended_ns, stored_ns, placed_ns, added_ns, loaded_ns + self.mixed_end(clock, 0.0, last))
 
     def placed_ns(self, band: Any) -> float:
         """ns of GpSimd to put rows of x of a band between zeros."""
@@ -258,7 +262,7 @@ class _Price:
             channels = job.chunks[0][1] // job.pack
             slots = sum(map(slots_of, job.chunks))
             engine_ns += slots * min(job.kn, self.target.rows_an_engine) * self.work.filters_ns(job)
-            hbm_bytes += slots * channels * job.kn * self.work.taps * self.geometry.hbm_itemsize
+            hbm_bytes += slots * channels * job.kn * self.work.hbm_taps * self.geometry.hbm_itemsize
             if index >= moved_from:
                 engine_ns += self.work.move_ns(job)
         return Traffic(engine_ns, hbm_bytes)
@@ -268,12 +272,12 @@ class _Price:
         rows_an_engine = self.target.rows_an_engine
         engine_ns = hbm_bytes = 0.0
         for chunk in chunks:
-            elements = band.dn * band.hn * band.wn * chunk[1] * slots_of(chunk)
+            elements = frames_share(self.geometry, band.zn) * band.dn * band.hn * band.wn * chunk[1] * slots_of(chunk)
             hbm_bytes += elements * self.geometry.hbm_itemsize
             if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
             else:
-                rows_ns = slots_of(chunk) * self.rows_ns(band, chunk, band.hn)
+                rows_ns = frames_share(self.geometry, band.zn) * slots_of(chunk) * self.rows_ns(band, chunk, band.hn)
                 engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * rows_ns
         return Traffic(engine_ns, hbm_bytes)
 
@@ -290,15 +294,16 @@ class _Price:
         """Traffic of the results of a band."""
         geometry, target = self.geometry, self.target
         engine_ns = hbm_bytes = 0.0
+        planes = planes_at_once(geometry)
         for job in jobs:
-            hbm_bytes += pixels_of(band) * job.kn * geometry.hbm_itemsize
+            hbm_bytes += planes * pixels_of(band) * job.kn * geometry.hbm_itemsize
             if is_last(geometry):
-                engine_ns += target.rows_an_engine * self.work.runs_out_ns(pixels_of(band), job.kn)
+                engine_ns += target.rows_an_engine * self.work.runs_out_ns(planes * pixels_of(band), job.kn)
                 continue
             y_ns = target.image_ns(band.pn, band.qn, geometry.y_strides[2], geometry.y_strides[3], geometry.itemsize)
             if job.rows > 1:
                 y_ns = -(-band.pn // job.rows) * target.row_ns(band.qn, geometry.y_strides[3], geometry.itemsize)
-            engine_ns += min(job.rows * job.kn, target.rows_an_engine) * band.zn * y_ns
+            engine_ns += min(job.rows * job.kn, target.rows_an_engine) * planes * band.zn * y_ns
         return Traffic(engine_ns, hbm_bytes)
 
 

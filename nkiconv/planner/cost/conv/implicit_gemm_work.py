@@ -15,6 +15,7 @@ from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
 from ....kernels.conv.implicit_gemm.jobs import can_move
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
+from ....kernels.conv.pairs_of_planes import planes_at_once
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -40,6 +41,8 @@ class Work:
         self.target = target
         self.geometry = geometry
         self.taps: int = num_taps(geometry)
+        #: those that a filter has in HBM for an input channel
+        self.hbm_taps: int = num_taps(geometry.direct or geometry)
         #: planes of x that bands of one plane of outputs see, together
         self.planes: float = geometry.planes.out * planes_seen(geometry)
         self.outputs: int = geometry.planes.out * geometry.rows.out * geometry.columns.out
@@ -172,19 +175,20 @@ class Work:
         if self.row_by_row(last):
             x_ns += self.planes * (slots_of(last) * x_rows - x_image)
         y_ns = w_ns = 0.0
+        planes = planes_at_once(geometry) * geometry.planes.out
         for job in jobs:
             if is_last(geometry):
-                y_ns += self.runs_out_ns(self.outputs, job.kn)
+                y_ns += self.runs_out_ns(planes_at_once(geometry) * self.outputs, job.kn)
             elif job.rows > 1:
                 row_ns = target.row_ns(columns.out, geometry.y_strides[3], item)
-                y_ns += geometry.planes.out * (div_ceil(rows.out, job.rows) * row_ns)
+                y_ns += planes * (div_ceil(rows.out, job.rows) * row_ns)
             else:
-                y_ns += geometry.planes.out * y_image
+                y_ns += planes * y_image
             w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
         x_bytes = self.planes * channels * rows.size * columns.size * item
-        y_bytes = self.outputs * geometry.K * item
-        w_bytes = geometry.K * (geometry.C // geometry.groups) * self.taps * item
+        y_bytes = planes_at_once(geometry) * self.outputs * geometry.K * item
+        w_bytes = geometry.K * (geometry.C // geometry.groups) * self.hbm_taps * item
         if by_channels:
             engines_ns, num_bytes = x_ns + (w_ns + y_ns) / PARTS, x_bytes + (w_bytes + y_bytes) / PARTS
         else:
@@ -195,8 +199,9 @@ class Work:
         """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
         geometry = self.geometry
         channels = job.chunks[0][1] // job.pack
-        run = channels * self.taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps else 1
-        return float(channels * self.taps / run * self.target.run_ns(run * geometry.itemsize))
+        taps = self.hbm_taps
+        run = channels * taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps else 1
+        return float(channels * taps / run * self.target.run_ns(run * geometry.itemsize))
 
     def move_ns(self, job: Any) -> float:
         """ns of DMA to transpose the filters of a job within SBUF."""
@@ -225,7 +230,7 @@ class Work:
         geometry, target = self.geometry, self.target
         channels = job.chunks[0][1] // job.pack
         _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
-        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.taps
+        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.hbm_taps
         load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)

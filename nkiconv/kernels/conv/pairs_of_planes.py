@@ -1,0 +1,173 @@
+"""precision="winograd": volumes with three planes of taps by F(2, 3) along the planes, two planes of outputs at once.
+
+Of frames d0 .. d3 and planes of taps g0, g1, g2
+
+    m0 = g0 (d0 - d2)     m1 = (g0 + g1 + g2) (d1 + d2)     m2 = (g0 - g1 + g2) (d2 - d1)     m3 = g2 (d3 - d1)
+    y0 = m0 + (m1 + m2) / 2                                 y1 = m3 + (m1 - m2) / 2
+
+where products are convolutions of images: four instead of six. What is multiplied is rounded to fp16. The Geometry that
+the loop works on is that of the transformed planes: each pair of planes of y sees four of them, by as many planes of
+taps, whose sums stay apart.
+"""
+
+from .._tiles import div_ceil
+from .cuts import Band, Bank
+from .geometry import Axis, copy_of
+
+#: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
+TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
+
+
+def pairs_refusal(geometry, axes):
+    """Why pairs of planes are not what a convolution on two or three axes makes; "" if they are."""
+    planes, reason = geometry.planes, ""
+    steps = (planes.stride, planes.dilation, planes.lhs_dilation)
+    if geometry.flipped:
+        reason = "transposed convolutions are not taken"
+    elif axes == 2:
+        reason = "images have no planes of taps"
+    elif planes.taps != TAPS_OF_PLANES:
+        reason = f"T={planes.taps}: must be {TAPS_OF_PLANES}"
+    elif steps != (1, 1, 1):
+        reason = f"stride, rhs_dilation, lhs_dilation of planes={steps}: must be 1"
+    elif geometry.groups != 1:
+        reason = f"feature_group_count={geometry.groups}: must be 1"
+    return reason if reason == "" else f"precision=winograd: {reason}; use None"
+
+
+def beside_pairs_refusal(geometry, extras):
+    """Why pairs of planes do not go with what else is asked for, or ""."""
+    if geometry.packed > 0:
+        return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
+    if extras.strict_nonfinite:
+        return "precision=winograd: multiplies frames of zeros, which strict_nonfinite=True forbids; use None"
+    if extras.pool != (1, 1):
+        return f"precision=winograd: pool={extras.pool} must be (1, 1); pool the result, or use None"
+    return ""
+
+
+def with_pairs(geometry):
+    """The Geometry whose planes of outputs are pairs of planes of y; another precision's stays as it is."""
+    planes = geometry.planes
+    if geometry.precision != "winograd" or geometry.direct != None:
+        return geometry
+    pairs = div_ceil(planes.out // planes.images, PAIR) * planes.images
+    multiplied = Axis(
+        size=PRODUCTS_OF_PAIR * pairs,
+        taps=PRODUCTS_OF_PAIR,
+        out=pairs,
+        stride=PRODUCTS_OF_PAIR,
+        dilation=1,
+        lhs_dilation=1,
+        before=0,
+        images=planes.images,
+    )
+    return of_pairs(geometry, geometry.C, multiplied, geometry.rows, geometry.w_strides, geometry.depth)
+
+
+def with_rows_of_taps(geometry):
+    """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
+    is row p + r * dilation - before of channel c."""
+    rows, apart = geometry.rows, geometry.w_strides
+    outputs = Axis(size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
+    strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+    return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, outputs, strides, rows)
+
+
+def rows_of_taps_refusal(geometry):
+    """Why rows of taps of pairs of planes cannot be channels; "" if they can."""
+    rows = geometry.rows
+    if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or geometry.x_strides[0] == 1:
+        return "needs R of 2 or more, stride and lhs_dilation of rows of 1, and rows of x in HBM"
+    return ""
+
+
+def row_pieces(geometry, c0, cn):
+    """(channel from c0, row of taps, channel of x, how many) of channels c0 .. c0+cn-1."""
+    if geometry.depth == None:
+        return [(0, 0, c0, cn)]
+    found, at = [], c0
+    while at < c0 + cn:
+        row, c = at // geometry.direct.C, at % geometry.direct.C
+        count = min(geometry.direct.C - c, c0 + cn - at)
+        found.append((at - c0, row, c, count))
+        at += count
+    return found
+
+
+def of_pairs(geometry, channels, planes, rows, w_strides, depth):
+    """A Geometry but for these, with what it is of."""
+    found = copy_of(geometry)
+    found.C = channels
+    found.planes = planes
+    found.rows = rows
+    found.w_strides = w_strides
+    found.depth = depth
+    found.direct = geometry
+    return found
+
+
+def planes_at_once(geometry):
+    """Planes of y that one of outputs is."""
+    return 1 if geometry.direct == None else PAIR
+
+
+def planes_of_y(geometry, band):
+    """(first, how many) planes of y that a band's planes of outputs are; an odd last one has no other beside it."""
+    if geometry.direct == None:
+        return band.z0, band.zn
+    volume, pair, of_volume = place_of_pair(geometry, band.z0)
+    first = PAIR * pair
+    return volume * of_volume + first, min(PAIR * band.zn, of_volume - first)
+
+
+def frames_of_x(geometry, band):
+    """(first plane of x, how many, zeros before it) of the 2 zn + 2 frames that a band's pairs see."""
+    planes = geometry.direct.planes
+    volume, pair, _ = place_of_pair(geometry, band.z0)
+    size, first = planes.size // planes.images, PAIR * pair - planes.before
+    low, high = max(0, first), min(size, first + frames_seen(band.zn))
+    if high <= low:
+        return 0, 0, 0
+    return volume * size + low, high - low, low - first
+
+
+def frames_seen(pairs):
+    """Frames that so many neighbouring pairs see."""
+    return PAIR * pairs + TAPS_OF_PLANES - 1
+
+
+def place_of_pair(geometry, z):
+    """(volume, pair there, planes of y of a volume) of a plane of outputs."""
+    planes = geometry.direct.planes
+    each = geometry.planes.out // planes.images
+    return z // each, z % each, planes.out // planes.images
+
+
+def band_of_y(geometry, band):
+    """A band with the planes of y that it makes."""
+    if geometry.direct == None:
+        return band
+    z0, zn = planes_of_y(geometry, band)
+    return Band(
+        z0=z0,
+        zn=zn,
+        p0=band.p0,
+        pn=band.pn,
+        q0=band.q0,
+        qn=band.qn,
+        d0=band.d0,
+        dn=band.dn,
+        h0=band.h0,
+        hn=band.hn,
+        w0=band.w0,
+        wn=band.wn,
+    )
+
+
+def bank_of_y(geometry, band, bank):
+    """What a bank of a band's outputs holds of y."""
+    if geometry.direct == None:
+        return bank
+    first, count = PAIR * bank.z, planes_of_y(geometry, band)[1]
+    return Bank(z=first, zn=min(PAIR * bank.zn, count - first), p=bank.p, pn=bank.pn, q=bank.q, qn=bank.qn)

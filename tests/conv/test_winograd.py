@@ -1,0 +1,281 @@
+"""Pairs of planes of y by four products instead of six: exact on integers, within their bound elsewhere."""
+
+import numpy as np
+import pytest
+from depthwise import same_bits
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tolerances import assert_exact, assert_within_limit
+from volumes import an_axis, check_volume
+
+import nkiconv
+from nkiconv import bounds, cases
+from nkiconv.errors import NkiconvError, UnsupportedError
+from nkiconv.kernels.conv.dispatch import plan_of, seen_by
+from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
+from nkiconv.planner import Request
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.conv import Conv3d
+from nkiconv.planner.request import Asked, array_work
+from nkiconv.planner.timing import time, trace
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.timing import Rates
+
+WINOGRAD = {"precision": "winograd"}
+CHANNELS = (("planes", "channels"),)
+#: Settings that do not depend on shapes, for results to the bit.
+FIXED = {"algorithm": "implicit_gemm", "config": (("fold", "none"),)}
+#: Axes as in `volumes.VOLUMES`: C, K, groups, planes, rows, columns.
+PLANES, ROWS, COLUMNS = (6, 3, 1, 1, 1, 0, 0), (6, 3, 1, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1, 1)
+VOLUMES = {
+    "pairs": (5, 7, 1, PLANES, ROWS, COLUMNS),
+    "an odd plane": (5, 7, 1, (5, 3, 1, 1, 1, 1, 1), ROWS, COLUMNS),
+    "one plane": (5, 7, 1, (3, 3, 1, 1, 1, 0, 0), ROWS, COLUMNS),
+    "causal": (20, 24, 1, (7, 3, 1, 1, 1, 2, 0), ROWS, COLUMNS),
+    "cropped": (4, 3, 1, (8, 3, 1, 1, 1, -2, -1), (7, 3, 1, 1, 1, -1, 1), (9, 3, 1, 1, 1, 1, -2)),
+    "far outside": (2, 3, 1, (2, 3, 1, 1, 1, 5, 6), (3, 2, 1, 1, 1, 3, 1), (4, 2, 1, 1, 1, 1, 4)),
+    "planes only": (130, 9, 1, (6, 3, 1, 1, 1, 1, 1), (5, 1, 1, 1, 1, 0, 0), (4, 1, 1, 1, 1, 0, 0)),
+    "one channel": (1, 3, 1, PLANES, ROWS, COLUMNS),
+    "strides and dilations": (6, 5, 1, PLANES, (9, 3, 2, 2, 1, 2, 1), (8, 2, 3, 1, 1, 1, 0)),
+    "between zeros": (5, 6, 1, PLANES, (4, 3, 1, 1, 2, 1, 1), (5, 4, 1, 1, 2, 2, 2)),
+    "large filters": (3, 4, 1, PLANES, (8, 7, 1, 1, 1, 3, 3), (9, 7, 1, 1, 1, 3, 3)),
+    "folded": (192, 192, 1, PLANES, ROWS, (20, 3, 1, 1, 1, 1, 1)),
+    "several chunks": (257, 130, 1, (5, 3, 1, 1, 1, 1, 0), (4, 2, 1, 1, 1, 0, 1), (5, 2, 1, 1, 1, 1, 0)),
+    "wide": (4, 5, 1, PLANES, (3, 3, 1, 1, 1, 1, 1), (1030, 3, 1, 1, 1, 1, 1)),
+}
+LAYER = ConvProblem(N=1, C=40, D=6, H=7, W=9, K=30, T=3, R=3, S=3, padding=((1, 1), (1, 1), (1, 1)), dtype="bf16")
+CONV3D = Conv3d()
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_exact_on_integers(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, **WINOGRAD)
+
+
+@pytest.mark.parametrize("name", ["pairs", "cropped", "far outside", "causal", "folded", "several chunks", "wide"])
+def test_rows_of_taps_as_channels(name):
+    check_volume(VOLUMES[name], config=CHANNELS, **WINOGRAD)
+
+
+@pytest.mark.parametrize("name", ["an odd plane", "folded", "strides and dilations"])
+def test_channels_side_by_side(name):
+    check_volume(VOLUMES[name], last=True, **WINOGRAD)
+
+
+@pytest.mark.parametrize("config", [None, CHANNELS])
+def test_several_volumes(config):
+    check_volume(VOLUMES["an odd plane"], "fp16", N=3, config=config, **WINOGRAD)
+
+
+SETTINGS = [
+    {"x_bytes": 6000},
+    {"x_bytes": 40_000, "shard": "channels"},
+    {"filter_bytes": 20_000, "ahead": 2},
+    {"fold": "none"},
+    {"fold": "both", "warmup": 0},
+    {"channels": 33, "whole": True},
+    {"order": "chunks", "channels": 128, "x_bytes": 2048},
+    {"planes": "channels", "x_bytes": 20_000, "fold": "none"},
+]
+
+
+@pytest.mark.parametrize("index", range(len(SETTINGS)))
+def test_settings_change_no_result(index):
+    check_volume(VOLUMES["folded"], config=tuple(SETTINGS[index].items()), **WINOGRAD)
+
+
+@settings(max_examples=60, deadline=None)
+@example(1, 1, (1, 3, 1, 1, 1, 0, 2), (1, 2, 1, 1, 1, 0, 1), (1, 1, 1, 1, 1, 0, 0), 1, False)
+@given(
+    st.integers(1, 140), st.integers(1, 140), an_axis(1), an_axis(), an_axis(), st.sampled_from([1, 2]), st.booleans()
+)
+def test_any_volume(C, K, planes, rows, columns, lnc, channels):
+    size, _, _, _, _, front, back = planes
+    planes = (max(size, 3 - front - back), 3, 1, 1, 1, front, back)
+    in_rows = planes[0] * rows[0] * columns[0] > 1  # channels of one element are side by side
+    channels = channels and in_rows and rows[1] > 1 and rows[2] == rows[4] == 1
+    check_volume((C, K, 1, planes, rows, columns), lnc=lnc, config=CHANNELS if channels else None, **WINOGRAD)
+
+
+def normals(problem, seed=1, scale=1.0):
+    rng = np.random.default_rng(seed)
+    x = (scale * rng.standard_normal(problem.input_shape)).astype(DTYPES[problem.dtype])
+    return x, rng.standard_normal(problem.filter_shape).astype(DTYPES[problem.dtype])
+
+
+def limit_of(x, w, problem, out_dtype, *epilogue):
+    sums, abs_sum = conv_ref(x, w, problem), abs_sum_ref(x, w, problem)
+    inexact = bounds.products_bound("winograd", x, w, problem)
+    return bounds.epilogue_bound(num_terms(problem), abs_sum, sums, out_dtype, *epilogue, inexact=inexact)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-16, 2.0**-30, 3000.0])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_within_the_bound(dtype, scale):
+    problem = LAYER.replace(dtype=dtype)
+    x, w = normals(problem, scale=scale)
+    found = [nkiconv.conv3d(x, w, padding=1, out_dtype=np.float32, lnc=lnc, **WINOGRAD) for lnc in (1, 2)]
+    assert_within_limit(found[0], conv_ref(x, w, problem), limit_of(x, w, problem, "fp32"))
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("planes", [5, 6])
+def test_epilogues_are_within_the_bound(planes, activation, position):
+    problem = LAYER.replace(D=planes)
+    x, w = normals(problem)
+    rng = np.random.default_rng(3)
+    bias, residual = (rng.standard_normal(shape).astype(np.float32) for shape in ((30,), problem.output_shape))
+    epilogue = bias, activation, residual, position
+    y = nkiconv.conv3d(
+        x, w, bias, padding=1, activation=activation, residual=residual, residual_position=position, **WINOGRAD
+    )
+    truth = epilogue_ref(conv_ref(x, w, problem), *epilogue)
+    assert_within_limit(y, truth, limit_of(x, w, problem, "bf16", *epilogue))
+
+
+def test_bias_and_scaled_residual_are_exact_on_integers():
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-2, 3, shape).astype(np.float16) for shape in (LAYER.input_shape, LAYER.filter_shape))
+    bias = rng.integers(-9, 9, 30).astype(np.float32)
+    residual = rng.integers(-9, 9, LAYER.output_shape).astype(np.float16)
+    how = {"padding": 1, "out_dtype": np.float32, "beta": 3.0}
+    y = nkiconv.conv3d(x, w, bias, residual=residual, **how, **WINOGRAD)
+    assert_exact(y, epilogue_ref(conv_ref(x, w, LAYER), bias, residual=3.0 * residual.astype(np.float32)), "fp32")
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 2.2e-4), ("fp16", 4.5e-4)])
+def test_before_the_last_rounding_it_is_as_near_as_the_page_says(dtype, most):
+    """bf16's own rounding of y is 1.66e-3 on this scale."""
+    problem = LAYER.replace(C=150, dtype=dtype)
+    x, w = normals(problem)
+    y = nkiconv.conv3d(x, w, padding=1, out_dtype=np.float32, **WINOGRAD)
+    truth = conv_ref(x, w, problem)
+    assert most / 2 < np.std(y - truth) / np.std(truth) < most
+
+
+def test_beyond_fp16_planes_that_see_it_and_no_others_are_not_finite():
+    x, w = normals(LAYER)
+    x[0, 3, 4, 2, 5] = 70_000.0
+    y = nkiconv.conv3d(x, w, padding=1, **WINOGRAD)
+    lost = ~np.isfinite(y.astype(np.float32)).all((0, 1, 3, 4))
+    assert lost.tolist() == [False, False, False, True, True, True]
+    assert np.isfinite(nkiconv.conv3d(x, w, padding=1).astype(np.float32)).all()
+
+
+def test_chunks_of_pairs_of_planes_are_the_whole_to_the_bit():
+    problem = LAYER.replace(D=8, padding=((2, 0), (1, 1), (1, 1)))
+    x, w = normals(problem)
+    whole = nkiconv.conv3d(x, w, padding=problem.padding, **FIXED, **WINOGRAD)
+    assert_within_limit(whole, conv_ref(x, w, problem), limit_of(x, w, problem, "bf16"))
+    frames, found = np.zeros_like(x[:, :, :2]), []
+    for first in (0, 4):
+        y, frames = nkiconv.conv3d(
+            x[:, :, first : first + 4], w, padding=((0, 0), (1, 1), (1, 1)),
+            initial_frames=frames, return_final_frames=True, **FIXED, **WINOGRAD,
+        )  # fmt: skip
+        found.append(y)
+    assert same_bits(np.concatenate(found, 2), whole)
+
+
+@pytest.mark.parametrize("layout", ["TRSCK", "KTRSC"])
+def test_filter_layouts(layout):
+    x, w = normals(LAYER)
+    stored = w.transpose([("KCTRS").index(letter) for letter in layout]).copy()
+    y = nkiconv.conv3d(x, stored, padding=1, filter_layout=layout, **FIXED, **WINOGRAD)
+    assert same_bits(y, nkiconv.conv3d(x, w, padding=1, **FIXED, **WINOGRAD))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "unet3d_32"])
+@pytest.mark.parametrize("config", [None, CHANNELS])
+def test_it_needs_no_more_than_it_says(name, config, lnc):
+    problem = cases.get(name).problem.replace(H=12)
+    request = Request(problem=problem, lnc=lnc, asked=Asked(precision="winograd", residual="pre_activation", bias=True))
+    shape = CONV3D.shape(request, Rates())
+    config = CONV3D.settle("implicit_gemm", shape, config)
+    geometry = seen_by("implicit_gemm", shape.geometry, shape.extras, config)
+    own, reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, lnc)
+    assert reason == ""
+    execution = trace(request, Candidate("implicit_gemm", config, 1, 0.0), Rates()).execution
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= count_taps_instructions(geometry, own, lnc)
+    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, shape.extras)
+
+
+PAIRS_REFUSED = [
+    (LAYER.replace(dtype="fp32"), {}, "x and w are fp32, must be bf16 or fp16"),
+    (LAYER.replace(dtype="fp8_e4m3"), {}, "x and w are fp8_e4m3, must be bf16 or fp16"),
+    (LAYER.replace(T=2), {}, "T=2: must be 3"),
+    (LAYER.replace(stride=(2, 1, 1)), {}, r"of planes=\(2, 1, 1\): must be 1"),
+    (LAYER.replace(rhs_dilation=(2, 1, 1)), {}, r"of planes=\(1, 2, 1\): must be 1"),
+    (LAYER.replace(lhs_dilation=(2, 1, 1)), {}, r"of planes=\(1, 1, 2\): must be 1"),
+    (LAYER.replace(groups=2), {}, "feature_group_count=2: must be 1"),
+    (LAYER, {"strict_nonfinite": True}, "which strict_nonfinite=True forbids"),
+    (LAYER.replace(H=8, W=8), {"pool": (2, 2)}, r"pool=\(2, 2\) must be \(1, 1\)"),
+    (LAYER, {"packed": True}, "filter_ref is packed; pass it plain"),
+    (ConvProblem(N=1, C=4, H=5, W=6, K=3, R=3, S=3, dtype="bf16"), {}, "images have no planes of taps"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(PAIRS_REFUSED)))
+def test_what_is_not_taken_is_refused_by_name(index):
+    problem, asked, words = PAIRS_REFUSED[index]
+    with pytest.raises(UnsupportedError, match=f"precision='?winograd'?: .*{words}"):
+        nkiconv.plan(problem, precision="winograd", **asked)
+
+
+def test_refusals_of_calls():
+    x, w = normals(LAYER)
+    for how, words in (
+        ({"algorithm": "swapped"}, "precision=winograd: swapped takes others; use implicit_gemm"),
+        ({"stride": (2, 1, 1)}, "must be 1; use None"),
+        ({"pool": 7}, "pool"),
+        ({"strict_nonfinite": True}, "strict_nonfinite"),
+        ({"algorithm": "implicit_gemm", "config": (("moved", 1),)}, "moved=1"),
+        ({"algorithm": "implicit_gemm", "config": CHANNELS, "stride": (1, 2, 1)}, "config planes=channels"),
+    ):
+        with pytest.raises(NkiconvError, match=words):
+            nkiconv.conv3d(x, w, **how, **WINOGRAD)
+    with pytest.raises(UnsupportedError, match="transposed convolutions are not taken"):
+        nkiconv.conv_transpose3d(x, w.swapaxes(0, 1).copy(), **WINOGRAD)
+    kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[2])
+    with pytest.raises(ValueError, match="precision=winograd: T=2: must be 3; use None"):
+        kernel(x, w[:, :, :2].copy(), **WINOGRAD)
+    with pytest.raises(ValueError, match="must be bfloat16 or float16; cast them"):
+        kernel(x.astype(np.float32), w.astype(np.float32), **WINOGRAD)
+
+
+def test_filters_that_do_not_fit_are_refused():
+    problem = LAYER.replace(C=128, K=128, R=31, S=31, padding=((1, 1), (15, 15), (15, 15)))
+    shape = CONV3D.shape(Request(problem=problem, asked=Asked(**WINOGRAD)), Rates())
+    for config in (None, CHANNELS):
+        reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, 2)[1]
+        assert "bytes a partition of SBUF for the window of one output and its filters" in reason
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "ltx_1024"])
+def test_a_bare_kernel_runs(name):
+    request = Request(problem=cases.get(name).problem.replace(H=6), asked=Asked(**WINOGRAD))
+    args, kwargs = CONV3D.arguments(request, None, None)
+    assert execute(CONV3D.kernel[2], args, kwargs, trace_only=True).sbuf_peak_bytes > 0
+
+
+def test_the_roofline_counts_two_thirds_of_the_products():
+    assert array_work(LAYER, Asked(precision="winograd")) == (LAYER.flops * 2 // 3, "fp16")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_96", 16), ("hunyuan_128", 16)])
+def test_prices_are_near_the_timeline(name, rows):
+    problem = cases.get(name).problem.replace(H=rows)
+    request = Request(problem=problem, asked=Asked(precision="winograd"))
+    shape = CONV3D.shape(request, Rates())
+    guess = min(CONV3D.algorithm("implicit_gemm").guesses(shape), key=lambda one: one.ns)
+    timing = time(trace(request, Candidate("implicit_gemm", guess.config, 1, 0.0), Rates()), Rates())
+    assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.1)
