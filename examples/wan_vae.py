@@ -154,6 +154,7 @@ def show(vae: str, size: str, frames: int, lnc: int) -> None:
 
 
 def main() -> None:
+    """Print the tables that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vae", choices=VAES, action="append")
     parser.add_argument("--size", choices=SIZES, action="append")

@@ -67,15 +67,20 @@ def test_json(script):
     assert {name: (row["layers"], row["calls"]) for name, row in by_layer.items()} == {
         "first": (["first"], 1),
         "blocks.0": (["blocks.0", "blocks.2"], 2),
+        "up": (["up"], 1),
     }
     pad = ((1, 1), (1, 1))
     problems = {
         "first": ConvProblem(N=2, C=3, H=10, W=12, K=8, R=3, S=3, padding=pad, dtype="fp32"),
         "blocks.0": ConvProblem(N=2, C=8, H=10, W=12, K=8, R=3, S=3, padding=pad, dtype="fp32"),
-    }
+        "up": ConvProblem.transpose(
+            stride=(2, 2), padding=((0, 0), (0, 0)), output_padding=(0, 0), dilation=(1, 1), taps=(2, 2),
+            N=2, C=8, K=4, H=10, W=12, dtype="fp32",
+        ),
+    }  # fmt: skip
     total = 0.0
     for name, problem in problems.items():
-        row, plan = by_layer[name], nkiconv.plan(problem, 2, bias=name != "first", operation="conv2d")
+        row, plan = by_layer[name], nkiconv.plan(problem, 2, bias=name != "first")
         assert plan.cached
         assert row["plan"]["algorithm"] == plan.algorithm
         assert row["plan"]["modelled_us"] == plan.modelled_us
@@ -86,10 +91,9 @@ def test_json(script):
     assert [row["modelled_us"] for row in found["rows"]] == sorted(r["modelled_us"] for r in found["rows"])[::-1]
     kept = [(one["layer"], one["operator"], one["calls"], one["shapes"]) for one in found["kept"]]
     assert kept == [
-        ("up", "aten::convolution", 1, [[2, 8, 10, 12], [8, 4, 2, 2]]),
         ("", "aten::convolution", 1, [[2, 4, 20, 24], [5, 4, 1, 1]]),
     ]
-    assert [one["reason"].split(";")[0] for one in found["kept"]] == ["is transposed", "is called as a function"]
+    assert [one["reason"].split(";")[0] for one in found["kept"]] == ["is called as a function"]
     assert (found["uncalled"], found["ran_on"], found["lnc"]) == (["unused"], "fake tensors", 2)
 
 
@@ -111,7 +115,7 @@ def test_table(script):
         "convolutions that this run did not call: unused",
     ):
         assert wanted in text
-    assert "sum 3" in text
+    assert "sum 4" in text
     assert "building" in result.stderr
     assert "building" not in result.stdout
 
@@ -242,8 +246,9 @@ def test_what_has_no_plan_is_not_in_the_sum(script, monkeypatch):
     monkeypatch.setattr(model_plan, "answer", answer)
     arguments = "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"
     found = json.loads(run(*arguments, "--json").stdout)
-    assert [(row["layers"][0], row["reason"]) for row in found["rows"]] == [("blocks.0", ""), ("first", "C=3: too odd")]
-    assert found["modelled_us"] == found["rows"][0]["modelled_us"]
+    told = [(row["layers"][0], row["reason"]) for row in found["rows"]]
+    assert told == [("blocks.0", ""), ("up", ""), ("first", "C=3: too odd")]
+    assert found["modelled_us"] == found["rows"][0]["modelled_us"] + found["rows"][1]["modelled_us"]
     assert "no plan for first, which is not in the sum: C=3: too odd" in words(run(*arguments).stdout)
 
 

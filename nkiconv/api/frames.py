@@ -33,8 +33,10 @@ class Frames:
 
     def whole(self, x: Any, layout: str) -> Any:
         """In place of x, an array without data of both one after the other; x itself where nothing is in front."""
+        if self.initial is None:
+            return x
         axis = X_PERMS[layout][2]
-        return with_extents(x, {axis: x.shape[axis] + self.count(layout)}) if self.count(layout) else x
+        return with_extents(x, {axis: x.shape[axis] + self.count(layout)})
 
     def returned(self, problem: ConvProblem) -> int:
         """How many planes a call returns. Raises GeometryError: more than there are."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from ..kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
-from ..kernels.conv.geometry import PRECISIONS
+from ..kernels.conv.checks import PRECISIONS
 from ..problem import ConvProblem
 from ..simulator.dtypes import canonical
 from ..simulator.timing import Rates, UnknownConstantError

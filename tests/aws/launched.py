@@ -10,6 +10,12 @@ def problem_of(launch):
     told = launch.constants
     N, C, H, W = launch.shapes["img_ref"]
     filters = launch.shapes["filter_ref"]
+    if launch.kernel.startswith("conv_transpose"):
+        groups = told["feature_group_count"]
+        return ConvProblem.transpose(
+            N=N, C=C, H=H, W=W, K=filters[1] * groups, taps=filters[2:], groups=groups, stride=told["stride"],
+            padding=told["padding"], output_padding=(0, 0), dilation=told["dilation"], dtype=DTYPE,
+        )  # fmt: skip
     K = filters[0] if len(filters) == 4 else filters[0] * filters[4]
     return ConvProblem(
         N=N,
@@ -30,7 +36,7 @@ def problem_of(launch):
 
 def follows_plan(launch):
     """Whether algorithm and settings of a launch are those of its plan."""
-    told, depthwise = launch.constants, launch.kernel == "depthwise_conv1d_implicit_gemm"
+    told = launch.constants
     found = plan(
         problem_of(launch),
         launch.lnc,
@@ -41,6 +47,6 @@ def follows_plan(launch):
         return_final_state=told.get("return_final_state", False),
         strict_nonfinite=told.get("strict_nonfinite", False),
         packed=len(launch.shapes["filter_ref"]) == 5,
-        operation="depthwise_conv1d" if depthwise else "conv2d",
+        operation=launch.kernel.removesuffix("_implicit_gemm"),
     )
     return (told["algorithm"], told["config"]) == (found.algorithm, found.config)

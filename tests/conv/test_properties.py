@@ -17,8 +17,9 @@ import nkiconv
 from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
+from nkiconv.kernels.conv.checks import PRECISIONS
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
-from nkiconv.kernels.conv.geometry import PRECISIONS, read_geometry
+from nkiconv.kernels.conv.geometry import read_geometry
 from nkiconv.planner.conv import extras_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem

@@ -191,7 +191,7 @@ def test_too_many_instructions_are_refused():
     huge = ConvProblem(N=1, C=128, K=8192, H=12_000, W=600, R=3, S=3)
     message = r"N=1, C=128, K=8192: implicit_gemm needs .* instructions .*takes 5000000; call it 4 times, with"
     with pytest.raises(KernelAssertionError, match=message):
-        trace(huge)
+        trace(huge, config=(("algorithm", "implicit_gemm"), ("loop", 0)))
 
 
 @pytest.mark.simulator_only

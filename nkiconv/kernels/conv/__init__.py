@@ -28,9 +28,10 @@ from .._arguments import check_bias, check_choice, check_flags, check_residual, 
 from .._epilogue import read_epilogue
 from .._tiles import require
 from .call import Extras, check_beta, operands_of
+from .checks import check_axes, places_of_transposed
 from .dispatch import ALGORITHMS, convolve
 from .frames import final_shape_of, store_final_frames
-from .geometry import check_axes, places_of_transposed, read_geometry
+from .geometry import read_geometry
 from .pairs_of_planes import pairs_refusal, with_pairs
 
 

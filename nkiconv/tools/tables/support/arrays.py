@@ -13,7 +13,7 @@ from ....api.conv1d import FILTER_LAYOUTS_1D, conv1d, depthwise_conv2d
 from ....api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ....api.depthwise_conv1d import depthwise_conv1d
 from ....api.pack_filter import pack_filter
-from ....kernels.conv.geometry import PRECISIONS
+from ....kernels.conv.checks import PRECISIONS
 from ....planner.request import FILTER_LAYOUTS, LNC_DEGREES, VOLUME_FILTER_LAYOUTS
 from ....problem import DTYPES
 from ....reference import ACTIVATIONS
