@@ -229,6 +229,8 @@ def test_volumes_are_planned_and_their_instructions_counted():
     assert two.convolved.problem.input_shape == (1, 8, 6, 12, 14)
     assert found.instructions == 2 * one.plan.instructions + two.plan.instructions > 0
     assert (found.graphs, found.flops.fraction) == (1, 1)
+    # two frames of 8 x 12 x 14 fp32 in front of `time`; `space` sees one plane
+    assert (one.cache_bytes, found.cache_bytes) == (0, 2 * 8 * 12 * 14 * 4)
     assert found.calls == (
         ("time", two.plan.instructions),
         ("space", one.plan.instructions),

@@ -45,6 +45,15 @@ class Row:
         """Of all calls and cores; 0 without a plan."""
         return 0 if self.plan is None else self.calls * self.plan.instructions
 
+    @property
+    def cache_bytes(self) -> int:
+        """Of the frames that all calls keep for the next chunk of a video; 0 where planes behind x are seen."""
+        problem = self.convolved.problem
+        if not problem.is_volume or problem.depth.hi > 0 or problem.transposed:
+            return 0
+        plane = problem.N * problem.C * problem.H * problem.W * problem.itemsize
+        return self.calls * (problem.depth.window - 1) * plane
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -96,6 +105,11 @@ class ModelPlan:
         return tuple(found)
 
     @property
+    def cache_bytes(self) -> int:
+        """Of the frames that causal convolutions of volumes keep from one chunk of a video to the next."""
+        return sum(row.cache_bytes for row in self.rows)
+
+    @property
     def graphs(self) -> int:
         """Graphs that `cuts` makes."""
         return len(self.cuts) + 1
@@ -119,6 +133,7 @@ class ModelPlan:
             "flops": {"nkiconv": self.flops.nkiconv, "torch": self.flops.torch, "fraction": self.flops.fraction},
             "modelled_us": self.modelled_us,
             "instructions": self.instructions,
+            "cache_bytes": self.cache_bytes,
             "graphs": self.graphs,
             "cuts": [list(one) for one in self.cuts],
             "roofline_fraction": self.roofline_fraction,
@@ -135,6 +150,7 @@ class ModelPlan:
             **dataclasses.asdict(row.convolved),
             "modelled_us": None if row.plan is None else row.us,
             "instructions": None if row.plan is None else row.instructions,
+            "cache_bytes": row.cache_bytes,
             "share": None if row.plan is None else self.share(row),
             "plan": None if row.plan is None else row.plan.as_dict(),
             "reason": row.reason,

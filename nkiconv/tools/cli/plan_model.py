@@ -252,6 +252,8 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         "what is between them"
     )
     yield str(found.flops)
+    if found.cache_bytes:
+        yield f"caches of causal convolutions, from one chunk of a video to the next: {found.cache_bytes / 1e6:,.1f} MB"
     if found.graphs > 1:
         where = [f"call {call} of {layer or 'the model'}" for layer, call in found.cuts]
         more = f" and {len(where) - SHOWN} more, which --json has" if len(where) > SHOWN else ""
