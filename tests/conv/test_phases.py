@@ -194,8 +194,12 @@ def test_phases_refuse_what_they_do_not_take():
         with pytest.raises(KernelAssertionError, match=message):
             nkiconv.simulate(KERNELS[2])(X, w, stride=(2, 2), algorithm="phases", **more)
     plain = np.zeros((5, 6, 3, 3), np.float32)
-    with pytest.raises(KernelAssertionError, match=r"filter_ref: phases takes filters \[C, K, ...\]"):
-        nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(X, plain, algorithm="phases")
+    for spread, message in (
+        (2, r"filter_ref: phases takes filters \[C, K, ...\]"),
+        (1, "lhs_dilation=1: phases takes"),
+    ):
+        with pytest.raises(KernelAssertionError, match=message):
+            nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(X, plain, lhs_dilation=(spread, 1), algorithm="phases")
 
 
 def test_a_convolution_with_filters_stored_the_other_way_round():

@@ -46,6 +46,9 @@ def phases_refusal(geometry, extras):
     """Why phases do not do this, whatever their settings; "" if they may."""
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: phases takes 1; use grouped or implicit_gemm"
+    steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if not geometry.flipped and steps == (1, 1, 1):
+        return "lhs_dilation=1: phases takes transposed convolutions, or lhs_dilation above 1; use implicit_gemm"
     if geometry.frames != None:
         return "initial_frames: phases takes none; use implicit_gemm"
     if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != num_taps(geometry)):

@@ -14,7 +14,6 @@ from ....kernels.conv.stacked.config import (
     StackedConfig,
     sized_stack,
     stacked_config_refusal,
-    stacked_settings,
 )
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
 from ....kernels.conv.stacked.shape import (
@@ -90,14 +89,6 @@ class Stacked(Conv2dAlgorithm):
             "warmup": warmup,
             "late_warmup": max(0, warmup - before),
         }
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        """The best by price, and the sizes of a kernel that is called without."""
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if stacked_refusal(geometry, shape.extras):
-            return [None]
-        sizes = dataclasses.asdict(stacked_settings(geometry, None, shape.extras.residual))
-        return [None, tuple((name, sizes[name]) for name in self.from_one[:SIZES])]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
