@@ -4,10 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tolerances import assert_within_limit, integer_inputs
-from transposed import transposed
+from transposed import Transposed, transposed
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError
@@ -215,6 +215,7 @@ def test_plans():
 
 
 @settings(max_examples=25, deadline=None)
+@example(Transposed(1, 1, 1, 1, (1, 1, 1), (2, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 0), (2, 1, 1)), False)
 @given(transposed(groups=(1, 2)), st.booleans())
 def test_any_arrays(call, last):
     x, w = call.inputs("fp32")

@@ -328,7 +328,12 @@ REFUSED = [
     (MANY.replace(layout="NCHW"), {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
     (MANY.replace(C=300, K=300, groups=2), {}, {}, "feature_group_count=2: swapped takes 1; use implicit_gemm"),
     (MANY.replace(dtype="fp8_e4m3"), {}, {}, "img_ref.dtype=float8: swapped takes 16 and 32 bits"),
-    (MANY.replace(dtype="fp32"), {}, {"precision": "fp16x3"}, "precision=fp16x3: swapped takes others; use implicit_gemm"),
+    (
+        MANY.replace(dtype="fp32"),
+        {},
+        {"precision": "fp16x3"},
+        "precision=fp16x3: swapped takes others; use implicit_gemm",
+    ),
     (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use implicit_gemm"),
     (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by zeros around"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),

@@ -53,7 +53,7 @@ class NarrowPrice:
         array_ns, work_ns = self.array_ns, self.work_ns
         x_ns, y_ns, last_ns = self.x_ns, self.y_ns, self.last_ns
         read_ns, chain_ns = self._read_ns()
-        lines = len(narrow.lines) * planes_met(geometry)
+        lines = len(narrow.lines) * planes_met(geometry) or 1.0  # where no plane of x is met
         first = min(1.0, narrow.images * narrow.height * PARTS / (geometry.planes.out * geometry.rows.size)) * x_ns
         clock, start_ns = self._started(first, array_ns / (lines * len(narrow.tiles)))
         sums_ns = clock.sums_end(start_ns, self.steps * array_ns, self.steps * work_ns) - start_ns
