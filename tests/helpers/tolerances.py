@@ -95,6 +95,17 @@ def assert_within_limit(actual, ref, limit):
         )
 
 
+def assert_within_share(found, expected, share):
+    """Fail unless tensors are off by at most a share of the largest number of all of expected.
+
+    What is 0 but for rounding has no scale of its own.
+    """
+    largest = max(float(one.detach().abs().max()) for one in expected)
+    off = max(float((one - other).detach().abs().max()) for one, other in zip(found, expected, strict=True))
+    assert largest > 0
+    assert off <= share * largest, f"off by {off:.3g} of {largest:.3g}, allowed a share of {share:.3g}"
+
+
 def assert_near(actual, ref, operations, magnitude):
     """Fail unless an fp32 result is within `operations` roundings, each at most eps32 times `magnitude`, of ref.
 

@@ -7,32 +7,19 @@ import warnings
 
 import pytest
 import torch
+from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nkiconv import ComparisonError
 from nkiconv.pytorch import convert, intercept
-
-
-class Seen(TorchDispatchMode):
-    """The convolutions that run, by operator."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if "conv" in func.name() and "backward" not in func.name():
-            self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 def seen(function, *args):
     """(result, names of the convolutions that ran)."""
     with Seen() as mode:
         y = function(*args)
-    return y, mode.names
+    return y, mode.convolutions
 
 
 OURS, THEIRS = "nkiconv::conv2d", "aten::convolution"

@@ -1,0 +1,41 @@
+"""Which operators run. With one that looks on they are nkiconv's, without one torch's own where torch computes."""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that run, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def convolutions(self):
+        """Those that convolve, without the gradients of filters, which are torch's."""
+        return [name for name in self.names if "conv" in name and "backward" not in name]
+
+    @property
+    def only_nkiconvs(self):
+        """Whether there were convolutions and all were nkiconv's."""
+        return {name.partition("::")[0] for name in self.convolutions} == {"nkiconv"}
+
+
+def graph_of(function, *args):
+    """(result, names of what torch.compile puts into the one graph of a function)."""
+    names = []
+
+    def backend(module, _inputs):
+        names.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    torch._dynamo.reset()
+    try:
+        return torch.compile(function, backend=backend, fullgraph=True)(*args), names
+    finally:
+        torch._dynamo.reset()
