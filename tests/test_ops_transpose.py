@@ -181,6 +181,7 @@ def test_refusals(changed, error, message):
     ("changed", "message"),
     [
         ({"layout": "NCHW"}, "layout='NCHW': accepted are NCW, NWC"),
+        ({"layout": "NCHW", "stride": (2,)}, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
         ({"padding": (1, 2, 3)}, r"padding=\(1, 2, 3\): must be an int, or \(left, right\) of ints"),
         ({"stride": (2,)}, r"stride=\(2,\): must be an int"),
         ({"x": X}, r"x.shape=.*: must have 3 axes, \[N, C, W\]"),

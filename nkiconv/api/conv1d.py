@@ -131,16 +131,28 @@ def with_height(array: AnyArray, axis: int) -> AnyArray:
 
 def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) -> Iterator[NkiconvError]:
     """Errors of the layouts and of the arrays' kinds and ranks."""
-    for name, value, accepted in (("layout", layout, LAYOUTS_1D), ("filter_layout", filter_layout, FILTER_LAYOUTS_1D)):
-        if value not in tuple(accepted):
-            yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
-    letters = "N, W, C" if layout == "NWC" else "N, C, W"
+    yield from layout_violations("filter_layout", filter_layout, FILTER_LAYOUTS_1D)
     order = filter_layout if filter_layout in tuple(FILTER_LAYOUTS_1D) else "KCS"
-    yield from one_array("x", x, letters, CONV2D_DTYPES, "NC")
     axes = ", ".join("C / groups" if letter == "C" else letter for letter in order)
-    yield from one_array("w", w, axes, CONV2D_DTYPES, "C")
+    yield from row_violations(x, w, residual, layout, axes, "C")
+
+
+def row_violations(
+    x: Any, w: Any, residual: Any, layout: Any, filter_axes: str, empty: str = ""
+) -> Iterator[NkiconvError]:
+    """Errors of a layout of rows and of the arrays' kinds and ranks; empty: which axis beside N may be 0."""
+    yield from layout_violations("layout", layout, LAYOUTS_1D)
+    letters = "N, W, C" if layout == "NWC" else "N, C, W"
+    yield from one_array("x", x, letters, CONV2D_DTYPES, "N" + empty)
+    yield from one_array("w", w, filter_axes, CONV2D_DTYPES, empty)
     if residual is not None:
         yield from one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
+
+
+def layout_violations(name: str, value: Any, accepted: dict[str, str]) -> Iterator[NkiconvError]:
+    """An error of an order of axes that is not accepted."""
+    if value not in tuple(accepted):
+        yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
 
 
 def _padding(padding: Any, taps: int, dilation: int) -> Any:

@@ -27,7 +27,7 @@ from .calls import (
     with_extents,
 )
 from .conv import run_conv
-from .conv1d import LAYOUTS_1D, as_rows, with_height
+from .conv1d import LAYOUTS_1D, as_rows, row_violations, with_height
 from .conv_problem import IMAGES, OF_Y, VOLUMES, result_violations
 from .epilogue import Epilogue
 
@@ -65,13 +65,7 @@ def conv_transpose1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    if layout not in tuple(LAYOUTS_1D):
-        accepted = ", ".join(LAYOUTS_1D)
-        raise LayoutError(f"layout={layout!r}: accepted are {accepted}; transpose to one of these")
-    letters = ", ".join(layout)
-    wrong = [*one_array("x", x, letters, CONV2D_DTYPES), *one_array("w", w, "C, K / groups, S", CONV2D_DTYPES)]
-    if residual is not None:
-        wrong += one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
+    wrong = [*row_violations(x, w, residual, layout, "C, K / groups, S")]
     for name, value in (("stride", stride), ("output_padding", output_padding), ("dilation", dilation)):
         if type(value) is not int:
             wrong.append(GeometryError(f"{name}={value!r}: must be an int; pass one"))

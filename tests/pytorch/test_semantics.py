@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
@@ -18,18 +18,6 @@ from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.computers import device, host, modes
 from nkiconv.pytorch.errors import as_torchs
 from nkiconv.pytorch.operators.tensor_kinds import memory_format
-
-
-class Recorder(TorchDispatchMode):
-    """The names of the operators that run; with it they are nkiconv's, without it torch's own where torch computes."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture(params=["torch", "operators in torch", "simulate", "device"])
@@ -41,7 +29,7 @@ def computer(request, monkeypatch):
         monkeypatch.setattr(modes, "computer", lambda x: "device")
         monkeypatch.setattr(device, "_launch", launched)
     if who == "operators in torch":
-        with Recorder():
+        with Seen():
             yield who
     else:
         yield who
@@ -94,7 +82,7 @@ def test_torchs_functions_run_where_torch_computes(monkeypatch):
         monkeypatch.setenv("NKICONV_CPU", mode)
         assert pytorch.conv1d(x, w).grad_fn.name() == name
     monkeypatch.setenv("NKICONV_CPU", "torch")
-    with Recorder() as seen:
+    with Seen() as seen:
         pytorch.conv1d(x, w)
     assert "nkiconv::conv1d" in seen.names
 
@@ -133,7 +121,7 @@ def test_float64_on_the_host():
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     converted = report.model.double()
     assert torch.equal(converted(x), copy.deepcopy(model).double()(x))
-    with Recorder():  # as an operator too
+    with Seen():  # as an operator too
         torch.testing.assert_close(converted(x), copy.deepcopy(model).double()(x), rtol=1e-14, atol=1e-14)
 
 
@@ -343,7 +331,7 @@ def test_mimi_trains(monkeypatch):
     expected = run(model)
     for one, other in zip(run(report.model), expected, strict=True):
         assert torch.equal(one, other)
-    with Recorder() as seen:
+    with Seen() as seen:
         found = run(report.model)
     assert "nkiconv::conv1d" in seen.names
     for one, other in zip(found, expected, strict=True):
