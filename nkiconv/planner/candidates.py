@@ -57,10 +57,32 @@ class Field:
     def check(self, algorithm: str, config: Config) -> Candidate | Rejection:
         """A candidate, or why the kernel refuses it."""
         reason = self.operation.refusal(algorithm, self.shape, config)
+        if not reason and self.keeps_order:
+            reason = self._order_refusal(algorithm, config)
         if reason:
             return Rejection(algorithm, config, reason)
         least_us = self.operation.algorithm(algorithm).least_us(self.shape, config)
         return Candidate(algorithm, config, self.operation.unit(self.shape, algorithm, config), least_us)
+
+    @functools.cached_property
+    def keeps_order(self) -> bool:
+        """Whether the estimate adds as chunks of this video do, so that others which do not are refused."""
+        return not self._order_refusal(*self.estimate)
+
+    def _order_refusal(self, algorithm: str, config: Config) -> str:
+        """Why chunks of a video would not be rounded as all of it is; "" if they would, or it is no video."""
+        chosen = self.operation.stream_choice(self.shape)
+        if chosen is None:
+            return ""
+        if algorithm != chosen[0] and chosen[0] in self.algorithms:
+            return (
+                f"rounds otherwise than {chosen[0]}, which chunks of this video take; name it to have it all the same"
+            )
+        own = dict(self.operation.settle(algorithm, self.shape, config) or ())
+        for name, value in self.operation.order(algorithm, self.shape).items():
+            if own.get(name) != value:
+                return f"config {name}={own.get(name)}: rounds otherwise than {name}={value}, which chunks take"
+        return ""
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
         """What a search starts from, the estimate first, then by least time; what is refused, and why."""

@@ -39,6 +39,8 @@ LEAST_CHANNELS, MANY = 32, 16
 MANY_IMAGES, WHOLE_ROWS = 256, 64
 #: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
 FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
+#: Planes of outputs of a chunk of a video.
+STREAM_PLANES = 4
 #: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
 BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
@@ -70,7 +72,12 @@ class Conv(Operation):
 
     def shape(self, request: Request, rates: Rates) -> Shape:
         problem, asked = request.problem, request.asked
-        return Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
+        found = Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
+        if not is_stream(problem, asked):
+            return found
+        chunk, plain = chunk_of(problem), dataclasses.replace(asked, initial_frames=0, return_final_frames=0)
+        of_chunk = Shape(geometry_of(chunk, plain), extras_of(chunk, plain), request.lnc, rates)
+        return dataclasses.replace(found, stream=of_chunk)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
@@ -178,6 +185,21 @@ class ConvTranspose3d(Conv):
 def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
     C, K = problem.C // problem.groups, problem.K // problem.groups
     return problem.replace(C=count * C, K=count * K, groups=count)
+
+
+def is_stream(problem: ConvProblem, asked: Asked) -> bool:
+    """Whether a problem's planes may come in chunks: its windows have several, and no padding follows. Winograd's pairs
+    of planes begin anew in each chunk."""
+    if problem.depth is None or problem.transposed or asked.precision == "winograd":
+        return False
+    return problem.depth.taps > 1 and problem.depth.lhs_dilation == 1 and problem.depth.hi <= 0
+
+
+def chunk_of(problem: ConvProblem) -> ConvProblem:
+    """The chunk of a video whose choice all others follow, with the planes in front of it."""
+    depth = problem.depth
+    height, width = problem.padding[1:]
+    return problem.replace(D=(STREAM_PLANES - 1) * depth.stride + depth.window, padding=((0, 0), height, width))
 
 
 def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:

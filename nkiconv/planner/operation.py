@@ -83,7 +83,8 @@ class Operation(ABC):
         """A config with all settings that it leaves open, as its kernel is launched with it."""
         key = f"{algorithm}, settled", config
         if key not in shape.memo:
-            shape.memo[key] = self.algorithm(algorithm).settle(shape, config)
+            of_stream = self._of_stream(algorithm, shape) if config is None else None
+            shape.memo[key] = of_stream or self.algorithm(algorithm).settle(shape, config)
         found: Config = shape.memo[key]
         return found
 
@@ -96,12 +97,45 @@ class Operation(ABC):
         shape = self.shape(request, Rates(dict(request.constants)))
         return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
 
+    def stream_choice(self, shape: Shape) -> tuple[str, Config] | None:
+        """What is chosen for chunks of a video, whose order of sums is that of all of it; None of what is no video."""
+        key = "stream", None
+        if key not in shape.memo:
+            shape.memo[key] = None if shape.stream is None else self.choice(shape.stream)
+        found: tuple[str, Config] | None = shape.memo[key]
+        return found
+
+    def order(self, algorithm: str, shape: Shape) -> dict[str, Any]:
+        """Settings of an algorithm without which chunks of a video would not round as all of it does."""
+        config = self._stream_config(algorithm, shape)
+        return {name: value for name, value in config or () if name in self.algorithm(algorithm).order}
+
+    def _stream_config(self, algorithm: str, shape: Shape) -> Config:
+        """All settings of an algorithm for chunks of a video."""
+        chosen = self.stream_choice(shape)
+        if chosen is None or shape.stream is None:
+            return None
+        return chosen[1] if chosen[0] == algorithm else self.algorithm(algorithm).settle(shape.stream, None)
+
+    def _of_stream(self, algorithm: str, shape: Shape) -> Config:
+        """Settings of a video's order of sums; the others best, or where those do not fit as its chunks have them."""
+        order = self.order(algorithm, shape)
+        best = self.algorithm(algorithm).settle(shape, tuple(order.items())) if order else None
+        tried = (best, self._stream_config(algorithm, shape)) if order else ()
+        return next((one for one in tried if not self.refusal_of(algorithm, shape, one)), None)
+
     def choice(self, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings that take least by cost models.
+        """The algorithm and settings that take least by cost models; of a video's, those whose order of sums is that of
+        its stream, where the kernel takes them.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
         fallback, which says why.
         """
+        of_stream = self.stream_choice(shape)
+        if of_stream is not None:
+            config = self.settle(of_stream[0], shape, None)
+            if not self.refusal_of(of_stream[0], shape, config):
+                return of_stream[0], config
         near = self.near_least(shape, self.algorithms, CHOICE_NEAR)
         refined: list[tuple[str, Guess]] = [(name, self.algorithm(name).refined(shape, guess)) for name, guess in near]
         if not refined:

@@ -100,8 +100,9 @@ def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
     np.testing.assert_array_equal(
         run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm")), expected
     )
-    rows = [r for r0, rn, *_ in filters.first_rows(problem.R, problem.S) for r in range(r0, r0 + rn)]
-    assert rows == cuts.tap_order(problem.R)
+    for home in range(problem.R):
+        rows = [r for r0, rn, *_ in filters.first_rows(home, problem.R, problem.S) for r in range(r0, r0 + rn)]
+        assert rows == cuts.tap_order(problem.R, home)
 
 
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():

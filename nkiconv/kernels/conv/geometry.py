@@ -119,6 +119,11 @@ def filter_rows(geometry):
     return geometry.planes.taps * geometry.rows.taps
 
 
+def is_of_planes(geometry):
+    """Whether an output sees several planes, so that x may come in chunks: sums must not depend on where it is cut."""
+    return geometry.planes.taps > 1 or geometry.depth != None
+
+
 def num_taps(geometry):
     """Taps of a filter for an input channel."""
     return filter_rows(geometry) * geometry.columns.taps

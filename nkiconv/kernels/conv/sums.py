@@ -57,6 +57,29 @@ def places_of_elements(found, first):
     return found[3] - first, found[2], found[4]
 
 
+def home_tap(axis):
+    """The last tap that meets x at all outputs of an axis; -1: none does. Sums that begin with it and go on by number
+    round alike wherever banks are cut, and in a chunk of a video as in all of it: padding in front leaves the last."""
+    found, out = -1, axis.out // axis.images
+    for tap in range(axis.taps):
+        if met(axis, tap, 0, out)[2] == out:
+            found = tap
+    return found
+
+
+def planes_in_order(axis, first, count):
+    """As `taps_by_cover`, the home tap first; where there is none, the order is that of what they cover."""
+    home = home_tap(axis)
+    if home < 0:
+        return taps_by_cover(axis, first, count)
+    found = [(home, met(axis, home, first, count))]
+    for tap in range(axis.taps):
+        one = met(axis, tap, first, count)
+        if tap != home and one[2] > 0:
+            found.append((tap, one))
+    return found
+
+
 def taps_by_cover(axis, first, count):
     """(tap, what `met` returns) of taps that meet x at outputs first .. first+count-1; those that do at all come first,
     so that the others add to what is there."""

@@ -26,6 +26,8 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
+    #: of a video that may come in chunks: the problem whose choice says in which order all of them add their products
+    stream: Shape | None = field(default=None, compare=False, repr=False)
     #: what settings come to, by algorithm and settings: a search asks several times
     memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -46,6 +48,9 @@ class Guess:
 
 class Algorithm:
     """What the host knows of an algorithm; here, of one that has no settings and no cost model."""
+
+    #: settings that decide in which order an output's products are added, and so how it is rounded
+    order: tuple[str, ...] = ()
 
     def guesses(self, shape: Shape) -> list[Guess]:
         """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""

@@ -184,7 +184,7 @@ def _multiply(
         dst.storage.write(dst, shaped(lhs.T, dst))
         return False
     adds = dst.storage.check_accumulation(dst, accumulate)
-    product: Array = np.matmul(_operand(lhs, stationary).T, _operand(rhs, moving))
+    product = _product(_operand(lhs, stationary), _operand(rhs, moving))
     out = dst.storage.array(dst)
     if adds is True:
         np.add(out, shaped(product, dst), out=out)
@@ -195,6 +195,14 @@ def _multiply(
         out[...] = np.where(adds, out + values, values)
     dst.storage.mark_matmul(dst)
     return bool(np.any(adds))
+
+
+def _product(lhs: Array, rhs: Array) -> Array:
+    """lhs.T @ rhs, whose columns round alike whatever is beside them; BLAS adds up a lone vector in another order."""
+    rows, columns = lhs.shape[1], rhs.shape[1]
+    lhs, rhs = (np.repeat(one, 2, axis=1) if one.shape[1] == 1 else one for one in (lhs, rhs))
+    found: Array = np.matmul(lhs.T, rhs)
+    return found[:rows, :columns]
 
 
 def _operand(values: Array, tensor: NkiTensor) -> Array:

@@ -11,7 +11,7 @@ from ..call import finish_shared, of_array
 from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
 from ..frames import plane_pieces
-from ..geometry import met
+from ..geometry import is_of_planes, met
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
@@ -246,10 +246,10 @@ def multiply_tile(acc_psum, grouped, wave, tile, unit, bank, x_sbuf, product, st
 
 
 def products_of_bank(geometry, grouped, part, zn, bank):
-    """Products of a bank of a part: an element of the window each. Those that meet all of its blocks come first: the
-    others add to what is there."""
+    """Products of a bank of a part: an element of the window each. Those that meet all of its blocks come first, the
+    others add to what is there; of volumes only the first one, which meets all of any bank, if there is one."""
     m, mn, j, jn = bank
-    whole, partial = [], []
+    found, whole, partial = [], [], []
     for place in grouped.window if mn > 0 else []:
         t, a, b = place
         product = Product(
@@ -260,11 +260,14 @@ def products_of_bank(geometry, grouped, part, zn, bank):
             rows=met(grouped.rows, a, part.m0 + m, mn),
             columns=met(grouped.columns, b, j, jn),
         )
-        if is_whole(product, zn, mn, jn):
-            whole.append(product)
-        elif product.planes[2] > 0 and product.rows[2] > 0 and product.columns[2] > 0:
-            partial.append(product)
-    return whole + partial
+        if product.planes[2] * product.rows[2] * product.columns[2] > 0:
+            found.append(product)
+            if is_whole(product, zn, mn, jn):
+                whole.append(product)
+            else:
+                partial.append(product)
+    by_number = is_of_planes(geometry) and len(whole) > 0 and is_whole(found[0], zn, mn, jn)
+    return found if by_number else whole + partial
 
 
 def read_out(epilogue, geometry, grouped, wave, index, bank, sums_psum, ys, residual_sbuf, ledger):

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, cut_planes, places_met, window_of
-from ..geometry import Axis, num_taps, span
+from ..cuts import axis_elements, cut_planes, index_of, places_met, put_first, window_of
+from ..geometry import Axis, is_of_planes, num_taps, span
+from ..sums import home_tap
 
 #: Bytes a partition of the stationaries of a wave of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
@@ -27,7 +28,8 @@ class Grouped(nl.NKIObject):
     Kt: int
     Uh: int
     Uw: int
-    #: elements (t, a, b) of a block's window that any tap meets, plane by plane
+    #: elements (t, a, b) of a block's window that any tap meets, plane by plane; of volumes one that all blocks see
+    #: comes first
     window: list
     #: rows and columns as blocks of outputs meet them: their taps are the window's elements
     rows: Axis
@@ -96,6 +98,9 @@ def make_grouped(geometry, config, has_residual):
         for a in places_met(geometry.rows, Uh):
             for b in places_met(geometry.columns, Uw):
                 window.append((t, a, b))
+    home = (home_tap(geometry.planes), home_tap(rows), home_tap(columns))
+    if home in window and is_of_planes(geometry):
+        window = put_first(window, index_of(window, home))
     G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
         T=T,

@@ -3,6 +3,7 @@
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
 from ..geometry import num_taps, span
+from ..sums import home_tap
 from ..transposes import is_transposed
 from .pairs_fp8 import slots_of, sums_pitch
 
@@ -18,12 +19,20 @@ TAPS_COLUMNS_MIN = 128
 TAPS_LEAD_MATMULS = 4
 
 
-def tap_order(taps):
-    """Rows of taps in the order of the work: the middle one, which meets most outputs, first."""
-    middle = taps // 2
-    found = [middle]
+def home_row(geometry, rows):
+    """The row of taps, those of all planes one after the other, that all sums begin with: one that meets all outputs,
+    or the middle one, which meets most. rows: the Axis of a job's; sums of planes that stay apart have one plane."""
+    row, taps = home_tap(rows), geometry.planes.taps if geometry.direct == None else 1
+    plane = home_tap(geometry.planes) if taps > 1 else 0
+    return (plane if plane >= 0 else taps // 2) * rows.taps + (row if row >= 0 else rows.taps // 2)
+
+
+def tap_order(taps, first):
+    """Rows of taps in the order of the work: this one first; the middle one if it is none of them."""
+    home = first if 0 <= first and first < taps else taps // 2
+    found = [home]
     for tap in range(taps):
-        if tap != middle:
+        if tap != home:
             found.append(tap)
     return found
 

@@ -11,7 +11,7 @@ from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
 from ..cuts import tap_blocks
 from ..geometry import filter_rows, num_taps
-from .cuts import TAPS_RAW_BYTES, tap_order
+from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
 from .jobs import is_depthwise_job
 from .pairs_fp8 import HALVES, slots_of
@@ -164,7 +164,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
 
     by_dma: whether a piece is a block's index.
     """
-    R, S = filter_rows(geometry), geometry.columns.taps
+    R, S, home = filter_rows(geometry), geometry.columns.taps, home_row(geometry, geometry.rows)
     per_c = geometry.C // geometry.groups
     first, count = job.chunks[chunk][0], job.chunks[chunk][1]
     own = per_c if job.pack > 1 else count
@@ -173,7 +173,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     parts = tap_blocks(geometry, own, TAPS_RAW_BYTES) if geometry.direct == None else [(0, R, 0, S)]
     paired = geometry.precision == "fp16x3"
     if geometry.packed > 0 and len(blocks) == 0 and not paired:
-        parts = first_rows(R, S)
+        parts = first_rows(home, R, S)
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
     most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
@@ -191,19 +191,18 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
             elif depthwise or (paired and geometry.packed > 0):
                 pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
             elif geometry.packed == 0:
-                rows = tap_order(rn)
+                rows = tap_order(rn, home - r0)
                 for at in range(rn):
                     add_row(geometry, job.chunks[chunk], block, len(blocks) - 1, rows[at], most, pieces)
 
 
-def first_rows(R, S):
-    """Blocks as `tap_blocks` of the middle row of taps, which is the first in the work, and the others."""
-    middle = tap_order(R)[0]
-    found = [(middle, 1, 0, S)]
-    if middle > 0:
-        found.append((0, middle, 0, S))
-    if middle + 1 < R:
-        found.append((middle + 1, R - middle - 1, 0, S))
+def first_rows(home, R, S):
+    """Blocks as `tap_blocks` of the row of taps that is the first in the work, and of the others."""
+    found = [(home, 1, 0, S)]
+    if home > 0:
+        found.append((0, home, 0, S))
+    if home + 1 < R:
+        found.append((home + 1, R - home - 1, 0, S))
     return found
 
 

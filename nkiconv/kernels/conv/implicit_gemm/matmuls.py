@@ -7,9 +7,9 @@ from ..._tiles import div_ceil
 from ..call import of_array
 from ..cuts import put_first
 from ..geometry import filter_rows, met, num_taps
-from ..sums import Product, elements_met, is_whole, sums_met, zero_sums
+from ..sums import Product, elements_met, home_tap, is_whole, sums_met, zero_sums
 from .added_frames import add_frames_to
-from .cuts import tap_order
+from .cuts import home_row, tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .fp16x3 import advance_pairs, parts_to, split_to
@@ -132,13 +132,22 @@ def num_matmuls(geometry, job):
     return found
 
 
+def home_of(geometry, chunk, axis):
+    """(row of taps, group) of the product that meets x at all outputs, axis: of a job's rows; (-1, -1): none does."""
+    group = home_tap(geometry.columns) if chunk[2] == 1 else 0
+    if home_tap(geometry.planes) < 0 or home_tap(axis) < 0 or group < 0:
+        return -1, -1
+    return home_row(geometry, axis), group
+
+
 def products(geometry, job, chunk, band, bank):
     """Matmuls of a chunk for a bank of outputs, in the order in which taps are transposed; one that meets all of them
     first."""
     axis = job_axis(geometry, job)
-    found, whole = [], -1
+    home, found, whole = home_of(geometry, chunk, axis), [], -1
     # planes of taps whose sums stay apart meet the same
-    for row in tap_order((geometry.planes.taps if geometry.direct == None else 1) * axis.taps):
+    rows = (geometry.planes.taps if geometry.direct == None else 1) * axis.taps
+    for row in tap_order(rows, home_row(geometry, axis)):
         on_planes = met(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
         on_rows = met(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
         for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
@@ -146,7 +155,7 @@ def products(geometry, job, chunk, band, bank):
             if on_columns[2] > 0:
                 parts = group_depth(geometry, chunk, group) * chunk[1]
                 product = Product(row=row, group=group, parts=parts, planes=on_planes, rows=on_rows, columns=on_columns)
-                if whole < 0 and is_whole(product, bank.zn, bank.pn, bank.qn):
+                if (row, group) == home or (whole < 0 and home[0] < 0 and is_whole(product, bank.zn, bank.pn, bank.qn)):
                     whole = len(found)
                 found.append(product)
     if whole > 0:

@@ -12,7 +12,7 @@ from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
 from ..geometry import filter_rows, num_taps
-from .cuts import tap_order
+from .cuts import home_row, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
 from .jobs import stationary_columns
@@ -61,7 +61,7 @@ def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
     count, height, groups, rows, kn = whole_sbuf.shape
     high_sbuf = tile_of(geometry, filters, block, nl.float16)
     low_sbuf = filters.lows[block.job][block.chunk]
-    order = tap_order(height)
+    order = tap_order(height, home_row(geometry, geometry.rows))
     for at in range(height):
         r = order[at]
         pair_of_filters(

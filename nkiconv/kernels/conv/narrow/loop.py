@@ -5,16 +5,17 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
+from ..._tiles import BANK_COLUMNS
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
 from ..cuts import most_of, part_of_core
-from ..geometry import span
+from ..geometry import is_of_planes, span
 from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
-from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
+from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .config import NARROW_WARM_UP_FIRST
-from .cuts import rows_met, steps_of
+from .cuts import num_blocks, rows_met, steps_of, widest
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
 from .readouts import add_shifted
 
@@ -184,13 +185,18 @@ class Pass(nl.NKIObject):
 def passes_of(geometry, narrow, step, loads, first):
     """All Passes of a step; lines that all blocks have come first, so that none is cut at what has started.
 
-    first: the load that holds the step's first row.
+    Sums of any step of a volume round alike: what counts there are all blocks of an image, if a bank holds these, or
+    none. first: the load that holds the step's first row.
     """
     low, high = rows_met(geometry)
+    j0, jn = step.j0, step.jn
+    if is_of_planes(geometry):
+        blocks = num_blocks(geometry, narrow)
+        j0, jn = 0, blocks if blocks * widest(narrow.tiles) <= BANK_COLUMNS else 0
     whole, partial = [], []
     for line in range(len(narrow.lines)):
-        h = narrow.first + step.j0 * narrow.step + narrow.lines[line]
-        if low <= h and h + (step.jn - 1) * narrow.step < high:
+        h = narrow.first + j0 * narrow.step + narrow.lines[line]
+        if jn == 0 or (low <= h and h + (jn - 1) * narrow.step < high):
             whole.append(line)
         else:
             partial.append(line)
@@ -218,7 +224,7 @@ def passes_of(geometry, narrow, step, loads, first):
 def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0):
     """All products of a bank of sums: [(t, slot), planes, blocks, columns]."""
     ring, d0, zeros_sbuf = x
-    planes = taps_by_cover(geometry.planes, step.z0, step.zn)
+    planes = planes_in_order(geometry.planes, step.z0, step.zn)
     zeroed = len(planes) == 0 or planes[0][1][2] < step.zn
     if zeroed:
         zero_sums(acc_psum, zeros_sbuf)

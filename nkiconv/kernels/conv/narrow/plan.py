@@ -53,10 +53,11 @@ def narrow_refusal(geometry, extras, config):
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: narrow takes 1; use implicit_gemm"
     planes, depth = geometry.planes, setting(config, "depth", 1)
-    if depth > 1 and (geometry.packed > 0 or planes.lhs_dilation > 1 or depth > planes.out // planes.images):
+    most = nl.tile_size.pmax if planes.taps > 1 else planes.out // planes.images
+    if depth > 1 and (geometry.packed > 0 or planes.lhs_dilation > 1 or depth > most):
         return (
-            f"config depth={depth}: narrow needs a plain filter, no lhs_dilation={planes.lhs_dilation} of planes and "
-            f"at most Z={planes.out // planes.images}; use 1"
+            f"config depth={depth}: narrow needs a plain filter, no lhs_dilation={planes.lhs_dilation} of planes and, "
+            f"with one plane of taps, at most Z={planes.out // planes.images}; use 1"
         )
     return taken_refusal(geometry, extras, "narrow", True, "rows outside a window", True)
 

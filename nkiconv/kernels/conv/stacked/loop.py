@@ -9,7 +9,7 @@ from ..cuts import largest_band, part_of_core, slot_for
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..ring import load_until
-from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
+from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .filters import load_padded, shift_rows, transpose_padded
 from .load import clear_rims, load_bands, planes_of_band, ring_of_bands, x_of_band
 from .results import load_stack_biases, load_stack_residual, store_stack, transpose_biases
@@ -150,7 +150,7 @@ def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
     outputs, zn, jn, qn = acc_psum.shape
     x_sbuf, zeros_sbuf = x
     d0, phases = planes_of_band(geometry, band)[0], len(stack.phases)
-    planes = taps_by_cover(geometry.planes, band.z0, zn)
+    planes = planes_in_order(geometry.planes, band.z0, zn)
     started = len(planes) == 0 or planes[0][1][2] < zn
     if started:
         zero_sums(acc_psum, zeros_sbuf)

@@ -10,7 +10,7 @@ from ..cuts import cut_planes, num_plane_parts
 from ..filter_feed import tiles_in_turn
 from ..frames import plane_pieces
 from ..ring import load_until, start_ring, tile_of_load
-from ..sums import Product, elements_met, sums_met, taps_by_cover, zero_sums
+from ..sums import Product, elements_met, planes_in_order, sums_met, taps_by_cover, zero_sums
 from .filters import copy_reversed, load_toeplitz_runs, toeplitz_stationary, zero_groups
 from .shape import TOEPLITZ_BUFFERS, WARM_UP_BLOCKS
 
@@ -104,7 +104,7 @@ def accumulate_rows(acc_psum, operands, geometry, toeplitz, count, x_sbuf, filte
     """Sums [(a, p), planes, 1, columns] of `count` channels and planes z, z+1, ... in PSUM: a matmul a plane and column
     of taps."""
     _, zn, _, Q = acc_psum.shape
-    planes, columns = taps_by_cover(geometry.planes, z, zn), taps_by_cover(geometry.columns, 0, Q)
+    planes, columns = planes_in_order(geometry.planes, z, zn), taps_by_cover(geometry.columns, 0, Q)
     parts = count * geometry.rows.size
     started = len(planes) == 0 or len(columns) == 0
     if not started:

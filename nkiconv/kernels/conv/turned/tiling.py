@@ -81,8 +81,8 @@ def make_turned(geometry, config):
 
 
 def moves_of(geometry, plan, item):
-    """Moves of a tile of an item, plane by plane of x; first those planes that see planes of y that none before them
-    does. A bank with sums that no plane is for has none of its own: -1 is the product of zeros that it begins with."""
+    """Moves of a tile of an item, planes of x from the last to the first, so that an output's taps come in one order
+    wherever items are cut. Sums of a plane of y that meets no x have none: -1 is the product of zeros instead."""
     planes, found, started = geometry.planes, [], []
     d0, dn = span(planes, item.z0, item.zn)
     taps = []
@@ -90,32 +90,19 @@ def moves_of(geometry, plan, item):
         taps.append([])
     for z in range(item.zn):
         started.append(False)
+        bank, nothing = 0, True
+        while plan.banks[bank][0] + plan.banks[bank][1] <= z:
+            bank += 1
         for t in range(planes.taps):
             one = met(planes, t, item.z0 + z, 1)
             if one[2] > 0:
                 own = taps[one[3] - d0]
                 own.append((z, t))
-    seen, order, late = [], [], []
+                nothing = False
+        if nothing:
+            z0 = plan.banks[bank][0]
+            found.append(Move(plane=0, product=-1, bank=bank, z=z - z0, count=1, tau=0, adds=False))
     for plane in range(dn - 1, -1, -1):
-        fresh = len(taps[plane]) > 0
-        for one in taps[plane]:
-            fresh = fresh and one[0] not in seen
-        if fresh:
-            order.append(plane)
-            for one in taps[plane]:
-                seen.append(one[0])
-        else:
-            late.append(plane)
-    for plane in late:
-        for one in taps[plane]:
-            if one[0] not in seen:
-                seen.append(one[0])
-    for bank in range(len(plan.banks)):
-        first, count = plan.banks[bank]
-        for z in range(first, min(first + count, item.zn)):
-            if z not in seen:
-                found.append(Move(plane=0, product=-1, bank=bank, z=z - first, count=1, tau=0, adds=False))
-    for plane in order + late:
         for product in range(len(plan.products)):
             for run in runs_of(plan, taps[plane], started):
                 bank, z, count, t, adds = run

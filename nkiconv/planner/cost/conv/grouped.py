@@ -18,6 +18,7 @@ class Grouped(Conv2dAlgorithm):
     """Small groups on tiles of the array's rows."""
 
     algorithm = "grouped"
+    order = ("rows", "height", "width")
 
     def settle(self, shape: Shape, config: Config) -> Config:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)

@@ -63,6 +63,7 @@ class Taps(ByTap):
     """One matmul a tap."""
 
     algorithm = "implicit_gemm"
+    order = ("fold", "product")
     x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
 
     def settle(self, shape: Shape, config: Config) -> Config:

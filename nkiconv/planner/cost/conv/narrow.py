@@ -28,6 +28,7 @@ class Narrow(Conv2dAlgorithm):
     """Rows of y and columns of taps beside each other in the columns of the array."""
 
     algorithm = "narrow"
+    order = ("outputs", "depth", "taps")
     from_one = ("outputs", "depth", "taps", "blocks", "images")
 
     def settle(self, shape: Shape, config: Config) -> Config:

@@ -20,6 +20,7 @@ class OfVolumes(Algorithm):
 
     def __init__(self, name: str, inner: Algorithm) -> None:
         self.name, self.inner = name, inner
+        self.order = (*inner.order, "planes")
 
     def _folded(self, shape: Shape) -> Shape | None:
         """The problem whose planes of taps are channels, or None where they cannot be."""

@@ -39,6 +39,7 @@ class Stacked(Conv2dAlgorithm):
     """Rows, shifts and outputs stacked."""
 
     algorithm = "stacked"
+    order = ("rows", "shifts", "outputs", "beside", "apart")
     from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:

@@ -43,6 +43,7 @@ class Swapped(Conv2dAlgorithm):
     """Pixels as stationaries, filters as moving operands."""
 
     algorithm = "swapped"
+    order = ("fold",)
     from_one = ("side", "fold", "x_bytes", "filter_bytes")
 
     def settle(self, shape: Shape, config: Config) -> Config:

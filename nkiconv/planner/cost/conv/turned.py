@@ -29,6 +29,7 @@ class Turned(Conv2dAlgorithm):
     """Windows of x as stationaries; planes of y beside each other."""
 
     algorithm = "turned"
+    order = ("copies",)
     from_one = ("depth", "segments", "parts", "copies")
 
     def settle(self, shape: Shape, config: Config) -> Config:
