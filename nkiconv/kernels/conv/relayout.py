@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
+from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, size_of
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
 from .flip import flip_instructions, forwards_of
@@ -83,10 +83,7 @@ def copy_in(algorithm, operands, geometry):
     if copies_y(algorithm, geometry):
         if operands.residual != None:
             operands.residual = rows_copy([operands.residual], [residual_to_rows(geometry)])
-        elements = 1
-        for extent in operands.y.shape:
-            elements = elements * extent
-        operands.y = nl.ndarray((elements,), dtype=operands.y.dtype, buffer=nl.shared_hbm)
+        operands.y = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
 
 
 def copy_out(algorithm, y_hbm, operands, geometry, extras):
@@ -101,8 +98,7 @@ def rows_copy(sources, parts):
     """A copy [n, c, h, w] in HBM of tensors whose channels lie side by side, a Transposed each."""
     elements = 0
     for part in parts:
-        C, N, H, W = part.shape
-        elements += C * N * H * W
+        elements += size_of(part.shape)
     rows_hbm = nl.ndarray((elements,), dtype=sources[0].dtype, buffer=nl.shared_hbm)
     for index in range(len(parts)):
         copy_transposed(rows_hbm, sources[index], parts[index])
@@ -232,7 +228,6 @@ def pieces_of(part):
         heights = cut(H, max(1, most // most_of(b_parts)))
         if len(b_parts) == 1:
             together = most // (H * B)
-    volumes = part.volumes
     parts = div_ceil(N // volumes, max(1, min(together, div_ceil(N, PARTS))))
     images = cut_volumes(N, volumes, volumes * parts)
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, cut, div_ceil, share, whole_words
+from ..._tiles import PARTS, cut, cut_at, div_ceil, share, whole_words
 from ..cuts import in_batches
 from ..geometry import num_taps
 from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
@@ -53,7 +53,7 @@ def jobs_of(geometry, filter_bytes, channels, apart, fold, product):
             outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
         rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
         if rows > 1:
-            outputs = cut_whole(per_k, P_MAX)
+            outputs = cut_at(per_k, P_MAX)
         for index in range(len(outputs)):
             k0, kn = outputs[index]
             own = rows if index + 1 == len(outputs) else 1
@@ -67,18 +67,10 @@ def chunks_of_group(geometry, group, fold, product):
     depth = depth_of(geometry) if fold in ("inputs", "both") else 1
     if product in FP8_PRODUCTS:
         return paired_chunks(geometry, product, left_over(geometry.C) if depth > 1 else 0, depth)
-    parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
+    parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
     for index in range(len(parts)):
         last = index + 1 == len(parts)
         found.append((group * per_c + parts[index][0], parts[index][1], depth if last else 1, ALONE, 0))
-    return found
-
-
-def cut_whole(count, most):
-    """(first, how many) of parts of `most`, and of the rest."""
-    found = []
-    for first in range(0, count, most):
-        found.append((first, min(most, count - first)))
     return found
 
 

@@ -189,7 +189,7 @@ def count_taps_instructions(geometry, plan, cores):
             banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
             for job in range(len(batch)):
                 total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
-                total += adding_instructions(geometry, item.band, len(batch[job].chunks), batch[job].rows)
+                total += adding_instructions(geometry, item.band, len(batch[job].chunks))
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
                     total += len(batch[job].chunks) * (taps * 5 + 8) + 8

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK
-from ..._epilogue import Epilogue, finish
+from ..._epilogue import adds_last, finish_joined
 from ..._tiles import div_ceil
 from ..boxes import load_box, offset_at, pattern_of
 from ..geometry import filter_rows, num_taps
@@ -87,16 +87,11 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     else:
         nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
     ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-    last = epilogue.residual == "post_activation" and epilogue.activation != ""
-    joined = Epilogue(
-        activation=epilogue.activation, bias=False, residual="pre_activation", y_itemsize=epilogue.y_itemsize
-    )
     for plane in range(2):
         count = div_ceil(y_sbuf.shape[1] - plane, 2)
         if count == 0:
             continue
         y = y_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
-        own = sums[3 * plane]
         rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
             dst=rest_sbuf,
@@ -109,10 +104,8 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
-        if residual != None and not last:
+        if residual != None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
-        done_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf) if last else y
-        finish(done_sbuf, own[0:kn, 0:count, 0:pn, 0:qn], None, rest_sbuf, joined, nisa.engine.vector)
-        if last:
-            nisa.tensor_tensor(dst=y, data1=done_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
+        own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
+        finish_joined(y, own_psum, rest_sbuf, None, residual, epilogue, nisa.engine.gpsimd)
         ledger.vector = ledger.vector + 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)
