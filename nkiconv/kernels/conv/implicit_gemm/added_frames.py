@@ -57,7 +57,7 @@ def adding_instructions(geometry, band, chunks):
 
 
 def load_frames(work, part, row_bytes):
-    """A Part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of x
+    """A RowPart's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of x
     that there are for each. row_bytes: a partition of a row of them."""
     geometry, band, chunk = work.geometry, part.band, part.chunk
     first, count, before = frames_of_x(geometry, band)

@@ -19,7 +19,7 @@ from .winograd import ORDER_OF_SUMS
 @dataclass
 class Factor(nl.NKIObject):
     """What is multiplied for a chunk, and where sums go. adds: to what is there; low, parts: whether low parts must be
-    there, and how many Parts of x."""
+    there, and how many RowParts of x."""
 
     acc_psum: object
     stationaries: object

@@ -1,6 +1,6 @@
 """x that is multiplied otherwise than it comes: it comes in parts, which are prepared between the matmuls of others.
 
-fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (added_frames.py). Parts are some rows of a band each:
+fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (added_frames.py). RowParts are some rows of a band each:
 they come in as far as there is room, those of a band in the course of the one before it.
 """
 
@@ -17,7 +17,7 @@ from .rows import load_rows, rows_in
 
 
 @dataclass
-class Part(nl.NKIObject):
+class RowPart(nl.NKIObject):
     """Rows of a band, from its first, of a chunk (its index, of so many): what they are prepared for, and x as it came,
     or None."""
 
@@ -33,7 +33,7 @@ class Part(nl.NKIObject):
 
 @dataclass
 class PreparedTile(nl.NKIObject):
-    """x of a chunk in a band as it is multiplied: high and low parts, or sums, and (first row, number) of its Parts."""
+    """x of a chunk in a band as it is multiplied: high and low parts, or sums, and (first row, number) of its RowParts."""
 
     tiles: list
     parts: list
@@ -41,7 +41,7 @@ class PreparedTile(nl.NKIObject):
 
 @dataclass
 class Preparing(nl.NKIObject):
-    """Parts in the order of the work: how many have come, are begun and done. most_bytes: a partition of those that
+    """RowParts in the order of the work: how many have come, are begun and done. most_bytes: a partition of those that
     have come and are not done."""
 
     parts: list
@@ -72,7 +72,7 @@ def prepared_tile(geometry, chunk, band):
 
 
 def add_parts(work, chunks, index, tile, band, part):
-    """Parts of rows (first, how many) of a band, for a PreparedTile; they come in as far as there is room."""
+    """RowParts of rows (first, how many) of a band, for a PreparedTile; they come in as far as there is room."""
     preparing = work.preparing
     row_bytes = part_row_bytes(work.geometry, chunks[index], band)
     most = max(1, (STAGE_PART_BYTES if work.geometry.direct == None else FRAMES_PART_BYTES) // row_bytes)
@@ -80,7 +80,7 @@ def add_parts(work, chunks, index, tile, band, part):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(preparing.parts)))
         preparing.parts.append(
-            Part(
+            RowPart(
                 chunk=chunks[index],
                 index=index,
                 chunks=len(chunks),
@@ -121,7 +121,7 @@ def bring_parts(work):
 
 
 def parts_to(tile, hn):
-    """How many of all Parts hold the first hn rows of a PreparedTile."""
+    """How many of all RowParts hold the first hn rows of a PreparedTile."""
     count = 0
     for index in range(len(tile.parts)):
         h0, number = tile.parts[index]
@@ -131,7 +131,7 @@ def parts_to(tile, hn):
 
 
 def prepare_part(work):
-    """Begin with the next Part: start its pairs, or add its frames."""
+    """Begin with the next RowPart: start its pairs, or add its frames."""
     preparing = work.preparing
     while preparing.come <= preparing.started:
         advance_pairs(work)
@@ -153,7 +153,7 @@ def prepare_part(work):
 
 
 def prepare_to(work, count):
-    """Begin with Parts until so many are."""
+    """Begin with RowParts until so many are."""
     while work.preparing.started < count:
         prepare_part(work)
 
@@ -166,14 +166,14 @@ def advance_pairs(work):
 
 
 def end_pairs(work, pieces, parts):
-    """Give the instructions of pairs until so many pieces of filters and Parts of x are done."""
+    """Give the instructions of pairs until so many pieces of filters and RowParts of x are done."""
     filters, preparing = work.batch.filters, work.preparing
     while filters.ended < pieces or preparing.ended < parts:
         advance_pairs(work)
 
 
 def set_preparing_pace(work, matmuls):
-    """Parts that are not begun yet are, evenly, in the course of so many matmuls: of frames of a share of them, as they
+    """RowParts that are not begun yet are, evenly, in the course of so many matmuls: of frames of a share of them, as they
     are on their way at first."""
     preparing = work.preparing
     left = len(preparing.parts) - preparing.started
