@@ -10,6 +10,7 @@ Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are 
 from ..._nki import nl
 from .._tiles import cut, div_ceil
 from .cuts import window_of
+from .frames import parts_of_x
 from .geometry import Axis, copy_of, images_axis
 from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
 
@@ -112,29 +113,19 @@ def of_windows(geometry, depth, count, w_strides):
 def sources_of(geometry):
     """(axis of planes, strides, whether it is that of the frames) of each tensor of x, where planes of taps are
     channels: what outputs see of it alone."""
-    depth, frames = geometry.depth, geometry.frames
-    if frames == None:
-        return [(depth, geometry.x_strides, False)]
-    volumes = depth.images
-    own = depth.size - volumes * frames.count
-    in_front = planes_axis(depth, volumes * frames.count, depth.before)
-    return [
-        (in_front, frames.strides, True),
-        (planes_axis(depth, own, depth.before + frames.count), geometry.x_strides, False),
-    ]
-
-
-def planes_axis(depth, size, before):
-    """The Axis of some of the planes, of which the first is `before` further back."""
-    return Axis(
-        size=size,
-        taps=depth.taps,
-        out=depth.out,
-        stride=depth.stride,
-        dilation=depth.dilation,
-        before=before,
-        images=depth.images,
-    )
+    depth, found = geometry.depth, []
+    for part in parts_of_x(geometry, depth):
+        axis = Axis(
+            size=depth.images * part.count,
+            taps=depth.taps,
+            out=depth.out,
+            stride=depth.stride,
+            dilation=depth.dilation,
+            before=depth.before + part.first,
+            images=depth.images,
+        )
+        found.append((axis, part.strides, part.framed))
+    return found
 
 
 def apart_by(strides, planes, count):

@@ -15,6 +15,7 @@ from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, size_of
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
 from .flip import flip_instructions, forwards_of
+from .frames import parts_of_x
 from .geometry import copy_of
 from .transposes import load_transposed
 
@@ -114,15 +115,12 @@ def meet(hbm):
 
 def x_to_rows(geometry):
     """x as its copy has it, the frames in front before it."""
-    C, H, W, item = geometry.C, geometry.rows.size, geometry.columns.size, geometry.hbm_itemsize
-    planes, volumes, frames = geometry.planes.size, geometry.planes.images, geometry.frames
-    if frames == None:
-        return [to_rows((C, planes, H, W), item, geometry.x_strides, volumes, planes, 0)]
-    own = planes - volumes * frames.count
-    return [
-        to_rows((C, volumes * frames.count, H, W), item, frames.strides, volumes, planes, 0),
-        to_rows((C, own, H, W), item, geometry.x_strides, volumes, planes, frames.count),
-    ]
+    C, H, W, planes = geometry.C, geometry.rows.size, geometry.columns.size, geometry.planes
+    found = []
+    for part in parts_of_x(geometry, planes):
+        shape = (C, planes.images * part.count, H, W)
+        found.append(to_rows(shape, geometry.hbm_itemsize, part.strides, planes.images, planes.size, part.first))
+    return found
 
 
 def residual_to_rows(geometry):

@@ -153,10 +153,17 @@ def banks_of(band, halved, last):
             for q in range(0, band.qn, qt):
                 found.append(Bank(z=z, zn=zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
     if halved:
-        one, rows = found[0], found[0].pn // 2
-        before = Bank(z=0, zn=one.zn, p=0, pn=rows, q=0, qn=one.qn)
-        found = [before, Bank(z=0, zn=one.zn, p=rows, pn=one.pn - rows, q=0, qn=one.qn)] + found[1:]
+        found = cut_bank(found[0], found[0].zn, found[0].pn // 2, found[0].qn) + found[1:]
     return split_bank(found) if last else found
+
+
+def cut_bank(one, zn, pn, qn):
+    """A bank cut in two: so many planes, rows and columns of it, all but on one axis, and the rest."""
+    z, p, q = zn % one.zn, pn % one.pn, qn % one.qn
+    return [
+        Bank(z=one.z, zn=zn, p=one.p, pn=pn, q=one.q, qn=qn),
+        Bank(z=one.z + z, zn=one.zn - z, p=one.p + p, pn=one.pn - p, q=one.q + q, qn=one.qn - q),
+    ]
 
 
 def can_halve(geometry, num_tiles, band):
@@ -168,24 +175,16 @@ def can_halve(geometry, num_tiles, band):
 
 def split_bank(banks):
     """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
-    one = banks[-1]
-    images = div_ceil(TAPS_COLUMNS_MIN, one.pn * one.qn)
-    rows = div_ceil(TAPS_COLUMNS_MIN, one.qn)
-    columns = TAPS_COLUMNS_MIN
-    n, p, q = one.z, one.p, one.q
-    nn, pn, qn = one.zn, one.pn, one.qn
-    if (nn - images) * pn * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(z=n, zn=nn - images, p=p, pn=pn, q=q, qn=qn)
-        after = Bank(z=n + nn - images, zn=images, p=p, pn=pn, q=q, qn=qn)
-    elif nn == 1 and (pn - rows) * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(z=n, zn=nn, p=p, pn=pn - rows, q=q, qn=qn)
-        after = Bank(z=n, zn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
-    elif nn == 1 and pn == 1 and qn >= 2 * columns:
-        before = Bank(z=n, zn=nn, p=p, pn=pn, q=q, qn=qn - columns)
-        after = Bank(z=n, zn=nn, p=p, pn=pn, q=q + qn - columns, qn=columns)
-    else:
-        return banks
-    return banks[:-1] + [before, after]
+    one, columns = banks[-1], TAPS_COLUMNS_MIN
+    zn, pn, qn = one.zn, one.pn, one.qn
+    images, rows = div_ceil(columns, pn * qn), div_ceil(columns, qn)
+    if (zn - images) * pn * qn >= columns:
+        return banks[:-1] + cut_bank(one, zn - images, pn, qn)
+    if zn == 1 and (pn - rows) * qn >= columns:
+        return banks[:-1] + cut_bank(one, zn, pn - rows, qn)
+    if zn == 1 and pn == 1 and qn >= 2 * columns:
+        return banks[:-1] + cut_bank(one, zn, pn, qn - columns)
+    return banks
 
 
 def row_parts(geometry, band, start, halved, pairs):

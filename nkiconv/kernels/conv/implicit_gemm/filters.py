@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
-from ..cuts import tap_blocks
+from ..cuts import no_tiles, tap_blocks
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, tap_order
 from .fold import group_depth
@@ -76,44 +76,34 @@ class Filters(nl.NKIObject):
     after: list
     #: how many of them are transposed while the batch before is worked on
     ahead: int
-    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
-    first_bytes: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are transposed
     raws: list
-    #: pieces and blocks transposed so far
-    transposed: int
-    moved: int
-    #: by job: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn] of each chunk, and the
-    #: mask of its groups
+    #: by job: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn] of each chunk, where they
+    #: are pairs of fp16 low parts apart, and the mask of its groups
     tiles: list
-    masks: list
-    #: None, or of pairs of fp16: the Pairing of all of them, pieces whose pairs are done, low parts as tiles
-    pairing: object
-    ended: int
     lows: list
+    masks: list
+    #: None, or of pairs of fp16 the Preparing of all of them
+    pairing: object
+    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
+    first_bytes: int = 0
+    #: pieces and blocks transposed so far, and pieces whose pairs are done
+    transposed: int = 0
+    moved: int = 0
+    ended: int = 0
 
 
 def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
     """Filters of jobs of which nothing is loaded yet; DMA transposes those of jobs from `moved_from` on. together:
     those of all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they
     are worked on, at most."""
-    blocks, pieces, moves, ends, places, after, tiles, masks, lows = [], [], [], [], [], [], [], [], []
-    for index in range(len(jobs)):
-        chunks, none, nowhere, no_low = jobs[index].chunks, [], [], []
-        for _ in range(len(chunks)):
-            nothing = None
-            none.append(nothing)
-            no_low.append(nothing)
-            nowhere.append(0)
-        places.append(nowhere)
+    blocks, pieces, moves, ends, places, after, masks = [], [], [], [], by_chunk(jobs), [], []
+    for _ in range(len(jobs)):
         after.append(0)
-        tiles.append(none)
-        lows.append(no_low)
         no_mask = None
         masks.append(no_mask)
-    order = chunk_order(jobs, together)
-    for which in range(len(order)):
-        index, chunk = order[which]
+    for one in chunk_order(jobs, together):
+        index, chunk = one
         job = jobs[index]
         folded = job.rows > 1 or job.chunks[chunk][2] > 1
         by_dma = index >= moved_from and not folded
@@ -130,31 +120,31 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
         places=places,
         after=after,
         ahead=min(ahead, len(jobs[0].chunks)),
-        first_bytes=0,
         raws=[],
-        transposed=0,
-        moved=0,
-        tiles=tiles,
+        tiles=by_chunk(jobs),
+        lows=by_chunk(jobs),
         masks=masks,
         pairing=pairing,
-        ended=0,
-        lows=lows,
     )
+
+
+def by_chunk(jobs):
+    """None for each chunk of each job."""
+    found = []
+    for job in jobs:
+        found.append(no_tiles(job.chunks))
+    return found
 
 
 def chunk_order(jobs, together):
     """(job, chunk) of all jobs in the order of the work."""
-    found = []
-    if together:
-        chunks = jobs[0].chunks
-        for chunk in range(len(chunks)):
-            for index in range(len(jobs)):
+    first, found = jobs[0], []
+    steps = len(first.chunks) if together else 1
+    for step in range(steps):
+        for index in range(len(jobs)):
+            chunks = jobs[index].chunks
+            for chunk in range(step, step + 1 if together else len(chunks)):
                 found.append((index, chunk))
-        return found
-    for index in range(len(jobs)):
-        chunks = jobs[index].chunks
-        for chunk in range(len(chunks)):
-            found.append((index, chunk))
     return found
 
 
@@ -221,8 +211,13 @@ def add_row(geometry, chunk, block, index, row, most, pieces):
 
 def load_to(operands, geometry, filters, last):
     """Load blocks until chunk `last` of all is complete."""
-    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
+    while len(filters.raws) < end_of(filters, last)[0]:
         load_block(operands, geometry, filters)
+
+
+def end_of(filters, last):
+    """(blocks, pieces, moves) until chunk `last` of all is complete."""
+    return filters.ends[min(last, len(filters.ends) - 1)]
 
 
 def load_ahead(operands, geometry, filters):
@@ -241,7 +236,7 @@ def load_within(operands, geometry, filters, last, most_bytes):
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
             waiting_bytes += block_bytes(geometry, filters.blocks[index])
-    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
+    while len(filters.raws) < end_of(filters, last)[0]:
         waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
         if waiting_bytes > most_bytes:
             return
@@ -283,12 +278,12 @@ def transpose_until(operands, geometry, filters, last, ledger):
 
 def pieces_to(filters, last):
     """Pieces that are not transposed yet of chunks up to `last` of all."""
-    return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.transposed)
+    return max(0, end_of(filters, last)[1] - filters.transposed)
 
 
 def moves_to(filters, last):
     """Blocks that DMA transposes and has not yet, of chunks up to `last` of all."""
-    return max(0, filters.ends[min(last, len(filters.ends) - 1)][2] - filters.moved)
+    return max(0, end_of(filters, last)[2] - filters.moved)
 
 
 def transpose_piece(operands, geometry, filters, ledger):

@@ -101,13 +101,19 @@ def jobs_of_packed(geometry, most):
     return found
 
 
+def counted(chunks):
+    """(chunk, how many are alike) of the chunks of x: only the last two may differ from the first."""
+    found = [(chunks[0], max(1, len(chunks) - 2))]
+    for chunk in chunks[max(1, len(chunks) - 2) :]:
+        found.append((chunk, 1))
+    return found
+
+
 def job_bytes(geometry, job):
-    """Bytes a partition of a job's stationaries; only its last two chunks may differ from its first."""
-    chunks, taps = job.chunks, 0
-    for index in range(len(chunks)):
-        if index == 0 or index + 2 >= len(chunks):
-            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
-            taps += alike * slots_of(chunks[index]) * tap_groups(geometry, chunks[index])
+    """Bytes a partition of a job's stationaries."""
+    taps = 0
+    for one in counted(job.chunks):
+        taps += one[1] * slots_of(one[0]) * tap_groups(geometry, one[0])
     return (
         geometry.planes.taps
         * job_axis(geometry, job).taps

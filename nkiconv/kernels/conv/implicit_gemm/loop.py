@@ -11,7 +11,7 @@ from ..._dma import copy
 from ..._engines import Ledger
 from ..._tiles import div_ceil
 from ..call import Extras, Operands, finish_shared, load_bias
-from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, same_place
+from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, no_tiles, same_place
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ..sums import is_whole, zero_sums
@@ -132,7 +132,7 @@ def start_band(work, item):
     """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
     all others."""
     batch, band = work.batch, item.band
-    tiles = no_tiles(batch)
+    tiles = no_tiles(batch.chunks)
     job = batch.jobs[0]
     parts = row_parts(work.geometry, band, True, item.halved, job.rows)
     lead = lead_chunks(work.geometry)
@@ -169,7 +169,7 @@ def load_next(work, plan, index, now):
         load_biases(work, of, 0)
     if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
         return now
-    tiles = no_tiles(of)
+    tiles = no_tiles(of.chunks)
     parts = row_parts(work.geometry, coming.band, False, False, 1)
     if plan.whole and len(parts) > 0:
         parts = [(0, coming.band.hn)]
@@ -195,15 +195,6 @@ def bring_rows(work, chunks, tiles, index, band, part, held=False):
         if tiles[index] == None:
             tiles[index] = prepared_tile(geometry, chunk, band)
         add_parts(work, chunks, index, tiles[index], band, part)
-
-
-def no_tiles(batch):
-    """None for each chunk of a batch."""
-    tiles = []
-    for _ in range(len(batch.chunks)):
-        nothing = None
-        tiles.append(nothing)
-    return tiles
 
 
 def set_rate(work, jobs, band):
@@ -246,25 +237,22 @@ def work_band(work, jobs, item, tiles, last):
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    every = []
+    every, places = [], []
     for index in jobs:
-        every.append(start_results(work, index, item))
-    if work.batch.together:
-        sums = []
-        for results in every:
-            for which in range(len(results.banks)):
-                sums.append(start_sums(work, results, which))
-        for chunk in range(len(work.batch.chunks)):
-            for one in sums:
-                add_chunk(work, one, chunk, tiles, True)
-        for one in sums:
-            finish_sums(work, one, item, last)
-    else:
-        results = every[0]
+        results = start_results(work, index, item)
+        every.append(results)
         for which in range(len(results.banks)):
-            one = start_sums(work, results, which)
-            for chunk in range(len(results.job.chunks)):
-                add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
+            places.append((results, which))
+    at_once = len(places) if work.batch.together else 1
+    for first in range(0, len(places), at_once):
+        sums = []
+        for which in range(first, first + at_once):
+            results, bank = places[which]
+            sums.append(start_sums(work, results, bank))
+        for chunk in range(len(results.job.chunks)):
+            for one in sums:
+                add_chunk(work, one, chunk, tiles)
+        for one in sums:
             finish_sums(work, one, item, last)
     for results in every:
         if work.extras.pool != (1, 1):
@@ -343,8 +331,8 @@ def job_band(band, job):
     return found
 
 
-def add_chunk(work, one, chunk, tiles, last_bank):
-    """Products of all taps of a chunk of x, added to a bank of Sums. last_bank: whether no other follows it.
+def add_chunk(work, one, chunk, tiles):
+    """Products of all taps of a chunk of x, added to a bank of Sums.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
@@ -365,6 +353,7 @@ def add_chunk(work, one, chunk, tiles, last_bank):
         return
     here = filters.places[index][chunk]
     lead = lead_chunks(geometry)
+    last_bank = batch.together or one.which + 1 == len(one.results.banks)
     end = len(filters.ends) if last_bank else filters.after[index]
     transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
     soon = pieces_to(filters, min(here + lead, end - 1))

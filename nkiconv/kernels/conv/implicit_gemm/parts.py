@@ -1,7 +1,7 @@
 """x that is multiplied otherwise than it comes: it comes in parts, which are prepared between the matmuls of others.
 
-fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (added_frames.py). RowParts are some rows of a band each:
-they come in as far as there is room, those of a band in the course of the one before it.
+fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (added_frames.py). A part is
+some rows of a band: they come in as far as there is room, those of a band in the course of the one before it.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class RowPart(nl.NKIObject):
 
 @dataclass
 class PreparedTile(nl.NKIObject):
-    """x of a chunk in a band as it is multiplied: high and low parts, or sums, and (first row, number) of its RowParts."""
+    """x of a chunk in a band as it is multiplied: high and low parts, or sums; (first row, number) of its RowParts."""
 
     tiles: list
     parts: list
@@ -173,8 +173,8 @@ def end_pairs(work, pieces, parts):
 
 
 def set_preparing_pace(work, matmuls):
-    """RowParts that are not begun yet are, evenly, in the course of so many matmuls: of frames of a share of them, as they
-    are on their way at first."""
+    """RowParts that are not begun yet are, evenly, in the course of so many matmuls: of frames in a share of them, as
+    they are on their way at first."""
     preparing = work.preparing
     left = len(preparing.parts) - preparing.started
     if work.geometry.direct == None:

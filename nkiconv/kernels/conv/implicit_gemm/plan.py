@@ -13,7 +13,7 @@ from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
-from .jobs import batches_of, job_bytes, jobs_of, moved_from
+from .jobs import batches_of, counted, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
 from .winograd import adding_raw_bytes, taps_in_hbm
 
@@ -145,11 +145,9 @@ def taps_sbuf_bytes(geometry, plan, extras):
 
 def item_bytes(geometry, plan, item):
     """Bytes a partition of x of an item's band."""
-    chunks, elements = chunks_of(plan.batches[item.batch]), 0
-    for index in range(len(chunks)):
-        if index == 0 or index + 2 >= len(chunks):
-            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
-            elements += alike * x_elements(geometry, chunks[index], item.band)
+    elements = 0
+    for one in counted(chunks_of(plan.batches[item.batch])):
+        elements += one[1] * x_elements(geometry, one[0], item.band)
     return elements * geometry.itemsize
 
 

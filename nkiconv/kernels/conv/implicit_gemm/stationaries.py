@@ -6,7 +6,6 @@ what is transposed is block-diagonal and one matmul serves all.
 """
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
@@ -64,15 +63,10 @@ def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
     order = tap_order(height)
     for at in range(height):
         r = order[at]
-        pair_of_filters(
-            filters,
-            whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            False,
-            high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            at + 1 == height,
-            ledger,
-        )
+        data = whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        high = high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        low = low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        pair_of_filters(filters, data, False, high, low, at + 1 == height, ledger)
 
 
 def load_stationaries(operands, geometry, filters, block):
@@ -86,42 +80,22 @@ def load_stationaries(operands, geometry, filters, block):
         tile_sbuf = new_tile(geometry, filters, block, operands.w_dtype)
     else:
         tile_sbuf = slot_of(tile_of(geometry, filters, block, operands.w_dtype), geometry, block.slot)
-    shift = job_axis(geometry, job).taps - geometry.rows.taps
-    first = block.r0 * geometry.columns.taps
+    shift, S = job_axis(geometry, job).taps - geometry.rows.taps, geometry.columns.taps
+    strides = (taps * each, S * each, depth * each, 1)
     parts = slot_channels(chunk, block.slot)
+    _, height, all_groups, _, columns = tile_sbuf.shape
     for copy_index in range(depth * job.rows * len(parts)):
         d, u = copy_index % depth, copy_index // depth % job.rows
         partition, channel, count = parts[copy_index // (depth * job.rows)]
         partition += d * chunk[1]
-        groups = div_ceil(geometry.columns.taps - d, depth)
-        pattern = [
-            [taps * each, count],
-            [geometry.columns.taps * each, block.rn],
-            [depth * each, groups],
-            [1, each],
-        ]
+        own_sbuf = tile_sbuf[partition : partition + count, 0:height, 0:all_groups, u, 0:columns]
+        pattern = pattern_of(strides, (count, block.rn, div_ceil(S - d, depth), each))
         for part in range(job.kn // each):
-            copy(
-                tile_sbuf[
-                    partition : partition + count,
-                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
-                    0:groups,
-                    u,
-                    part * each : (part + 1) * each,
-                ],
-                operands.w.ap(
-                    pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0 + channel) * taps + first + d) * each,
-                ),
-            )
+            tap = ((job.k0 // each + part) * geometry.C + c0 + channel) * taps + block.r0 * S + d
+            load_box(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
     for d in range(depth if again_of(chunk, block.slot) > 0 else 0):
-        again = tile_sbuf[
-            d * chunk[1] : d * chunk[1] + chunk[4],
-            block.r0 : block.r0 + block.rn,
-            0 : tile_sbuf.shape[2],
-            0,
-            0 : job.kn,
-        ]
+        p, r = d * chunk[1], block.r0
+        again = tile_sbuf[p : p + chunk[4], r : r + block.rn, 0:all_groups, 0, 0 : job.kn]
         nisa.memset(dst=again, value=0.0, engine=nisa.engine.gpsimd)
     return tile_sbuf if filters.pairing != None else None
 
