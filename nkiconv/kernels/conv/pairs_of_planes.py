@@ -59,15 +59,22 @@ def with_pairs(geometry):
         stride=PRODUCTS_OF_PAIR,
         images=planes.images,
     )
-    return of_pairs(geometry, geometry.C, multiplied, geometry.rows, geometry.w_strides, geometry.depth)
+    found = copy_of(geometry)
+    found.planes = multiplied
+    found.direct = geometry
+    return found
 
 
 def with_rows_of_taps(geometry):
     """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
     is row p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
-    strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
-    return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, images_axis(rows.out), strides, rows)
+    found = copy_of(geometry)
+    found.C = rows.taps * geometry.C
+    found.rows = images_axis(rows.out)
+    found.w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+    found.depth = rows
+    return found
 
 
 def rows_of_taps_refusal(geometry):
@@ -88,18 +95,6 @@ def row_pieces(geometry, c0, cn):
         count = min(geometry.direct.C - c, c0 + cn - at)
         found.append((at - c0, row, c, count))
         at += count
-    return found
-
-
-def of_pairs(geometry, channels, planes, rows, w_strides, depth):
-    """A Geometry but for these, with what it is of."""
-    found = copy_of(geometry)
-    found.C = channels
-    found.planes = planes
-    found.rows = rows
-    found.w_strides = w_strides
-    found.depth = depth
-    found.direct = geometry
     return found
 
 

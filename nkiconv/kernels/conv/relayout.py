@@ -189,25 +189,24 @@ def copies_of(algorithm, geometry, extras):
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
     dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
-    from_a, from_n, from_h, from_b = part.source[0], part.source[1], part.source[2], part.source[3]
-    to_a, to_n, to_h, to_b = part.target[0], part.target[1], part.target[2], part.target[3]
+    by, to = part.source, part.target
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for piece in pieces[mine[0] : mine[0] + mine[1]]:
         n, nn, a, an, h, hn, b, bn = piece
-        source = part.source_first + offset_at(part.source, (a, n, h, b))
-        target = part.target_first + offset_at(part.target, (a, n, h, b))
+        source = part.source_first + offset_at(by, (a, n, h, b))
+        target = part.target_first + offset_at(to, (a, n, h, b))
         if part.is_sorted:
             raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=dtype, buffer=nl.sbuf)
-            pattern = [[from_n, nn], [from_h, hn], [from_b, bn], [from_a, an]]
+            pattern = pattern_of((by[1], by[2], by[3], by[0]), (nn, hn, bn, an))
             copy(raw_sbuf, source_hbm.ap(pattern=pattern, offset=source))
             lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
             engine = pick(ledger, an * bn, is_16bit(dtype))
             nisa.tensor_copy(dst=lines_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
-            pattern = [[to_n, nn], [to_h, hn], [to_a, an], [to_b, bn]]
+            pattern = pattern_of((to[1], to[2], to[0], to[3]), (nn, hn, an, bn))
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
-            load_transposed(lines_sbuf, source_hbm, part.source, source, False, ledger)
-            pattern = pattern_of(part.target, (an, nn, hn, bn))
+            load_transposed(lines_sbuf, source_hbm, by, source, False, ledger)
+            pattern = pattern_of(to, (an, nn, hn, bn))
         copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
 
 

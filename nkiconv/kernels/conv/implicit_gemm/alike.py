@@ -39,9 +39,8 @@ def repeats_of(geometry, plan, first, count):
     index, end = first + 1, first + count
     while bands > 0 and index + bands < end:
         times = times_alike(geometry, plan, index, bands, end)
-        units = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
-        if units[0] > 0:
-            by, x, y, residual = units[0], units[1], units[2], units[3]
+        by, x, y, residual = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
+        if by > 0:
             found.append(Repeat(first=index, bands=bands, count=times, by=by, x=x, y=y, residual=residual))
             index += times * bands
         else:

@@ -2,7 +2,7 @@
 
 from ...._nki import nisa, nl
 from ..._tiles import div_ceil
-from ..boxes import boxes_of_x, clear_window, load_box, load_x, offset_at, pattern_of, store_boxes
+from ..boxes import boxes_of_x, clear_window, load_boxes, load_x, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
 from ..cuts import Bank
 from ..frames import plane_pieces, tensor_of
@@ -114,13 +114,22 @@ def load_residual(operands, geometry, job, band, ledger):
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.zn, pairs - 1, 0 : band.qn], value=0.0)
-    for u in range(min(job.rows, band.pn)):
-        count = div_ceil(band.pn - u, job.rows)
-        by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-        pattern = pattern_of(by, (job.kn, band.zn, count, band.qn))
-        offset = offset_at(strides, (job.k0, band.z0, band.p0 + u, band.q0))
-        load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset, operands.moved)
+    every = Bank(z=0, zn=band.zn, p=0, pn=pairs, q=0, qn=band.qn)
+    load_boxes(residual_sbuf, operands.residual, boxes_of_bank(strides, job, band, every), operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
+
+
+def boxes_of_bank(strides, job, band, bank):
+    """Boxes of a result with these strides that a bank of a job's band has: one for each of the rows of outputs that
+    the job makes at once."""
+    found, by = [], (strides[0], strides[1], job.rows * strides[2], strides[3])
+    for u in range(job.rows):
+        count = min(bank.pn, div_ceil(max(0, band.pn - u), job.rows) - bank.p)
+        if count > 0:
+            first = (job.k0, band.z0 + bank.z, band.p0 + bank.p * job.rows + u, band.q0 + bank.q)
+            pattern = pattern_of(by, (job.kn, bank.zn, count, bank.qn))
+            found.append(((u * job.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
+    return found
 
 
 def y_pattern(geometry, job, band, pool):
@@ -177,18 +186,5 @@ def store_banks(operands, y_sbuf, geometry, job, band, banks):
     if whole:
         first, end = banks[0], banks[-1]
         parts = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
-    for index in range(len(parts)):
-        for u in range(job.rows):
-            store_part(operands, y_sbuf, geometry, job, band, parts[index], u)
-
-
-def store_part(operands, y_sbuf, geometry, job, band, part, u):
-    """One DMA for the part of a job's band that a bank holds; of rows of outputs that are made at once, row `u`."""
-    count = min(part.pn, div_ceil(band.pn - u, job.rows) - part.p)
-    if count <= 0:
-        return
-    strides = geometry.y_strides
-    by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-    pattern = pattern_of(by, (job.kn, part.zn, count, part.qn))
-    offset = offset_at(strides, (job.k0, band.z0 + part.z, band.p0 + part.p * job.rows + u, band.q0 + part.q))
-    store_boxes(operands.y, y_sbuf, [((u * job.kn, part.z, part.p, part.q), pattern, offset)], operands.moved)
+    for part in parts:
+        store_boxes(operands.y, y_sbuf, boxes_of_bank(geometry.y_strides, job, band, part), operands.moved)
