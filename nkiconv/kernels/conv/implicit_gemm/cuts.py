@@ -48,8 +48,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     """
     P, Q = geometry.rows.out, geometry.columns.out
     slots = 0
-    for index in range(len(chunks)):
-        slots += slots_of(chunks[index])
+    for chunk in chunks:
+        slots += slots_of(chunk)
     most = x_bytes // (slots * geometry.itemsize)
     most_y = TAPS_Y_BYTES // 4
     pn, qn = pool[0], Q
@@ -77,8 +77,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
     found = []
     for part in parts_of_planes:
-        for which in range(len(rows_of_bands)):
-            p0, count = rows_of_bands[which]
+        for rows_of_band in rows_of_bands:
+            p0, count = rows_of_band
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
                 columns = span(geometry.columns, q0, min(qn, Q - q0))
@@ -234,7 +234,7 @@ def cut_rows(P, most, unit, step, in_halves, alike):
         inner = cut(mine[1], most_units)
         if alike and len(inner) > 0:
             inner = cut_at(mine[1], div_ceil(mine[1], len(inner)))
-        for index in range(len(inner)):
-            first = (mine[0] + inner[index][0]) * unit
-            parts.append((first, min(P, first + inner[index][1] * unit) - first))
+        for part in inner:
+            first = (mine[0] + part[0]) * unit
+            parts.append((first, min(P, first + part[1] * unit) - first))
     return parts

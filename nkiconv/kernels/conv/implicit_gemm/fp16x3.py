@@ -81,8 +81,7 @@ def advance(pairs, ledger):
     Engines work in order: between two instructions of one Pair, which wait for each other, lie those of others.
     """
     left = []
-    for index in range(len(pairs)):
-        pair = pairs[index]
+    for pair in pairs:
         if pair.stage == 1:
             engine = pick_sum(ledger, pair.elements, False, pair.in_psum)
             nisa.tensor_tensor(dst=pair.rest_sbuf, data1=pair.data, data2=pair.high_sbuf, op=nl.subtract, engine=engine)

@@ -85,7 +85,7 @@ def work_on_item(work, plan, index, end, now):
 def run_repeat(work, plan, repeat, now):
     """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
     operands, geometry, filters = work.operands, work.geometry, work.batch.filters
-    transpose_until(operands, geometry, filters, len(filters.ends) - 1, work.ledger)
+    transpose_until(operands, geometry, filters, len(filters.order) - 1, work.ledger)
     chunks, others = work.batch.chunks, []
     for chunk in chunks:
         others.append(rows_tile(operands, geometry, chunk, plan.items[repeat.first].band))

@@ -96,8 +96,8 @@ def jobs_of_packed(geometry, most):
     each = max(1, most // geometry.packed)
     blocks = cut(geometry.K // geometry.packed, each)
     found = []
-    for index in range(len(blocks)):
-        found.append((blocks[index][0] * geometry.packed, blocks[index][1] * geometry.packed))
+    for block in blocks:
+        found.append((block[0] * geometry.packed, block[1] * geometry.packed))
     return found
 
 
@@ -140,8 +140,8 @@ def batches_of(geometry, jobs, by_channels, filter_bytes):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them. by_channels: several even if one would do."""
     most = len(jobs)
-    for index in range(len(jobs)):
-        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
+    for job in jobs:
+        most = min(most, max(1, filter_bytes // job_bytes(geometry, job)))
     halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
     return in_batches(jobs, most, halves)
 

@@ -18,6 +18,7 @@ from ..sums import is_whole, zero_sums
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
     Filters,
+    after_job,
     load_ahead,
     load_block,
     load_first,
@@ -138,7 +139,8 @@ def start_band(work, item):
     lead = lead_chunks(work.geometry)
     for chunk in range(len(job.chunks)):
         last = jobs_at_once(batch)[0][-1]
-        first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
+        by_job = batch.filters.by_job
+        first, last = by_job[0][chunk].place, by_job[last][chunk].place
         soon = work.geometry.packed > 0 and chunk == 0
         if soon:
             load_block(work.operands, work.geometry, batch.filters)
@@ -207,7 +209,7 @@ def set_rate(work, jobs, band):
         set_preparing_pace(work, matmuls)
     coming = 0
     if job + 1 < len(batch.jobs):
-        coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
+        coming = filters_to(filters, after_job(filters, job + 1) - 1) - pieces_to(filters, after_job(filters, job) - 1)
     elif work.following != None:
         coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
     work.pace = start_pace(coming, matmuls, TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL)
@@ -222,7 +224,7 @@ def transpose_due(work, pieces):
     """After a matmul: transpose what is due of the next job's or batch's filters; pieces: whether by the array too."""
     for _ in range(due_now(work.pace)):
         filters = work.batch.filters
-        last = len(filters.ends) - 1
+        last = len(filters.order) - 1
         if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
             last = filters.ahead - 1
@@ -351,18 +353,18 @@ def add_chunk(work, one, chunk, tiles):
         one.started = True
     if nothing:
         return
-    here = filters.places[index][chunk]
+    own = filters.by_job[index][chunk]
     lead = lead_chunks(geometry)
     last_bank = batch.together or one.which + 1 == len(one.results.banks)
-    end = len(filters.ends) if last_bank else filters.after[index]
-    transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
-    soon = pieces_to(filters, min(here + lead, end - 1))
+    end = len(filters.order) if last_bank else after_job(filters, index)
+    transpose_until(work.operands, geometry, filters, min(own.place + lead, end) - 1, work.ledger)
+    soon = pieces_to(filters, min(own.place + lead, end - 1))
     factors = factors_of(work, one, chunk, tiles[place], every)
     pace = start_pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
     for kind in range(len(factors)):
         factor = factors[kind]
         if factor.low:
-            end_pairs(work, filters.ends[here][1], factor.parts)
+            end_pairs(work, own.end[1], factor.parts)
         for which in range(len(every)):
             multiply(work, one, chunk, factor, every[which], one.started or which > 0 or factor.adds)
             for _ in range(min(soon, due_now(pace))):

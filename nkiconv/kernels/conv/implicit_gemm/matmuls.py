@@ -33,7 +33,8 @@ def factors_of(work, one, chunk, tile, every):
     """Factors of a chunk: one, or those of pairs, high parts first; in the last chunk last, as the rest has one
     read-out more to go through."""
     filters, index, banks = work.batch.filters, one.results.index, one.banks
-    w_sbuf = filters.tiles[index][chunk]
+    own = filters.by_job[index][chunk]
+    w_sbuf = own.tile
     if work.preparing == None:
         w_sbuf, x_sbuf = of_array(w_sbuf, work.operands), of_array(tile, work.operands)
         return [Factor(acc_psum=banks[0], stationaries=w_sbuf, x_sbuf=x_sbuf)]
@@ -43,7 +44,7 @@ def factors_of(work, one, chunk, tile, every):
         return factors_of_sums(work.geometry, banks, w_sbuf, tile.tiles[0])
     high, low = tile.tiles
     main = Factor(acc_psum=banks[0], stationaries=w_sbuf, x_sbuf=high, parts=parts)
-    left = Factor(acc_psum=banks[1], stationaries=filters.lows[index][chunk], x_sbuf=high, low=True, parts=parts)
+    left = Factor(acc_psum=banks[1], stationaries=own.low, x_sbuf=high, low=True, parts=parts)
     right = Factor(acc_psum=banks[1], stationaries=w_sbuf, x_sbuf=low, adds=True, low=True, parts=parts)
     return [left, right, main] if chunk > 0 and chunk + 1 == len(one.results.job.chunks) else [main, left, right]
 
@@ -51,8 +52,8 @@ def factors_of(work, one, chunk, tile, every):
 def band_rows_met(one, every):
     """Rows of x of a band, from its first, that some products meet."""
     end = 0
-    for which in range(len(every)):
-        rows = every[which].rows
+    for product in every:
+        rows = product.rows
         end = max(end, rows[3] + (rows[2] - 1) * rows[4] + 1)
     return end - one.results.band.h0
 
@@ -96,8 +97,7 @@ def matmuls_of(geometry, job, chunk, band, bank, which):
 def num_matmuls(geometry, job):
     """Matmuls of all chunks of a job for a bank, or as many for one of a few rows more."""
     found = 0
-    for index in range(len(job.chunks)):
-        chunk = job.chunks[index]
+    for chunk in job.chunks:
         pairs = div_ceil(filter_rows(geometry) * tap_groups(geometry, chunk), 2)
         found += pairs if stores_zeros(chunk) else num_taps(geometry)
     return found

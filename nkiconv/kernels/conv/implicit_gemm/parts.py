@@ -1,6 +1,6 @@
 """x that is multiplied otherwise than it comes: it comes in parts, which are prepared between the matmuls of others.
 
-fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (added_frames.py). A part is
+fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (winograd.py). A part is
 some rows of a band: they come in as far as there is room, those of a band in the course of the one before it.
 """
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..cuts import Band
 from ..pairs_of_planes import frames_seen
-from .added_frames import ADD_FROM, ADD_UNTIL, FRAMES_PART_BYTES, add_frames, load_frames
 from .fold import chunk_window
 from .fp16x3 import PAIRS_TOGETHER, STAGE_BYTES, STAGE_PART_BYTES, advance, kinds_of, start_pair
 from .pace import Pace, due_now, start_pace
 from .rows import load_rows, rows_in
+from .winograd import ADD_FROM, ADD_UNTIL, FRAMES_PART_BYTES, add_frames, load_frames
 
 
 @dataclass
@@ -123,8 +123,8 @@ def bring_parts(work):
 def parts_to(tile, hn):
     """How many of all RowParts hold the first hn rows of a PreparedTile."""
     count = 0
-    for index in range(len(tile.parts)):
-        h0, number = tile.parts[index]
+    for part in tile.parts:
+        h0, number = part
         if h0 < hn:
             count = number + 1
     return count

@@ -56,14 +56,12 @@ def plan_product(geometry, extras, config, cores, product):
 def slots_refusal(geometry, plan):
     """Why what pairs lies too far apart; "" if it does not."""
     most = 0
-    for index in range(len(plan.items)):
-        chunks = chunks_of(plan.batches[plan.items[index].batch])
-        for which in range(len(chunks)):
-            chunk = chunks[which]
+    for item in plan.items:
+        for chunk in chunks_of(plan.batches[item.batch]):
             if slots_of(chunk) > 1:
-                most = max(most, x_elements(geometry, chunk, plan.items[index].band) // slots_of(chunk))
+                most = max(most, x_elements(geometry, chunk, item.band) // slots_of(chunk))
             elif chunk[3] != ALONE:
-                columns = chunk_window(geometry, chunk, plan.items[index].band)[1]
+                columns = chunk_window(geometry, chunk, item.band)[1]
                 most = max(most, (geometry.rows.taps - 1) * geometry.rows.dilation * columns)
     if most > SLOT_MAX:
         return (

@@ -179,8 +179,7 @@ def window(tile_sbuf, bank):
 def store_banks(operands, y_sbuf, geometry, job, band, banks):
     """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
     whole = True
-    for index in range(len(banks)):
-        bank = banks[index]
+    for bank in banks:
         whole = whole and bank.zn == band.zn and bank.qn == band.qn
     parts = banks
     if whole:
