@@ -230,17 +230,15 @@ def read_geometry(
     by_plane = (stored[2] * d_step,) if axes == 3 else ()
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
     y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
-    x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
-    volumes = 0
+    of_x, of_y = 0, 0
     if axes == 3 and N > 1:
         even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
-        merged = even and sees_itself(planes)
-        volumes = 0 if merged else planes.size - held
-        x_strides = by_channel(x_apart, volumes)
-        y_strides = by_channel(y_apart, 0 if merged else planes.out)
-        r_strides = by_channel(r_apart, 0 if merged else planes.out)
-        planes = images_axis(N * planes.out) if merged else repeated(planes, N)
-    frames = frames_as_stored(frames_ref, in_axes, held, (h_step, w_step), volumes)
+        if even and sees_itself(planes):
+            planes = images_axis(N * planes.out)
+        else:
+            of_x, of_y = planes.size - held, planes.out
+            planes = repeated(planes, N)
+    frames = frames_as_stored(frames_ref, in_axes, held, (h_step, w_step), of_x)
     geometry = Geometry(
         C=C,
         K=K,
@@ -248,10 +246,10 @@ def read_geometry(
         planes=planes,
         rows=rows,
         columns=columns,
-        x_strides=x_strides,
+        x_strides=by_channel(x_apart, of_x),
         w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes, flipped),
-        y_strides=y_strides,
-        r_strides=r_strides,
+        y_strides=by_channel(y_apart, of_y),
+        r_strides=by_channel(r_apart, of_y),
         packed=each,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),

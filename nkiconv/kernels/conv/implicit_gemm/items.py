@@ -5,24 +5,13 @@ first of the next: two sets of tiles lie outside, and take turns.
 """
 
 from ...._nki import nl
-from ..._engines import new_ledger
 from ..._tiles import share, size_of
 from ..._warm import warm_up, warm_zeros
 from ..call import operands_of
 from .alike import repeats_of
 from .filters import load_ahead, transpose_until
 from .last import transpose_late
-from .loop import (
-    Work,
-    jobs_at_once,
-    load_biases,
-    load_next,
-    set_rate,
-    start_band,
-    start_batch,
-    work_band,
-)
-from .pace import Pace
+from .loop import jobs_at_once, load_biases, load_next, set_rate, start_band, start_batch, start_work, work_band
 from .parts import start_preparing
 from .rows import load_rows, rows_tile
 
@@ -33,17 +22,8 @@ def run_items(operands, geometry, extras, plan):
     if mine[1] == 0:
         return
     preparing = start_preparing(geometry, plan.frames_bytes)
-    work = Work(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        ledger=new_ledger(),
-        zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, preparing),
-        late=[],
-        pace=Pace(),
-        preparing=preparing,
-    )
+    first = start_batch(geometry, plan, plan.items[mine[0]].batch, 1, preparing)
+    work = start_work(operands, geometry, extras, warm_zeros(), first, preparing)
     filters = work.batch.filters
     filters.first_bytes = plan.first_bytes
     warm_up(work.zeros_sbuf, plan.warmup, 1)
@@ -118,16 +98,7 @@ def moved_work(work, repeat, at):
     x, y, precision = in_rows(operands.x, repeat.x), in_rows(operands.y, repeat.y), work.geometry.precision
     moved = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, operands.frames)
     moved.moved = at
-    return Work(
-        operands=moved,
-        geometry=work.geometry,
-        extras=work.extras,
-        ledger=new_ledger(),
-        zeros_sbuf=work.zeros_sbuf,
-        batch=work.batch,
-        late=[],
-        pace=Pace(),
-    )
+    return start_work(moved, work.geometry, work.extras, work.zeros_sbuf, work.batch, None)
 
 
 def in_rows(hbm, each):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._dma import copy
-from ..._engines import Ledger
+from ..._engines import Ledger, new_ledger
 from ..._tiles import div_ceil
 from ..call import Extras, Operands, finish_shared, load_bias
 from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, no_tiles, same_place
@@ -102,6 +102,21 @@ class Work(nl.NKIObject):
     pace: Pace
     following: object = None
     preparing: object = None
+
+
+def start_work(operands, geometry, extras, zeros_sbuf, batch, preparing):
+    """Work of a core whose engines have had nothing to do."""
+    return Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        ledger=new_ledger(),
+        zeros_sbuf=zeros_sbuf,
+        batch=batch,
+        late=[],
+        pace=Pace(),
+        preparing=preparing,
+    )
 
 
 def jobs_at_once(batch):
