@@ -56,6 +56,17 @@ def pick(ledger, elements, fast):
     return nisa.engine.scalar
 
 
+def pick_sum(ledger, elements, fast, in_psum=False):
+    """As `pick`, Vector or GpSimd for a sum of two tensors; GpSimd does not reach PSUM."""
+    vector_work = START_WORK + elements * (VECTOR_WORK_16BIT if fast else VECTOR_WORK)
+    gpsimd_work = GPSIMD_START_WORK + elements * GPSIMD_WORK
+    if not in_psum and ledger.gpsimd + gpsimd_work < ledger.vector + vector_work:
+        ledger.gpsimd = ledger.gpsimd + gpsimd_work
+        return nisa.engine.gpsimd
+    ledger.vector = ledger.vector + vector_work
+    return nisa.engine.vector
+
+
 def copy_work(dtype):
     """Work of an element that Vector copies inside SBUF."""
     return VECTOR_WORK_COPY_16BIT if is_16bit(dtype) else VECTOR_WORK_16BIT

@@ -115,6 +115,27 @@ def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
         nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
 
 
+def adds_last(epilogue):
+    """Whether a residual is added behind an activation."""
+    return epilogue.residual == "post_activation" and epilogue.activation != ""
+
+
+def finish_joined(y_sbuf, acc, rest_sbuf, bias_sbuf, residual_sbuf, epilogue, engine):
+    """`finish` of sums of which the rest is in SBUF, which is a residual of them; it has the one that is asked for,
+    where that does not come behind the activation. engine: of that one."""
+    joined = Epilogue(
+        activation=epilogue.activation,
+        bias=bias_sbuf != None,
+        residual="pre_activation",
+        y_itemsize=epilogue.y_itemsize,
+    )
+    last = adds_last(epilogue)
+    done_sbuf = nl.ndarray(rest_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf) if last else y_sbuf
+    finish(done_sbuf, acc, bias_sbuf, rest_sbuf, joined, nisa.engine.vector)
+    if last:
+        nisa.tensor_tensor(dst=y_sbuf, data1=done_sbuf, data2=residual_sbuf, op=nl.add, engine=engine)
+
+
 def finish_instructions(epilogue):
     """Instructions of one `finish`."""
     return 2 if epilogue.activation != "" and epilogue.residual != "" else 1

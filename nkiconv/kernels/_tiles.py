@@ -36,6 +36,14 @@ def share(count, parts, index):
     return first, (count * (index + 1)) // parts - first
 
 
+def size_of(extents):
+    """Elements of a box of these extents."""
+    found = 1
+    for extent in extents:
+        found = found * extent
+    return found
+
+
 def cut(count, most):
     """(first, how many) of parts of at most `most`, as even as can be."""
     return cut_into(count, div_ceil(count, most))

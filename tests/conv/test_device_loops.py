@@ -102,6 +102,22 @@ def test_fp32_comes_as_bf16_in_a_loop_too():
     assert same_bits(run("images", 2, loop=True, dtype="fp32", precision="bf16"), expected)
 
 
+@pytest.mark.parametrize("given", [{"x_bytes": 1024}, {"x_bytes": 256, "planes": "channels"}])
+def test_bands_that_see_frames_in_front_are_in_no_loop(given):
+    rng = np.random.default_rng(6)
+    shapes = (2, 20, 4, 40, 24), (24, 20, 3, 3, 3), (2, 20, 2, 40, 24)
+    x, w, frames = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)
+    found = []
+    for loop in (0, 1):
+        config = (*given.items(), ("loop", loop))
+        more = {"padding": ((0, 0), *ONE[1:]), "initial_frames": frames, "config": config}
+        kernel, more["algorithm"] = conv3d_implicit_gemm[2], "implicit_gemm"
+        execution = nkiconv.simulator.execute(kernel, (x, w), more, trace_only=True)
+        assert bool(execution.programs[0].repeated) == bool(loop)
+        found.append(nkiconv.simulate(kernel)(x, w, **more))
+    assert same_bits(*found)
+
+
 @pytest.mark.parametrize("why", ["images", "several jobs", "volumes"])
 def test_it_is_exact(why):
     x_shape, w_shape, padding, places, given, _ = LOOPED[why]

@@ -47,19 +47,19 @@ def same_place(one, other):
     return rows and one.q0 == other.q0 and one.qn == other.qn and one.z0 == other.z0 and one.zn == other.zn
 
 
-def with_rows(band, outputs, elements):
-    """A Band with other rows of outputs and of x, both (first, how many)."""
+def copy_of_band(band):
+    """The same Band, of which some things are then changed."""
     return Band(
         z0=band.z0,
         zn=band.zn,
-        p0=outputs[0],
-        pn=outputs[1],
+        p0=band.p0,
+        pn=band.pn,
         q0=band.q0,
         qn=band.qn,
         d0=band.d0,
         dn=band.dn,
-        h0=elements[0],
-        hn=elements[1],
+        h0=band.h0,
+        hn=band.hn,
         w0=band.w0,
         wn=band.wn,
     )
@@ -122,6 +122,15 @@ def chunks_of(batch):
             for part in range(len(chunks)):
                 if chunks[part] not in found:
                     found.append(chunks[part])
+    return found
+
+
+def no_tiles(chunks):
+    """None for each of some chunks."""
+    found = []
+    for _ in range(len(chunks)):
+        nothing = None
+        found.append(nothing)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from ..._nki import nisa, nl
 from .._engines import is_16bit, pick
-from .._tiles import BANK_BYTES, whole_words
+from .._tiles import BANK_BYTES, size_of, whole_words
 
 
 def tiles_in_turn(count, shape, dtype):
@@ -15,10 +15,7 @@ def tiles_in_turn(count, shape, dtype):
 
 def clear_words(tile, engine):
     """Zeros in a tile whose rows fill whole words, one of four bytes at a time."""
-    size = 1
-    for extent in tile.shape[1:]:
-        size = size * extent
-    flat = tile.reshape((tile.shape[0], size))
+    flat = tile.reshape((tile.shape[0], size_of(tile.shape[1:])))
     nisa.memset(dst=flat if tile.dtype == nl.float32 else flat.view(nl.float32), value=0.0, engine=engine)
 
 

@@ -34,22 +34,27 @@ class PlanePiece(nl.NKIObject):
     framed: bool
 
 
+def parts_of_x(geometry, axis):
+    """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
+    frames, size = geometry.frames, axis.size // axis.images
+    held, found = 0, []
+    if frames != None:
+        held = frames.count
+        found.append(PlanePiece(first=0, count=held, plane=0, strides=frames.strides, framed=True))
+    found.append(PlanePiece(first=held, count=size - held, plane=0, strides=geometry.x_strides, framed=False))
+    return found
+
+
 def plane_pieces(geometry, d0, dn):
-    """Pieces of planes d0 .. d0+dn-1, all of one volume where there are frames."""
-    frames, x_strides = geometry.frames, geometry.x_strides
-    if frames == None:
-        return [PlanePiece(first=0, count=dn, plane=d0, strides=x_strides, framed=False)]
-    size = geometry.planes.size // geometry.planes.images
-    volume = d0 // size
-    place = d0 - volume * size
-    held = max(0, min(dn, frames.count - place))
-    found = []
-    if held > 0:
-        plane = volume * frames.count + place
-        found.append(PlanePiece(first=0, count=held, plane=plane, strides=frames.strides, framed=True))
-    if held < dn:
-        plane = volume * (size - frames.count) + place + held - frames.count
-        found.append(PlanePiece(first=held, count=dn - held, plane=plane, strides=x_strides, framed=False))
+    """Pieces of planes d0 .. d0+dn-1, all of one volume."""
+    size, found = geometry.planes.size // geometry.planes.images, []
+    volume, place = d0 // size, d0 % size
+    for part in parts_of_x(geometry, geometry.planes):
+        low, high = max(place, part.first), min(place + dn, part.first + part.count)
+        if low < high:
+            plane = volume * part.count + low - part.first
+            one = PlanePiece(first=low - place, count=high - low, plane=plane, strides=part.strides, framed=part.framed)
+            found.append(one)
     return found
 
 

@@ -24,11 +24,11 @@ class Axis(nl.NKIObject):
     size: int
     taps: int
     out: int
-    stride: int
-    dilation: int
-    lhs_dilation: int
-    before: int
-    images: int
+    stride: int = 1
+    dilation: int = 1
+    lhs_dilation: int = 1
+    before: int = 0
+    images: int = 1
 
 
 @dataclass
@@ -152,9 +152,7 @@ def read_axis(name, size, taps, places, index):
         f"{name}={out}: output extent must be at least 1 (size {size} dilated by {spread}, padded {before}+{after}, "
         f"window {(taps - 1) * apart + 1}); pad the input or shorten the filter",
     )
-    return Axis(
-        size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before, images=1
-    )
+    return Axis(size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before)
 
 
 def thinned(axis):
@@ -163,17 +161,8 @@ def thinned(axis):
     shift = axis.before if axis.before >= 0 else -axis.before
     if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
         return axis, 1
-    found = Axis(
-        size=div_ceil(axis.size, axis.stride),
-        taps=1,
-        out=axis.out,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=axis.before // axis.stride,
-        images=1,
-    )
-    return found, axis.stride
+    size = div_ceil(axis.size, axis.stride)
+    return Axis(size=size, taps=1, out=axis.out, before=axis.before // axis.stride), axis.stride
 
 
 def repeated(axis, images):
@@ -190,9 +179,9 @@ def repeated(axis, images):
     )
 
 
-def images_axis(images):
-    """The planes' Axis of images: each an output of its own."""
-    return Axis(size=images, taps=1, out=images, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
+def images_axis(images, volumes=1):
+    """The planes' Axis of images, of so many volumes: each an output of its own."""
+    return Axis(size=images, taps=1, out=images, images=volumes)
 
 
 def sees_itself(axis):
@@ -246,17 +235,15 @@ def read_geometry(
     by_plane = (stored[2] * d_step,) if axes == 3 else ()
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
     y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
-    x_strides, y_strides, r_strides = by_channel(x_apart, 0), by_channel(y_apart, 0), by_channel(r_apart, 0)
-    volumes = 0
+    of_x, of_y = 0, 0
     if axes == 3 and N > 1:
         even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
-        merged = even and sees_itself(planes)
-        volumes = 0 if merged else planes.size - held
-        x_strides = by_channel(x_apart, volumes)
-        y_strides = by_channel(y_apart, 0 if merged else planes.out)
-        r_strides = by_channel(r_apart, 0 if merged else planes.out)
-        planes = images_axis(N * planes.out) if merged else repeated(planes, N)
-    frames = frames_as_stored(frames_ref, in_axes, held, (h_step, w_step), volumes)
+        if even and sees_itself(planes):
+            planes = images_axis(N * planes.out)
+        else:
+            of_x, of_y = planes.size - held, planes.out
+            planes = repeated(planes, N)
+    frames = frames_as_stored(frames_ref, in_axes, held, (h_step, w_step), of_x)
     geometry = Geometry(
         C=C,
         K=K,
@@ -264,10 +251,10 @@ def read_geometry(
         planes=planes,
         rows=rows,
         columns=columns,
-        x_strides=x_strides,
+        x_strides=by_channel(x_apart, of_x),
         w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes, flipped),
-        y_strides=y_strides,
-        r_strides=r_strides,
+        y_strides=by_channel(y_apart, of_y),
+        r_strides=by_channel(r_apart, of_y),
         packed=each,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),

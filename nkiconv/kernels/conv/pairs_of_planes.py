@@ -11,8 +11,8 @@ taps, whose sums stay apart.
 """
 
 from .._tiles import div_ceil
-from .cuts import Band, Bank
-from .geometry import Axis, copy_of
+from .cuts import Bank, copy_of_band
+from .geometry import Axis, copy_of, images_axis
 
 #: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
@@ -57,21 +57,24 @@ def with_pairs(geometry):
         taps=PRODUCTS_OF_PAIR,
         out=pairs,
         stride=PRODUCTS_OF_PAIR,
-        dilation=1,
-        lhs_dilation=1,
-        before=0,
         images=planes.images,
     )
-    return of_pairs(geometry, geometry.C, multiplied, geometry.rows, geometry.w_strides, geometry.depth)
+    found = copy_of(geometry)
+    found.planes = multiplied
+    found.direct = geometry
+    return found
 
 
 def with_rows_of_taps(geometry):
     """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
     is row p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
-    outputs = Axis(size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
-    strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
-    return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, outputs, strides, rows)
+    found = copy_of(geometry)
+    found.C = rows.taps * geometry.C
+    found.rows = images_axis(rows.out)
+    found.w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+    found.depth = rows
+    return found
 
 
 def rows_of_taps_refusal(geometry):
@@ -84,7 +87,7 @@ def rows_of_taps_refusal(geometry):
 
 def row_pieces(geometry, c0, cn):
     """(channel from c0, row of taps, channel of x, how many) of channels c0 .. c0+cn-1."""
-    if geometry.depth == None:
+    if geometry.direct == None or geometry.depth == None:
         return [(0, 0, c0, cn)]
     found, at = [], c0
     while at < c0 + cn:
@@ -92,18 +95,6 @@ def row_pieces(geometry, c0, cn):
         count = min(geometry.direct.C - c, c0 + cn - at)
         found.append((at - c0, row, c, count))
         at += count
-    return found
-
-
-def of_pairs(geometry, channels, planes, rows, w_strides, depth):
-    """A Geometry but for these, with what it is of."""
-    found = copy_of(geometry)
-    found.C = channels
-    found.planes = planes
-    found.rows = rows
-    found.w_strides = w_strides
-    found.depth = depth
-    found.direct = geometry
     return found
 
 
@@ -149,20 +140,10 @@ def band_of_y(geometry, band):
     if geometry.direct == None:
         return band
     z0, zn = planes_of_y(geometry, band)
-    return Band(
-        z0=z0,
-        zn=zn,
-        p0=band.p0,
-        pn=band.pn,
-        q0=band.q0,
-        qn=band.qn,
-        d0=band.d0,
-        dn=band.dn,
-        h0=band.h0,
-        hn=band.hn,
-        w0=band.w0,
-        wn=band.wn,
-    )
+    found = copy_of_band(band)
+    found.z0 = z0
+    found.zn = zn
+    return found
 
 
 def bank_of_y(geometry, band, bank):

@@ -9,7 +9,9 @@ Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are 
 
 from ..._nki import nl
 from .._tiles import cut, div_ceil
-from .geometry import Axis, copy_of
+from .cuts import window_of
+from .frames import parts_of_x
+from .geometry import Axis, copy_of, images_axis
 from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
@@ -85,11 +87,9 @@ def with_windows(geometry, count):
         return geometry
     depth = Axis(
         size=planes.size,
-        taps=(count - 1) * planes.stride + (planes.taps - 1) * planes.dilation + 1,
+        taps=window_of(planes, count),
         out=planes.images * div_ceil(planes.out // planes.images, count),
         stride=count * planes.stride,
-        dilation=1,
-        lhs_dilation=1,
         before=planes.before,
         images=planes.images,
     )
@@ -102,16 +102,7 @@ def of_windows(geometry, depth, count, w_strides):
     found = copy_of(geometry)
     found.C = geometry.C * depth.taps
     found.K = geometry.K * count
-    found.planes = Axis(
-        size=depth.out,
-        taps=1,
-        out=depth.out,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=0,
-        images=depth.images,
-    )
+    found.planes = images_axis(depth.out, depth.images)
     found.w_strides = w_strides
     found.y_strides = apart_by(geometry.y_strides, geometry.planes, count)
     found.r_strides = apart_by(geometry.r_strides, geometry.planes, count)
@@ -122,30 +113,19 @@ def of_windows(geometry, depth, count, w_strides):
 def sources_of(geometry):
     """(axis of planes, strides, whether it is that of the frames) of each tensor of x, where planes of taps are
     channels: what outputs see of it alone."""
-    depth, frames = geometry.depth, geometry.frames
-    if frames == None:
-        return [(depth, geometry.x_strides, False)]
-    volumes = depth.images
-    own = depth.size - volumes * frames.count
-    in_front = planes_axis(depth, volumes * frames.count, depth.before)
-    return [
-        (in_front, frames.strides, True),
-        (planes_axis(depth, own, depth.before + frames.count), geometry.x_strides, False),
-    ]
-
-
-def planes_axis(depth, size, before):
-    """The Axis of some of the planes, of which the first is `before` further back."""
-    return Axis(
-        size=size,
-        taps=depth.taps,
-        out=depth.out,
-        stride=depth.stride,
-        dilation=depth.dilation,
-        lhs_dilation=1,
-        before=before,
-        images=depth.images,
-    )
+    depth, found = geometry.depth, []
+    for part in parts_of_x(geometry, depth):
+        axis = Axis(
+            size=depth.images * part.count,
+            taps=depth.taps,
+            out=depth.out,
+            stride=depth.stride,
+            dilation=depth.dilation,
+            before=depth.before + part.first,
+            images=depth.images,
+        )
+        found.append((axis, part.strides, part.framed))
+    return found
 
 
 def apart_by(strides, planes, count):

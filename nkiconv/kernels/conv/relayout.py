@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share
+from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, size_of
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of
 from .flip import flip_instructions, forwards_of
+from .frames import parts_of_x
 from .geometry import copy_of
 from .transposes import load_transposed
 
@@ -83,10 +84,7 @@ def copy_in(algorithm, operands, geometry):
     if copies_y(algorithm, geometry):
         if operands.residual != None:
             operands.residual = rows_copy([operands.residual], [residual_to_rows(geometry)])
-        elements = 1
-        for extent in operands.y.shape:
-            elements = elements * extent
-        operands.y = nl.ndarray((elements,), dtype=operands.y.dtype, buffer=nl.shared_hbm)
+        operands.y = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
 
 
 def copy_out(algorithm, y_hbm, operands, geometry, extras):
@@ -101,8 +99,7 @@ def rows_copy(sources, parts):
     """A copy [n, c, h, w] in HBM of tensors whose channels lie side by side, a Transposed each."""
     elements = 0
     for part in parts:
-        C, N, H, W = part.shape
-        elements += C * N * H * W
+        elements += size_of(part.shape)
     rows_hbm = nl.ndarray((elements,), dtype=sources[0].dtype, buffer=nl.shared_hbm)
     for index in range(len(parts)):
         copy_transposed(rows_hbm, sources[index], parts[index])
@@ -118,15 +115,12 @@ def meet(hbm):
 
 def x_to_rows(geometry):
     """x as its copy has it, the frames in front before it."""
-    C, H, W, item = geometry.C, geometry.rows.size, geometry.columns.size, geometry.hbm_itemsize
-    planes, volumes, frames = geometry.planes.size, geometry.planes.images, geometry.frames
-    if frames == None:
-        return [to_rows((C, planes, H, W), item, geometry.x_strides, volumes, planes, 0)]
-    own = planes - volumes * frames.count
-    return [
-        to_rows((C, volumes * frames.count, H, W), item, frames.strides, volumes, planes, 0),
-        to_rows((C, own, H, W), item, geometry.x_strides, volumes, planes, frames.count),
-    ]
+    C, H, W, planes = geometry.C, geometry.rows.size, geometry.columns.size, geometry.planes
+    found = []
+    for part in parts_of_x(geometry, planes):
+        shape = (C, planes.images * part.count, H, W)
+        found.append(to_rows(shape, geometry.hbm_itemsize, part.strides, planes.images, planes.size, part.first))
+    return found
 
 
 def residual_to_rows(geometry):
@@ -195,25 +189,24 @@ def copies_of(algorithm, geometry, extras):
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
     dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
-    from_a, from_n, from_h, from_b = part.source[0], part.source[1], part.source[2], part.source[3]
-    to_a, to_n, to_h, to_b = part.target[0], part.target[1], part.target[2], part.target[3]
+    by, to = part.source, part.target
     mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
     for piece in pieces[mine[0] : mine[0] + mine[1]]:
         n, nn, a, an, h, hn, b, bn = piece
-        source = part.source_first + offset_at(part.source, (a, n, h, b))
-        target = part.target_first + offset_at(part.target, (a, n, h, b))
+        source = part.source_first + offset_at(by, (a, n, h, b))
+        target = part.target_first + offset_at(to, (a, n, h, b))
         if part.is_sorted:
             raw_sbuf = nl.ndarray((nn * hn, bn, an), dtype=dtype, buffer=nl.sbuf)
-            pattern = [[from_n, nn], [from_h, hn], [from_b, bn], [from_a, an]]
+            pattern = pattern_of((by[1], by[2], by[3], by[0]), (nn, hn, bn, an))
             copy(raw_sbuf, source_hbm.ap(pattern=pattern, offset=source))
             lines_sbuf = nl.ndarray((nn * hn, an, bn), dtype=dtype, buffer=nl.sbuf)
             engine = pick(ledger, an * bn, is_16bit(dtype))
             nisa.tensor_copy(dst=lines_sbuf, src=raw_sbuf.permute((0, 2, 1)), engine=engine)
-            pattern = [[to_n, nn], [to_h, hn], [to_a, an], [to_b, bn]]
+            pattern = pattern_of((to[1], to[2], to[0], to[3]), (nn, hn, an, bn))
         else:
             lines_sbuf = nl.ndarray((an, nn, hn, bn), dtype=dtype, buffer=nl.sbuf)
-            load_transposed(lines_sbuf, source_hbm, part.source, source, False, ledger)
-            pattern = pattern_of(part.target, (an, nn, hn, bn))
+            load_transposed(lines_sbuf, source_hbm, by, source, False, ledger)
+            pattern = pattern_of(to, (an, nn, hn, bn))
         copy(target_hbm.ap(pattern=pattern, offset=target), lines_sbuf)
 
 
@@ -232,7 +225,6 @@ def pieces_of(part):
         heights = cut(H, max(1, most // most_of(b_parts)))
         if len(b_parts) == 1:
             together = most // (H * B)
-    volumes = part.volumes
     parts = div_ceil(N // volumes, max(1, min(together, div_ceil(N, PARTS))))
     images = cut_volumes(N, volumes, volumes * parts)
     if len(images) * len(a_parts) * len(b_parts) * len(heights) % PARTS == 1 and H >= PARTS * len(heights):

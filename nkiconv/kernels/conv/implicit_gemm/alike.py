@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..boxes import boxes_of_x, offset_at
 from ..geometry import met
-from ..planes import misses_planes
+from ..planes import misses_planes, window_channels
 from .fold import job_axis
 
 #: Whether there are loops on the device at all: from NKI 0.6 on.
@@ -39,9 +39,8 @@ def repeats_of(geometry, plan, first, count):
     index, end = first + 1, first + count
     while bands > 0 and index + bands < end:
         times = times_alike(geometry, plan, index, bands, end)
-        units = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
-        if units[0] > 0:
-            by, x, y, residual = units[0], units[1], units[2], units[3]
+        by, x, y, residual = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
+        if by > 0:
             found.append(Repeat(first=index, bands=bands, count=times, by=by, x=x, y=y, residual=residual))
             index += times * bands
         else:
@@ -113,33 +112,30 @@ def boxes_of(geometry, band):
 
 
 def is_evenly_moved(geometry, a, b):
-    """Whether all boxes of x of two bands, which have some, are equally far apart."""
-    if geometry.depth == None:
-        return True
+    """Whether all boxes of x of two bands, which have some, are equally far apart; none of the frames in front."""
     here, there = boxes_of(geometry, a), boxes_of(geometry, b)
     if len(here) != len(there) or len(here) == 0:
         return False
     for index in range(len(here)):
         one, other = here[index], there[index]
-        if one[0] != other[0] or one[1] != other[1] or other[2] - one[2] != there[0][2] - here[0][2]:
+        if one[3] or other[3] or one[0] != other[0] or one[1] != other[1]:
+            return False
+        if other[2] - one[2] != there[0][2] - here[0][2]:
             return False
     return True
 
 
 def distances(geometry, one, other):
     """Elements of HBM from an item's x, y and residual to another's."""
+    here, there = boxes_of(geometry, one.band), boxes_of(geometry, other.band)
+    y, residual = result_apart(geometry.y_strides, one, other), result_apart(geometry.r_strides, one, other)
+    return (there[0][2] - here[0][2], y, residual)
+
+
+def result_apart(strides, one, other):
+    """Elements between what two items have of a result with these strides."""
     a, b = one.band, other.band
-    if geometry.depth == None:
-        strides = geometry.x_strides
-        x = offset_at(strides, (0, b.d0, b.h0, b.w0)) - offset_at(strides, (0, a.d0, a.h0, a.w0))
-    else:
-        here, there = boxes_of(geometry, a), boxes_of(geometry, b)
-        x = there[0][2] - here[0][2]
-    strides = geometry.y_strides
-    y = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
-    strides = geometry.r_strides
-    residual = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
-    return (x, y, residual)
+    return offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
 
 
 def moved_by(geometry, plan, first, bands):
@@ -164,11 +160,10 @@ def common(a, b):
 
 
 def x_size(geometry):
-    """Elements of x."""
-    images = geometry.rows.size * geometry.columns.size
-    if geometry.depth == None:
-        return geometry.C * geometry.planes.size * images
-    return geometry.C // geometry.depth.taps * geometry.depth.size * images
+    """Elements of x, without frames in front."""
+    depth = geometry.planes if geometry.depth == None else geometry.depth
+    planes = depth.size - (0 if geometry.frames == None else depth.images * geometry.frames.count)
+    return geometry.C // window_channels(geometry) * planes * geometry.rows.size * geometry.columns.size
 
 
 def y_size(geometry):

@@ -151,27 +151,33 @@ def fold_refusal(geometry, extras, fold, product):
 def taps_defaults(geometry, extras, filter_bytes, product):
     """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for;
     product: how they are taken."""
-    by_channels = default_shares_channels(geometry)
     found = None
     for shorter in (1, 2, 4, 8):
         if found == None or (filter_bytes == 0 and room_for(geometry, extras, found) < 0):
-            found = TapsConfig(
-                shard="channels" if by_channels else "images",
-                x_bytes=TAPS_X_BYTES if geometry.direct == None else TAPS_X_BYTES // 2,
-                filter_bytes=filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter,
-                channels=nl.tile_size.pmax,
-                warmup=default_warmup(geometry),
-                moved=0,
-                fold=default_fold(geometry, extras, product),
-                order="banks",
-                halved=False,
-                wide=RUN_BYTES // geometry.itemsize,
-                whole=False,
-                ahead=1,
-                product=product,
-                loop=0,
-            )
+            wanted_bytes = filter_bytes if filter_bytes > 0 else TAPS_FILTER_BYTES // shorter
+            found = read_taps(geometry, extras, None, wanted_bytes, product)
     return found
+
+
+def read_taps(geometry, extras, config, filter_bytes, product):
+    """The TapsConfig of (name, value) pairs; what they leave open is as of a kernel that is called without."""
+    shares = "channels" if default_shares_channels(geometry) else "images"
+    return TapsConfig(
+        shard=setting(config, "shard", shares),
+        x_bytes=setting(config, "x_bytes", TAPS_X_BYTES if geometry.direct == None else TAPS_X_BYTES // 2),
+        filter_bytes=setting(config, "filter_bytes", filter_bytes),
+        channels=setting(config, "channels", nl.tile_size.pmax),
+        warmup=setting(config, "warmup", default_warmup(geometry)),
+        moved=setting(config, "moved", 0),
+        fold=setting(config, "fold", default_fold(geometry, extras, product)),
+        order=setting(config, "order", ORDERS[0]),
+        halved=setting(config, "halved", False),
+        wide=setting(config, "wide", RUN_BYTES // geometry.itemsize),
+        whole=setting(config, "whole", False),
+        ahead=setting(config, "ahead", 1),
+        product=setting(config, "product", product),
+        loop=setting(config, "loop", 0),
+    )
 
 
 def default_shares_channels(geometry):
@@ -236,24 +242,4 @@ def room_for(geometry, extras, config):
     """Bytes a partition of SBUF that settings leave."""
     return nl.tile_size.total_available_sbuf_size - taps_sbuf_bytes(
         geometry, make_plan(geometry, extras, config), extras
-    )
-
-
-def read_taps(config, defaults):
-    """The TapsConfig of (name, value) pairs; what they leave open is as in `defaults`."""
-    return TapsConfig(
-        shard=setting(config, "shard", defaults.shard),
-        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
-        filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
-        channels=setting(config, "channels", defaults.channels),
-        warmup=setting(config, "warmup", defaults.warmup),
-        moved=setting(config, "moved", defaults.moved),
-        fold=setting(config, "fold", defaults.fold),
-        order=setting(config, "order", defaults.order),
-        halved=setting(config, "halved", defaults.halved),
-        wide=setting(config, "wide", defaults.wide),
-        whole=setting(config, "whole", defaults.whole),
-        ahead=setting(config, "ahead", defaults.ahead),
-        product=setting(config, "product", defaults.product),
-        loop=setting(config, "loop", defaults.loop),
     )

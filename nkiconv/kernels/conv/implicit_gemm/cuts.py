@@ -57,8 +57,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     """
     P, Q = geometry.rows.out, geometry.columns.out
     slots = 0
-    for index in range(len(chunks)):
-        slots += slots_of(chunks[index])
+    for chunk in chunks:
+        slots += slots_of(chunk)
     most = x_bytes // (slots * geometry.itemsize)
     most_y = TAPS_Y_BYTES // 4
     pn, qn = pool[0], Q
@@ -86,8 +86,8 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
     found = []
     for part in parts_of_planes:
-        for which in range(len(rows_of_bands)):
-            p0, count = rows_of_bands[which]
+        for rows_of_band in rows_of_bands:
+            p0, count = rows_of_band
             for q0 in range(0, Q, qn):
                 rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
                 columns = span(geometry.columns, q0, min(qn, Q - q0))
@@ -162,10 +162,17 @@ def banks_of(band, halved, last):
             for q in range(0, band.qn, qt):
                 found.append(Bank(z=z, zn=zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
     if halved:
-        one, rows = found[0], found[0].pn // 2
-        before = Bank(z=0, zn=one.zn, p=0, pn=rows, q=0, qn=one.qn)
-        found = [before, Bank(z=0, zn=one.zn, p=rows, pn=one.pn - rows, q=0, qn=one.qn)] + found[1:]
+        found = cut_bank(found[0], found[0].zn, found[0].pn // 2, found[0].qn) + found[1:]
     return split_bank(found) if last else found
+
+
+def cut_bank(one, zn, pn, qn):
+    """A bank cut in two: so many planes, rows and columns of it, all but on one axis, and the rest."""
+    z, p, q = zn % one.zn, pn % one.pn, qn % one.qn
+    return [
+        Bank(z=one.z, zn=zn, p=one.p, pn=pn, q=one.q, qn=qn),
+        Bank(z=one.z + z, zn=one.zn - z, p=one.p + p, pn=one.pn - p, q=one.q + q, qn=one.qn - q),
+    ]
 
 
 def can_halve(geometry, num_tiles, band):
@@ -177,24 +184,16 @@ def can_halve(geometry, num_tiles, band):
 
 def split_bank(banks):
     """Banks of which the last is cut in two, by images, rows or columns, such that both have enough columns."""
-    one = banks[-1]
-    images = div_ceil(TAPS_COLUMNS_MIN, one.pn * one.qn)
-    rows = div_ceil(TAPS_COLUMNS_MIN, one.qn)
-    columns = TAPS_COLUMNS_MIN
-    n, p, q = one.z, one.p, one.q
-    nn, pn, qn = one.zn, one.pn, one.qn
-    if (nn - images) * pn * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(z=n, zn=nn - images, p=p, pn=pn, q=q, qn=qn)
-        after = Bank(z=n + nn - images, zn=images, p=p, pn=pn, q=q, qn=qn)
-    elif nn == 1 and (pn - rows) * qn >= TAPS_COLUMNS_MIN:
-        before = Bank(z=n, zn=nn, p=p, pn=pn - rows, q=q, qn=qn)
-        after = Bank(z=n, zn=nn, p=p + pn - rows, pn=rows, q=q, qn=qn)
-    elif nn == 1 and pn == 1 and qn >= 2 * columns:
-        before = Bank(z=n, zn=nn, p=p, pn=pn, q=q, qn=qn - columns)
-        after = Bank(z=n, zn=nn, p=p, pn=pn, q=q + qn - columns, qn=columns)
-    else:
-        return banks
-    return banks[:-1] + [before, after]
+    one, columns = banks[-1], TAPS_COLUMNS_MIN
+    zn, pn, qn = one.zn, one.pn, one.qn
+    images, rows = div_ceil(columns, pn * qn), div_ceil(columns, qn)
+    if (zn - images) * pn * qn >= columns:
+        return banks[:-1] + cut_bank(one, zn - images, pn, qn)
+    if zn == 1 and (pn - rows) * qn >= columns:
+        return banks[:-1] + cut_bank(one, zn, pn - rows, qn)
+    if zn == 1 and pn == 1 and qn >= 2 * columns:
+        return banks[:-1] + cut_bank(one, zn, pn, qn - columns)
+    return banks
 
 
 def row_parts(geometry, band, start, halved, pairs):
@@ -244,7 +243,7 @@ def cut_rows(P, most, unit, step, in_halves, alike):
         inner = cut(mine[1], most_units)
         if alike and len(inner) > 0:
             inner = cut_at(mine[1], div_ceil(mine[1], len(inner)))
-        for index in range(len(inner)):
-            first = (mine[0] + inner[index][0]) * unit
-            parts.append((first, min(P, first + inner[index][1] * unit) - first))
+        for part in inner:
+            first = (mine[0] + part[0]) * unit
+            parts.append((first, min(P, first + part[1] * unit) - first))
     return parts

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, div_ceil, whole_words
-from ..cuts import tap_blocks
+from ..cuts import no_tiles, tap_blocks
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
-from .jobs import is_depthwise_job
+from .jobs import Job, is_depthwise_job
 from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
 from .stationaries import (
@@ -34,12 +34,27 @@ SUMS_AHEAD = 6
 
 
 @dataclass
-class FilterBlock(nl.NKIObject):
-    """Taps that are loaded together: of one of a job's chunks (index, first channel, channels) and of its slots, rows
-    and columns."""
+class ChunkFilters(nl.NKIObject):
+    """Filters of one of a job's chunks, `place` in the order of the work."""
 
-    job: int
-    chunk: int
+    job: Job
+    chunk: tuple
+    place: int
+    #: (blocks, pieces, moves) from the first of all on until it is complete
+    end: tuple
+    #: None before they are there: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn], low
+    #: parts where they are pairs of fp16, and the mask of its groups
+    tile: object = None
+    low: object = None
+    mask: object = None
+
+
+@dataclass
+class FilterBlock(nl.NKIObject):
+    """Taps that are loaded together: of a chunk (first channel of a group, channels) and of its slots, rows and
+    columns."""
+
+    of: ChunkFilters
     c0: int
     channels: int
     r0: int
@@ -64,111 +79,78 @@ class Piece(nl.NKIObject):
 class Filters(nl.NKIObject):
     """Filters of a batch on their way from HBM to stationaries."""
 
-    jobs: list
     blocks: list
     #: what the array transposes, and indices of the blocks that DMA transposes
     pieces: list
     moves: list
-    #: of all chunks of all jobs in order: (blocks, pieces, moves) from the first on until it is complete
-    ends: list
-    #: by job and chunk: index there; and, by job, one more than that of its last chunk
-    places: list
-    after: list
+    #: ChunkFilters in the order of the work, and by job and chunk
+    order: list
+    by_job: list
     #: how many of them are transposed while the batch before is worked on
     ahead: int
-    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
-    first_bytes: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are transposed
     raws: list
-    #: pieces and blocks transposed so far
-    transposed: int
-    moved: int
-    #: by job: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn] of each chunk, and the
-    #: mask of its groups
-    tiles: list
-    masks: list
-    #: None, or of pairs of fp16: the Pairing of all of them, pieces whose pairs are done, low parts as tiles
+    #: None, or of pairs of fp16 the Preparing of all of them
     pairing: object
-    ended: int
-    lows: list
+    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
+    first_bytes: int = 0
+    #: pieces and blocks transposed so far, and pieces whose pairs are done
+    transposed: int = 0
+    moved: int = 0
+    ended: int = 0
 
 
 def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
     """Filters of jobs of which nothing is loaded yet; DMA transposes those of jobs from `moved_from` on. together:
     those of all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they
     are worked on, at most."""
-    blocks, pieces, moves, ends, places, after, tiles, masks, lows = [], [], [], [], [], [], [], [], []
-    for index in range(len(jobs)):
-        chunks, none, nowhere, no_low = jobs[index].chunks, [], [], []
-        for _ in range(len(chunks)):
-            nothing = None
-            none.append(nothing)
-            no_low.append(nothing)
-            nowhere.append(0)
-        places.append(nowhere)
-        after.append(0)
-        tiles.append(none)
-        lows.append(no_low)
-        no_mask = None
-        masks.append(no_mask)
-    order = chunk_order(jobs, together)
-    for which in range(len(order)):
-        index, chunk = order[which]
+    blocks, pieces, moves, order, by_job = [], [], [], [], []
+    for job in jobs:
+        by_job.append(no_tiles(job.chunks))
+    for one in chunk_order(jobs, together):
+        index, chunk = one
         job = jobs[index]
-        folded = job.rows > 1 or job.chunks[chunk][2] > 1
-        by_dma = index >= moved_from and not folded
-        append_chunk(geometry, job, index, chunk, blocks, moves if by_dma else pieces, by_dma)
-        places[index][chunk] = len(ends)
-        ends.append((len(blocks), len(pieces), len(moves)))
-        after[index] = len(ends)
+        own = ChunkFilters(job=job, chunk=job.chunks[chunk], place=len(order), end=())
+        by_dma = index >= moved_from and job.rows == 1 and own.chunk[2] == 1
+        append_chunk(geometry, own, blocks, moves if by_dma else pieces, by_dma)
+        own.end = (len(blocks), len(pieces), len(moves))
+        by_job[index][chunk] = own
+        order.append(own)
     return Filters(
-        jobs=jobs,
         blocks=blocks,
         pieces=pieces,
         moves=moves,
-        ends=ends,
-        places=places,
-        after=after,
+        order=order,
+        by_job=by_job,
         ahead=min(ahead, len(jobs[0].chunks)),
-        first_bytes=0,
         raws=[],
-        transposed=0,
-        moved=0,
-        tiles=tiles,
-        masks=masks,
         pairing=pairing,
-        ended=0,
-        lows=lows,
     )
 
 
 def chunk_order(jobs, together):
     """(job, chunk) of all jobs in the order of the work."""
-    found = []
-    if together:
-        chunks = jobs[0].chunks
-        for chunk in range(len(chunks)):
-            for index in range(len(jobs)):
+    first, found = jobs[0], []
+    steps = len(first.chunks) if together else 1
+    for step in range(steps):
+        for index in range(len(jobs)):
+            chunks = jobs[index].chunks
+            for chunk in range(step, step + 1 if together else len(chunks)):
                 found.append((index, chunk))
-        return found
-    for index in range(len(jobs)):
-        chunks = jobs[index].chunks
-        for chunk in range(len(chunks)):
-            found.append((index, chunk))
     return found
 
 
-def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
+def append_chunk(geometry, of, blocks, pieces, by_dma):
     """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
     the first: x is waited for with the taps that come first in the work, not with all.
 
     by_dma: whether a piece is a block's index.
     """
-    R, S, home = filter_rows(geometry), geometry.columns.taps, home_row(geometry, geometry.rows)
+    R, S, job, chunk = filter_rows(geometry), geometry.columns.taps, of.job, of.chunk
+    home = home_row(geometry, geometry.rows)
     per_c = geometry.C // geometry.groups
-    first, count = job.chunks[chunk][0], job.chunks[chunk][1]
-    own = per_c if job.pack > 1 else count
-    c0 = 0 if job.pack > 1 else first % per_c
+    own = per_c if job.pack > 1 else chunk[1]
+    c0 = 0 if job.pack > 1 else chunk[0] % per_c
     depthwise = is_depthwise_job(geometry, job)
     parts = tap_blocks(geometry, own, TAPS_RAW_BYTES) if geometry.direct == None else [(0, R, 0, S)]
     paired = geometry.precision == "fp16x3"
@@ -177,12 +159,12 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
     most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
-    for slot in range(slots_of(job.chunks[chunk])):
+    for slot in range(slots_of(chunk)):
         # the second slot of HALVES has one tap
-        last_tap = slot > 0 and job.chunks[chunk][3] == HALVES and geometry.packed == 0
+        last_tap = slot > 0 and chunk[3] == HALVES and geometry.packed == 0
         for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
             r0, rn, s0, sn = parts[which]
-            block = FilterBlock(job=index, chunk=chunk, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
+            block = FilterBlock(of=of, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
             blocks.append(block)
             if last_tap:
                 pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
@@ -193,7 +175,7 @@ def append_chunk(geometry, job, index, chunk, blocks, pieces, by_dma):
             elif geometry.packed == 0:
                 rows = tap_order(rn, home - r0)
                 for at in range(rn):
-                    add_row(geometry, job.chunks[chunk], block, len(blocks) - 1, rows[at], most, pieces)
+                    add_row(geometry, chunk, block, len(blocks) - 1, rows[at], most, pieces)
 
 
 def first_rows(home, R, S):
@@ -220,13 +202,23 @@ def add_row(geometry, chunk, block, index, row, most, pieces):
 
 def load_to(operands, geometry, filters, last):
     """Load blocks until chunk `last` of all is complete."""
-    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
+    while len(filters.raws) < end_of(filters, last)[0]:
         load_block(operands, geometry, filters)
+
+
+def end_of(filters, last):
+    """(blocks, pieces, moves) until chunk `last` of all is complete."""
+    return filters.order[min(last, len(filters.order) - 1)].end
+
+
+def after_job(filters, index):
+    """How many chunks of all there are until a job's last one."""
+    return filters.by_job[index][-1].place + 1
 
 
 def load_ahead(operands, geometry, filters):
     """Load blocks while those that are not transposed yet are few enough."""
-    load_within(operands, geometry, filters, len(filters.ends) - 1, TAPS_AHEAD_BYTES)
+    load_within(operands, geometry, filters, len(filters.order) - 1, TAPS_AHEAD_BYTES)
 
 
 def load_first(operands, geometry, filters, last):
@@ -240,7 +232,7 @@ def load_within(operands, geometry, filters, last, most_bytes):
     for index in range(len(filters.raws)):
         if filters.raws[index] != None:
             waiting_bytes += block_bytes(geometry, filters.blocks[index])
-    while len(filters.raws) < filters.ends[min(last, len(filters.ends) - 1)][0]:
+    while len(filters.raws) < end_of(filters, last)[0]:
         waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
         if waiting_bytes > most_bytes:
             return
@@ -257,9 +249,8 @@ def block_bytes(geometry, block):
 
 def load_block(operands, geometry, filters):
     """Load the next block."""
-    block = filters.blocks[len(filters.raws)]
-    job = filters.jobs[block.job]
-    raw_sbuf = None
+    block, raw_sbuf = filters.blocks[len(filters.raws)], None
+    job = block.of.job
     if geometry.packed > 0:
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise_job(geometry, job):
@@ -282,19 +273,19 @@ def transpose_until(operands, geometry, filters, last, ledger):
 
 def pieces_to(filters, last):
     """Pieces that are not transposed yet of chunks up to `last` of all."""
-    return max(0, filters.ends[min(last, len(filters.ends) - 1)][1] - filters.transposed)
+    return max(0, end_of(filters, last)[1] - filters.transposed)
 
 
 def moves_to(filters, last):
     """Blocks that DMA transposes and has not yet, of chunks up to `last` of all."""
-    return max(0, filters.ends[min(last, len(filters.ends) - 1)][2] - filters.moved)
+    return max(0, end_of(filters, last)[2] - filters.moved)
 
 
 def transpose_piece(operands, geometry, filters, ledger):
     """Transpose the next piece, and load ahead where that was a block's last."""
     piece = filters.pieces[filters.transposed]
     block = filters.blocks[piece.block]
-    job = filters.jobs[block.job]
+    own, job = block.of, block.of.job
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
     raw_sbuf = raw_of_block(geometry, filters, piece.block)
@@ -302,13 +293,13 @@ def transpose_piece(operands, geometry, filters, ledger):
         whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
         pair_chunk(geometry, filters, block, whole_sbuf, ledger)
     elif is_depthwise_job(geometry, job):
-        filters.tiles[block.job][block.chunk] = make_diagonals(raw_sbuf, geometry)
+        own.tile = make_diagonals(raw_sbuf, geometry)
     else:
-        if job.pack > 1 and filters.masks[block.job] == None:
-            filters.masks[block.job] = group_mask(job, geometry, raw_sbuf.dtype)
+        if job.pack > 1 and own.mask == None:
+            own.mask = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
-        transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger)
+        transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)
     filters.transposed = filters.transposed + 1
     soon = filters.pieces[min(filters.transposed + SUMS_AHEAD, len(filters.pieces) - 1)]
     if geometry.direct != None and soon.block < len(filters.raws):
@@ -316,7 +307,7 @@ def transpose_piece(operands, geometry, filters, ledger):
     after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
     if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
-        load_first(operands, geometry, filters, filters.after[0] - 1)
+        load_first(operands, geometry, filters, after_job(filters, 0) - 1)
         load_ahead(operands, geometry, filters)
 
 

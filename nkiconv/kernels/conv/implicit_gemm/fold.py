@@ -63,9 +63,7 @@ def job_axis(geometry, job):
         out=div_ceil(rows.out, ROWS),
         stride=ROWS * rows.stride,
         dilation=rows.dilation,
-        lhs_dilation=1,
         before=rows.before,
-        images=1,
     )
 
 

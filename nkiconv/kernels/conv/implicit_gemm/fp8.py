@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import WORD_BYTES
+from ..._tiles import WORD_BYTES, size_of
 from ..boxes import offset_at
 from ..cuts import put_first
 from ..geometry import num_taps
@@ -60,14 +60,11 @@ def x_elements(geometry, chunk, band):
     return place.slots * place.images * place.pitch * place.columns
 
 
-def load_paired(work, chunks, tiles, index, band, part):
-    """As `load_rows`, for a chunk that pairs."""
-    operands, geometry, chunk = work.operands, work.geometry, chunks[index]
+def load_paired(operands, geometry, chunk, x_sbuf, band, part):
+    """A part (first row, rows) of a band of a chunk that pairs, into a tile of `new_rows`."""
     place = stored_place(geometry, chunk, band)
-    if tiles[index] == None:
-        tiles[index] = new_rows(operands, geometry, chunk, band, place)
     if comes_staged(geometry, chunk, band):
-        load_staged(operands, geometry, chunk, tiles[index], band, place, part)
+        load_staged(operands, geometry, chunk, x_sbuf, band, place, part)
         return
     top = band.h0 - place.row + part[0]
     for slot in range(place.slots):
@@ -76,9 +73,9 @@ def load_paired(work, chunks, tiles, index, band, part):
             copy_index = which % chunk[2]
             p, c0, count = parts[which // chunk[2]]
             p += copy_index * chunk[1]
-            dst = tiles[index][p : p + count, slot, 0 : band.zn, top : top + part[1], 0 : place.columns]
+            dst = x_sbuf[p : p + count, slot, 0 : band.zn, top : top + part[1], 0 : place.columns]
             first = place.column + copy_index * geometry.columns.dilation
-            load_columns(operands, geometry, dst, chunk[0] + c0, band, part, first)
+            load_columns(operands, geometry, dst, chunk[0] + c0, band.d0, band.h0 + part[0], first)
 
 
 def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
@@ -113,8 +110,9 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
         zero(x_sbuf[p : p + count, 0, 0 : band.zn, top:bottom, left + width - shift : left + width])
 
 
-def new_rows(operands, geometry, chunk, band, place):
-    """Room for x of a chunk, and zeros around it."""
+def new_rows(operands, geometry, chunk, band):
+    """Room for x of a chunk that pairs, and zeros around it."""
+    place = stored_place(geometry, chunk, band)
     parts, slots = chunk[1] * chunk[2], place.slots
     shape = (parts, slots, place.images, place.pitch, place.columns)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
@@ -145,10 +143,7 @@ def in_words(geometry, x_sbuf):
 
 def zero(x_sbuf):
     """Zeros, where there is anything."""
-    elements = 1
-    for axis in range(1, len(x_sbuf.shape)):
-        elements *= x_sbuf.shape[axis]
-    if elements > 0:
+    if size_of(x_sbuf.shape) > 0:
         nisa.memset(dst=x_sbuf, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -212,7 +207,7 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     geometry, band, bank, job = work.geometry, one.results.band, one.bank, one.results.job
     of, x_sbuf, w_sbuf = job.chunks[chunk], factor.x_sbuf, factor.stationaries
     place, kn = stored_place(geometry, of, band), stationary_columns(geometry, job)
-    rows, columns, apart = pair.rows, pair.columns, one.acc_psum.shape[2]
+    rows, columns, apart = pair.rows, pair.columns, one.banks[0].shape[2]
     count = (bank.zn - 1) * apart + rows[2]
     row = bank.z * place.pitch + rows[0] * geometry.rows.stride - geometry.rows.before - place.row
     column = columns[0] * geometry.columns.stride - geometry.columns.before - place.column
@@ -228,7 +223,7 @@ def multiply_pair(work, one, chunk, factor, pair, accumulate):
     double = pair.half >= 0 or pair.second != None or of[3] == CHUNKS
     window = [[place.columns * geometry.rows.stride, count], [geometry.columns.stride, columns[2]]]
     p, q = rows[0] - band.p0 - bank.p, columns[0] - band.q0 - bank.q
-    sums = one.acc_psum.reshape((job.kn, bank.zn * apart, bank.qn))
+    sums = one.banks[0].reshape((job.kn, bank.zn * apart, bank.qn))
     nisa.nc_matmul(
         dst=sums[0 : job.kn, p : p + count, q : q + columns[2]],
         stationary=w_sbuf.ap(

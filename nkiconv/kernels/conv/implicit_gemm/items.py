@@ -5,25 +5,14 @@ first of the next: two sets of tiles lie outside, and take turns.
 """
 
 from ...._nki import nl
-from ..._engines import new_ledger
-from ..._tiles import share
+from ..._tiles import share, size_of
 from ..._warm import warm_up, warm_zeros
-from ..call import Operands
-from .added_frames import start_adding
+from ..call import operands_of
 from .alike import repeats_of
 from .filters import load_ahead, transpose_until
-from .fp16x3 import start_pairing
 from .last import transpose_late
-from .loop import (
-    Work,
-    jobs_at_once,
-    load_biases,
-    load_next,
-    set_rate,
-    start_band,
-    start_batch,
-    work_band,
-)
+from .loop import jobs_at_once, load_biases, load_next, set_rate, start_band, start_batch, start_work, work_band
+from .parts import start_preparing
 from .rows import load_rows, rows_tile
 
 
@@ -32,21 +21,9 @@ def run_items(operands, geometry, extras, plan):
     mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
     if mine[1] == 0:
         return
-    pairing = start_pairing(geometry)
-    work = Work(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        ledger=new_ledger(),
-        zeros_sbuf=warm_zeros(),
-        batch=start_batch(geometry, plan, plan.items[mine[0]].batch, 1, pairing),
-        following=None,
-        rate=0.0,
-        credit=0.0,
-        late=[],
-        pairing=pairing,
-        adding=start_adding(geometry, plan.frames_bytes),
-    )
+    preparing = start_preparing(geometry, plan.frames_bytes)
+    first = start_batch(geometry, plan, plan.items[mine[0]].batch, 1, preparing)
+    work = start_work(operands, geometry, extras, warm_zeros(), first, preparing)
     filters = work.batch.filters
     filters.first_bytes = plan.first_bytes
     warm_up(work.zeros_sbuf, plan.warmup, 1)
@@ -88,7 +65,7 @@ def work_on_item(work, plan, index, end, now):
 def run_repeat(work, plan, repeat, now):
     """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
     operands, geometry, filters = work.operands, work.geometry, work.batch.filters
-    transpose_until(operands, geometry, filters, len(filters.ends) - 1, work.ledger)
+    transpose_until(operands, geometry, filters, len(filters.order) - 1, work.ledger)
     chunks, others = work.batch.chunks, []
     for chunk in chunks:
         others.append(rows_tile(operands, geometry, chunk, plan.items[repeat.first].band))
@@ -107,7 +84,7 @@ def work_repeat(work, plan, repeat, tiles, at):
         item, coming = plan.items[repeat.first + which], plan.items[repeat.first + which + 1]
         for chunk in range(len(chunks)):
             into = tiles[(which + 1) % 2]
-            load_rows(own, chunks, into, chunk, coming.band, (0, coming.band.hn))
+            load_rows(own, chunks[chunk], into[chunk], coming.band, coming.band.h0, len(chunks) == 1)
         for jobs in jobs_at_once(own.batch):
             work_band(own, jobs, item, tiles[which % 2], False)
 
@@ -118,36 +95,12 @@ def moved_work(work, repeat, at):
     residual = operands.residual
     if residual != None:
         residual = in_rows(residual, repeat.residual)
-    moved = Operands(
-        x=in_rows(operands.x, repeat.x),
-        w=operands.w,
-        y=in_rows(operands.y, repeat.y),
-        bias=operands.bias,
-        residual=residual,
-        beta=operands.beta,
-        x_dtype=operands.x_dtype,
-        w_dtype=operands.w_dtype,
-        tf32=operands.tf32,
-        moved=at,
-    )
-    return Work(
-        operands=moved,
-        geometry=work.geometry,
-        extras=work.extras,
-        ledger=new_ledger(),
-        zeros_sbuf=work.zeros_sbuf,
-        batch=work.batch,
-        following=None,
-        rate=0.0,
-        credit=0.0,
-        late=[],
-        pairing=None,
-    )
+    x, y, precision = in_rows(operands.x, repeat.x), in_rows(operands.y, repeat.y), work.geometry.precision
+    moved = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, operands.frames)
+    moved.moved = at
+    return start_work(moved, work.geometry, work.extras, work.zeros_sbuf, work.batch, None)
 
 
 def in_rows(hbm, each):
     """A tensor in HBM as rows of so many elements."""
-    size = 1
-    for index in range(len(hbm.shape)):
-        size = size * hbm.shape[index]
-    return hbm.reshape((size // each, each))
+    return hbm.reshape((size_of(hbm.shape) // each, each))

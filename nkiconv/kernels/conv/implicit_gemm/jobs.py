@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, cut, div_ceil, share, whole_words
+from ..._tiles import PARTS, cut, cut_at, div_ceil, share, whole_words
 from ..cuts import in_batches
 from ..geometry import num_taps
 from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
@@ -53,7 +53,7 @@ def jobs_of(geometry, filter_bytes, channels, apart, fold, product):
             outputs = cut(gn * per_k, most_k) if geometry.packed == 0 else jobs_of_packed(geometry, most_k)
         rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
         if rows > 1:
-            outputs = cut_whole(per_k, P_MAX)
+            outputs = cut_at(per_k, P_MAX)
         for index in range(len(outputs)):
             k0, kn = outputs[index]
             own = rows if index + 1 == len(outputs) else 1
@@ -67,18 +67,10 @@ def chunks_of_group(geometry, group, fold, product):
     depth = depth_of(geometry) if fold in ("inputs", "both") else 1
     if product in FP8_PRODUCTS:
         return paired_chunks(geometry, product, left_over(geometry.C) if depth > 1 else 0, depth)
-    parts = cut(per_c, P_MAX) if depth == 1 else cut_whole(per_c, P_MAX)
+    parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
     for index in range(len(parts)):
         last = index + 1 == len(parts)
         found.append((group * per_c + parts[index][0], parts[index][1], depth if last else 1, ALONE, 0))
-    return found
-
-
-def cut_whole(count, most):
-    """(first, how many) of parts of `most`, and of the rest."""
-    found = []
-    for first in range(0, count, most):
-        found.append((first, min(most, count - first)))
     return found
 
 
@@ -104,18 +96,24 @@ def jobs_of_packed(geometry, most):
     each = max(1, most // geometry.packed)
     blocks = cut(geometry.K // geometry.packed, each)
     found = []
-    for index in range(len(blocks)):
-        found.append((blocks[index][0] * geometry.packed, blocks[index][1] * geometry.packed))
+    for block in blocks:
+        found.append((block[0] * geometry.packed, block[1] * geometry.packed))
+    return found
+
+
+def counted(chunks):
+    """(chunk, how many are alike) of the chunks of x: only the last two may differ from the first."""
+    found = [(chunks[0], max(1, len(chunks) - 2))]
+    for chunk in chunks[max(1, len(chunks) - 2) :]:
+        found.append((chunk, 1))
     return found
 
 
 def job_bytes(geometry, job):
-    """Bytes a partition of a job's stationaries; only its last two chunks may differ from its first."""
-    chunks, taps = job.chunks, 0
-    for index in range(len(chunks)):
-        if index == 0 or index + 2 >= len(chunks):
-            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
-            taps += alike * slots_of(chunks[index]) * tap_groups(geometry, chunks[index])
+    """Bytes a partition of a job's stationaries."""
+    taps = 0
+    for one in counted(job.chunks):
+        taps += one[1] * slots_of(one[0]) * tap_groups(geometry, one[0])
     return (
         geometry.planes.taps
         * job_axis(geometry, job).taps
@@ -142,8 +140,8 @@ def batches_of(geometry, jobs, by_channels, filter_bytes):
     """Jobs in batches whose filters fit together; where there are several, as many for one half of the jobs as for the
     other, so that two cores can share them. by_channels: several even if one would do."""
     most = len(jobs)
-    for index in range(len(jobs)):
-        most = min(most, max(1, filter_bytes // job_bytes(geometry, jobs[index])))
+    for job in jobs:
+        most = min(most, max(1, filter_bytes // job_bytes(geometry, job)))
     halves = PARTS if len(jobs) > 1 and (by_channels or most < len(jobs)) else 1
     return in_batches(jobs, most, halves)
 

@@ -42,8 +42,8 @@ def put_off(work, y_sbuf, job, band, bank, pool):
 
 def pass_late(work):
     """After a matmul: transpose results that have waited long enough."""
-    for index in range(len(work.late)):
-        work.late[index].wait = work.late[index].wait - 1
+    for one in work.late:
+        one.wait = one.wait - 1
     if len(work.late) > 0:
         first = work.late[0]
         if first.wait <= 0:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._dma import copy
-from ..._engines import Ledger
+from ..._engines import Ledger, new_ledger
 from ..._tiles import div_ceil
 from ..call import Extras, Operands, finish_shared, load_bias
-from ..cuts import Band, Bank, chunks_of, index_of, same_place, with_rows
+from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, no_tiles, same_place
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
-from .added_frames import add_frames, add_frames_due, set_adding_rate
+from ..sums import is_whole, zero_sums
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
     Filters,
+    after_job,
     load_ahead,
     load_block,
     load_first,
@@ -28,27 +29,21 @@ from .filters import (
     transpose_piece,
     transpose_until,
 )
-from .fp8 import load_paired
-from .fp16x3 import (
-    add_part,
-    advance_due,
-    kinds_of,
-    read_sums_out,
-    set_pairing_rate,
-    sums_of,
-)
+from .fp8 import load_paired, new_rows
+from .fp16x3 import kinds_of, read_sums_out, sums_of
 from .jobs import Job
 from .last import is_last, pass_late, put_off
-from .matmuls import end_pairs, factors_of, matmuls_of, multiply, num_matmuls, write_zeros
+from .matmuls import factors_of, matmuls_of, multiply, num_matmuls
+from .pace import Pace, due_now, start_pace
 from .pairs_fp8 import ALONE, sums_pitch
-from .rows import load_residual, load_rows, pool_band, store_banks, window, y_pattern
+from .parts import add_parts, end_pairs, prepare_due, prepared_tile, set_preparing_pace
+from .rows import load_residual, load_rows, pool_band, rows_in, rows_tile, store_banks, window, y_pattern
 from .winograd import read_pair_out
 
 #: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
 TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
-#: Share of a chunk's matmuls before the filters of one that comes soon are transposed, which may be on their way still,
-#: and share of them between which they are.
-LEAD_FROM, LEAD_SHARE = 0.1, 0.6
+#: And those of a chunk that comes soon between the matmuls of this part of one, as they may be on their way still.
+LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
 #: Banks whose results leave by one DMA, if there are more to come.
 STORE_BANKS = 4
 
@@ -82,20 +77,20 @@ class Results(nl.NKIObject):
 
 @dataclass
 class Sums(nl.NKIObject):
-    """A bank of sums of Results (`which` of them), and whether a product is there yet; rest_psum: None, or of pairs."""
+    """A bank of sums of Results (`which` of them), in as many banks of PSUM as are read out together, and whether a
+    product is there yet."""
 
     results: Results
     which: int
     bank: Bank
-    acc_psum: object
-    rest_psum: object
+    banks: list
     started: bool
 
 
 @dataclass
 class Work(nl.NKIObject):
-    """What one core has at hand. rate: pieces of coming filters to transpose a matmul; credit: of them, due; late:
-    results that wait to be transposed; pairing: None, or of fp16 pairs."""
+    """What one core has at hand. late: results that wait to be transposed; pace: of pieces of coming filters;
+    preparing: what `parts` has of x that is multiplied otherwise than it comes, or None."""
 
     operands: Operands
     geometry: Geometry
@@ -103,13 +98,25 @@ class Work(nl.NKIObject):
     ledger: Ledger
     zeros_sbuf: object
     batch: Batch
-    following: Batch
-    rate: float
-    credit: float
     late: list
-    pairing: object
-    #: None, or frames that are added
-    adding: object
+    pace: Pace
+    following: object = None
+    preparing: object = None
+
+
+def start_work(operands, geometry, extras, zeros_sbuf, batch, preparing):
+    """Work of a core whose engines have had nothing to do."""
+    return Work(
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        ledger=new_ledger(),
+        zeros_sbuf=zeros_sbuf,
+        batch=batch,
+        late=[],
+        pace=Pace(),
+        preparing=preparing,
+    )
 
 
 def jobs_at_once(batch):
@@ -121,10 +128,11 @@ def jobs_at_once(batch):
     return [every] if batch.together else found
 
 
-def start_batch(geometry, plan, index, at_once, pairing):
+def start_batch(geometry, plan, index, at_once, preparing):
     """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
     jobs = plan.batches[index]
     together = plan.together[index]
+    pairing = preparing if geometry.direct == None else None
     filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead, pairing)
     return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
@@ -140,13 +148,14 @@ def start_band(work, item):
     """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
     all others."""
     batch, band = work.batch, item.band
-    tiles = no_tiles(batch)
+    tiles = no_tiles(batch.chunks)
     job = batch.jobs[0]
     parts = row_parts(work.geometry, band, True, item.halved, job.rows)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(job.chunks)):
         last = jobs_at_once(batch)[0][-1]
-        first, last = batch.filters.places[0][chunk], batch.filters.places[last][chunk]
+        by_job = batch.filters.by_job
+        first, last = by_job[0][chunk].place, by_job[last][chunk].place
         soon = work.geometry.packed > 0 and chunk == 0
         if soon:
             load_block(work.operands, work.geometry, batch.filters)
@@ -171,13 +180,13 @@ def load_next(work, plan, index, now):
     item, coming = plan.items[index], plan.items[index + 1]
     of = work.batch
     if coming.batch != item.batch:
-        work.following = start_batch(work.geometry, plan, coming.batch, 0, work.pairing)
+        work.following = start_batch(work.geometry, plan, coming.batch, 0, work.preparing)
         of = work.following
         load_ahead(work.operands, work.geometry, of.filters)
         load_biases(work, of, 0)
     if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
         return now
-    tiles = no_tiles(of)
+    tiles = no_tiles(of.chunks)
     parts = row_parts(work.geometry, coming.band, False, False, 1)
     if plan.whole and len(parts) > 0:
         parts = [(0, coming.band.hn)]
@@ -188,24 +197,21 @@ def load_next(work, plan, index, now):
 
 
 def bring_rows(work, chunks, tiles, index, band, part, held=False):
-    """As `load_rows`; what becomes fp16 pairs does so between matmuls."""
-    if chunks[index][3] != ALONE:
-        load_paired(work, chunks, tiles, index, band, part)
-    elif work.adding != None:
-        add_frames(work, chunks, tiles, index, band, part)
-    elif work.pairing == None:
-        load_rows(work, chunks, tiles, index, band, part, held)
+    """x of a chunk in a part (first row, rows) of a band, into its tile; held: as of `load_rows`."""
+    operands, geometry, chunk = work.operands, work.geometry, chunks[index]
+    if chunk[3] != ALONE:
+        if tiles[index] == None:
+            tiles[index] = new_rows(operands, geometry, chunk, band)
+        load_paired(operands, geometry, chunk, tiles[index], band, part)
+    elif work.preparing == None:
+        if tiles[index] == None:
+            tiles[index] = rows_tile(operands, geometry, chunk, band)
+        rows_sbuf = rows_in(tiles[index], part[0], part[1])
+        load_rows(work, chunk, rows_sbuf, band, band.h0 + part[0], len(chunks) == 1, held)
     else:
-        add_part(work, chunks, tiles, index, band, part)
-
-
-def no_tiles(batch):
-    """None for each chunk of a batch."""
-    tiles = []
-    for _ in range(len(batch.chunks)):
-        nothing = None
-        tiles.append(nothing)
-    return tiles
+        if tiles[index] == None:
+            tiles[index] = prepared_tile(geometry, chunk, band)
+        add_parts(work, chunks, index, tiles[index], band, part)
 
 
 def set_rate(work, jobs, band):
@@ -214,17 +220,14 @@ def set_rate(work, jobs, band):
     filters, job = batch.filters, jobs[-1]
     banks = len(banks_of(job_band(band, batch.jobs[job]), False, False))
     matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
-    if work.pairing != None:
-        set_pairing_rate(work, matmuls / kinds_of(geometry))
-    if work.adding != None:
-        set_adding_rate(work, matmuls)
+    if work.preparing != None:
+        set_preparing_pace(work, matmuls)
     coming = 0
     if job + 1 < len(batch.jobs):
-        coming = filters_to(filters, filters.after[job + 1] - 1) - pieces_to(filters, filters.after[job] - 1)
+        coming = filters_to(filters, after_job(filters, job + 1) - 1) - pieces_to(filters, after_job(filters, job) - 1)
     elif work.following != None:
         coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
-    work.rate = coming / ((TAPS_TRANSPOSE_UNTIL - TAPS_TRANSPOSE_FROM) * matmuls)
-    work.credit = -TAPS_TRANSPOSE_FROM * matmuls * work.rate
+    work.pace = start_pace(coming, matmuls, TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL)
 
 
 def filters_to(filters, last):
@@ -234,11 +237,9 @@ def filters_to(filters, last):
 
 def transpose_due(work, pieces):
     """After a matmul: transpose what is due of the next job's or batch's filters; pieces: whether by the array too."""
-    work.credit = work.credit + work.rate
-    while work.credit >= 1.0:
-        work.credit = work.credit - 1.0
+    for _ in range(due_now(work.pace)):
         filters = work.batch.filters
-        last = len(filters.ends) - 1
+        last = len(filters.order) - 1
         if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
             last = filters.ahead - 1
@@ -253,25 +254,22 @@ def work_band(work, jobs, item, tiles, last):
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    every = []
+    every, places = [], []
     for index in jobs:
-        every.append(start_results(work, index, item))
-    if work.batch.together:
-        sums = []
-        for results in every:
-            for which in range(len(results.banks)):
-                sums.append(start_sums(work, results, which))
-        for chunk in range(len(work.batch.chunks)):
-            for one in sums:
-                add_chunk(work, one, chunk, tiles, True)
-        for one in sums:
-            finish_sums(work, one, item, last)
-    else:
-        results = every[0]
+        results = start_results(work, index, item)
+        every.append(results)
         for which in range(len(results.banks)):
-            one = start_sums(work, results, which)
-            for chunk in range(len(results.job.chunks)):
-                add_chunk(work, one, chunk, tiles, which + 1 == len(results.banks))
+            places.append((results, which))
+    at_once = len(places) if work.batch.together else 1
+    for first in range(0, len(places), at_once):
+        sums = []
+        for which in range(first, first + at_once):
+            results, bank = places[which]
+            sums.append(start_sums(work, results, bank))
+        for chunk in range(len(results.job.chunks)):
+            for one in sums:
+                add_chunk(work, one, chunk, tiles)
+        for one in sums:
             finish_sums(work, one, item, last)
     for results in every:
         if work.extras.pool != (1, 1):
@@ -306,14 +304,11 @@ def start_sums(work, results, which):
     bank, job = results.banks[which], results.job
     apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
     shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
-    acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-    if work.adding != None:
-        acc_psum = [acc_psum]
-        alone = bank_of_y(work.geometry, results.band, bank).zn < 2  # a last plane, which the fourth is not for
-        for _ in range(1, sums_of(work.geometry) - (1 if alone else 0)):
-            acc_psum.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    rest_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) if work.pairing != None else None
-    return Sums(results=results, which=which, bank=bank, acc_psum=acc_psum, rest_psum=rest_psum, started=False)
+    # a last plane of a volume is none that the last bank of pairs of planes is for
+    alone, banks = bank_of_y(work.geometry, results.band, bank).zn < planes_at_once(work.geometry), []
+    for _ in range(sums_of(work.geometry) - (1 if alone else 0)):
+        banks.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    return Sums(results=results, which=which, bank=bank, banks=banks, started=False)
 
 
 def finish_sums(work, one, item, last):
@@ -324,12 +319,12 @@ def finish_sums(work, one, item, last):
     if results.residual_sbuf != None:
         residual = window(results.residual_sbuf, bank)
     y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
-    if work.adding != None:
-        read_pair_out(y_sbuf, one.acc_psum, bias_sbuf, residual, epilogue, work.ledger)
-    elif one.rest_psum != None:
-        read_sums_out(y_sbuf, one.acc_psum, one.rest_psum, bias_sbuf, residual, epilogue, work.ledger)
+    if work.geometry.direct != None:
+        read_pair_out(y_sbuf, one.banks, bias_sbuf, residual, epilogue, work.ledger)
+    elif len(one.banks) > 1:
+        read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, work.ledger)
     else:
-        acc_psum = one.acc_psum[0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
+        acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
         elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
         finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
@@ -347,11 +342,14 @@ def job_band(band, job):
     """A band in a job's own rows, pairs of rows where it makes two at once."""
     if job.rows == 1:
         return band
-    return with_rows(band, (band.p0 // job.rows, div_ceil(band.pn, job.rows)), (band.h0, band.hn))
+    found = copy_of_band(band)
+    found.p0 = band.p0 // job.rows
+    found.pn = div_ceil(band.pn, job.rows)
+    return found
 
 
-def add_chunk(work, one, chunk, tiles, last_bank):
-    """Products of all taps of a chunk of x, added to a bank of Sums. last_bank: whether no other follows it.
+def add_chunk(work, one, chunk, tiles):
+    """Products of all taps of a chunk of x, added to a bank of Sums.
 
     A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
     of zeros does.
@@ -363,36 +361,32 @@ def add_chunk(work, one, chunk, tiles, last_bank):
     every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
     covered, nothing = False, len(every) == 0 or tiles[place] == None
     if not nothing:
-        first = every[0]
-        covered = first.rows[2] >= bank.pn and first.columns[2] >= bank.qn and first.planes[2] == bank.zn
+        covered = is_whole(every[0], bank.zn, bank.pn, bank.qn)
     if not one.started and not covered:
-        write_zeros(work, one)
+        for acc_psum in one.banks:
+            zero_sums(acc_psum, work.zeros_sbuf)
+        one.started = True
     if nothing:
         return
-    here = filters.places[index][chunk]
+    own = filters.by_job[index][chunk]
     lead = lead_chunks(geometry)
-    end = len(filters.ends) if last_bank else filters.after[index]
-    transpose_until(work.operands, geometry, filters, min(here + lead, end) - 1, work.ledger)
-    soon = pieces_to(filters, min(here + lead, end - 1))
+    last_bank = batch.together or one.which + 1 == len(one.results.banks)
+    end = len(filters.order) if last_bank else after_job(filters, index)
+    transpose_until(work.operands, geometry, filters, min(own.place + lead, end) - 1, work.ledger)
+    soon = pieces_to(filters, min(own.place + lead, end - 1))
     factors = factors_of(work, one, chunk, tiles[place], every)
-    matmuls = len(every) * len(factors)
-    rate = soon / (LEAD_SHARE * matmuls)
-    due = -LEAD_FROM * matmuls * rate
+    pace = start_pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
     for kind in range(len(factors)):
         factor = factors[kind]
         if factor.low:
-            end_pairs(work, filters.ends[here][1], factor.parts)
+            end_pairs(work, own.end[1], factor.parts)
         for which in range(len(every)):
             multiply(work, one, chunk, factor, every[which], one.started or which > 0 or factor.adds)
-            if soon > 0:
-                due = due + rate
-                while due >= 1.0 and soon > 0:
-                    due, soon = due - 1.0, soon - 1
-                    transpose_piece(work.operands, geometry, filters, work.ledger)
+            for _ in range(min(soon, due_now(pace))):
+                soon -= 1
+                transpose_piece(work.operands, geometry, filters, work.ledger)
             transpose_due(work, soon == 0)
             pass_late(work)
-            if work.pairing != None and (kind * len(every) + which) % len(factors) + 1 == len(factors):
-                advance_due(work)
-            if work.adding != None:
-                add_frames_due(work)
+            if work.preparing != None:
+                prepare_due(work, kind * len(every) + which, len(factors))
     one.started = True

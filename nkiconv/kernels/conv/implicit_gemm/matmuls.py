@@ -7,96 +7,68 @@ from ..._tiles import div_ceil
 from ..call import of_array
 from ..cuts import put_first
 from ..geometry import filter_rows, met, num_taps
-from ..sums import Product, elements_met, home_tap, is_whole, sums_met, zero_sums
-from .added_frames import add_frames_to
+from ..sums import Product, elements_met, home_tap, is_whole, sums_met
 from .cuts import home_row, tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
-from .fp16x3 import advance_pairs, parts_to, split_to
 from .pairs_fp8 import ALONE, stores_zeros
+from .parts import parts_to, prepare_to
 from .winograd import ORDER_OF_SUMS
 
 
 @dataclass
 class Factor(nl.NKIObject):
     """What is multiplied for a chunk, and where sums go. adds: to what is there; low, parts: whether low parts must be
-    there, and how many Parts of x."""
+    there, and how many RowParts of x."""
 
     acc_psum: object
     stationaries: object
     x_sbuf: object
-    adds: bool
-    low: bool
-    parts: int
+    adds: bool = False
+    low: bool = False
+    parts: int = 0
 
 
 def factors_of(work, one, chunk, tile, every):
     """Factors of a chunk: one, or those of pairs, high parts first; in the last chunk last, as the rest has one
     read-out more to go through."""
-    filters, index, pairing = work.batch.filters, one.results.index, work.pairing
-    w_sbuf = filters.tiles[index][chunk]
-    if work.adding != None:
-        return factors_of_sums(work, one, w_sbuf, tile, every)
-    if pairing == None:
+    filters, index, banks = work.batch.filters, one.results.index, one.banks
+    own = filters.by_job[index][chunk]
+    w_sbuf = own.tile
+    if work.preparing == None:
         w_sbuf, x_sbuf = of_array(w_sbuf, work.operands), of_array(tile, work.operands)
-        factor = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=x_sbuf, adds=False, low=False, parts=0)
-        return [factor]
-    parts, w_low, rest_psum = parts_to(tile, band_rows_met(one, every)), filters.lows[index][chunk], one.rest_psum
-    split_to(work, parts)
-    high, low = tile.high_sbuf, tile.low_sbuf
-    main = Factor(acc_psum=one.acc_psum, stationaries=w_sbuf, x_sbuf=high, adds=False, low=False, parts=parts)
-    left = Factor(acc_psum=rest_psum, stationaries=w_low, x_sbuf=high, adds=False, low=True, parts=parts)
-    right = Factor(acc_psum=rest_psum, stationaries=w_sbuf, x_sbuf=low, adds=True, low=True, parts=parts)
+        return [Factor(acc_psum=banks[0], stationaries=w_sbuf, x_sbuf=x_sbuf)]
+    parts = parts_to(tile, band_rows_met(one, every))
+    prepare_to(work, parts)
+    if work.geometry.direct != None:
+        return factors_of_sums(work.geometry, banks, w_sbuf, tile.tiles[0])
+    high, low = tile.tiles
+    main = Factor(acc_psum=banks[0], stationaries=w_sbuf, x_sbuf=high, parts=parts)
+    left = Factor(acc_psum=banks[1], stationaries=own.low, x_sbuf=high, low=True, parts=parts)
+    right = Factor(acc_psum=banks[1], stationaries=w_sbuf, x_sbuf=low, adds=True, low=True, parts=parts)
     return [left, right, main] if chunk > 0 and chunk + 1 == len(one.results.job.chunks) else [main, left, right]
 
 
 def band_rows_met(one, every):
     """Rows of x of a band, from its first, that some products meet."""
     end = 0
-    for which in range(len(every)):
-        rows = every[which].rows
+    for product in every:
+        rows = product.rows
         end = max(end, rows[3] + (rows[2] - 1) * rows[4] + 1)
     return end - one.results.band.h0
 
 
-def factors_of_sums(work, one, w_sbuf, tile, every):
+def factors_of_sums(geometry, banks, w_sbuf, x_sbuf):
     """Factors of sums of frames: those of each plane of taps, whose sums stay apart."""
-    add_frames_to(work, tile, band_rows_met(one, every))
-    found, x_sbuf = [], tile.x_sbuf
+    found = []
     parts, planes, height, width = x_sbuf.shape
-    each, S, rows, kn = w_sbuf.shape[1] // work.geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
+    each, S, rows, kn = w_sbuf.shape[1] // geometry.planes.taps, w_sbuf.shape[2], w_sbuf.shape[3], w_sbuf.shape[4]
     for plane in ORDER_OF_SUMS:
-        if plane < len(one.acc_psum):
-            found.append(
-                Factor(
-                    acc_psum=one.acc_psum[plane],
-                    stationaries=w_sbuf[0:parts, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn],
-                    x_sbuf=x_sbuf[0:parts, plane:planes, 0:height, 0:width],
-                    adds=False,
-                    low=False,
-                    parts=0,
-                )
-            )
+        if plane < len(banks):
+            own_sbuf = w_sbuf[0:parts, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn]
+            x_planes = x_sbuf[0:parts, plane:planes, 0:height, 0:width]
+            found.append(Factor(acc_psum=banks[plane], stationaries=own_sbuf, x_sbuf=x_planes))
     return found
-
-
-def end_pairs(work, pieces, parts):
-    """Give the instructions of pairs until so many pieces of filters and Parts of x are done."""
-    filters, pairing = work.batch.filters, work.pairing
-    while filters.ended < pieces or pairing.ended < parts:
-        advance_pairs(work)
-
-
-def write_zeros(work, one):
-    """Zeros into a bank of Sums by a product of zeros."""
-    if work.adding == None:
-        zero_sums(one.acc_psum, work.zeros_sbuf)
-    else:
-        for acc_psum in one.acc_psum:
-            zero_sums(acc_psum, work.zeros_sbuf)
-    if one.rest_psum != None:
-        zero_sums(one.rest_psum, work.zeros_sbuf)
-    one.started = True
 
 
 def multiply(work, one, chunk, factor, product, accumulate):
@@ -125,8 +97,7 @@ def matmuls_of(geometry, job, chunk, band, bank, which):
 def num_matmuls(geometry, job):
     """Matmuls of all chunks of a job for a bank, or as many for one of a few rows more."""
     found = 0
-    for index in range(len(job.chunks)):
-        chunk = job.chunks[index]
+    for chunk in job.chunks:
         pairs = div_ceil(filter_rows(geometry) * tap_groups(geometry, chunk), 2)
         found += pairs if stores_zeros(chunk) else num_taps(geometry)
     return found

@@ -97,9 +97,9 @@ def paired_chunks(geometry, product, rest, depth):
     count = div_ceil(whole, most)
     paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
     found, parts = [], cut(paired, 2 * most)
-    for index in range(len(parts)):
-        each = div_ceil(parts[index][1], 2)
-        found.append((parts[index][0], each, 1, CHUNKS, 2 * each - parts[index][1]))
+    for part in parts:
+        each = div_ceil(part[1], 2)
+        found.append((part[0], each, 1, CHUNKS, 2 * each - part[1]))
     if paired < whole:
         how = TAPS if taps > 1 else ALONE
         if how == TAPS and staged:
@@ -125,8 +125,8 @@ def sums_pitch(geometry, chunks, images, own):
     """Rows of sums from one image of a bank to the next: more than its own where zeros lie between them, which both
     share, as rows of all images are one dimension of a pair's access pattern."""
     rows = geometry.rows
-    for index in range(len(chunks)):
-        if chunks[index][3] != ALONE and images > 1:
+    for chunk in chunks:
+        if chunk[3] != ALONE and images > 1:
             extent, above, below = extent_of(geometry, rows.out)
             return max(own, div_ceil(extent - min(above, below), rows.stride))
     return own

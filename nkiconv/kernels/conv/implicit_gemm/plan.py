@@ -8,14 +8,13 @@ from ..cuts import Band, chunks_of
 from ..geometry import num_taps
 from ..pairs_of_planes import planes_at_once
 from ..transposes import is_transposed
-from .added_frames import adding_bytes, adding_instructions
 from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
-from .jobs import batches_of, job_bytes, jobs_of, moved_from
+from .jobs import batches_of, counted, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
-from .winograd import adding_raw_bytes, taps_in_hbm
+from .winograd import adding_bytes, adding_instructions, adding_raw_bytes, taps_in_hbm
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first job, at
 #: least.
@@ -66,8 +65,8 @@ def make_plan(geometry, extras, config):
     for index in range(len(batches)):
         halves, alike = 1 if len(batches) > 1 else PARTS, config.loop > 0
         bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide, alike)
-        for which in range(len(bands)):
-            items.append(Item(batch=index, band=bands[which], halved=False, last=False))
+        for band in bands:
+            items.append(Item(batch=index, band=band, halved=False, last=False))
         together.append(config.order == "chunks")
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
@@ -95,8 +94,7 @@ def can_together(geometry, batch):
     takes banks of its own."""
     first = batch[0]
     alike = len(first.chunks) > 1 and not is_transposed(geometry) and not is_last(geometry)
-    for index in range(len(batch)):
-        job = batch[index]
+    for job in batch:
         alike = alike and job.chunks == first.chunks and job.rows == 1
     return alike
 
@@ -104,8 +102,7 @@ def can_together(geometry, batch):
 def sums_together(geometry, batch, index, items):
     """Banks of the sums of a batch's jobs for a band, whole ones, and one for filters that are transposed, at most."""
     most = 0
-    for which in range(len(items)):
-        item = items[which]
+    for item in items:
         if item.batch == index:
             most = max(most, len(banks_of(item.band, item.halved, False)))
     return len(batch) * most * sums_of(geometry) + 1
@@ -115,20 +112,20 @@ def taps_sbuf_bytes(geometry, plan, extras):
     """Bytes a partition, at most: x of two bands, filters, blocks of taps, results."""
     x_bytes, y_bytes, most_filters, raw_bytes, at_once, x_elements, row_bytes, raws = 0, 0, 0, 0, 1, 0, 0, 0
     block_bytes, y_item = 0, 4 if geometry.direct == None or extras.residual else extras.epilogue.y_itemsize
-    for index in range(len(plan.items)):
-        band = plan.items[index].band
-        x_bytes = max(x_bytes, item_bytes(geometry, plan, plan.items[index]))
+    for item in plan.items:
+        band, own_bytes = item.band, item_bytes(geometry, plan, item)
+        x_bytes = max(x_bytes, own_bytes)
         x_elements = max(x_elements, band.dn * band.hn * band.wn)
-        row_bytes = max(row_bytes, item_bytes(geometry, plan, plan.items[index]) // max(1, band.hn))
+        row_bytes = max(row_bytes, own_bytes // max(1, band.hn))
         y_bytes = max(y_bytes, planes_at_once(geometry) * y_item * band.zn * band.pn * band.qn)
     taps = num_taps(geometry)
     for index in range(len(plan.batches)):
         batch, filters = plan.batches[index], 0
         at_once = max(at_once, len(batch) if plan.together[index] else 1)
-        for job in range(len(batch)):
-            filters += job_bytes(geometry, batch[job])
-            per_c = batch[job].chunks[0][1] // batch[job].pack
-            raws += len(batch[job].chunks) * per_c * taps * geometry.itemsize
+        for job in batch:
+            filters += job_bytes(geometry, job)
+            per_c = job.chunks[0][1] // job.pack
+            raws += len(job.chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
             block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
@@ -145,19 +142,17 @@ def taps_sbuf_bytes(geometry, plan, extras):
 
 def item_bytes(geometry, plan, item):
     """Bytes a partition of x of an item's band."""
-    chunks, elements = chunks_of(plan.batches[item.batch]), 0
-    for index in range(len(chunks)):
-        if index == 0 or index + 2 >= len(chunks):
-            alike = len(chunks) - 2 if index == 0 and len(chunks) > 2 else 1
-            elements += alike * x_elements(geometry, chunks[index], item.band)
+    elements = 0
+    for one in counted(chunks_of(plan.batches[item.batch])):
+        elements += one[1] * x_elements(geometry, one[0], item.band)
     return elements * geometry.itemsize
 
 
 def ahead_bytes(geometry, batches):
     """Bytes a partition of the stationaries of a chunk of a batch's first job, at most."""
     most = 1
-    for index in range(len(batches)):
-        job = batches[index][0]
+    for batch in batches:
+        job = batch[0]
         most = max(most, div_ceil(job_bytes(geometry, job), len(job.chunks)))
     return most
 
@@ -187,11 +182,12 @@ def count_taps_instructions(geometry, plan, cores):
             item, before = plan.items[index], plan.items[max(0, index - 1)]
             batch = plan.batches[item.batch]
             banks = item.band.zn * item.band.pn * item.band.qn // 256 + 2 + item.band.pn
-            for job in range(len(batch)):
-                total += banks * (kinds_of(geometry) * taps * len(batch[job].chunks) + 3 * sums_of(geometry)) + 12
-                total += adding_instructions(geometry, item.band, len(batch[job].chunks), batch[job].rows)
+            for job in batch:
+                chunks = len(job.chunks)
+                total += banks * (kinds_of(geometry) * taps * chunks + 3 * sums_of(geometry)) + 12
+                total += adding_instructions(geometry, item.band, chunks)
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
-                    total += len(batch[job].chunks) * (taps * 5 + 8) + 8
+                    total += chunks * (taps * 5 + 8) + 8
         most = max(most, total)
     return most

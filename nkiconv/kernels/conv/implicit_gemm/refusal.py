@@ -26,13 +26,13 @@ def plan_taps(geometry, extras, config, cores):
 
 def plan_product(geometry, extras, config, cores, product):
     """The same of products that are taken so."""
-    defaults = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product)
-    plan = make_plan(geometry, extras, read_taps(config, defaults))
+    filter_bytes = taps_defaults(geometry, extras, setting(config, "filter_bytes", 0), product).filter_bytes
+    plan = make_plan(geometry, extras, read_taps(geometry, extras, config, filter_bytes, product))
     count = count_taps_instructions(geometry, plan, cores)
     open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
     if count > INSTRUCTIONS_MAX and open_loop:
         looped = (("loop", 1),) if config == None else config + (("loop", 1),)
-        plan = make_plan(geometry, extras, read_taps(looped, defaults))
+        plan = make_plan(geometry, extras, read_taps(geometry, extras, looped, filter_bytes, product))
         count = count_taps_instructions(geometry, plan, cores)
     needed, room = taps_sbuf_bytes(geometry, plan, extras), nl.tile_size.total_available_sbuf_size
     if needed > room:
@@ -56,14 +56,12 @@ def plan_product(geometry, extras, config, cores, product):
 def slots_refusal(geometry, plan):
     """Why what pairs lies too far apart; "" if it does not."""
     most = 0
-    for index in range(len(plan.items)):
-        chunks = chunks_of(plan.batches[plan.items[index].batch])
-        for which in range(len(chunks)):
-            chunk = chunks[which]
+    for item in plan.items:
+        for chunk in chunks_of(plan.batches[item.batch]):
             if slots_of(chunk) > 1:
-                most = max(most, x_elements(geometry, chunk, plan.items[index].band) // slots_of(chunk))
+                most = max(most, x_elements(geometry, chunk, item.band) // slots_of(chunk))
             elif chunk[3] != ALONE:
-                columns = chunk_window(geometry, chunk, plan.items[index].band)[1]
+                columns = chunk_window(geometry, chunk, item.band)[1]
                 most = max(most, (geometry.rows.taps - 1) * geometry.rows.dilation * columns)
     if most > SLOT_MAX:
         return (

@@ -2,47 +2,65 @@
 
 from ...._nki import nisa, nl
 from ..._tiles import div_ceil
-from ..boxes import boxes_of_x, load_box, load_x, offset_at, pattern_of, store_boxes
+from ..boxes import boxes_of_x, clear_window, load_boxes, load_x, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
 from ..cuts import Bank
 from ..frames import plane_pieces, tensor_of
+from ..pairs_of_planes import row_pieces
 from ..planes import misses_planes
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
 from .last import is_last
 
 
-def load_rows(work, chunks, tiles, index, band, part, held=False):
-    """x of a chunk in a part (first row, rows) of a band, into its tile [cn, images, rows, columns]. held: whether
-    nothing of it may come before there is room for the tile."""
+def load_rows(work, chunk, x_sbuf, band, h0, alone, held=False):
+    """x of a chunk in a band's planes and columns, rows from h0 on, into [cn, images, rows, columns]. alone: whether no
+    other chunk's goes with it; held: whether nothing of it may come before there is room for the tile."""
     operands, geometry = work.operands, work.geometry
-    c0, count, depth = chunks[index][:3]
-    w0, wn = chunk_window(geometry, chunks[index], band)
-    if tiles[index] == None:
-        tiles[index] = rows_tile(operands, geometry, chunks[index], band)
-    h0, hn = part
     if is_transposed(geometry):
-        for piece in plane_pieces(geometry, band.d0, band.dn):
-            offset = offset_at(piece.strides, (c0, piece.plane, band.h0 + h0, w0))
-            dst = tiles[index][0:count, piece.first : piece.first + piece.count, h0 : h0 + hn, 0:wn]
-            source = tensor_of(operands, piece.framed)
-            load_transposed(dst, source, piece.strides, offset, len(chunks) == 1, work.ledger)
+        load_side_by_side(work, geometry, chunk, x_sbuf, (band.d0, h0, band.w0), alone)
         return
-    size, dilation = geometry.columns.size, geometry.columns.dilation
-    left = min(wn, max(0, -w0))
-    right = max(left, min(wn, size - w0 - (depth - 1) * dilation))
+    wn = x_sbuf.shape[3]
     if misses_planes(geometry, band.z0, band.zn):
-        clear(tiles[index], h0, hn, 0, wn)
-    elif depth > 1:
-        clear(tiles[index], h0, hn, 0, left)
-        clear(tiles[index], h0, hn, right, wn)
+        clear(x_sbuf, 0, wn)
+    elif chunk[2] > 1:
+        clear_beside(x_sbuf, geometry, chunk, band)
     if held and geometry.depth != None:
         # a column of all boxes: those that wait for nothing would overtake what is wanted before
-        clear(tiles[index], h0, hn, wn // 2, wn // 2 + 1)
+        clear(x_sbuf, wn // 2, wn // 2 + 1)
+    load_copies(operands, geometry, chunk, x_sbuf, band, band.d0, h0)
+
+
+def load_side_by_side(work, geometry, chunk, x_sbuf, first, alone):
+    """The same of channels side by side in HBM, from (plane, row, column) `first` on."""
+    count, dn, hn, wn = x_sbuf.shape
+    for piece in plane_pieces(geometry, first[0], dn):
+        offset = offset_at(piece.strides, (chunk[0], piece.plane, first[1], first[2]))
+        dst = x_sbuf[0:count, piece.first : piece.first + piece.count, 0:hn, 0:wn]
+        source = tensor_of(work.operands, piece.framed)
+        load_transposed(dst, source, piece.strides, offset, alone, work.ledger)
+
+
+def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
+    """Copies of a chunk, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
+    taps are channels, of the rows of x that there are for each."""
+    first, cn, depth = chunk[:3]
+    _, dn, hn, wn = x_sbuf.shape
+    own, rows = geometry, None
+    if geometry.direct != None:
+        own, rows = geometry.direct, geometry.depth
+    w0 = chunk_window(geometry, chunk, band)[0]
     for copy_index in range(depth):
-        p = copy_index * count
-        dst = tiles[index][p : p + count, 0 : band.dn, h0 : h0 + hn, 0:wn]
-        load_columns(operands, geometry, dst, c0, band, part, w0 + copy_index * dilation)
+        for piece in row_pieces(geometry, first, cn):
+            at, row, c, count = piece
+            at += copy_index * cn
+            h = h0
+            if rows != None:
+                h += row * rows.dilation - rows.before
+            low, high = max(0, h), min(own.rows.size, h + hn)
+            if low < high:
+                dst = x_sbuf[at : at + count, 0:dn, low - h : high - h, 0:wn]
+                load_columns(operands, own, dst, c, d0, low, w0 + copy_index * geometry.columns.dilation)
 
 
 def rows_tile(operands, geometry, chunk, band):
@@ -51,24 +69,35 @@ def rows_tile(operands, geometry, chunk, band):
     return nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
 
 
-def load_columns(operands, geometry, x_sbuf, c0, band, part, w0):
-    """x of channels from c0 on in a part of a band into [cn, images, rows, columns], the columns from w0 on that there
-    are."""
+def rows_in(tile_sbuf, first, count):
+    """Some rows of a tile [cn, images, rows, columns]."""
+    parts, images, _, width = tile_sbuf.shape
+    return tile_sbuf[0:parts, 0:images, first : first + count, 0:width]
+
+
+def load_columns(operands, geometry, x_sbuf, c0, d0, h0, w0):
+    """x of channels, planes and rows from c0, d0 and h0 on into [cn, images, rows, columns], the columns from w0 on
+    that there are."""
     count, dn, hn, wn = x_sbuf.shape
     first = min(wn, max(0, -w0))
     end = max(first, min(wn, geometry.columns.size - w0))
     if first < end:
-        planes, counts = (band.d0, dn), (hn, end - first)
-        boxes = boxes_of_x(geometry, (c0, count), planes, (band.h0 + part[0], first + w0), counts)
+        boxes = boxes_of_x(geometry, (c0, count), (d0, dn), (h0, first + w0), (hn, end - first))
         load_x(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands, boxes)
 
 
-def clear(x_sbuf, h0, hn, w0, w1):
-    """Zeros in columns w0 .. w1-1 of some rows."""
-    if w0 < w1:
-        parts, images = x_sbuf.shape[0], x_sbuf.shape[1]
-        zeros = x_sbuf[0:parts, 0:images, h0 : h0 + hn, w0:w1]
-        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+def clear(x_sbuf, w0, w1):
+    """Zeros in columns w0 .. w1-1."""
+    clear_window(x_sbuf, 0, x_sbuf.shape[2], w0, w1, nisa.engine.gpsimd)
+
+
+def clear_beside(x_sbuf, geometry, chunk, band):
+    """Zeros in the columns beside x that copies of a chunk's channels lack."""
+    columns = geometry.columns
+    w0, wn = chunk_window(geometry, chunk, band)
+    left = min(wn, max(0, -w0))
+    clear(x_sbuf, 0, left)
+    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (chunk[2] - 1) * columns.dilation)), wn)
 
 
 def load_residual(operands, geometry, job, band, ledger):
@@ -85,13 +114,22 @@ def load_residual(operands, geometry, job, band, ledger):
         return scale_residual(residual_sbuf, operands.beta)
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.zn, pairs - 1, 0 : band.qn], value=0.0)
-    for u in range(min(job.rows, band.pn)):
-        count = div_ceil(band.pn - u, job.rows)
-        by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-        pattern = pattern_of(by, (job.kn, band.zn, count, band.qn))
-        offset = offset_at(strides, (job.k0, band.z0, band.p0 + u, band.q0))
-        load_box(residual_sbuf, operands.residual, (u * job.kn, 0, 0, 0), pattern, offset, operands.moved)
+    every = Bank(z=0, zn=band.zn, p=0, pn=pairs, q=0, qn=band.qn)
+    load_boxes(residual_sbuf, operands.residual, boxes_of_bank(strides, job, band, every), operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
+
+
+def boxes_of_bank(strides, job, band, bank):
+    """Boxes of a result with these strides that a bank of a job's band has: one for each of the rows of outputs that
+    the job makes at once."""
+    found, by = [], (strides[0], strides[1], job.rows * strides[2], strides[3])
+    for u in range(job.rows):
+        count = min(bank.pn, div_ceil(max(0, band.pn - u), job.rows) - bank.p)
+        if count > 0:
+            first = (job.k0, band.z0 + bank.z, band.p0 + bank.p * job.rows + u, band.q0 + bank.q)
+            pattern = pattern_of(by, (job.kn, bank.zn, count, bank.qn))
+            found.append(((u * job.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
+    return found
 
 
 def y_pattern(geometry, job, band, pool):
@@ -141,25 +179,11 @@ def window(tile_sbuf, bank):
 def store_banks(operands, y_sbuf, geometry, job, band, banks):
     """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
     whole = True
-    for index in range(len(banks)):
-        bank = banks[index]
+    for bank in banks:
         whole = whole and bank.zn == band.zn and bank.qn == band.qn
     parts = banks
     if whole:
         first, end = banks[0], banks[-1]
         parts = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
-    for index in range(len(parts)):
-        for u in range(job.rows):
-            store_part(operands, y_sbuf, geometry, job, band, parts[index], u)
-
-
-def store_part(operands, y_sbuf, geometry, job, band, part, u):
-    """One DMA for the part of a job's band that a bank holds; of rows of outputs that are made at once, row `u`."""
-    count = min(part.pn, div_ceil(band.pn - u, job.rows) - part.p)
-    if count <= 0:
-        return
-    strides = geometry.y_strides
-    by = (strides[0], strides[1], job.rows * strides[2], strides[3])
-    pattern = pattern_of(by, (job.kn, part.zn, count, part.qn))
-    offset = offset_at(strides, (job.k0, band.z0 + part.z, band.p0 + part.p * job.rows + u, band.q0 + part.q))
-    store_boxes(operands.y, y_sbuf, [((u * job.kn, part.z, part.p, part.q), pattern, offset)], operands.moved)
+    for part in parts:
+        store_boxes(operands.y, y_sbuf, boxes_of_bank(geometry.y_strides, job, band, part), operands.moved)

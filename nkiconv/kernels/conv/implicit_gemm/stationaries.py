@@ -6,7 +6,6 @@ what is transposed is block-diagonal and one matmul serves all.
 """
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
@@ -21,18 +20,18 @@ from .pairs_fp8 import ALONE, again_of, slot_channels, slots_of
 
 def tile_of(geometry, filters, block, dtype):
     """The stationaries that a block belongs to, in SBUF; of pairs, high parts, and low ones beside them."""
-    if filters.tiles[block.job][block.chunk] == None:
-        filters.tiles[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
+    own = block.of
+    if own.tile == None:
+        own.tile = new_tile(geometry, own, dtype)
         if filters.pairing != None:
-            filters.lows[block.job][block.chunk] = new_tile(geometry, filters, block, dtype)
-    return filters.tiles[block.job][block.chunk]
+            own.low = new_tile(geometry, own, dtype)
+    return own.tile
 
 
-def new_tile(geometry, filters, block, dtype):
+def new_tile(geometry, of, dtype):
     """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap, or a pair's last group of
     columns."""
-    job = filters.jobs[block.job]
-    chunk = job.chunks[block.chunk]
+    job, chunk = of.job, of.chunk
     each, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
     height = geometry.planes.taps * each
     shape = (chunk[1] * chunk[2], slots_of(chunk) * height, groups, job.rows, stationary_columns(geometry, job))
@@ -60,68 +59,42 @@ def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
     """Pairs of a chunk's stationaries that need no transposes, row by row of taps."""
     count, height, groups, rows, kn = whole_sbuf.shape
     high_sbuf = tile_of(geometry, filters, block, nl.float16)
-    low_sbuf = filters.lows[block.job][block.chunk]
+    low_sbuf = block.of.low
     order = tap_order(height, home_row(geometry, geometry.rows))
     for at in range(height):
         r = order[at]
-        pair_of_filters(
-            filters,
-            whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            False,
-            high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn],
-            at + 1 == height,
-            ledger,
-        )
+        data = whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        high = high_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        low = low_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]
+        pair_of_filters(filters, data, False, high, low, at + 1 == height, ledger)
 
 
 def load_stationaries(operands, geometry, filters, block):
     """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's taps, or
     of one tap where they are folded. What becomes pairs has a tile of its own."""
     taps, each = num_taps(geometry), geometry.packed
-    job = filters.jobs[block.job]
-    chunk = job.chunks[block.chunk]
+    job, chunk = block.of.job, block.of.chunk
     c0, count, depth = chunk[:3]
     if filters.pairing != None:
-        tile_sbuf = new_tile(geometry, filters, block, operands.w_dtype)
+        tile_sbuf = new_tile(geometry, block.of, operands.w_dtype)
     else:
         tile_sbuf = slot_of(tile_of(geometry, filters, block, operands.w_dtype), geometry, block.slot)
-    shift = job_axis(geometry, job).taps - geometry.rows.taps
-    first = block.r0 * geometry.columns.taps
+    shift, S = job_axis(geometry, job).taps - geometry.rows.taps, geometry.columns.taps
+    strides = (taps * each, S * each, depth * each, 1)
     parts = slot_channels(chunk, block.slot)
+    _, height, all_groups, _, columns = tile_sbuf.shape
     for copy_index in range(depth * job.rows * len(parts)):
         d, u = copy_index % depth, copy_index // depth % job.rows
         partition, channel, count = parts[copy_index // (depth * job.rows)]
         partition += d * chunk[1]
-        groups = div_ceil(geometry.columns.taps - d, depth)
-        pattern = [
-            [taps * each, count],
-            [geometry.columns.taps * each, block.rn],
-            [depth * each, groups],
-            [1, each],
-        ]
+        own_sbuf = tile_sbuf[partition : partition + count, 0:height, 0:all_groups, u, 0:columns]
+        pattern = pattern_of(strides, (count, block.rn, div_ceil(S - d, depth), each))
         for part in range(job.kn // each):
-            copy(
-                tile_sbuf[
-                    partition : partition + count,
-                    block.r0 + u * shift : block.r0 + u * shift + block.rn,
-                    0:groups,
-                    u,
-                    part * each : (part + 1) * each,
-                ],
-                operands.w.ap(
-                    pattern=pattern,
-                    offset=(((job.k0 // each + part) * geometry.C + c0 + channel) * taps + first + d) * each,
-                ),
-            )
+            tap = ((job.k0 // each + part) * geometry.C + c0 + channel) * taps + block.r0 * S + d
+            load_box(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
     for d in range(depth if again_of(chunk, block.slot) > 0 else 0):
-        again = tile_sbuf[
-            d * chunk[1] : d * chunk[1] + chunk[4],
-            block.r0 : block.r0 + block.rn,
-            0 : tile_sbuf.shape[2],
-            0,
-            0 : job.kn,
-        ]
+        p, r = d * chunk[1], block.r0
+        again = tile_sbuf[p : p + chunk[4], r : r + block.rn, 0:all_groups, 0, 0 : job.kn]
         nisa.memset(dst=again, value=0.0, engine=nisa.engine.gpsimd)
     return tile_sbuf if filters.pairing != None else None
 
@@ -159,8 +132,7 @@ def load_taps(operands, geometry, job, block):
     shape = (stationary_columns(geometry, job), block.channels, block.rn, block.sn)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
     strides = geometry.w_strides
-    chunk = job.chunks[block.chunk]
-    parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(chunk, block.slot)
+    parts = [(0, 0, block.channels)] if block.slot == 0 else slot_channels(block.of.chunk, block.slot)
     for index in range(len(parts)):
         at, channel, count = parts[index]
         offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
@@ -170,7 +142,7 @@ def load_taps(operands, geometry, job, block):
             # any numbers do
             pattern[0] = [0, shape[0] - job.kn]
             load_box(raw_sbuf, operands.w, (job.kn, at, 0, 0), pattern, offset)
-    again = again_of(chunk, block.slot)
+    again = again_of(block.of.chunk, block.slot)
     if again > 0:
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
@@ -186,12 +158,11 @@ def group_mask(job, geometry, dtype):
     return mask_sbuf
 
 
-def transpose_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece, ledger):
+def transpose_taps(filters_sbuf, raw_sbuf, filters, geometry, block, piece, ledger):
     """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
+    job, mask_sbuf, depth = block.of.job, block.of.mask, block.of.chunk[2]
     channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, job), piece.count
-    mask_sbuf = filters.masks[block.job]
     pitch = whole_words(kn, geometry.itemsize)
-    depth = job.chunks[block.chunk][2]
     count = piece.depth * channels if mask_sbuf == None else filters_sbuf.shape[0]
     transposed_psum = nl.ndarray((count, num, pitch), dtype=raw_sbuf.dtype, buffer=nl.psum)
     for index in range(num):
@@ -206,8 +177,7 @@ def transpose_taps(filters_sbuf, raw_sbuf, filters, geometry, job, block, piece,
         r, data = row + (row // geometry.rows.taps + u) * shift, transposed_psum[0:count, 0:num, 0:kn]
         dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
         if filters.pairing != None:
-            low_sbuf = filters.lows[block.job][block.chunk]
-            low = low_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
+            low = block.of.low[0:count, r, piece.first : piece.first + num, u, 0:kn]
             pair_of_filters(filters, data, True, dst, low, u + 1 == job.rows, ledger)
         elif geometry.itemsize == 1 and kn % WORD_BYTES == 0:
             # four bytes at a time; not by Scalar, which computes

@@ -1,17 +1,33 @@
-"""precision="winograd": filters as sums of planes of taps, and four banks of sums as two planes of y."""
+"""precision="winograd": filters as sums of planes of taps, x as sums of frames, four banks of sums as two planes of y.
+
+`pairs_of_planes` says of what. Taps become sums just before their transposes; rows of frames take tiles in turn, and
+sums of those of the next band are made in the course of one (`parts`).
+"""
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK
-from ..._epilogue import Epilogue, finish
-from ..._tiles import div_ceil
+from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
+from ..._epilogue import adds_last, finish_joined
+from ..._tiles import BANK_BYTES, div_ceil
 from ..boxes import load_box, offset_at, pattern_of
+from ..cuts import chunks_of
 from ..geometry import filter_rows, num_taps
-from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, row_pieces
+from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
+from ..transposes import is_transposed
+from .fold import chunk_window
+from .rows import clear, clear_beside, load_copies, load_side_by_side
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
+#: Bytes a partition of frames that are added together, if more than a row.
+FRAMES_PART_BYTES = 8192
+#: Tiles that frames of a chunk take in turn, at least and at most.
+TURNS_MIN, TURNS_MAX = 2, 4
+#: Banks of PSUM whose sums are on their way out together, in parts.
+SUMS_BANKS = 6
+#: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
+ADD_FROM, ADD_UNTIL = 0.35, 0.95
 
 
 @dataclass
@@ -23,6 +39,37 @@ class PlanesOfTaps(nl.NKIObject):
     channels: int
     pieces: list
     sums_sbuf: object
+
+
+@dataclass
+class FrameTurns(nl.NKIObject):
+    """Tiles of a shape, and first column, that frames of a chunk take in turn, and how many have."""
+
+    key: tuple
+    tiles: list
+    taken: int
+
+
+def adding_bytes(geometry, plan, row_bytes, x_bytes):
+    """Bytes a partition beside those of other precisions: frames that are not added yet, and sums on their way out.
+    row_bytes, x_bytes: of all sums of frames in a row of a band, and in a band."""
+    if geometry.direct == None:
+        return 0
+    chunks, pairs = 1, geometry.planes.out
+    for item in plan.items:
+        chunks = max(chunks, len(chunks_of(plan.batches[item.batch])))
+        pairs = min(pairs, item.band.zn)
+    frames_bytes = min(x_bytes, max(row_bytes, chunks * FRAMES_PART_BYTES))
+    if row_bytes >= chunks * FRAMES_PART_BYTES:
+        frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
+    return TURNS_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
+
+
+def adding_instructions(geometry, band, chunks):
+    """Instructions for the frames of a band that so many chunks of a job see, and its filters, at most."""
+    if geometry.direct == None:
+        return 0
+    return chunks * ((band.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
 
 
 def adding_raw_bytes(geometry, ahead_bytes, block_bytes, other_bytes):
@@ -76,6 +123,70 @@ def sums_of_taps(taps, geometry):
     return taps.sums_sbuf
 
 
+def load_frames(work, part, row_bytes):
+    """A RowPart's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of x
+    that there are for each. row_bytes: a partition of a row of them."""
+    geometry, band, chunk = work.geometry, part.band, part.chunk
+    first, count, before = frames_of_x(geometry, band)
+    w0, width = chunk_window(geometry, chunk, band)
+    frames_sbuf = next_tile(work, part, (chunk[2] * chunk[1], frames_seen(band.zn), part.hn, width), row_bytes)
+    parts, seen, hn, _ = frames_sbuf.shape
+    for run in ((0, before), (before + count, seen)):
+        if run[0] < run[1]:
+            clear(frames_sbuf[0:parts, run[0] : run[1], 0:hn, 0:width], 0, width)
+    if count == 0:
+        return frames_sbuf
+    found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
+    h0, rows = band.h0 + part.h0, geometry.depth
+    if is_transposed(geometry):
+        load_side_by_side(work, geometry.direct, chunk, found_sbuf, (first, h0, w0), True)
+        return frames_sbuf
+    if rows != None:
+        reach = (rows.taps - 1) * rows.dilation
+        if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
+            clear(found_sbuf, 0, width)
+    load_copies(work.operands, geometry, chunk, found_sbuf, band, first, h0)
+    return frames_sbuf
+
+
+def next_tile(work, part, shape, row_bytes):
+    """The next of the tiles that frames of a chunk take in turn, so that loads do not run further ahead; zeros are in
+    the columns beside x that copies of channels lack, once for all loads."""
+    preparing, chunk = work.preparing, part.chunk
+    key = shape + (chunk_window(work.geometry, chunk, part.band)[0],)
+    while len(preparing.turns) <= part.index:
+        preparing.turns.append(FrameTurns(key=(), tiles=[], taken=0))
+    turns = preparing.turns[part.index]
+    if turns.key != key:
+        turns.key = key
+        turns.tiles = []
+        turns.taken = 0
+    most = preparing.most_bytes // (part.chunks * part.hn * row_bytes)
+    turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
+    turns.taken = turns.taken + 1
+    if turn == len(turns.tiles):
+        tile_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
+        if chunk[2] > 1:
+            clear_beside(tile_sbuf, work.geometry, chunk, part.band)
+        turns.tiles.append(tile_sbuf)
+    return turns.tiles[turn]
+
+
+def add_frames(frames_sbuf, x_sbuf, ledger):
+    """The sums of some rows: d0 - d2, d1 + d2, d2 - d1 and d3 - d1 of the four frames of each pair."""
+    p, dn, hn, wn = frames_sbuf.shape
+    for sums in ((0, 0, 2, nl.subtract), (1, 1, 2, nl.add), (2, 2, 1, nl.subtract), (3, 3, 1, nl.subtract)):
+        product, one, other, op = sums
+        end = dn - PRODUCTS_OF_PAIR + 1
+        nisa.tensor_tensor(
+            dst=x_sbuf[0:p, product : x_sbuf.shape[1] : PRODUCTS_OF_PAIR, 0:hn, 0:wn],
+            data1=frames_sbuf[0:p, one : one + end : 2, 0:hn, 0:wn],
+            data2=frames_sbuf[0:p, other : other + end : 2, 0:hn, 0:wn],
+            op=op,
+            engine=pick_sum(ledger, end // 2 * hn * wn + hn * wn, True),
+        )
+
+
 def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     """Four banks of sums into y_sbuf [k, planes, rows, columns], the first of each pair of planes and the other in
     turns, with everything that the epilogue asks for; an odd last plane has no other."""
@@ -87,16 +198,11 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     else:
         nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
     ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
-    last = epilogue.residual == "post_activation" and epilogue.activation != ""
-    joined = Epilogue(
-        activation=epilogue.activation, bias=False, residual="pre_activation", y_itemsize=epilogue.y_itemsize
-    )
     for plane in range(2):
         count = div_ceil(y_sbuf.shape[1] - plane, 2)
         if count == 0:
             continue
         y = y_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
-        own = sums[3 * plane]
         rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
             dst=rest_sbuf,
@@ -109,10 +215,8 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
         residual = None
         if residual_sbuf != None:
             residual = residual_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
-        if residual != None and not last:
+        if residual != None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
-        done_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf) if last else y
-        finish(done_sbuf, own[0:kn, 0:count, 0:pn, 0:qn], None, rest_sbuf, joined, nisa.engine.vector)
-        if last:
-            nisa.tensor_tensor(dst=y, data1=done_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
+        own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
+        finish_joined(y, own_psum, rest_sbuf, None, residual, epilogue, nisa.engine.gpsimd)
         ledger.vector = ledger.vector + 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)

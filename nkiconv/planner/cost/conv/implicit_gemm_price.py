@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, PARTS, share, whole_words
-from ....kernels.conv.cuts import chunks_of, same_place
+from ....kernels.conv.cuts import chunks_of
 from ....kernels.conv.geometry import filter_rows
 from ....kernels.conv.implicit_gemm.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
@@ -25,7 +25,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
 from .implicit_gemm_work import ZEROS_NS, Work
-from .pairs_price import START_NS, frames_share, pairs_ns
+from .pairs_price import START_NS, frames_share, pairs_ns, rows_come
 
 #: ns until DMA is at work; from the last matmul to the end of the last store.
 DMA_START_NS = 1200.0
@@ -243,10 +243,8 @@ class _Price:
                 moved_from = self.plan.moved[item.batch]
                 found += self.filters_moved(jobs, 0, 1, moved_from)
                 after += self.filters_moved(jobs, 1, len(jobs), moved_from)
-            chunks = chunks_of(jobs)
-            there = before is not None and same_place(item.band, before.band)
-            if not there or chunks != chunks_of(self.plan.batches[before.batch]):
-                found += self.rows_moved(chunks, item.band)
+            if rows_come(self.plan, item, before):
+                found += self.rows_moved(chunks_of(jobs), item.band)
             found += after
             before = item
         return found, after
@@ -300,9 +298,7 @@ class _Price:
             if is_last(geometry):
                 engine_ns += target.rows_an_engine * self.work.runs_out_ns(planes * pixels_of(band), job.kn)
                 continue
-            y_ns = target.image_ns(band.pn, band.qn, geometry.y_strides[2], geometry.y_strides[3], geometry.itemsize)
-            if job.rows > 1:
-                y_ns = -(-band.pn // job.rows) * target.row_ns(band.qn, geometry.y_strides[3], geometry.itemsize)
+            y_ns = self.work.plane_out_ns(job, band.pn, band.qn)
             engine_ns += min(job.rows * job.kn, target.rows_an_engine) * planes * band.zn * y_ns
         return Traffic(engine_ns, hbm_bytes)
 

@@ -166,7 +166,6 @@ class Work:
         geometry, target = self.geometry, self.target
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
         x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
-        y_image = target.image_ns(rows.out, columns.out, geometry.y_strides[2], geometry.y_strides[3], item)
         x_rows = rows.size * target.row_ns(columns.size, geometry.x_strides[3], item)
         x_ns = self.planes * x_image * div_ceil(geometry.C, PARTITIONS)
         if is_transposed(geometry):
@@ -179,11 +178,8 @@ class Work:
         for job in jobs:
             if is_last(geometry):
                 y_ns += self.runs_out_ns(planes_at_once(geometry) * self.outputs, job.kn)
-            elif job.rows > 1:
-                row_ns = target.row_ns(columns.out, geometry.y_strides[3], item)
-                y_ns += planes * (div_ceil(rows.out, job.rows) * row_ns)
             else:
-                y_ns += planes * y_image
+                y_ns += planes * self.plane_out_ns(job, rows.out, columns.out)
             w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
         x_bytes = self.planes * channels * rows.size * columns.size * item
@@ -194,6 +190,13 @@ class Work:
         else:
             engines_ns, num_bytes = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
         return float(max(target.rows_an_engine * engines_ns, num_bytes * target.hbm_byte_ns))
+
+    def plane_out_ns(self, job: Any, pn: int, qn: int) -> float:
+        """ns of one DMA engine for so many rows and columns of results of a job, of one output channel."""
+        (by_row, by_column), item = self.geometry.y_strides[2:4], self.geometry.itemsize
+        if job.rows > 1:
+            return float(div_ceil(pn, job.rows) * self.target.row_ns(qn, by_column, item))
+        return float(self.target.image_ns(pn, qn, by_row, by_column, item))
 
     def filters_ns(self, job: Any) -> float:
         """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""

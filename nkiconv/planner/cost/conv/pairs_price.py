@@ -21,6 +21,13 @@ def frames_share(geometry: Any, pairs: int) -> float:
     return 1.0 if geometry.direct is None else float(frames_seen(pairs)) / (PRODUCTS_OF_PAIR * pairs)
 
 
+def rows_come(plan: Any, item: Any, before: Any) -> bool:
+    """Whether x of an item is not there from the one before it, or None."""
+    if before is None or not same_place(item.band, before.band):
+        return True
+    return bool(chunks_of(plan.batches[item.batch]) != chunks_of(plan.batches[before.batch]))
+
+
 def pairs_ns(target: Target, geometry: Any, plan: Any, items: Sequence[Any]) -> float:
     """ns of Vector for a core's items, where GpSimd adds as many frames as let both end together; 0 where nothing is
     added."""
@@ -30,9 +37,8 @@ def pairs_ns(target: Target, geometry: Any, plan: Any, items: Sequence[Any]) -> 
     before: Any = None
     for item in items:
         jobs, band = plan.batches[item.batch], item.band
-        chunks = chunks_of(jobs)
-        if before is None or not same_place(band, before.band) or chunks != chunks_of(plan.batches[before.batch]):
-            added += PRODUCTS_OF_PAIR * len(chunks) * band.zn * band.hn * band.wn
+        if rows_come(plan, item, before):
+            added += PRODUCTS_OF_PAIR * len(chunks_of(jobs)) * band.zn * band.hn * band.wn
         for job in jobs:
             fixed_ns = len(banks_of(band, False, False)) * target.vector_fixed_psum_ns
             one_ns = band.zn * band.pn * band.qn * target.vector_ns + fixed_ns
