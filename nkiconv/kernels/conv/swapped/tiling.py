@@ -132,10 +132,8 @@ def count_swapped_instructions(geometry, plan, cores):
                 total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * (2 * source.slots * (len(blocks) + 1) + 2)
-            parts, groups = (
-                div_ceil(source.fold * kn, plan.k_tile),
-                div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.k_tile)),
-            )
+            parts = div_ceil(source.fold * kn, plan.k_tile)
+            groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.k_tile))
             banks = parts * (plan.sizes.side * chunks * windows + 5 * groups)
             total += len(blocks) * (banks + 4 * source.fold + 2)
         most = max(most, total)

@@ -11,11 +11,9 @@ from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.config import (
     SWAPPED_SHARDS,
-    SWAPPED_X_BYTES,
     read_swapped,
     swapped_config,
     swapped_config_refusal,
-    swapped_settings,
 )
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
@@ -60,7 +58,7 @@ class Swapped(Conv2dAlgorithm):
             return config
         if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
             return config
-        tried = [read_swapped(config, open_ones) for open_ones in self._open(shape, dict(config or ()))]
+        tried = [read_swapped(config, *open_ones) for open_ones in self._open(shape, dict(config or ()))]
         if len(tried) == 1:
             return pairs_of(tried[0])
         made = ((make_swapped(geometry, settings), settings) for settings in tried)
@@ -68,8 +66,8 @@ class Swapped(Conv2dAlgorithm):
         best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
         return pairs_of(best or swapped_config(geometry, extras, config))
 
-    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[Any]:
-        """Settings that are worth a try, beside those given."""
+    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+        """(shard, side, fold) that are worth a try, beside what is given."""
         geometry, extras = shape.geometry, shape.extras
         shards = [given["shard"]] if "shard" in given else SWAPPED_SHARDS
         folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
@@ -77,7 +75,7 @@ class Swapped(Conv2dAlgorithm):
         if "images" in shards:
             ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
         sides = [given["side"]] if "side" in given else sides_of(geometry)
-        return (swapped_settings(shard, side, fold, SWAPPED_X_BYTES) for side in sides for shard, fold in ways)
+        return ((shard, side, fold) for side in sides for shard, fold in ways)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
