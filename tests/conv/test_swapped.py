@@ -335,7 +335,7 @@ REFUSED = [
         "precision=fp16x3: swapped takes others; use implicit_gemm",
     ),
     (MANY, {}, {"pool": (1, 2)}, r"pool=\(1, 2\): swapped takes \(1, 1\); use implicit_gemm"),
-    (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters by zeros around"),
+    (MANY, {}, {"strict_nonfinite": True}, "strict_nonfinite=True: swapped multiplies filters around x"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
     (MANY, {"side": 2}, {}, "config side=2: must divide Q=11; use 1"),
     (MANY, {"fold": 2}, {}, "config fold=2, C=300, K=290, P=9: must divide P, with fold"),

@@ -83,10 +83,9 @@ def test_products_take_every_channel_at_every_tap_once(C, R, S, copies):
     found = []
     for one in products:
         chunk = chunks[one.chunk]
-        riders = chunk.riders[: one.riders]
-        assert parts_of(chunk, one.riders) <= 128
-        found += [(chunk.c0 + c, one.r, one.s) for c in range(chunk.count)]
-        found += [(own.c0 + c, one.r + own.r, one.s + own.s) for own in riders for c in range(own.count)]
+        assert parts_of(chunk, one.pieces) <= 128
+        pieces = chunk[: one.pieces]
+        found += [(own.c0 + c, one.r + own.r, one.s + own.s) for own in pieces for c in range(own.count)]
     assert sorted(found) == list(product(range(C), range(R), range(S)))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import SCALAR_WORK, pick
-from .._epilogue import Epilogue, finish
+from .._engines import SCALAR_WORK, VECTOR_WORK, pick
+from .._epilogue import Epilogue, finish, function_of
 from .._tiles import require
 
 
@@ -103,6 +103,37 @@ def finish_shared(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, ledger, eleme
         nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.maximum, operand0=0.0, engine=engine)
 
 
+def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, ledger, strict_nonfinite):
+    """Sums [pixels, tiles, k] with their epilogue, in the order of `_epilogue.finish`, so that the last bits do not
+    depend on the algorithm's sides: the bias [pixels, k] is a row here, None without one, as the residual, [pixels,
+    tiles, k]."""
+    _, tn, kn = acc_psum.shape
+    if bias_sbuf == None and residual_sbuf == None:
+        finish_shared(y_sbuf, acc_psum, None, None, epilogue, ledger, tn * kn, strict_nonfinite)
+        return
+    ledger.vector = ledger.vector + tn * kn * VECTOR_WORK
+    late = epilogue.residual == "post_activation" and epilogue.activation != ""
+    # what is added in turn; None: the activation
+    steps, sums = [], acc_psum
+    if bias_sbuf != None:
+        steps.append(bias_sbuf.expand_dim(1).broadcast(1, tn))
+    if residual_sbuf != None and not late:
+        steps.append(residual_sbuf)
+    if epilogue.activation != "":
+        steps.append(None)
+    if residual_sbuf != None and late:
+        steps.append(residual_sbuf)
+    for index in range(len(steps)):
+        into = y_sbuf
+        if index + 1 < len(steps):
+            into = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
+        if steps[index] == None:
+            nisa.activation(dst=into, op=function_of(epilogue), data=sums)
+        else:
+            nisa.tensor_tensor(dst=into, data1=sums, data2=steps[index], op=nl.add)
+        sums = into
+
+
 def load_bias(bias_hbm, k0, kn, times):
     """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
     if bias_hbm == None:
@@ -120,6 +151,18 @@ def scale_residual(residual_sbuf, beta):
     scaled_sbuf = nl.ndarray(residual_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=scaled_sbuf, data=residual_sbuf, op0=nl.multiply, operand0=beta)
     return scaled_sbuf
+
+
+def one_group_refusal(geometry, algorithm, single_bytes):
+    """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
+    this, or ""."""
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or grouped"
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {algorithm} takes 1; use implicit_gemm"
+    if geometry.hbm_itemsize == 1 and not single_bytes:
+        return f"img_ref.dtype=float8: {algorithm} takes 16 and 32 bits; use implicit_gemm"
+    return ""
 
 
 def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False, apart=False):

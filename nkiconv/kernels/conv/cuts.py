@@ -41,6 +41,18 @@ class Bank(nl.NKIObject):
     qn: int
 
 
+@dataclass
+class Outputs(nl.NKIObject):
+    """Outputs z0 .. z0+zn-1, p0 .. p0+pn-1, q0 .. q0+qn-1 along planes, rows and columns."""
+
+    z0: int
+    zn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+
+
 def same_place(one, other):
     """Whether two bands are outputs of the same planes, rows and columns."""
     rows = one.p0 == other.p0 and one.pn == other.pn

@@ -24,11 +24,20 @@ def transposes_of_bank(width, itemsize):
     return max(1, BANK_BYTES // (whole_words(width, itemsize) * itemsize))
 
 
+def transposed_bank(sources, parts, pitch):
+    """Views [w, p] in SBUF, as many as one bank holds, transposed by the array: [p, view, pitch] in PSUM, of which w
+    columns are written."""
+    first = sources[0]
+    bank_psum = nl.ndarray((parts, len(sources), pitch), dtype=first.dtype, buffer=nl.psum)
+    for index in range(len(sources)):
+        dst = bank_psum[0:parts, index, 0 : first.shape[0]]
+        nisa.nc_transpose(dst=dst, data=sources[index], engine=nisa.engine.tensor)
+    return bank_psum
+
+
 def transpose_together(dst_sbuf, sources, itemsize, ledger):
     """Views [w, p] of filters, as many as one bank holds, transposed into [p, view, w] in SBUF by one read-out."""
     parts, count, width = dst_sbuf.shape
-    bank_psum = nl.ndarray((parts, count, whole_words(width, itemsize)), dtype=dst_sbuf.dtype, buffer=nl.psum)
-    for index in range(count):
-        nisa.nc_transpose(dst=bank_psum[0:parts, index, 0:width], data=sources[index], engine=nisa.engine.tensor)
+    bank_psum = transposed_bank(sources, parts, whole_words(width, itemsize))
     engine = pick(ledger, count * width, is_16bit(dst_sbuf.dtype))
     nisa.tensor_copy(dst=dst_sbuf, src=bank_psum[0:parts, 0:count, 0:width], engine=engine)

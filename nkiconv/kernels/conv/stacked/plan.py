@@ -17,7 +17,7 @@ runs of y, as its rows are stored side by side from one partition. `config.py` h
 """
 
 from ...._nki import nl
-from ..call import taken_refusal
+from ..call import one_group_refusal, taken_refusal
 from ..cuts import QUADRANT
 from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
@@ -55,12 +55,11 @@ def plan_stack(geometry, extras, config, cores):
 
 def stacked_refusal(geometry, extras):
     """Why no stack does this, whatever its settings; "" if some may."""
-    if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: stacked takes 1; use implicit_gemm"
+    reason = one_group_refusal(geometry, "stacked", True)
+    if reason != "":
+        return reason
     if geometry.packed > 0:
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
-    if geometry.planes.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: stacked takes 1; use implicit_gemm"
     if geometry.C > nl.tile_size.pmax:
         return f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use implicit_gemm"
     return taken_refusal(geometry, extras, "stacked", False, "rows outside a window", True)

@@ -12,9 +12,9 @@ SWAPPED_SHARDS = ("channels", "images")
 #: Neighbouring pixels of a partition, and matmuls on zeros, at most.
 SIDE_LIMIT = 4096
 SWAPPED_WARM_UP_MAX = 256
-#: Bytes a partition for x of one band, if nothing else is asked for.
-SWAPPED_X_BYTES = 32_768
-#: Of `swapped_defaults`: pixels up to which cores share channels, and below which they do where there are more channels
+#: Bytes a partition for x of one band and for filters, and matmuls on zeros, if nothing else is asked for.
+SWAPPED_X_BYTES, SWAPPED_FILTER_BYTES, SWAPPED_WARM_UP = 32_768, 118_784, 28
+#: Of `swapped_config`: pixels up to which cores share channels, and below which they do where there are more channels
 #: than so many, which results of neighbours have at most; columns and pixels of rows beside each other, and pixels of
 #: neighbours.
 FEW_PIXELS, MANY_PIXELS = 128, 4096
@@ -54,14 +54,11 @@ def swapped_config_refusal(config):
     return settings_refusal(config, table, "swapped")
 
 
-def swapped_settings(shard, side, fold, x_bytes):
-    """The SwappedConfig of what shapes decide, and of what is the same for all."""
-    return SwappedConfig(shard=shard, side=side, fold=fold, x_bytes=x_bytes, filter_bytes=118_784, warmup=28)
-
-
-def swapped_defaults(geometry, extras):
-    """Settings of a kernel that is called without any: images for many pixels; some rows together, and neighbours whose
-    results leave in one run, for few channels; fewer of them where they do not fit."""
+def swapped_config(geometry, extras, config):
+    """The SwappedConfig of a config that is not refused. What that leaves open: images for many pixels; some rows
+    together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
+    if config != None and len(config) == len(SWAPPED_SETTINGS):
+        return read_swapped(config, SWAPPED_SHARDS[0], 1, 1)
     Q, K = geometry.columns.out, geometry.K
     pixels = geometry.planes.out * geometry.rows.out * Q
     shard, other, side, fold = "images", "channels", 1, 1
@@ -75,32 +72,21 @@ def swapped_defaults(geometry, extras):
         long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
         if long and pixels_together * fold * K <= MANY_CHANNELS:
             side = pixels_together
-    tried = ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1))
-    found = None
-    for index in range(len(tried)):
-        shard, side, fold = tried[index]
-        found = swapped_settings(shard, side, fold, SWAPPED_X_BYTES)
-        if swapped_fits(geometry, extras, make_swapped(geometry, found)):
-            return found
-    return found
+    for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
+        shard, side, fold = tried
+        if swapped_fits(geometry, extras, make_swapped(geometry, read_swapped(None, shard, side, fold))):
+            break
+    return read_swapped(config, shard, side, fold)
 
 
-def swapped_config(geometry, extras, config):
-    """The SwappedConfig of a config that is not refused: what that leaves open is as in `swapped_defaults`."""
-    given = 0 if config == None else len(config)
-    if given == len(SWAPPED_SETTINGS):
-        return read_swapped(config, swapped_settings(SWAPPED_SHARDS[0], 1, 1, SWAPPED_X_BYTES))
-    return read_swapped(config, swapped_defaults(geometry, extras))
-
-
-def read_swapped(config, defaults):
-    """The SwappedConfig of a config; what that leaves open is as in `defaults`, but for what does not go together."""
-    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else defaults.fold)
+def read_swapped(config, shard, side, fold):
+    """The SwappedConfig of a config; what that leaves open is as given here, but for what does not go together."""
+    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
     return SwappedConfig(
-        shard=setting(config, "shard", "images" if fold > 1 else defaults.shard),
-        side=setting(config, "side", defaults.side),
+        shard=setting(config, "shard", "images" if fold > 1 else shard),
+        side=setting(config, "side", side),
         fold=fold,
-        x_bytes=setting(config, "x_bytes", defaults.x_bytes),
-        filter_bytes=setting(config, "filter_bytes", defaults.filter_bytes),
-        warmup=setting(config, "warmup", defaults.warmup),
+        x_bytes=setting(config, "x_bytes", SWAPPED_X_BYTES),
+        filter_bytes=setting(config, "filter_bytes", SWAPPED_FILTER_BYTES),
+        warmup=setting(config, "warmup", SWAPPED_WARM_UP),
     )

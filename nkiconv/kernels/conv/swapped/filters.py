@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut, div_ceil, whole_words
 from ..boxes import load_packed, offset_at, pattern_of
 from ..cuts import most_of, tap_blocks
+from ..filter_feed import transpose_together
 from ..geometry import filter_rows, num_taps
 from ..transposes import load_transposed
 
@@ -23,21 +23,9 @@ SWAPPED_AHEAD_BYTES = 28_672
 
 
 @dataclass
-class RawTaps(nl.NKIObject):
-    """A load: of a chunk, rows and columns of taps, and at most 128 output channels from the batch's first."""
-
-    chunk: int
-    r0: int
-    rn: int
-    s0: int
-    sn: int
-    k0: int
-    kn: int
-
-
-@dataclass
 class SwappedFilters(nl.NKIObject):
-    """Filters of a batch on their way; loads in order, `ends`: by chunk, how many until it is complete."""
+    """Filters of a batch on their way: loads, (chunk, block of taps, output channels from the batch's first), in order;
+    `ends`: by chunk, how many until it is complete."""
 
     way: str
     k0: int
@@ -45,10 +33,9 @@ class SwappedFilters(nl.NKIObject):
     chunks: list
     loads: list
     ends: list
-    #: tiles of loads, None once they are transposed; how many are, and chunks that came straight
+    #: tiles of loads that are to be transposed; how many loads are in their places
     raws: list
     done: int
-    straight: int
     #: [c, chunks, taps, kn] in SBUF, and whether it is folded
     tile: object
     folded: bool
@@ -64,13 +51,16 @@ def way_of(geometry):
 
 
 def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
-    """Filters of output channels k0 .. k0+kn-1 of which nothing is loaded yet."""
-    loads, ends = [], []
+    """Filters of output channels k0 .. k0+kn-1 of which nothing is loaded yet; straight ones come a chunk at a time."""
+    loads, ends, shape = [], [], (most_of(chunks), len(chunks), num_taps(geometry), kn)
     for chunk in range(len(chunks)):
         if way == "array":
-            add_loads(geometry, chunk, chunks[chunk][1], kn, loads)
+            for block in tap_blocks(geometry, chunks[chunk][1], SWAPPED_RAW_BYTES):
+                for part in cut(kn, nl.tile_size.pmax):
+                    loads.append((chunk, block, part))
+        else:
+            loads.append((chunk, None, (0, kn)))
         ends.append(len(loads))
-    shape = (most_of(chunks), len(chunks), num_taps(geometry), kn)
     return SwappedFilters(
         way=way,
         k0=k0,
@@ -80,59 +70,44 @@ def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
         ends=ends,
         raws=[],
         done=0,
-        straight=0,
         tile=nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf),
         folded=False,
     )
 
 
-def add_loads(geometry, chunk, channels, kn, loads):
-    """Append the loads of a chunk."""
-    for block in tap_blocks(geometry, channels, SWAPPED_RAW_BYTES):
-        r0, rn, s0, sn = block
-        for part in cut(kn, nl.tile_size.pmax):
-            loads.append(RawTaps(chunk=chunk, r0=r0, rn=rn, s0=s0, sn=sn, k0=part[0], kn=part[1]))
-
-
-def load_bytes(geometry, filters, index):
-    """Bytes a partition of one load."""
-    load = filters.loads[index]
-    return filters.chunks[load.chunk][1] * load.rn * load.sn * geometry.itemsize
-
-
 def load_swapped_filters(operands, geometry, filters, chunk, ledger):
     """Load what there is room for, up to a chunk."""
-    while filters.way != "array" and filters.straight <= min(chunk, len(filters.chunks) - 1):
-        load_straight(operands, geometry, filters, ledger)
     waiting_bytes = 0
-    for index in range(len(filters.raws)):
-        if filters.raws[index] != None:
-            waiting_bytes += load_bytes(geometry, filters, index)
-    for index in range(len(filters.raws), len(filters.loads)):
+    for index in range(filters.done, len(filters.loads)):
         load = filters.loads[index]
-        waiting_bytes += load_bytes(geometry, filters, index)
-        if load.chunk > chunk or waiting_bytes > SWAPPED_AHEAD_BYTES:
-            return
-        load_raw(operands, geometry, filters)
+        if filters.way == "array":
+            waiting_bytes += filters.chunks[load[0]][1] * load[1][1] * load[1][3] * geometry.itemsize
+        if index >= filters.done + len(filters.raws):
+            if load[0] > chunk or waiting_bytes > SWAPPED_AHEAD_BYTES:
+                return
+            load_swapped_next(operands, geometry, filters, ledger)
 
 
-def load_raw(operands, geometry, filters):
-    """The next load: [kn, channels, rows, columns] in SBUF."""
-    load, strides = filters.loads[len(filters.raws)], geometry.w_strides
-    c0, count = filters.chunks[load.chunk]
-    raw_sbuf = nl.ndarray((load.kn, count, load.rn, load.sn), dtype=operands.w_dtype, buffer=nl.sbuf)
-    pattern = pattern_of(strides, (load.kn, count, load.rn, load.sn))
-    offset = offset_at(strides, (filters.k0 + load.k0, c0, load.r0, load.s0))
-    copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=offset))
+def load_swapped_next(operands, geometry, filters, ledger):
+    """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a chunk to its place."""
+    chunk, block, part = filters.loads[filters.done + len(filters.raws)]
+    c0, count = filters.chunks[chunk]
+    if filters.way != "array":
+        load_straight(operands, geometry, filters, chunk, ledger)
+        return
+    r0, rn, s0, sn = block
+    shape, strides = (part[1], count, rn, sn), geometry.w_strides
+    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    offset = offset_at(strides, (filters.k0 + part[0], c0, r0, s0))
+    copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset))
     filters.raws.append(raw_sbuf)
 
 
-def load_straight(operands, geometry, filters, ledger):
-    """The next chunk straight from HBM."""
-    chunk, kn = filters.straight, filters.kn
-    R, S = filter_rows(geometry), geometry.columns.taps
+def load_straight(operands, geometry, filters, chunk, ledger):
+    """A chunk straight from HBM."""
+    kn, R, S = filters.kn, filter_rows(geometry), geometry.columns.taps
     c0, count = filters.chunks[chunk]
-    filters.straight = chunk + 1
+    filters.done = filters.done + 1
     tile_sbuf = filters.tile[0:count, chunk, 0 : R * S, 0:kn]
     if geometry.packed > 0:
         load_packed(tile_sbuf, operands.w, geometry, c0, count, filters.k0, kn)
@@ -161,29 +136,23 @@ def transpose_to(operands, geometry, filters, chunk, ledger):
 
 def transpose_load(operands, geometry, filters, ledger):
     """Transpose the taps of the next load, and load ahead."""
-    index = filters.done
-    if len(filters.raws) <= index:
-        load_raw(operands, geometry, filters)
-    load, raw_sbuf, dtype = filters.loads[index], filters.raws[index], operands.w_dtype
-    count, pitch = filters.chunks[load.chunk][1], whole_words(load.kn, 2)
-    for r in range(load.rn):
-        for part in cut(load.sn, BANK_BYTES // (pitch * geometry.itemsize)):
-            first, num = part
-            taps_psum = nl.ndarray((count, num, pitch), dtype=dtype, buffer=nl.psum)
-            for s in range(num):
-                nisa.nc_transpose(
-                    dst=taps_psum[0:count, s, 0 : load.kn],
-                    data=raw_sbuf[0 : load.kn, 0:count, r, first + s],
-                    engine=nisa.engine.tensor,
-                )
-            tap = (load.r0 + r) * geometry.columns.taps + load.s0 + first
-            nisa.tensor_copy(
-                dst=filters.tile[0:count, load.chunk, tap : tap + num, load.k0 : load.k0 + load.kn],
-                src=taps_psum[0:count, 0:num, 0 : load.kn],
-                engine=pick(ledger, num * load.kn, is_16bit(dtype)),
-            )
-    filters.raws[index] = None
-    filters.done = index + 1
+    if len(filters.raws) == 0:
+        load_swapped_next(operands, geometry, filters, ledger)
+    chunk, block, part = filters.loads[filters.done]
+    r0, rn, s0, sn = block
+    k0, kn = part
+    raw_sbuf, count = filters.raws[0], filters.chunks[chunk][1]
+    for r in range(rn):
+        # taps of fp32 too begin at even columns of a bank
+        for some in cut(sn, BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)):
+            first, num = some
+            sources, tap = [], (r0 + r) * geometry.columns.taps + s0 + first
+            for s in range(first, first + num):
+                sources.append(raw_sbuf[0:kn, 0:count, r, s])
+            into = filters.tile[0:count, chunk, tap : tap + num, k0 : k0 + kn]
+            transpose_together(into, sources, 2, ledger)
+    filters.raws = filters.raws[1:]
+    filters.done = filters.done + 1
     load_swapped_filters(operands, geometry, filters, len(filters.chunks) - 1, ledger)
 
 

@@ -8,10 +8,11 @@ from ...._nki import nl
 from ..._dma import copy
 from ..._tiles import div_ceil
 from ..boxes import clear_window, offset_at, pattern_of
-from ..cuts import most_of
+from ..cuts import most_of, window_of
 from ..frames import plane_pieces, tensor_of
+from ..sums import spaced
 from ..transposes import is_transposed, load_transposed
-from .shape import extent, inside, rows_inside
+from .shape import inside, rows_inside, window_shape
 
 #: Bytes a partition of one load of a later band, if it has as many.
 SWAPPED_LOAD_BYTES = 8192
@@ -19,50 +20,43 @@ SWAPPED_LOAD_BYTES = 8192
 
 def new_window(operands, source, band, chunks, engine):
     """A window of which only what is no element of x is written."""
-    shape = (most_of(chunks) * source.slots, len(chunks) * band.dn, band.hn, band.wn)
+    planes, rows, columns = window_shape(source, band)
+    shape = (most_of(chunks) * source.slots, len(chunks) * planes, rows, columns)
     x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
     _, dn, before, _ = inside(source.planes, band.z0, band.zn)
     for chunk in range(len(chunks)):
-        first = chunk * band.dn
-        clear_planes(x_sbuf, first, first + before, engine)
-        clear_planes(x_sbuf, first + before + dn, first + band.dn, engine)
+        for some in ((0, before), (before + dn, planes)):
+            if some[0] < some[1]:
+                first, end = chunk * planes + some[0], chunk * planes + some[1]
+                clear_window(x_sbuf[0 : shape[0], first:end, 0:rows, 0:columns], 0, rows, 0, columns, engine)
     _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
-    top, end = 0, band.hn if w_step == 1 else 0
+    top, end = 0, rows if w_step == 1 else 0
     for slot in range(source.slots):
         _, hn, first, h_step = rows_inside(source, band.p0, band.pn, slot)
         top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
     end = max(top, end)
-    clear_window(x_sbuf, 0, top, 0, band.wn, engine)
-    clear_window(x_sbuf, end, band.hn, 0, band.wn, engine)
+    clear_window(x_sbuf, 0, top, 0, columns, engine)
+    clear_window(x_sbuf, end, rows, 0, columns, engine)
     clear_window(x_sbuf, top, end, 0, left, engine)
-    clear_window(x_sbuf, top, end, left + wn, band.wn, engine)
+    clear_window(x_sbuf, top, end, left + wn, columns, engine)
     return x_sbuf
-
-
-def clear_planes(x_sbuf, first, end, engine):
-    """Zeros in planes first .. end-1 of a window, if there are any."""
-    parts, _, height, width = x_sbuf.shape
-    if first < end:
-        clear_window(x_sbuf[0:parts, first:end, 0:height, 0:width], 0, height, 0, width, engine)
 
 
 def load_parts(geometry, source, band, block, num_chunks, start):
     """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
     first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
     where many chunks make many loads of a part."""
+    planes, rows, columns = window_shape(source, band)
+    axis, most, each, height = source.rows, band.pn, block.pn, block.pn * source.rows.stride
     several = band.zn > 1
-    rows = extent(source.rows, block.pn) if several else block.pn * source.rows.stride
-    at_once = div_ceil(SWAPPED_LOAD_BYTES, block.zn * rows * band.wn * geometry.itemsize)
+    if several:
+        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn)
+    at_once = each * div_ceil(SWAPPED_LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
     found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
-    most, each = (band.zn, block.zn) if several else (band.pn, block.pn)
     while outputs < most:
-        outputs = min(most, outputs + (max(each, growth * outputs) if start else each * at_once))
-        if several:
-            end = band.dn if outputs == most else extent(source.planes, outputs)
-            found.append((first, end - first, 0, band.hn))
-        else:
-            end = band.hn if outputs == most else extent(source.rows, outputs)
-            found.append((0, band.dn, first, end - first))
+        outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
+        end = window_of(axis, outputs)
+        found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
         first = end
     return found
 
@@ -74,8 +68,9 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     n = max(first_plane, before)
     nn = max(0, min(first_plane + planes, before + dn) - n)
     w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
-    image, cn = chunk * band.dn + n, channels[1]
-    alone = x_sbuf.shape[1] == band.dn and source.slots == 1
+    dn = window_of(source.planes, band.zn)
+    image, cn = chunk * dn + n, channels[1]
+    alone = x_sbuf.shape[1] == dn and source.slots == 1
     for slot in range(source.slots if wn > 0 and nn > 0 else 0):
         h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
         skip = div_ceil(max(0, start - top), h_step)
@@ -83,12 +78,7 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
         if hn <= 0:
             continue
         top += skip * h_step
-        dst = x_sbuf[
-            slot * cn : (slot + 1) * cn,
-            image : image + nn,
-            top : top + (hn - 1) * h_step + 1 : h_step,
-            left : left + (wn - 1) * w_step + 1 : w_step,
-        ]
+        dst = spaced(x_sbuf, (slot * cn, cn), (image, nn, 1), (top, hn, h_step), (left, wn, w_step))
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
         for piece in plane_pieces(geometry, d0 + n - before, nn):
             own = dst[0:cn, piece.first : piece.first + piece.count, 0:hn, 0:wn]

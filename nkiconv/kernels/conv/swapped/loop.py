@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import Ledger, new_ledger
-from ..._tiles import cut, div_ceil, share
+from ..._tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_bias_as, residual_of, store_boxes
-from ..call import Extras, Operands, of_array
-from ..cuts import same_place
-from ..geometry import Geometry
+from ..boxes import load_bias_as, offset_at, residual_of, store_boxes
+from ..call import Extras, Operands, finish_rows, of_array
+from ..cuts import part_of_core, same_place, window_of
+from ..geometry import Geometry, num_taps
+from ..sums import spaced
 from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
-from .results import block_runs, finish_rows
-from .shape import Block, blocks_of, pixels_of, tile_groups
+from .shape import Block, blocks_of, pixels_of
 from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
@@ -26,15 +26,13 @@ SWAPPED_LEAD_MATMULS = 12
 
 @dataclass
 class SwappedUnit(nl.NKIObject):
-    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first; last:
-    whether it is the block's last one."""
+    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the batch's first."""
 
     block: Block
     t0: int
     tn: int
     k0: int
     kn: int
-    last: bool
 
 
 @dataclass
@@ -54,8 +52,8 @@ class SwappedWork(nl.NKIObject):
 
 def run_swapped(operands, geometry, extras, plan):
     """This core's part of the items; x of the next one is loaded before one is worked on."""
-    mine = share(len(plan.items), nl.num_programs(), nl.program_id(0))
-    if mine[1] == 0:
+    _, items = part_of_core(plan.items)
+    if len(items) == 0:
         return
     work = SwappedWork(
         operands=operands,
@@ -69,11 +67,9 @@ def run_swapped(operands, geometry, extras, plan):
         residual_sbuf=None,
     )
     warm_up(warm_zeros(), plan.warmup, 1)
-    end = mine[0] + mine[1]
-    now_sbuf = None
-    batch = -1
-    for index in range(mine[0], end):
-        item = plan.items[index]
+    now_sbuf, batch = None, -1
+    for index in range(len(items)):
+        item = items[index]
         fresh = item.batch != batch
         if fresh:
             batch = item.batch
@@ -86,8 +82,8 @@ def run_swapped(operands, geometry, extras, plan):
             bias_pattern = [[0, P_MAX], [0, fold], [1, kn]]
             work.bias_sbuf = load_bias_as(operands.bias, (P_MAX, fold * kn), bias_pattern, k0)
         after_sbuf = None
-        if index + 1 < end:
-            after, after_sbuf = plan.items[index + 1], now_sbuf
+        if index + 1 < len(items):
+            after, after_sbuf = items[index + 1], now_sbuf
             if not same_place(after.band, item.band):
                 after_sbuf = load_band(work, after.band, False)
         units = units_of(plan, item)
@@ -117,11 +113,9 @@ def units_of(plan, item):
     parts = cut(plan.batches[item.batch][1] * plan.source.fold, plan.k_tile)
     found = []
     for block in blocks_of(plan.sizes, item.band):
-        for group in tile_groups(plan.sizes.side, parts[-1][1]):
+        for group in cut_at(plan.sizes.side, max(1, BANK_COLUMNS // parts[-1][1])):
             for part in parts:
-                found.append(SwappedUnit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1], last=False))
-        unit = found[-1]
-        unit.last = True
+                found.append(SwappedUnit(block=block, t0=group[0], tn=group[1], k0=part[0], kn=part[1]))
     return found
 
 
@@ -129,7 +123,7 @@ def work_units(work, item, x_sbuf, units):
     """Sums of some banks, together, and their way out."""
     geometry, plan, filters = work.geometry, work.plan, work.filters
     source = plan.source
-    sums, matmuls, taps = [], 0, source.planes.taps * source.rows.taps * source.columns.taps
+    sums, matmuls, taps = [], 0, num_taps(source)
     for unit in units:
         matmuls += unit.tn * taps
         sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
@@ -155,19 +149,19 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
     source, block, side = work.plan.source, unit.block, work.plan.sizes.side
     planes, rows, columns = source.planes, source.rows, source.columns
     t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
-    d = chunk * band.dn + block.z * planes.stride + t * planes.dilation
+    d = chunk * window_of(planes, band.zn) + block.z * planes.stride + t * planes.dilation
     h = block.p * rows.stride + r * rows.dilation
     w = (unit.t0 + tile) * columns.stride + s * columns.dilation
-    step = side * columns.stride
     count = work.plan.chunks[chunk][1] * source.slots
     nisa.nc_matmul(
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
-        stationary=of_array(x_sbuf, work.operands)[
-            0:count,
-            d : d + (block.zn - 1) * planes.stride + 1 : planes.stride,
-            h : h + (block.pn - 1) * rows.stride + 1 : rows.stride,
-            w : w + (block.units - 1) * step + 1 : step,
-        ],
+        stationary=spaced(
+            of_array(x_sbuf, work.operands),
+            (0, count),
+            (d, block.zn, planes.stride),
+            (h, block.pn, rows.stride),
+            (w, block.units, side * columns.stride),
+        ),
         moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
         accumulate=chunk > 0 or tap > 0,
     )
@@ -183,10 +177,32 @@ def leave(work, item, unit, acc_psum):
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         boxes = block_runs(geometry.r_strides, item.band, block, side, fold, k0, kn)
         work.residual_sbuf = residual_of(operands, shape, boxes, False)
-    strict = extras.strict_nonfinite
-    finish_rows(work.y_sbuf, acc_psum, work.bias_sbuf, work.residual_sbuf, unit, extras.epilogue, work.ledger, strict)
-    if unit.last:
+    bias_sbuf, residual_sbuf = work.bias_sbuf, work.residual_sbuf
+    if bias_sbuf != None:
+        bias_sbuf = bias_sbuf[0 : pixels_of(block), unit.k0 : unit.k0 + unit.kn]
+    if residual_sbuf != None:
+        residual_sbuf = place(residual_sbuf, unit)
+    y_sbuf, strict = place(work.y_sbuf, unit), extras.strict_nonfinite
+    finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, extras.epilogue, work.ledger, strict)
+    if unit.t0 + unit.tn == side and unit.k0 + unit.kn == fold * kn:
         boxes = block_runs(geometry.y_strides, item.band, block, side, fold, k0, kn)
         store_boxes(operands.y, work.y_sbuf, boxes)
         work.y_sbuf = None
         work.residual_sbuf = None
+
+
+def place(tile_sbuf, unit):
+    """What a bank holds of its block's tile [pixels, side, K]."""
+    return tile_sbuf[0 : tile_sbuf.shape[0], unit.t0 : unit.t0 + unit.tn, unit.k0 : unit.k0 + unit.kn]
+
+
+def block_runs(strides, band, block, side, fold, k0, kn):
+    """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are beside
+    each other; those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
+    s_k, s_n, s_p, s_q = strides[0], strides[1], strides[2], strides[3]
+    found = []
+    for row in range(fold):
+        offset = offset_at(strides, (k0, band.z0 + block.z, (band.p0 + block.p) * fold + row, band.q0))
+        pattern = [[s_n, block.zn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+        found.append(((0, 0, row * kn), pattern, offset))
+    return found

@@ -8,6 +8,7 @@ leave in runs of K elements, or of several pixels' K. Padding is stored as zeros
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
+from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
 from .config import swapped_config, swapped_config_refusal
 from .shape import STEP_MAX, can_fold, is_padded
@@ -16,7 +17,6 @@ from .tiling import count_swapped_instructions, make_swapped, swapped_fits
 
 def plan_swapped(geometry, extras, config, cores):
     """(Swapped, "") of this on `cores` cores, or (None, why not)."""
-    whole = nl.tile_size.total_available_sbuf_size
     reason = swapped_config_refusal(config)
     if reason == "":
         reason = swapped_refusal(geometry, extras)
@@ -31,8 +31,8 @@ def plan_swapped(geometry, extras, config, cores):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: swapped keeps padded windows of rows of y and "
-            f"filters of all input channels in SBUF, {whole} bytes a partition, with steps of at most {STEP_MAX} "
-            f"elements; use implicit_gemm"
+            f"filters of all input channels in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, with "
+            f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
@@ -40,27 +40,16 @@ def plan_swapped(geometry, extras, config, cores):
 
 def swapped_refusal(geometry, extras):
     """Why this is not for pixels as stationaries, or ""."""
-    if geometry.hbm_itemsize == 1:
-        return (
-            "img_ref.dtype=float8: swapped takes 16 and 32 bits, as DMA transposes no single bytes; use implicit_gemm"
-        )
-    if geometry.planes.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: swapped takes 1; use implicit_gemm"
-    if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: swapped takes 1; use implicit_gemm or grouped"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: swapped takes (1, 1); use implicit_gemm"
-    apart = geometry.y_strides[0]
-    if apart != 1 and geometry.K > 1:
+    reason, apart = one_group_refusal(geometry, "swapped", False), geometry.y_strides[0]
+    if reason == "":
+        whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
+        reason = taken_refusal(geometry, extras, "swapped", True, "filters around x and between", True, whole)
+    if reason == "" and apart != 1 and geometry.K > 1:
         return (
             f"out_perm: neighbouring output channels are {apart} elements apart in y, swapped stores runs of "
             f"them and takes 1; use out_perm=(0, 2, 3, 1) or implicit_gemm"
         )
-    padded = is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns)
-    gaps = geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1
-    if extras.strict_nonfinite and (padded or gaps):
-        return "strict_nonfinite=True: swapped multiplies filters by zeros around and between; use implicit_gemm"
-    return ""
+    return reason
 
 
 def together_refusal(geometry, extras, side, fold):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
-from ..cuts import most_of
+from ..cuts import Outputs, most_of, window_of
 from ..geometry import Axis
 from ..transposes import is_transposed
 
@@ -31,22 +31,6 @@ class Source(nl.NKIObject):
     columns: Axis
     fold: int
     slots: int
-
-
-@dataclass
-class SwappedBand(nl.NKIObject):
-    """Outputs p0 .. p0+pn-1, q0 .. q0+qn-1 of planes z0 .. z0+zn-1; their window of padded x is dn x hn x
-    wn."""
-
-    z0: int
-    zn: int
-    p0: int
-    pn: int
-    q0: int
-    qn: int
-    dn: int
-    hn: int
-    wn: int
 
 
 @dataclass
@@ -102,9 +86,10 @@ def can_fold(geometry, fold):
     return fold == 1 or (fits and whole and not casts_x(geometry))
 
 
-def extent(axis, count):
-    """Elements of the dilated and padded axis that `count` neighbouring outputs see."""
-    return (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+def window_shape(source, band):
+    """Planes, rows and columns of padded x that a band (Outputs) sees; of folded rows those of a slot."""
+    planes, rows = window_of(source.planes, band.zn), window_of(source.rows, band.pn)
+    return planes, rows, window_of(source.columns, band.qn)
 
 
 def inside(axis, first, count):
@@ -112,7 +97,7 @@ def inside(axis, first, count):
     out, size = axis.out // axis.images, axis.size // axis.images
     image = first // out
     start = (first - image * out) * axis.stride - axis.before
-    end = start + extent(axis, count) - 1
+    end = start + window_of(axis, count) - 1
     low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
     high = min(size - 1, end // axis.lhs_dilation) if end >= 0 else -1
     if high < low:
@@ -127,14 +112,14 @@ def rows_inside(source, first, count, slot):
         return inside(rows, first, count)
     low = max(first, div_ceil(max(0, rows.before - slot), slots))
     last = rows.size - 1 + rows.before - slot
-    high = min(first + extent(rows, count) - 1, last // slots) if last >= 0 else -1
+    high = min(first + window_of(rows, count) - 1, last // slots) if last >= 0 else -1
     return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
 
 
 def is_padded(axis):
-    """Whether a window holds zeros that are no elements of x."""
+    """Whether a window holds zeros that are no elements of x: around it, or between its elements."""
     out = axis.out // axis.images
-    return inside(axis, 0, out)[1] < extent(axis, out)
+    return axis.lhs_dilation > 1 or inside(axis, 0, out)[1] < window_of(axis, out)
 
 
 def cut_of(source, geometry, side, most_elements):
@@ -143,14 +128,14 @@ def cut_of(source, geometry, side, most_elements):
     P, Q = source.rows.out, source.columns.out
     units = Q // side
     width = min(units, P_MAX)
-    height = extent(source.planes, 1) * extent(source.rows, 1)
-    while width > 1 and height * extent(source.columns, width * side) > most_elements:
+    height = window_of(source.planes, 1) * window_of(source.rows, 1)
+    while width > 1 and height * window_of(source.columns, width * side) > most_elements:
         width = div_ceil(width, 2)
     parts = []
     for piece in cut(units, width):
         parts.append((piece[0] * side, piece[1] * side))
     rows, images = 1, 1
-    if len(parts) == 1 and source.rows.stride * extent(source.columns, Q) <= STEP_MAX:
+    if len(parts) == 1 and source.rows.stride * window_of(source.columns, Q) <= STEP_MAX:
         rows = min(P, P_MAX // units)
         if rows == P:
             images = min(geometry.planes.out // geometry.planes.images, P_MAX // (P * units))
@@ -158,67 +143,47 @@ def cut_of(source, geometry, side, most_elements):
 
 
 def swapped_bands(source, geometry, sizes, most_elements, halves):
-    """Bands of all planes, at least `halves` where that shares the work; most_elements: of x on one partition."""
-    found, each = [], geometry.planes.out // geometry.planes.images
-    for first in range(0, geometry.planes.out, each):
-        found = found + bands_of_volume(source, (first, each), sizes, most_elements, halves)
-    return found
-
-
-def bands_of_volume(source, planes, sizes, most_elements, halves):
-    """The same of planes (first, how many) of one volume, or of all images."""
-    P = source.rows.out
-    row_blocks = cut(P, sizes.rows)
-    image_blocks = cut(planes[1], sizes.images)
-    columns = extent(source.columns, most_of(sizes.parts))
-    plane, together = extent(source.rows, P) * columns, 0
-    while together < len(image_blocks):
-        if extent(source.planes, (together + 1) * sizes.images) * plane > most_elements:
-            break
-        together += 1
+    """Bands (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of rows
+    of one; most_elements: of x on one partition."""
+    each, P, found = geometry.planes.out // geometry.planes.images, source.rows.out, []
+    row_blocks, image_blocks = cut(P, sizes.rows), cut(each, sizes.images)
+    columns = window_of(source.columns, most_of(sizes.parts))
+    images = most_blocks(source.planes, sizes.images, most_elements // (window_of(source.rows, P) * columns))
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
-    found = []
-    if together >= 1 and not (odd and len(row_blocks) > 1):
-        for half in range(halves):
-            mine = share(len(image_blocks), halves, half)
-            for group in cut(mine[1], together):
-                first = image_blocks[mine[0] + group[0]][0]
-                last = image_blocks[mine[0] + group[0] + group[1] - 1]
-                add_bands(found, source, sizes, (planes[0] + first, last[0] + last[1] - first), (0, P))
+    if images >= 1 and not (odd and len(row_blocks) > 1):
+        for z0 in range(0, geometry.planes.out, each):
+            for half in range(halves):
+                mine = share(len(image_blocks), halves, half)
+                for group in cut(mine[1], images):
+                    first, count = joined_blocks(image_blocks, mine[0] + group[0], group[1])
+                    add_bands(found, sizes, (z0 + first, count), (0, P))
         return found
-    most = 1
-    columns = columns * extent(source.planes, 1)
-    while most < len(row_blocks) and extent(source.rows, (most + 1) * sizes.rows) * columns <= most_elements:
-        most += 1
-    count = div_ceil(len(row_blocks), most)
+    rows = max(1, most_blocks(source.rows, sizes.rows, most_elements // (window_of(source.planes, 1) * columns)))
+    count = div_ceil(len(row_blocks), min(len(row_blocks), rows))
     if odd and count % PARTS == 1 and count < len(row_blocks):
         count += 1
-    for image in range(planes[0], planes[0] + planes[1]):
+    for image in range(geometry.planes.out):
         for mine in cut_into(len(row_blocks), count):
-            first, last = row_blocks[mine[0]][0], row_blocks[mine[0] + mine[1] - 1]
-            add_bands(found, source, sizes, (image, 1), (first, last[0] + last[1] - first))
+            add_bands(found, sizes, (image, 1), joined_blocks(row_blocks, mine[0], mine[1]))
     return found
 
 
-def add_bands(found, source, sizes, images, rows):
-    """Append the Bands of (first, how many) images and rows, of all columns."""
+def most_blocks(axis, size, elements):
+    """Blocks of so many outputs whose window of x has at most so many elements."""
+    reach = window_of(axis, 1)
+    return ((elements - reach) // axis.stride + 1) // size if elements >= reach else 0
+
+
+def joined_blocks(blocks, first, count):
+    """(first, how many) of what neighbouring blocks hold together."""
+    last = blocks[first + count - 1]
+    return blocks[first][0], last[0] + last[1] - blocks[first][0]
+
+
+def add_bands(found, sizes, images, rows):
+    """Append the bands of (first, how many) images and rows, of all columns."""
     for part in sizes.parts:
-        found.append(band_of(source, images, rows, part))
-
-
-def band_of(source, images, rows, part):
-    """The Band of (first, how many) images, rows and columns."""
-    return SwappedBand(
-        z0=images[0],
-        zn=images[1],
-        p0=rows[0],
-        pn=rows[1],
-        q0=part[0],
-        qn=part[1],
-        dn=extent(source.planes, images[1]),
-        hn=extent(source.rows, rows[1]),
-        wn=extent(source.columns, part[1]),
-    )
+        found.append(Outputs(z0=images[0], zn=images[1], p0=rows[0], pn=rows[1], q0=part[0], qn=part[1]))
 
 
 def blocks_of(sizes, band):
@@ -233,11 +198,3 @@ def blocks_of(sizes, band):
 def pixels_of(block):
     """Partitions of the sums of a block."""
     return block.zn * block.pn * block.units
-
-
-def tile_groups(side, kn):
-    """(first tile, how many) whose sums of kn output channels share a bank."""
-    most, found = max(1, BANK_COLUMNS // kn), []
-    for first in range(0, side, most):
-        found.append((first, min(most, side - first)))
-    return found

@@ -3,23 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
-from ..cuts import most_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, share
+from ..cuts import Outputs, most_of
 from ..geometry import num_taps
 from .filters import raw_bytes, transposes_of, way_of
-from .shape import (
-    STEP_MAX,
-    Cut,
-    Source,
-    SwappedBand,
-    band_of,
-    blocks_of,
-    casts_x,
-    cut_of,
-    source_of,
-    swapped_bands,
-    tile_groups,
-)
+from .shape import STEP_MAX, Cut, Source, blocks_of, casts_x, cut_of, source_of, swapped_bands, window_shape
 
 #: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
 FIRST_BANKS = 5
@@ -30,7 +18,7 @@ class SwappedItem(nl.NKIObject):
     """One band for the output channels of one batch."""
 
     batch: int
-    band: SwappedBand
+    band: Outputs
 
 
 @dataclass
@@ -67,7 +55,8 @@ def make_swapped(geometry, config):
     batches = cut_into(geometry.K, count)
     most_elements = config.x_bytes // (len(chunks) * item)
     sizes = cut_of(source, geometry, config.side, most_elements)
-    if widest_step(source, sizes, band_of(source, (0, 1), (0, 1), sizes.parts[0]), len(chunks)) > STEP_MAX:
+    q0, qn = sizes.parts[0]
+    if widest_step(source, sizes, Outputs(z0=0, zn=1, p0=0, pn=1, q0=q0, qn=qn), len(chunks)) > STEP_MAX:
         return None
     bands = swapped_bands(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
     for band in bands:
@@ -92,8 +81,9 @@ def make_swapped(geometry, config):
 
 def widest_step(source, sizes, band, num_chunks):
     """Elements between neighbours of an axis, at most, in what the engines see of a window."""
-    row = source.rows.stride * band.wn if band.hn > 1 else 1
-    image = source.planes.stride * band.hn * band.wn if band.dn * num_chunks > 1 else 1
+    dn, hn, wn = window_shape(source, band)
+    row = source.rows.stride * wn if hn > 1 else 1
+    image = source.planes.stride * hn * wn if dn * num_chunks > 1 else 1
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
@@ -103,8 +93,8 @@ def swapped_sbuf_bytes(geometry, plan, extras):
     taps = num_taps(geometry)
     x_bytes = 0
     for one in plan.items:
-        band = one.band
-        elements = band.dn * band.hn * band.wn
+        dn, hn, wn = window_shape(plan.source, one.band)
+        elements = dn * hn * wn
         staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
         x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)
@@ -113,7 +103,7 @@ def swapped_sbuf_bytes(geometry, plan, extras):
         filters += raw_bytes(geometry, plan.chunks)
     fold = plan.source.fold
     if fold > 1:
-        filters += plan.source.rows.taps * plan.source.columns.taps * fold * kn * item
+        filters += num_taps(plan.source) * fold * kn * item
     results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
     bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
@@ -123,16 +113,13 @@ def swapped_sbuf_bytes(geometry, plan, extras):
 
 def swapped_fits(geometry, extras, plan):
     """Whether there is a plan, and room in SBUF for it."""
-    if plan == None:
-        return False
-    return swapped_sbuf_bytes(geometry, plan, extras) <= nl.tile_size.total_available_sbuf_size
+    return plan != None and fits_sbuf(swapped_sbuf_bytes(geometry, plan, extras))
 
 
 def count_swapped_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
     taps = num_taps(geometry)
-    chunks, source = len(plan.chunks), plan.source
-    windows = source.planes.taps * source.rows.taps * source.columns.taps
+    chunks, source, windows = len(plan.chunks), plan.source, num_taps(plan.source)
     most = 0
     for core in range(cores):
         mine = share(len(plan.items), cores, core)
@@ -145,8 +132,9 @@ def count_swapped_instructions(geometry, plan, cores):
                 total += source.fold * geometry.rows.taps
             blocks = blocks_of(plan.sizes, item.band)
             total += 4 + chunks * (2 * source.slots * (len(blocks) + 1) + 2)
-            parts, groups = div_ceil(source.fold * kn, plan.k_tile), tile_groups(plan.sizes.side, plan.k_tile)
-            banks = parts * (plan.sizes.side * chunks * windows + 5 * len(groups))
+            parts = div_ceil(source.fold * kn, plan.k_tile)
+            groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.k_tile))
+            banks = parts * (plan.sizes.side * chunks * windows + 5 * groups)
             total += len(blocks) * (banks + 4 * source.fold + 2)
         most = max(most, total)
     return most

@@ -41,12 +41,12 @@ def turned_settings(geometry, extras, config):
     fewer, and columns in no more parts than they must be."""
     planes = geometry.planes
     most = min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.K) * TILE_BANKS)
-    found = sized_turned(geometry, config, most, 1)
+    found = None
     for less in range(most):
         for parts in (1, 2, 3, 4, 6, 8, 12, 16):
+            found = sized_turned(geometry, config, most - less, parts)
             if turned_fits(geometry, extras, make_turned(geometry, found)):
                 return found
-            found = sized_turned(geometry, config, most - less, parts)
     return found
 
 

@@ -27,15 +27,18 @@ def turn_filters(operands, geometry, plan, raws, ledger):
     for index in range(len(plan.products)):
         product = plan.products[index]
         chunk = plan.chunks[product.chunk]
-        parts = parts_of(chunk, product.riders)
+        parts = parts_of(chunk, product.pieces)
         for raw in raws:
             k0, raw_sbuf = raw
             kn = raw_sbuf.shape[0]
             own_sbuf = nl.ndarray((kn, T, parts), dtype=operands.w_dtype, buffer=nl.sbuf)
-            place_channels(own_sbuf, raw_sbuf, (0, chunk.c0, chunk.count), (product.r, product.s), ledger)
-            for rider in chunk.riders[: product.riders]:
-                place, tap = (rider.part, rider.c0, rider.count), (product.r + rider.r, product.s + rider.s)
-                place_channels(own_sbuf, raw_sbuf, place, tap, ledger)
+            for piece in chunk[: product.pieces]:
+                r, s, part, c0, cn = product.r + piece.r, product.s + piece.s, piece.part, piece.c0, piece.count
+                nisa.tensor_copy(
+                    dst=own_sbuf[0:kn, 0:T, part : part + cn],
+                    src=raw_sbuf[0:kn, c0 : c0 + cn, 0:T, r, s].permute((0, 2, 1)),
+                    engine=pick(ledger, T * cn, is_16bit(operands.w_dtype)),
+                )
             for some in cut_at(T, transposes_of_bank(kn, geometry.itemsize)):
                 first, count = some
                 sources = []
@@ -44,15 +47,3 @@ def turn_filters(operands, geometry, plan, raws, ledger):
                 into = filters_sbuf[0:parts, index, first : first + count, k0 : k0 + kn]
                 transpose_together(into, sources, geometry.itemsize, ledger)
     return filters_sbuf
-
-
-def place_channels(own_sbuf, raw_sbuf, place, tap, ledger):
-    """Channels (first partition to be, first channel, how many) at a tap (r, s), of all planes."""
-    part, c0, count = place
-    kn, T, _ = own_sbuf.shape
-    engine = pick(ledger, T * count, is_16bit(own_sbuf.dtype))
-    nisa.tensor_copy(
-        dst=own_sbuf[0:kn, 0:T, part : part + count],
-        src=raw_sbuf[0:kn, c0 : c0 + count, 0:T, tap[0], tap[1]].permute((0, 2, 1)),
-        engine=engine,
-    )

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import Ledger, is_16bit, new_ledger, pick
-from ..._tiles import BANK_BYTES, cut_at, div_ceil, whole_words
+from ..._tiles import cut_at, div_ceil, whole_words
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, offset_at, store_boxes
-from ..call import Extras, Operands, of_array
-from ..cuts import part_of_core
+from ..call import Extras, Operands, finish_rows, of_array
+from ..cuts import Outputs, part_of_core
+from ..filter_feed import transposed_bank, transposes_of_bank
 from ..geometry import Geometry, span
 from ..sums import zero_sums
-from ..swapped.loop import SwappedUnit
-from ..swapped.results import finish_rows
 from .filters import load_turned_filters, turn_filters
 from .load import TurnedRows, load_turned_row, start_rows
 from .products import parts_of
@@ -22,7 +21,7 @@ from .tiling import Turned, moves_of, segment_rows
 
 @dataclass
 class TurnedWork(nl.NKIObject):
-    """What one core has at hand; waiting: Results that are not turned yet."""
+    """What one core has at hand; waiting: TurnedResults that are not turned yet, or None."""
 
     operands: Operands
     geometry: Geometry
@@ -33,30 +32,28 @@ class TurnedWork(nl.NKIObject):
     filters: object
     bias_sbuf: object
     zeros_sbuf: object
-    waiting: list
+    waiting: object
 
 
 @dataclass
 class Step(nl.NKIObject):
-    """Row `row` of each segment of an item, which are `apart` rows each; count: segments that have one; y_sbuf [(z, k)
-    of a block, blocks, segments, columns]."""
+    """Row `row` of each segment of an item; count: segments that have one; y_sbuf [(z, k) of a block, blocks, segments,
+    columns]."""
 
-    item: object
+    item: Outputs
     row: int
-    apart: int
     count: int
     y_sbuf: object
 
 
 @dataclass
 class TurnedResults(nl.NKIObject):
-    """A tile of a Step, columns q .. q+qn-1 from the item's first: [position, (z, k)]; whether it is the last."""
+    """A tile of a Step, columns q .. q+qn-1 from the item's first: [position, (z, k)]."""
 
     step: Step
     q: int
     qn: int
     sums_sbuf: object
-    last: bool
 
 
 def run_turned(operands, geometry, extras, plan):
@@ -76,87 +73,76 @@ def run_turned(operands, geometry, extras, plan):
         filters=None,
         bias_sbuf=load_bias_as(operands.bias, (P_MAX, geometry.K), [[0, P_MAX], [1, geometry.K]], 0),
         zeros_sbuf=zeros_sbuf,
-        waiting=[],
+        waiting=None,
     )
-    rows = more_rows(work, items[0], [], 0, geometry.rows.taps)
+    tiles = start_tiles(work, items[0], geometry.rows.taps)
     warm_up(zeros_sbuf, plan.warmup, 1)
     work.filters = of_array(turn_filters(operands, geometry, plan, raws, ledger), operands)
     for index in range(len(items)):
         after = None
         if index + 1 < len(items):
             after = items[index + 1]
-        rows = work_item(work, items[index], rows, after)
+        tiles = work_item(work, items[index], tiles, after)
     turn_waiting(work)
 
 
-def rows_wanted(geometry, step):
-    """Rows of x that row `step` of a segment sees, from the first that its row 0 does."""
-    found = []
-    for r in range(geometry.rows.taps):
-        found.append(step * geometry.rows.stride + r * geometry.rows.dilation)
-    return found
+def start_tiles(work, item, most):
+    """Tiles of x by row, None where one is not there: of an item's first step at most so many are."""
+    tiles = []
+    for _ in range(segment_rows(work.plan, item) * work.geometry.rows.stride + work.plan.rows):
+        tiles.append(None)
+    load_step(work, item, tiles, 0, most)
+    return tiles
 
 
-def more_rows(work, item, rows, step, most):
-    """Rows of x that are there and those of a step, at most so many of them, loaded if they are not."""
-    found, there = rows[:], []
-    for one in rows:
-        there.append(one.row)
-    for row in rows_wanted(work.geometry, step)[:most]:
-        if row not in there:
-            found.append(load_turned_row(work.operands, work.geometry, work.plan, work.rows, item, row))
-    return found
+def load_step(work, item, tiles, step, most):
+    """Load those of the first so many rows of x that a step sees which are not there."""
+    axis = work.geometry.rows
+    for r in range(most):
+        row = step * axis.stride + r * axis.dilation
+        if tiles[row] == None:
+            tiles[row] = load_turned_row(work.operands, work.geometry, work.plan, work.rows, item, row)
 
 
-def work_item(work, item, rows, after):
-    """Results of an item, of whose first step `rows` of x are there, perhaps not all; returns those of the item after
-    it, for which there is room beside this one's."""
+def work_item(work, item, tiles, after):
+    """Results of an item, of whose first step rows of x are there, perhaps not all; returns those of the item after it,
+    for which there is room beside this one's."""
     geometry, plan, taps = work.geometry, work.plan, work.geometry.rows.taps
-    rows = more_rows(work, item, rows, 0, taps)
+    load_step(work, item, tiles, 0, taps)
     moves, apart, coming = moves_of(geometry, plan, item), segment_rows(plan, item), []
-    tiles = cut_at(item.qn, plan.width)
     for row in range(apart):
-        wanted, kept = rows_wanted(geometry, row), []
-        for one in rows:
-            if one.row >= wanted[0]:
-                kept.append(one)
-        rows = kept
         if row + 1 < apart:
-            rows = more_rows(work, item, rows, row + 1, taps)
+            load_step(work, item, tiles, row + 1, taps)
         elif after != None:
-            coming = more_rows(work, after, [], 0, min(taps, geometry.rows.stride))
+            coming = start_tiles(work, after, min(taps, geometry.rows.stride))
         count = div_ceil(item.pn - row, apart)
         shape = (min(nl.tile_size.pmax, item.zn * geometry.K), plan.blocks, count, item.qn)
         y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
-        step = Step(item=item, row=row, apart=apart, count=count, y_sbuf=y_sbuf)
-        for index in range(len(tiles)):
-            sums = multiply_turned(work, step, moves, rows, tiles[index])
+        step = Step(item=item, row=row, count=count, y_sbuf=y_sbuf)
+        for tile in cut_at(item.qn, plan.width):
+            sums = multiply_turned(work, step, moves, tiles, tile)
             turn_waiting(work)
-            read_tile(work, step, sums, tiles[index], index + 1 == len(tiles))
+            read_tile(work, step, sums, tile)
     return coming
 
 
-def multiply_turned(work, step, moves, rows, tile):
+def multiply_turned(work, step, moves, tiles, tile):
     """Banks of sums [position, planes, k] of a tile (first column, how many)."""
-    geometry, plan, item = work.geometry, work.plan, step.item
-    columns, positions, dn = geometry.columns, step.count * tile[1], span(geometry.planes, item.z0, item.zn)[1]
-    wanted, of_taps, sums = rows_wanted(geometry, step.row), [], []
-    for row in wanted:
-        for one in rows:
-            if one.row == row:
-                of_taps.append(of_array(one.x_sbuf, work.operands))
+    geometry, plan, item, sums = work.geometry, work.plan, step.item, []
+    rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
     for bank in plan.banks:
-        planes = max(0, min(bank[1], item.zn - bank[0]))
+        planes = min(bank[1], item.zn - bank[0])
         if planes > 0:
-            sums.append(nl.ndarray((positions, planes, geometry.K), dtype=nl.float32, buffer=nl.psum))
+            shape = (step.count * tile[1], planes, geometry.K)
+            sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     for move in moves:
-        acc_psum = sums[move.bank][0:positions, move.z : move.z + move.count, 0 : geometry.K]
+        acc_psum = sums[move.bank][0 : step.count * tile[1], move.z : move.z + move.count, 0 : geometry.K]
         if move.product < 0:
             zero_sums(acc_psum, work.zeros_sbuf)
             continue
         product = plan.products[move.product]
-        x_sbuf, parts = of_taps[product.r], parts_of(plan.chunks[product.chunk], product.riders)
-        d = product.chunk * dn + move.plane
+        x_sbuf = of_array(tiles[step.row * rows.stride + product.r * rows.dilation], work.operands)
+        parts, d = parts_of(plan.chunks[product.chunk], product.pieces), product.chunk * dn + move.plane
         w = tile[0] * columns.stride + product.s * columns.dilation
         end = w + (tile[1] - 1) * columns.stride + 1
         nisa.nc_matmul(
@@ -168,61 +154,63 @@ def multiply_turned(work, step, moves, rows, tile):
     return sums
 
 
-def read_tile(work, step, sums, tile, last):
+def read_tile(work, step, sums, tile):
     """Read a tile's sums out, with the epilogue, as y's dtype."""
-    geometry, plan = work.geometry, work.plan
-    positions, planes = step.count * tile[1], step.item.zn
-    sums_sbuf = nl.ndarray((positions, planes, geometry.K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    positions, planes, K = step.count * tile[1], step.item.zn, work.geometry.K
+    sums_sbuf = nl.ndarray((positions, planes, K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    bias_sbuf, epilogue = work.bias_sbuf, work.extras.epilogue
+    if bias_sbuf != None:
+        bias_sbuf = bias_sbuf[0:positions, 0:K]
     for bank in range(len(sums)):
-        first, count = plan.banks[bank][0], sums[bank].shape[1]
-        unit = SwappedUnit(block=None, t0=first, tn=count, k0=0, kn=geometry.K, last=False)
-        finish_rows(sums_sbuf, sums[bank], work.bias_sbuf, None, unit, work.extras.epilogue, work.ledger, False)
-    flat_sbuf = sums_sbuf.reshape((positions, planes * geometry.K))
-    work.waiting.append(TurnedResults(step=step, q=tile[0], qn=tile[1], sums_sbuf=flat_sbuf, last=last))
+        first, count = work.plan.banks[bank][0], sums[bank].shape[1]
+        y_sbuf = sums_sbuf[0:positions, first : first + count, 0:K]
+        finish_rows(y_sbuf, sums[bank], bias_sbuf, None, epilogue, work.ledger, False)
+    flat_sbuf = sums_sbuf.reshape((positions, planes * K))
+    work.waiting = TurnedResults(step=step, q=tile[0], qn=tile[1], sums_sbuf=flat_sbuf)
 
 
 def turn_waiting(work):
     """Turn what waits into rows of y, and send off those of a step that is complete."""
-    for one in work.waiting:
-        positions, size = one.sums_sbuf.shape
-        step, dtype = one.step, one.sums_sbuf.dtype
-        item_bytes = 4 if dtype == nl.float32 else 2
-        pitch = whole_words(positions, item_bytes)
-        P_MAX = nl.tile_size.pmax
-        whole = size // P_MAX
-        for some in ((0, whole, P_MAX), (whole, 1, size % P_MAX)):
-            parts = some[2]
-            for few in cut_at(some[1] if parts > 0 else 0, BANK_BYTES // (pitch * item_bytes)):
-                first, count = some[0] + few[0], few[1]
-                turned_psum = nl.ndarray((parts, count, pitch), dtype=dtype, buffer=nl.psum)
-                for index in range(count):
-                    at = (first + index) * P_MAX
-                    nisa.nc_transpose(
-                        dst=turned_psum[0:parts, index, 0:positions],
-                        data=one.sums_sbuf[0:positions, at : at + parts],
-                        engine=nisa.engine.tensor,
-                    )
-                for index in range(count):
-                    rows_psum = turned_psum[0:parts, index, 0:positions].reshape((parts, step.count, one.qn))
-                    nisa.tensor_copy(
-                        dst=step.y_sbuf[0:parts, first + index, 0 : step.count, one.q : one.q + one.qn],
-                        src=rows_psum,
-                        engine=pick(work.ledger, positions, is_16bit(dtype)),
-                    )
-        if one.last:
-            store_step(work, step)
-    work.waiting = []
+    results, P_MAX = work.waiting, nl.tile_size.pmax
+    if results == None:
+        return
+    step, item = results.step, results.step.item
+    positions, size = results.sums_sbuf.shape
+    whole = size // P_MAX
+    for few in cut_at(whole, transposes_of_bank(positions, work.extras.epilogue.y_itemsize)):
+        turn_blocks(work, results, few[0], few[1], P_MAX)
+    if size % P_MAX > 0:
+        turn_blocks(work, results, whole, 1, size % P_MAX)
+    if results.q + results.qn == item.qn:
+        store_step(work, step)
+    work.waiting = None
+
+
+def turn_blocks(work, results, first, count, parts):
+    """Turn neighbouring blocks of `parts` columns of results by one bank, and put them into their rows."""
+    step, sums_sbuf, sources = results.step, results.sums_sbuf, []
+    positions, dtype = sums_sbuf.shape[0], sums_sbuf.dtype
+    for block in range(first, first + count):
+        at = block * nl.tile_size.pmax
+        sources.append(sums_sbuf[0:positions, at : at + parts])
+    turned_psum = transposed_bank(sources, parts, whole_words(positions, work.extras.epilogue.y_itemsize))
+    for index in range(count):
+        nisa.tensor_copy(
+            dst=step.y_sbuf[0:parts, first + index, 0 : step.count, results.q : results.q + results.qn],
+            src=turned_psum[0:parts, index, 0:positions].reshape((parts, step.count, results.qn)),
+            engine=pick(work.ledger, positions, is_16bit(dtype)),
+        )
 
 
 def store_step(work, step):
     """Rows of y of a step: of each block the output channels of a plane by one DMA."""
     geometry, item, strides = work.geometry, step.item, work.geometry.y_strides
     K, size, boxes = geometry.K, step.item.zn * geometry.K, []
-    at = 0
+    at, apart = 0, segment_rows(work.plan, item)
     while at < size:
         block, z, k = at // nl.tile_size.pmax, at // K, at % K
         count = min(min(K - k, (block + 1) * nl.tile_size.pmax - at), size - at)
-        pattern = [[strides[0], count], [0, 1], [step.apart * strides[2], step.count], [strides[3], item.qn]]
+        pattern = [[strides[0], count], [0, 1], [apart * strides[2], step.count], [strides[3], item.qn]]
         offset = offset_at(strides, (k, item.z0 + z, item.p0 + step.row, item.q0))
         boxes.append(((at % nl.tile_size.pmax, block, 0, 0), pattern, offset))
         at += count

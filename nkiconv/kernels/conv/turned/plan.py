@@ -11,7 +11,7 @@ by rows. Where 96 or 192 channels would leave the array's columns and rows half 
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
-from ..call import taken_refusal
+from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
 from ..planes import taps_are_inside
 from .config import turned_config_refusal, turned_settings
@@ -38,19 +38,15 @@ def plan_turned(geometry, extras, config, cores):
 
 def turned_refusal(geometry, extras):
     """Why this is not for turned, whatever its settings; "" if it may be."""
-    planes = geometry.planes
-    if planes.taps == 1:
-        return f"T={planes.taps}: turned takes several planes of taps; use implicit_gemm"
-    if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: turned takes 1; use implicit_gemm"
-    if planes.lhs_dilation > 1:
-        return f"lhs_dilation={planes.lhs_dilation} of planes: turned takes 1; use implicit_gemm"
+    reason = one_group_refusal(geometry, "turned", False)
+    if reason != "":
+        return reason
+    if geometry.planes.taps == 1:
+        return "T=1: turned takes several planes of taps; use implicit_gemm"
     if geometry.K > BANK_COLUMNS:
         return f"K={geometry.K}: turned takes at most {BANK_COLUMNS} output channels; use implicit_gemm"
-    if geometry.hbm_itemsize == 1:
-        return "img_ref.dtype=float8: turned takes 16 and 32 bits; use implicit_gemm"
     if geometry.packed > 0 or not taps_are_inside(geometry):
         return "filter_ref: turned takes plain filters that lie as KCTRS; use implicit_gemm"
     if extras.residual:
         return "residual: turned takes none; use implicit_gemm"
-    return taken_refusal(geometry, extras, "turned", False, "filters by zeros around x", True)
+    return taken_refusal(geometry, extras, "turned", False, "filters around x", True)

@@ -12,8 +12,8 @@ from ...._nki import nl
 
 
 @dataclass
-class Rider(nl.NKIObject):
-    """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from those before them."""
+class ChunkPiece(nl.NKIObject):
+    """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from a product's own."""
 
     part: int
     c0: int
@@ -23,118 +23,98 @@ class Rider(nl.NKIObject):
 
 
 @dataclass
-class Chunk(nl.NKIObject):
-    """Channels c0 .. c0+count-1 on the partitions from 0 on, and riders behind them."""
-
-    c0: int
-    count: int
-    riders: list
-
-
-@dataclass
 class TurnedProduct(nl.NKIObject):
-    """A tap of a chunk (its index), with its first so many riders."""
+    """A tap of a chunk (its index), which is a list of ChunkPieces, with the first so many of these."""
 
     chunk: int
     r: int
     s: int
-    riders: int
+    pieces: int
 
 
-def parts_of(chunk, riders):
-    """Partitions of a chunk with its first so many riders."""
-    if riders == 0:
-        return chunk.count
-    last = chunk.riders[riders - 1]
+def own_piece(c0, count):
+    """The first ChunkPiece of a chunk; riders are behind it."""
+    return ChunkPiece(part=0, c0=c0, count=count, r=0, s=0)
+
+
+def parts_of(chunk, pieces):
+    """Partitions of a chunk's first so many pieces."""
+    last = chunk[pieces - 1]
     return last.part + last.count
 
 
 def products_of(geometry, copies):
-    """(Chunks, TurnedProducts) of all channels of x; copies: of the channels left over, at most."""
+    """(chunks, TurnedProducts) of all channels of x; copies: of the channels left over, at most."""
     P_MAX, chunks, products = nl.tile_size.pmax, [], []
     R, S = geometry.rows.taps, geometry.columns.taps
-    whole = geometry.C // P_MAX * P_MAX
+    rest = geometry.C % P_MAX
+    whole = geometry.C - rest
     for c0 in range(0, whole, P_MAX):
-        chunks.append(Chunk(c0=c0, count=P_MAX, riders=[]))
-    rest = geometry.C - whole
-    for index in range(len(chunks)):
         for tap in range(R * S):
-            products.append(TurnedProduct(chunk=index, r=tap // S, s=tap % S, riders=0))
+            products.append(TurnedProduct(chunk=len(chunks), r=tap // S, s=tap % S, pieces=1))
+        chunks.append([own_piece(c0, P_MAX)])
     if rest == 0:
         return chunks, products
     depth = min(P_MAX // rest, S) if copies > 1 else 1
-    first, riders = len(chunks), []
-    for behind in range(1, depth):
-        riders.append(Rider(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
-    chunks.append(Chunk(c0=whole, count=rest, riders=riders))
     if depth == 1 and copies > 1 and rest % (P_MAX - rest) == 0:
-        return chunks, products + ridden(chunks, R, S, copies)
+        own, more = ridden(own_piece(whole, rest), len(chunks), (R, S), copies)
+        return chunks + own, products + more
     for r in range(R):
         for s in range(0, S, depth):
-            products.append(TurnedProduct(chunk=first, r=r, s=s, riders=min(depth, S - s) - 1))
-    return chunks, products
+            products.append(TurnedProduct(chunk=len(chunks), r=r, s=s, pieces=min(depth, S - s)))
+    pieces = [own_piece(whole, rest)]
+    for behind in range(1, depth):
+        pieces.append(ChunkPiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
+    return chunks + [pieces], products
 
 
-def ridden(chunks, R, S, copies):
-    """Products of the last chunk, which gets at most so many copies, with riders."""
-    room, count = nl.tile_size.pmax - chunks[-1].count, chunks[-1].count
-    first, c0, shares = len(chunks) - 1, chunks[-1].c0, chunks[-1].count // room
-    apart, found, used = R * S // (shares + 1), [], []
+def ridden(own, first, taps, copies):
+    """(chunks, products) of channels, which get at most so many copies, with riders; first: number of their chunk."""
+    R, S = taps
+    room = nl.tile_size.pmax - own.count
+    shares = own.count // room
+    # the first so many taps have no product where riders take all of their channels
+    apart, riders, used, found = R * S // (shares + 1), [], [], []
     for tap in range(apart):
-        hosts = hosts_of(chunks[first:], tap, shares, apart, (R, S, room), copies, used)
+        tried, hosts, places = riders[:], [], []
+        for share in range(shares):
+            rider = ChunkPiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
+            host = host_of(rider, tap, apart, taps, tried, copies, used + places)
+            if host != None:
+                hosts.append(host)
+                places.append(host[1])
+        if len(hosts) < shares:
+            found.append(TurnedProduct(chunk=first, r=tap // S, s=tap % S, pieces=1))
+            continue
+        riders, used = tried, used + places
         for host in hosts:
-            place, rider = host
-            r, s = tap // S - rider.r, tap % S - rider.s
-            own = chunks[first + place] if first + place < len(chunks) else None
-            if own == None:
-                chunks.append(Chunk(c0=c0, count=count, riders=[rider]))
-            elif len(own.riders) == 0:
-                own.riders = [rider]
-            used.append(r * S + s)
-            found.append(TurnedProduct(chunk=first + place, r=r, s=s, riders=1))
-        if len(hosts) == 0:
-            found.append(TurnedProduct(chunk=first, r=tap // S, s=tap % S, riders=0))
+            copy, place = host
+            found.append(TurnedProduct(chunk=first + copy, r=place // S, s=place % S, pieces=2))
     for tap in range(apart, R * S):
         if tap not in used:
-            found.append(TurnedProduct(chunk=first, r=tap // S, s=tap % S, riders=0))
-    return found
+            found.append(TurnedProduct(chunk=first, r=tap // S, s=tap % S, pieces=1))
+    chunks = []
+    for rider in riders:
+        chunks.append([own, rider])
+    return chunks if len(chunks) > 0 else [[own]], found
 
 
-def hosts_of(own, tap, shares, apart, sizes, copies, used):
-    """(copy, Rider) of a product for each share of a tap's channels, by copies that there are if possible; none where
-    `copies` are too few. own: the copies; apart: taps from the first on that have no product."""
-    R, S, room = sizes
-    base, found, taken = own[0], [], used[:]
-    kinds = []
-    for copy in own:
-        kinds = kinds + copy.riders
-    for share in range(shares):
-        c0, chosen = base.c0 + share * room, None
-        for index in range(len(kinds)):
-            kind = kinds[index]
-            r, s = tap // S - kind.r, tap % S - kind.s
-            inside = 0 <= r and r < R and 0 <= s and s < S
-            if chosen == None and kind.c0 == c0 and inside and r * S + s >= apart and r * S + s not in taken:
-                chosen = (index, kind)
-                taken.append(r * S + s)
-        for place in hosts_in_order(tap, R, S):
-            if chosen == None and len(kinds) < copies and place >= apart and place not in taken:
-                rider = Rider(part=base.count, c0=c0, count=room, r=tap // S - place // S, s=tap % S - place % S)
-                chosen = (len(kinds), rider)
-                kinds.append(rider)
-                taken.append(place)
-        if chosen == None:
-            return []
-        found.append(chosen)
-    return found
-
-
-def hosts_in_order(tap, R, S):
-    """Taps of the same column, then those of the last column and before."""
-    found = []
-    for r in range(R):
-        found.append(r * S + tap % S)
-    for s in range(S):
+def host_of(rider, tap, apart, taps, riders, copies, used):
+    """(copy, tap) of the product that takes a rider at a tap along: of a copy that has it so far away if possible, else
+    of one that is appended to `riders`, preferably in the same column; None where `copies` are too few."""
+    R, S = taps
+    for copy in range(len(riders)):
+        other = riders[copy]
+        r, s = tap // S - other.r, tap % S - other.s
+        inside = 0 <= r and r < R and 0 <= s and s < S
+        if other.c0 == rider.c0 and inside and r * S + s >= apart and r * S + s not in used:
+            return copy, r * S + s
+    for behind in range(S + 1 if len(riders) < copies else 0):
+        s = tap % S if behind == 0 else S - behind
         for r in range(R):
-            found.append(r * S + S - 1 - s)
-    return found
+            if r * S + s >= apart and r * S + s not in used:
+                rider.r = tap // S - r
+                rider.s = tap % S - s
+                riders.append(rider)
+                return len(riders) - 1, r * S + s
+    return None

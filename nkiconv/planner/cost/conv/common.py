@@ -8,6 +8,7 @@ from typing import Any
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.geometry import met
 from ....kernels.conv.relayout import plain_of
+from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, ints
 from .relayout import relayout_ns
@@ -36,6 +37,24 @@ def planes_seen(geometry: Any, count: float = 1.0) -> float:
     planes = geometry.planes
     seen = ((count - 1) * planes.stride + (planes.taps - 1) * planes.dilation) / planes.lhs_dilation + 1
     return float(min(planes.size / planes.images, seen))
+
+
+def matmul_rates(target: Target, geometry: Any) -> tuple[float, float]:
+    """ns of the array at its full rate for (a column of a matmul, a matmul beside its columns)."""
+    if geometry.fast:
+        return target.tensor_column_ns, target.matmul_ns
+    return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
+
+
+def matmul_ns(target: Target, geometry: Any, columns: int) -> float:
+    """The array at its full rate for a matmul of so many columns."""
+    column_ns, fixed_ns = matmul_rates(target, geometry)
+    return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
+
+
+def cheapest(found: Iterable[tuple[float, Any]]) -> Any:
+    """The settings of least ns of (ns, settings), the first of several; None of none."""
+    return min(found, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 class Conv2dAlgorithm(Algorithm):

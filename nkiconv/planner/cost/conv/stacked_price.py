@@ -24,7 +24,7 @@ from ....kernels.conv.stacked.shape import (
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
-from .common import planes_met, planes_seen
+from .common import matmul_ns, matmul_rates, planes_met, planes_seen
 
 #: Share of the DMAs' time that others wait for although they take longer.
 CONTENTION = 0.05
@@ -193,13 +193,12 @@ class StackPrice:
         target, geometry, stack, band = self.target, self.geometry, self.stack, self.band
         columns, item, jobs = geometry.columns, geometry.itemsize, len(stack.jobs)
         parts, across = tiles_of_band(band, columns.out, False)
-        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        column_ns = matmul_rates(target, geometry)[0]
         matmuls = jobs * stack.V * stack.num_taps * stack.groups * planes_met(geometry)
         clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
         for size in [band.zn * part[1] * q[1] for part in parts for q in across]:
-            array_ns += matmuls * (max(size, target.matmul_columns_min) * column_ns + fixed_ns)
+            array_ns += matmuls * matmul_ns(target, geometry, size)
             work_ns += matmuls * size * column_ns * clipped
             tile_ns = target.vector_fixed_psum_ns + size * target.vector_ns
             scalar_ns = target.scalar_fixed_psum_ns + size * target.scalar_ns

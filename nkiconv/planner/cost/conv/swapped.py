@@ -7,25 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....kernels._tiles import PARTS, cut, share
+from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.config import (
     SWAPPED_SHARDS,
-    SWAPPED_X_BYTES,
     read_swapped,
     swapped_config,
     swapped_config_refusal,
-    swapped_settings,
 )
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
-from ....kernels.conv.swapped.shape import blocks_of, extent
+from ....kernels.conv.swapped.shape import blocks_of, window_shape
 from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
-from .common import LONG, WARM_UPS, Conv2dAlgorithm, planes_seen
+from .common import LONG, WARM_UPS, Conv2dAlgorithm, cheapest, matmul_ns, planes_seen
 
 #: ns from a core's start to its first matmul and from its last one to the end of the last store: calibrated, as loads
 #: of x by DMA's transposes are triggered by hardware and come later.
@@ -60,20 +59,16 @@ class Swapped(Conv2dAlgorithm):
             return config
         if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
             return config
-        tried = [read_swapped(config, open_ones) for open_ones in self._open(shape, dict(config or ()))]
+        tried = [read_swapped(config, *open_ones) for open_ones in self._open(shape, dict(config or ()))]
         if len(tried) == 1:
             return pairs_of(tried[0])
-        least_ns, best = 0.0, None
-        for settings in tried:
-            plan = make_swapped(geometry, settings)
-            if swapped_fits(geometry, extras, plan):
-                ns = Cost(shape.target, geometry, plan).core_ns()
-                if best is None or ns < least_ns:
-                    least_ns, best = ns, settings
+        made = ((make_swapped(geometry, settings), settings) for settings in tried)
+        fitting = ((plan, settings) for plan, settings in made if swapped_fits(geometry, extras, plan))
+        best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
         return pairs_of(best or swapped_config(geometry, extras, config))
 
-    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[Any]:
-        """Settings that are worth a try, beside those given."""
+    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+        """(shard, side, fold) that are worth a try, beside what is given."""
         geometry, extras = shape.geometry, shape.extras
         shards = [given["shard"]] if "shard" in given else SWAPPED_SHARDS
         folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
@@ -81,7 +76,7 @@ class Swapped(Conv2dAlgorithm):
         if "images" in shards:
             ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
         sides = [given["side"]] if "side" in given else sides_of(geometry)
-        return (swapped_settings(shard, side, fold, SWAPPED_X_BYTES) for side in sides for shard, fold in ways)
+        return ((shard, side, fold) for side in sides for shard, fold in ways)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
@@ -91,7 +86,8 @@ class Swapped(Conv2dAlgorithm):
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
         if plan is None:
             return found
-        if wide or self._matmuls(plan) <= LONG:
+        tiles = sum(tiles_of(plan, item.band) for item in plan.items)
+        if wide or tiles * num_taps(plan.source) * len(plan.chunks) <= LONG:
             found += [config_of(side=side) for side in sides_of(shape.geometry)]
         return found + ([config_of(x_bytes=own["x_bytes"] // 2)] if wide else [])
 
@@ -111,12 +107,6 @@ class Swapped(Conv2dAlgorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items)
 
-    def _matmuls(self, plan: Any) -> int:
-        """Of all cores, at least."""
-        taps = num_windows(plan.source)
-        tiles: list[int] = [tiles_of(plan, item.band) for item in plan.items]
-        return sum(tiles) * int(taps) * len(plan.chunks)
-
 
 def sides_of(geometry: Any) -> list[int]:
     """Neighbours on a partition that are worth a try: divisors of Q."""
@@ -125,16 +115,9 @@ def sides_of(geometry: Any) -> list[int]:
     return [1, *(side for side in range(2, most + 1) if Q % side == 0)]
 
 
-def num_windows(source: Any) -> int:
-    """Windows of x that a block of outputs sees, one a tap, or a tap of several rows of y."""
-    return int(source.planes.taps * source.rows.taps * source.columns.taps)
-
-
 def tiles_of(plan: Any, band: Any) -> int:
     """Stationaries of a band, of each tap and chunk of input channels."""
-    sizes = plan.sizes
-    blocks = -(-band.zn // sizes.images) * -(-band.pn // sizes.rows)
-    return int(blocks * sizes.side)
+    return len(blocks_of(plan.sizes, band)) * int(plan.sizes.side)
 
 
 @dataclass(frozen=True)
@@ -171,22 +154,18 @@ class Cost:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
         block = blocks_of(plan.sizes, band)[0]
-        first, whole = block.zn * extent(plan.source.rows, block.pn), band.zn * band.hn
+        first = block.zn * window_of(plan.source.rows, block.pn)
+        whole = band.zn * window_of(plan.source.rows, band.pn)
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
         return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
 
     def band_ns(self, item: Any) -> tuple[float, float, float]:
         """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
         target, geometry, plan = self.target, self.geometry, self.plan
-        fast = geometry.fast
-        column_ns = target.tensor_column_ns if fast else target.tensor_column_fp32_ns
-        fixed_ns = target.matmul_ns if fast else 2 * target.matmul_fp32_ns
-        kn = plan.batches[item.batch][1]
+        kn, tiles = plan.batches[item.batch][1], tiles_of(plan, item.band)
         parts = cut(kn * plan.source.fold, plan.k_tile)
-        least = target.matmul_columns_min
-        tile_ns: float = sum(max(columns, least) * column_ns + fixed_ns for _, columns in parts)
-        tiles = tiles_of(plan, item.band)
-        array_ns = tiles * tile_ns * num_windows(plan.source) * len(plan.chunks)
+        tile_ns = sum(matmul_ns(target, geometry, columns) for _, columns in parts)
+        array_ns = tiles * tile_ns * num_taps(plan.source) * len(plan.chunks)
         elements_ns = kn * plan.source.fold * target.vector_ns
         read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
         return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
@@ -194,8 +173,9 @@ class Cost:
     def x_ns(self, band: Any) -> float:
         """DMA, or HBM, for the window of a band: its rows of x, all columns."""
         target, geometry, source = self.target, self.geometry, self.plan.source
-        columns = min(band.wn, source.columns.size)
-        elements = planes_seen(geometry, band.zn) * min(band.hn * source.slots, source.rows.size) * columns
+        _, hn, wn = window_shape(source, band)
+        columns = min(wn, source.columns.size)
+        elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
             return self._transposed_ns(num_bytes)

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels.conv.cuts import window_of
 from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.turned.config import COPIES, TILE_BANKS, TurnedConfig, sized_turned, turned_config_refusal
 from ....kernels.conv.turned.plan import turned_refusal
 from ....kernels.conv.turned.products import parts_of
-from ....kernels.conv.turned.tiling import make_turned, moves_of, turned_fits, window_width
+from ....kernels.conv.turned.tiling import make_turned, moves_of, turned_fits
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, pairs_of
-from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
+from .common import WARM_UPS, Conv2dAlgorithm, cheapest, matmul_ns, matmul_rates, planes_seen
 
 #: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
 #: of an item to those of the next beside the loads of rows for which there is no room before.
@@ -38,17 +39,18 @@ class Turned(Conv2dAlgorithm):
             return config
         if len(config or ()) == len(dataclasses.fields(TurnedConfig)):
             return config
-        least_ns, best = 0.0, None
+        best = cheapest(self._fitting(shape, geometry, config))
+        return pairs_of(best) if best else config
+
+    def _fitting(self, shape: Shape, geometry: Any, config: Config) -> Iterator[tuple[float, TurnedConfig]]:
+        """(ns, settings) of what is worth a try, columns in no more parts than they must be."""
         for depth, copies in self._open(geometry, dict(config or ())):
             for parts in PARTS_TRIED:
                 settings: TurnedConfig = sized_turned(geometry, config, depth, parts, copies)
                 plan = make_turned(geometry, settings)
-                if turned_fits(geometry, extras, plan):
-                    ns = self.plan_ns(shape, geometry, plan)
-                    if best is None or ns < least_ns:
-                        least_ns, best = ns, settings
+                if turned_fits(geometry, shape.extras, plan):
+                    yield self.plan_ns(shape, geometry, plan), settings
                     break
-        return pairs_of(best) if best else config
 
     def _open(self, geometry: Any, given: dict[str, Any]) -> Iterator[tuple[int, int]]:
         """(depth, copies) that are worth a try."""
@@ -61,8 +63,6 @@ class Turned(Conv2dAlgorithm):
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         """ns of the busier core: the array, or loads and stores, and what nothing hides."""
         target = shape.target
-        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
         known: dict[tuple[int, int], float] = {}
         volume, one_product = geometry.planes.out // geometry.planes.images, copy.copy(plan)
         one_product.products = plan.products[:1]
@@ -70,10 +70,10 @@ class Turned(Conv2dAlgorithm):
         for item in plan.items:
             key = item.z0 % volume, item.zn
             if key not in known:
-                widths = (move.count * geometry.K for move in moves_of(geometry, one_product, item))
-                known[key] = sum(max(one, target.matmul_columns_min) * column_ns + fixed_ns for one in widths)
+                moves = moves_of(geometry, one_product, item)
+                known[key] = sum(matmul_ns(target, geometry, move.count * geometry.K) for move in moves)
                 known[key] *= len(plan.products)
-                known[key] += plan.blocks * (PARTITIONS * target.tensor_column_ns + fixed_ns)
+                known[key] += plan.blocks * (PARTITIONS * target.tensor_column_ns + matmul_rates(target, geometry)[1])
             steps = div_ceil(item.pn, plan.segments)
             array_ns += steps * div_ceil(item.qn, plan.width) * known[key]
             each_ns, each_bytes = self._row_ns(shape, geometry, plan, item)
@@ -92,10 +92,10 @@ class Turned(Conv2dAlgorithm):
     def _row_ns(self, shape: Shape, geometry: Any, plan: Any, item: Any) -> tuple[float, float]:
         """(ns of the busiest DMA engine, bytes) of a row of x of all segments, as it is loaded."""
         target, planes = shape.target, planes_seen(geometry, item.zn)
-        run_bytes = window_width(geometry, item) * geometry.hbm_itemsize
+        run_bytes = window_of(geometry.columns, item.qn) * geometry.hbm_itemsize
         runs = planes * min(plan.segments, item.pn)
         busiest = len(plan.chunks) * min(target.rows_an_engine, geometry.C)
-        parts = sum(parts_of(chunk, len(chunk.riders)) for chunk in plan.chunks)
+        parts = sum(parts_of(chunk, len(chunk)) for chunk in plan.chunks)
         return runs * busiest * target.run_ns(run_bytes), runs * parts * run_bytes
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
