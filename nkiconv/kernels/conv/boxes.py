@@ -27,6 +27,11 @@ def pattern_of(strides, counts):
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
+def box_at(strides, place, first, counts):
+    """The box of so many neighbours along four axes, at `place` in a tile, `first` in a tensor with these strides."""
+    return place, pattern_of(strides, counts), offset_at(strides, first)
+
+
 def boxes_of_x(geometry, channels, planes, first, counts):
     """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
 
