@@ -24,11 +24,11 @@ class Axis(nl.NKIObject):
     size: int
     taps: int
     out: int
-    stride: int
-    dilation: int
-    lhs_dilation: int
-    before: int
-    images: int
+    stride: int = 1
+    dilation: int = 1
+    lhs_dilation: int = 1
+    before: int = 0
+    images: int = 1
 
 
 @dataclass
@@ -147,9 +147,7 @@ def read_axis(name, size, taps, places, index):
         f"{name}={out}: output extent must be at least 1 (size {size} dilated by {spread}, padded {before}+{after}, "
         f"window {(taps - 1) * apart + 1}); pad the input or shorten the filter",
     )
-    return Axis(
-        size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before, images=1
-    )
+    return Axis(size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before)
 
 
 def thinned(axis):
@@ -158,17 +156,8 @@ def thinned(axis):
     shift = axis.before if axis.before >= 0 else -axis.before
     if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
         return axis, 1
-    found = Axis(
-        size=div_ceil(axis.size, axis.stride),
-        taps=1,
-        out=axis.out,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=axis.before // axis.stride,
-        images=1,
-    )
-    return found, axis.stride
+    size = div_ceil(axis.size, axis.stride)
+    return Axis(size=size, taps=1, out=axis.out, before=axis.before // axis.stride), axis.stride
 
 
 def repeated(axis, images):
@@ -187,7 +176,7 @@ def repeated(axis, images):
 
 def images_axis(images):
     """The planes' Axis of images: each an output of its own."""
-    return Axis(size=images, taps=1, out=images, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
+    return Axis(size=images, taps=1, out=images)
 
 
 def sees_itself(axis):

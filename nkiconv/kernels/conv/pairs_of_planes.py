@@ -11,7 +11,7 @@ taps, whose sums stay apart.
 """
 
 from .._tiles import div_ceil
-from .cuts import Band, Bank
+from .cuts import Bank, with_rows
 from .geometry import Axis, copy_of
 
 #: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
@@ -57,9 +57,6 @@ def with_pairs(geometry):
         taps=PRODUCTS_OF_PAIR,
         out=pairs,
         stride=PRODUCTS_OF_PAIR,
-        dilation=1,
-        lhs_dilation=1,
-        before=0,
         images=planes.images,
     )
     return of_pairs(geometry, geometry.C, multiplied, geometry.rows, geometry.w_strides, geometry.depth)
@@ -69,7 +66,7 @@ def with_rows_of_taps(geometry):
     """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
     is row p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
-    outputs = Axis(size=rows.out, taps=1, out=rows.out, stride=1, dilation=1, lhs_dilation=1, before=0, images=1)
+    outputs = Axis(size=rows.out, taps=1, out=rows.out)
     strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
     return of_pairs(geometry.direct, rows.taps * geometry.C, geometry.planes, outputs, strides, rows)
 
@@ -148,21 +145,11 @@ def band_of_y(geometry, band):
     """A band with the planes of y that it makes."""
     if geometry.direct == None:
         return band
-    z0, zn = planes_of_y(geometry, band)
-    return Band(
-        z0=z0,
-        zn=zn,
-        p0=band.p0,
-        pn=band.pn,
-        q0=band.q0,
-        qn=band.qn,
-        d0=band.d0,
-        dn=band.dn,
-        h0=band.h0,
-        hn=band.hn,
-        w0=band.w0,
-        wn=band.wn,
-    )
+    found = with_rows(band, (band.p0, band.pn), (band.h0, band.hn))
+    first, count = planes_of_y(geometry, band)
+    found.z0 = first
+    found.zn = count
+    return found
 
 
 def bank_of_y(geometry, band, bank):

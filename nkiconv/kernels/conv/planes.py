@@ -88,8 +88,6 @@ def with_windows(geometry, count):
         taps=(count - 1) * planes.stride + (planes.taps - 1) * planes.dilation + 1,
         out=planes.images * div_ceil(planes.out // planes.images, count),
         stride=count * planes.stride,
-        dilation=1,
-        lhs_dilation=1,
         before=planes.before,
         images=planes.images,
     )
@@ -102,16 +100,7 @@ def of_windows(geometry, depth, count, w_strides):
     found = copy_of(geometry)
     found.C = geometry.C * depth.taps
     found.K = geometry.K * count
-    found.planes = Axis(
-        size=depth.out,
-        taps=1,
-        out=depth.out,
-        stride=1,
-        dilation=1,
-        lhs_dilation=1,
-        before=0,
-        images=depth.images,
-    )
+    found.planes = Axis(size=depth.out, taps=1, out=depth.out, images=depth.images)
     found.w_strides = w_strides
     found.y_strides = apart_by(geometry.y_strides, geometry.planes, count)
     found.r_strides = apart_by(geometry.r_strides, geometry.planes, count)
@@ -142,7 +131,6 @@ def planes_axis(depth, size, before):
         out=depth.out,
         stride=depth.stride,
         dilation=depth.dilation,
-        lhs_dilation=1,
         before=before,
         images=depth.images,
     )

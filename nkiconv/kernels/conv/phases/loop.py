@@ -19,21 +19,18 @@ from .shape import Phases, width_of
 
 @dataclass
 class PhasesWork(nl.NKIObject):
-    """What does not change within a batch, and who has how much to do."""
+    """What all batches share, and who has how much to do."""
 
     operands: Operands
     geometry: Geometry
     extras: Extras
     phases: Phases
-    #: of each block of the batch: filters by chunk, biases
-    filters: list
-    biases: list
-    #: results of several items or blocks side by side on the partitions, as DMA has more engines for more of these; how
-    #: many have been put there
-    y_sbuf: object
-    placed: int
     zeros_sbuf: object
     ledger: Ledger
+    #: results of several items or blocks side by side on the partitions, as DMA has more engines for more of these; how
+    #: many have been put there
+    y_sbuf: object = None
+    placed: int = 0
 
 
 def run_phases(operands, geometry, extras, phases):
@@ -50,10 +47,6 @@ def run_phases(operands, geometry, extras, phases):
         geometry=geometry,
         extras=extras,
         phases=phases,
-        filters=[],
-        biases=[],
-        y_sbuf=None,
-        placed=0,
         zeros_sbuf=warm_zeros(),
         ledger=new_ledger(),
     )
@@ -63,17 +56,14 @@ def run_phases(operands, geometry, extras, phases):
 
 def work_batch(work, batch, items, first):
     """All items for the output channels of a batch; first: whether nothing went before."""
-    phases, tiles = work.phases, []
-    work.filters = []
-    work.biases = []
+    phases, tiles, own = work.phases, [], []
     for block in range(len(batch)):
         filters = []
         for chunk in phases.chunks:
             filters.append(load_filters(work.operands, work.geometry, phases, batch[block], chunk, work.ledger))
             if block == 0:
                 tiles.append(load_chunk(work, items[0], chunk))
-        work.filters.append(filters)
-        work.biases.append(bias_of(work, batch[block]))
+        own.append((batch[block], filters, bias_of(work, batch[block])))
         if first and block == 0:
             warm_up(work.zeros_sbuf, phases.warmup, 1)
     coming = [tiles]
@@ -85,7 +75,7 @@ def work_batch(work, batch, items, first):
             coming.append(tiles)
         for block in range(len(batch)):
             together = phases.together if first and index == 0 and block == 0 else 1
-            work_block(work, batch, block, items[index], coming[0], together)
+            work_block(work, own[block], items[index], coming[0], together)
         coming = coming[1:]
 
 
@@ -146,28 +136,31 @@ def bias_of(work, block):
     return bias_sbuf
 
 
-def work_block(work, batch, block, item, tiles, together):
-    """Results of a block of output channels for an item, bank by bank; so many of the first banks together."""
+def work_block(work, own, item, tiles, together):
+    """Results of a block of output channels for an item, bank by bank, so many together.
+
+    own: (the block, its filters by chunk, its bias); tiles: x by chunk.
+    """
+    block, filters, bias_sbuf = own
     geometry, phases, operands = work.geometry, work.phases, work.operands
     z, p, q = item[0]
-    shape = (phases.segments * batch[block][1], z.yn, p.yn, q.yn)
+    shape = (phases.segments * block[1], z.yn, p.yn, q.yn)
     y_sbuf = results_tile(work, shape)
-    boxes = boxes_of_results(geometry.r_strides, batch[block], item, ((0, z.yn), (0, p.yn), (0, q.yn)))
+    boxes = boxes_of_results(geometry.r_strides, block, item, ((0, z.yn), (0, p.yn), (0, q.yn)))
     residual_sbuf = residual_of(operands, shape, boxes, phases.segments > 1)
     banks = phase_banks(phases, item[0])
     for part in cut_at(len(banks), together):
         some, sums = some_of(banks, part), []
         for bank in some:
-            sums.append(new_sums(work, batch[block][1], bank, item[0]))
+            sums.append(new_sums(work, block[1], bank, item[0]))
         for chunk in range(len(phases.chunks)):
             for index in range(len(some)):
-                filters = work.filters[block][chunk]
-                add_products(work, filters, some[index], item[0], tiles[chunk], sums[index], chunk == 0)
+                add_products(work, filters[chunk], some[index], item[0], tiles[chunk], sums[index], chunk == 0)
         for index in range(len(some)):
             bank = some[index]
-            read_phases(work, work.biases[block], bank, item[0], sums[index][0], y_sbuf, residual_sbuf)
+            read_phases(work, bias_sbuf, bank, item[0], sums[index][0], y_sbuf, residual_sbuf)
             if bank.done != None:
-                store_boxes(operands.y, y_sbuf, boxes_of_results(geometry.y_strides, batch[block], item, bank.done))
+                store_boxes(operands.y, y_sbuf, boxes_of_results(geometry.y_strides, block, item, bank.done))
 
 
 def results_tile(work, shape):

@@ -56,7 +56,7 @@ def phases_refusal(geometry, extras):
             "filter_ref: phases takes filters [C, K, ...], as torch stores them for transposed convolutions; use "
             "implicit_gemm"
         )
-    return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True, True)
+    return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True)
 
 
 def beside_refusal(geometry, extras, settings, counts):

@@ -63,7 +63,7 @@ def stacked_refusal(geometry, extras):
         return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: stacked takes 1; use implicit_gemm"
     if geometry.C > nl.tile_size.pmax:
         return f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use implicit_gemm"
-    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window", True)
+    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window")
 
 
 def sizes_refusal(geometry, config):
