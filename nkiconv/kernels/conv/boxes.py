@@ -45,9 +45,8 @@ def boxes_of_x(geometry, channels, planes, first, counts):
             append_channel_boxes(found, source, channel_pieces(geometry, c0, cn), planes, first, counts)
         return found
     for piece in plane_pieces(geometry, planes[0], planes[1]):
-        pattern = pattern_of(piece.strides, (cn, piece.count, counts[0], counts[1]))
-        offset = offset_at(piece.strides, (c0, piece.plane, first[0], first[1]))
-        found.append(((0, piece.first, 0, 0), pattern, offset, piece.framed))
+        extents, there = (cn, piece.count, counts[0], counts[1]), (c0, piece.plane, first[0], first[1])
+        found.append(box_at(piece.strides, (0, piece.first, 0, 0), there, extents) + (piece.framed,))
     return found
 
 
@@ -105,10 +104,10 @@ def load_box(tile, hbm, first, pattern, offset, moved=None):
         copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
 
 
-def load_boxes(tile, hbm, boxes, moved=None):
+def load_boxes(tile, hbm, boxes):
     """Boxes into a tile."""
     for one in boxes:
-        load_box(tile, hbm, one[0], one[1], one[2], moved)
+        load_box(tile, hbm, one[0], one[1], one[2])
 
 
 def load_x(tile, operands, boxes):

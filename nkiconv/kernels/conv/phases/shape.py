@@ -113,9 +113,9 @@ def phase_products(geometry, axes, phases):
     """Products of phases: what they meet at the same elements of x together, as `PhaseJob` has them."""
     places, found = [], []
     for index in range(len(phases)):
-        taps = ()
+        taps = []
         for axis in range(3):
-            taps = taps + (axes[axis].taps[phases[index][axis]],)
+            taps.append(axes[axis].taps[phases[index][axis]])
         for one in combined(taps[0], taps[1], taps[2]):
             t, r, s = one
             place = (t[1], r[1], s[1])
