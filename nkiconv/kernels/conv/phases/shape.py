@@ -179,18 +179,13 @@ def evened(axes, sizes, segments, cores):
     return found
 
 
-def elements_of(segment):
-    """Elements of x, a channel, that a segment's outputs see."""
-    z, p, q = segment
-    return z.xn * p.xn * q.xn
-
-
 def phases_bytes(geometry, phases, residual):
     """Bytes a partition, at most: x of bands, filters as loaded and as stationaries, results."""
     x_elements, most, made = 1, 0, 0
     y_elements = phases.extents[0] * phases.extents[1] * phases.extents[2]
     for item in phases.items:
-        x_elements = max(x_elements, elements_of(item[0]))
+        z, p, q = item[0]
+        x_elements = max(x_elements, z.xn * p.xn * q.xn)
     for batch in phases.outputs:
         columns = 0
         for block in batch:
@@ -219,14 +214,11 @@ def width_of(phases, kn):
 
 def phases_instructions(geometry, phases, cores):
     """Instructions of a core, at most."""
-    blocks, items, each = len(phases.outputs), len(phases.items), 0
-    if phases.by_channels:
-        blocks = div_ceil(blocks, cores)
-    else:
-        items = div_ceil(items, cores)
+    blocks = div_ceil(len(phases.outputs), cores if phases.by_channels else 1)
+    items = div_ceil(len(phases.items), 1 if phases.by_channels else cores)
+    each, most, products, readouts = 0, 0, 0, 0
     for batch in phases.outputs:
         each = max(each, len(batch))
-    most, products, readouts = 0, 0, 0
     for item in phases.items:
         z, p, q = item[0]
         banks = div_ceil(q.bn, BANK_COLUMNS) * div_ceil(p.bn, max(1, BANK_COLUMNS // q.bn)) * z.bn
