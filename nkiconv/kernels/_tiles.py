@@ -65,6 +65,19 @@ def cut_at(count, most):
     return found
 
 
+def some_of(things, part):
+    """The things of a list that a part is: (first, how many)."""
+    return things[part[0] : min(part[0] + part[1], len(things))]
+
+
+def filled(count, value):
+    """A list with a value so many times."""
+    found = []
+    for _ in range(count):
+        found.append(value)
+    return found
+
+
 def dense_strides(shape):
     """Row-major strides, in elements, of an HBM tensor."""
     found, step = (1,), 1

@@ -27,6 +27,11 @@ def pattern_of(strides, counts):
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
+def box_at(strides, place, first, counts):
+    """The box of so many neighbours along four axes, at `place` in a tile, `first` in a tensor with these strides."""
+    return place, pattern_of(strides, counts), offset_at(strides, first)
+
+
 def boxes_of_x(geometry, channels, planes, first, counts):
     """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
 
@@ -40,9 +45,8 @@ def boxes_of_x(geometry, channels, planes, first, counts):
             append_channel_boxes(found, source, channel_pieces(geometry, c0, cn), planes, first, counts)
         return found
     for piece in plane_pieces(geometry, planes[0], planes[1]):
-        pattern = pattern_of(piece.strides, (cn, piece.count, counts[0], counts[1]))
-        offset = offset_at(piece.strides, (c0, piece.plane, first[0], first[1]))
-        found.append(((0, piece.first, 0, 0), pattern, offset, piece.framed))
+        extents, there = (cn, piece.count, counts[0], counts[1]), (c0, piece.plane, first[0], first[1])
+        found.append(box_at(piece.strides, (0, piece.first, 0, 0), there, extents) + (piece.framed,))
     return found
 
 
@@ -101,7 +105,7 @@ def load_box(tile, hbm, first, pattern, offset, moved=None):
 
 
 def load_boxes(tile, hbm, boxes, moved=None):
-    """Boxes into a tile."""
+    """Boxes into a tile; moved: as of `load_box`."""
     for one in boxes:
         load_box(tile, hbm, one[0], one[1], one[2], moved)
 

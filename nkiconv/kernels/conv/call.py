@@ -165,14 +165,11 @@ def one_group_refusal(geometry, algorithm, single_bytes):
     return ""
 
 
-def taken_refusal(geometry, extras, algorithm, dilated, what, volumes=False, apart=False):
+def taken_refusal(geometry, extras, algorithm, dilated, what, apart=False):
     """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
 
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`; volumes: whether it takes
-    planes of taps.
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`.
     """
-    if not volumes and geometry.planes.taps > 1:
-        return f"T={geometry.planes.taps}: {algorithm} takes one plane of taps; use implicit_gemm"
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"

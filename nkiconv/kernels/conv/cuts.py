@@ -199,6 +199,16 @@ def block_bands(planes, blocks, parts):
     return found
 
 
+def combined(planes, rows, columns):
+    """(plane, row, column) of all things of three lists, columns first."""
+    found = []
+    for plane in planes:
+        for row in rows:
+            for column in columns:
+                found.append((plane, row, column))
+    return found
+
+
 def part_of_core(things):
     """(index of the first, the things) of this core's part of some."""
     first, count = share(len(things), nl.num_programs(), nl.program_id(0))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from .cuts import put_first
 from .geometry import met
 
 
@@ -22,6 +23,14 @@ class Product(nl.NKIObject):
 def is_whole(product, zn, pn, qn):
     """Whether it meets x at all outputs of a bank."""
     return product.planes[2] == zn and product.rows[2] == pn and product.columns[2] == qn
+
+
+def covering_first(products, zn, pn, qn):
+    """Products of a bank in their order, but the first that meets x at all its outputs, if one does, before others."""
+    for index in range(len(products)):
+        if is_whole(products[index], zn, pn, qn):
+            return put_first(products, index)
+    return products
 
 
 def sums_met(acc_psum, product, first):

@@ -6,7 +6,7 @@ from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil
 from ..._warm import warm_up, warm_zeros
-from ..boxes import load_box, offset_at, pattern_of, residual_of, store_boxes
+from ..boxes import box_at, load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core
 from ..filter_feed import tiles_in_turn
@@ -144,9 +144,9 @@ def boxes_of_unit(geometry, grouped, unit, first):
             pieces = plane_pieces(geometry, part.d0, part.dn) if low < high and part.dn > 0 else []
             for piece in pieces:
                 extents = (end.c0 + end.cn - tile.c0, piece.count, high - low, unit.wn)
-                offset = offset_at(piece.strides, (tile.c0, piece.plane, part.h0 + low, unit.w0))
+                there = (tile.c0, piece.plane, part.h0 + low, unit.w0)
                 first = (tile.index * grouped.T, piece.first, low, 0)
-                boxes.append((first, pattern_of(piece.strides, extents), offset, piece.framed))
+                boxes.append(box_at(piece.strides, first, there, extents) + (piece.framed,))
     return boxes
 
 
@@ -314,9 +314,8 @@ def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
     p0 = (part.m0 + m) * grouped.Uh
     pn = min(geometry.rows.out - p0, min(mn, part.mn - m) * grouped.Uh)
     if pn > 0:
-        pattern = pattern_of(strides, (tile.kn, unit.zn, pn, geometry.columns.out))
-        first = (base + own * grouped.Kt, 0, m * grouped.Uh, 0)
-        store_boxes(y_hbm, ys[buffer], [(first, pattern, offset_at(strides, (tile.k0, part.z0, p0, 0)))])
+        first, extents = (base + own * grouped.Kt, 0, m * grouped.Uh, 0), (tile.kn, unit.zn, pn, geometry.columns.out)
+        store_boxes(y_hbm, ys[buffer], [box_at(strides, first, (tile.k0, part.z0, p0, 0), extents)])
 
 
 def residual_boxes(geometry, grouped, tile, unit):

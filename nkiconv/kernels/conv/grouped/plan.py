@@ -43,7 +43,7 @@ def grouped_refusal(geometry, extras, config):
         return reason
     if geometry.groups < 2:
         return f"feature_group_count={geometry.groups}: grouped takes at least 2; use implicit_gemm"
-    return taken_refusal(geometry, extras, "grouped", False, "other groups' channels", True)
+    return taken_refusal(geometry, extras, "grouped", False, "other groups' channels")
 
 
 def grouped_instructions(geometry, grouped, cores):

@@ -132,10 +132,7 @@ def blocks_axis(axis, outputs):
         taps=window_of(axis, outputs),
         out=div_ceil(axis.out, outputs),
         stride=outputs * axis.stride,
-        dilation=1,
-        lhs_dilation=1,
         before=axis.before,
-        images=1,
     )
 
 

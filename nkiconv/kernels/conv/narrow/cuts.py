@@ -90,7 +90,6 @@ def make_narrow(geometry, config, has_residual):
         dilation=columns.dilation,
         lhs_dilation=columns.lhs_dilation,
         before=columns.before + (w0 - pad) * columns.lhs_dilation,
-        images=1,
     )
     tiles = tiles_of(sums)
     if len(tiles) == 0:

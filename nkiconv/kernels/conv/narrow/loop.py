@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import BANK_COLUMNS
+from ..._tiles import BANK_COLUMNS, filled
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
@@ -201,9 +201,7 @@ def passes_of(geometry, narrow, step, loads, first):
         else:
             partial.append(line)
     order = whole + partial
-    started, found = [], []
-    for _ in range(step.jn):
-        started.append(False)
+    started, found = filled(step.jn, False), []
     for line in order:
         run = None
         for j in range(step.jn):

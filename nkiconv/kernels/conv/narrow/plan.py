@@ -59,7 +59,7 @@ def narrow_refusal(geometry, extras, config):
             f"config depth={depth}: narrow needs a plain filter, no lhs_dilation={planes.lhs_dilation} of planes and, "
             f"with one plane of taps, at most Z={planes.out // planes.images}; use 1"
         )
-    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window", True)
+    return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
 
 
 def narrow_instructions(geometry, narrow, extras, cores):

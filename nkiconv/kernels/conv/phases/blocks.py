@@ -1,14 +1,34 @@
 """Outputs of an axis by phases: blocks of neighbours, of which the p-th of each block meets the same taps.
 
 Output q = origin + step * m + phase is of block m. A tap that meets it sees element m * apart + e of x, e the same for
-all blocks. Compile-time code on `geometry.Axis` of one image or volume, in NKI's Python subset.
+all blocks. Compile-time code in NKI's Python subset.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._axis import greatest_common_divisor
-from ..._tiles import div_ceil
+from ..._tiles import cut_at, div_ceil, some_of
+
+
+@dataclass
+class PhaseAxis(nl.NKIObject):
+    """A `geometry.Axis` by phases; size, out and blocks are of one of its images.
+
+    step, apart: outputs, and elements of x, from one block to the next. origin: first output of block 0, which is 0 or
+    does not exist. taps: by phase (tap, e) of those that meet its outputs, forwards. low, high: least and most e.
+    """
+
+    images: int
+    size: int
+    out: int
+    step: int
+    apart: int
+    origin: int
+    blocks: int
+    taps: list
+    low: int
+    high: int
 
 
 @dataclass
@@ -16,6 +36,7 @@ class Part(nl.NKIObject):
     """Neighbouring blocks of an axis, of one of several images: first and how many of blocks, of their outputs, of the
     elements of x that those see, and of places for outputs in a tile of results."""
 
+    axis: PhaseAxis
     image: int
     b0: int
     bn: int
@@ -27,103 +48,97 @@ class Part(nl.NKIObject):
     yn: int
 
 
-def phase_step(axis):
-    """Outputs of a block: phases that there are."""
-    return axis.lhs_dilation // greatest_common_divisor(axis.stride, axis.lhs_dilation)
-
-
-def element_step(axis):
-    """Elements of x from one block to the next."""
-    return axis.stride // greatest_common_divisor(axis.stride, axis.lhs_dilation)
-
-
-def origin_of(axis):
-    """First output of block 0, which is 0 or does not exist: with stride 1 the last taps of all phases meet the same
-    element then."""
-    step = phase_step(axis)
-    ahead = axis.before + 1
+def phase_axis(axis):
+    """The PhaseAxis of an Axis: with stride 1 the last taps of all phases meet the same element."""
+    common = greatest_common_divisor(axis.stride, axis.lhs_dilation)
+    step, ahead, out = axis.lhs_dilation // common, axis.before + 1, axis.out // axis.images
     first = (ahead + step * (ahead if ahead >= 0 else -ahead)) % step
-    return first - step if first > 0 else 0
+    origin = first - step if first > 0 else 0
+    taps, elements = [], []
+    for phase in range(step):
+        of_phase = taps_met(axis, origin + phase)
+        taps.append(of_phase)
+        for tap in of_phase:
+            elements.append(tap[1])
+    elements = elements if len(elements) > 0 else [0]
+    low, high = elements[0], elements[0]
+    for e in elements:
+        low, high = min(low, e), max(high, e)
+    return PhaseAxis(
+        images=axis.images,
+        size=axis.size // axis.images,
+        out=out,
+        step=step,
+        apart=axis.stride // common,
+        origin=origin,
+        blocks=div_ceil(out - origin, step),
+        taps=taps,
+        low=low,
+        high=high,
+    )
 
 
-def blocks_of_axis(axis):
-    """Blocks that any output is in, of one image."""
-    return div_ceil(axis.out // axis.images - origin_of(axis), phase_step(axis))
-
-
-def taps_of_phase(axis, phase):
-    """(tap, e) of the taps that meet outputs of a phase, forwards."""
+def taps_met(axis, output):
+    """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, forwards."""
     found, size = [], axis.lhs_dilation
     for tap in range(axis.taps):
-        place = (origin_of(axis) + phase) * axis.stride + tap * axis.dilation - axis.before
+        place = output * axis.stride + tap * axis.dilation - axis.before
         far = place if place >= 0 else -place
         if far % size == 0:
             found.append((tap, far // size if place >= 0 else -(far // size)))
     return found
 
 
-def element_range(axis):
-    """(least e, most e) of all phases; (0, 0) where no tap meets any."""
-    low, high, first = 0, 0, True
-    for phase in range(phase_step(axis)):
-        for tap in taps_of_phase(axis, phase):
-            low = tap[1] if first else min(low, tap[1])
-            high = tap[1] if first else max(high, tap[1])
-            first = False
-    return low, high
+def part_lists(axis, blocks, whole, segments):
+    """Lists of so many neighbouring Parts of an image, fewer in its last, each of so many blocks.
 
-
-def part_of(axis, image, b0, bn, whole):
-    """A Part of an image; whole: with elements outside x, and places for outputs that do not exist, so that Parts of as
-    many blocks are alike."""
-    step, origin, apart = phase_step(axis), origin_of(axis), element_step(axis)
-    q0 = max(0, origin + b0 * step)
-    end = min(axis.out // axis.images, origin + (b0 + bn) * step)
-    low, high = element_range(axis)
-    x0, x1 = b0 * apart + low, (b0 + bn - 1) * apart + high + 1
-    if not whole:
-        x0, x1 = max(0, x0), min(axis.size // axis.images, x1)
-    y0, yn = (origin + b0 * step, bn * step) if whole else (q0, end - q0)
-    return Part(image=image, b0=b0, bn=bn, q0=q0, qn=end - q0, x0=x0, xn=max(0, x1 - x0), y0=y0, yn=yn)
-
-
-def parts_of_axis(axis, blocks, whole):
-    """All Parts of at most so many blocks, of equal size but for the last of an image."""
+    whole: with elements outside x, and places for outputs that do not exist, so that all are alike.
+    """
     found = []
     for image in range(axis.images):
-        for b0 in range(0, blocks_of_axis(axis), blocks):
-            found.append(part_of(axis, image, b0, blocks if whole else min(blocks, blocks_of_axis(axis) - b0), whole))
+        parts = []
+        for part in cut_at(axis.blocks, blocks):
+            parts.append(part_of(axis, image, part[0], blocks if whole else part[1], whole))
+        for some in cut_at(len(parts), segments):
+            found.append(some_of(parts, some))
     return found
 
 
-def blocks_of_phase(axis, part, phase):
+def part_of(axis, image, b0, bn, whole):
+    """A Part of an image; whole: as of `part_lists`."""
+    y0, yn = axis.origin + b0 * axis.step, bn * axis.step
+    q0, end = max(0, y0), min(axis.out, y0 + yn)
+    x0, x1 = b0 * axis.apart + axis.low, (b0 + bn - 1) * axis.apart + axis.high + 1
+    if not whole:
+        x0, x1, y0, yn = max(0, x0), min(axis.size, x1), q0, end - q0
+    return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=end - q0, x0=x0, xn=max(0, x1 - x0), y0=y0, yn=yn)
+
+
+def blocks_of_phase(part, phase):
     """(first block, how many) of a Part that have a place for an output of a phase."""
-    step, first = phase_step(axis), origin_of(axis) + phase
+    step, first = part.axis.step, part.axis.origin + phase
     low = div_ceil(max(0, part.y0 - first), step)
-    end = part.y0 + part.yn
-    high = div_ceil(end - first, step) if end > first else 0
-    return low, max(0, high - low)
+    return low, max(0, div_ceil(max(0, part.y0 + part.yn - first), step) - low)
 
 
-def existing(axis, part, first, count):
-    """(first place, first output of all images, how many) of the outputs that exist at `count` places of a Part."""
-    low = max(part.q0, part.y0 + first)
-    end = min(part.q0 + part.qn, part.y0 + first + count)
-    return low - part.y0, part.image * (axis.out // axis.images) + low, max(0, end - low)
+def existing(part, places):
+    """(first place, first output of all images, how many) of the outputs that exist at (first, how many) places of a
+    Part."""
+    low = max(part.q0, part.y0 + places[0])
+    end = min(part.q0 + part.qn, part.y0 + places[0] + places[1])
+    return low - part.y0, part.image * part.axis.out + low, max(0, end - low)
 
 
-def elements_inside(axis, part):
+def elements_inside(part):
     """(first place, first element of all images, how many) of a Part's elements that x has."""
-    size = axis.size // axis.images
-    low, end = max(0, part.x0), min(size, part.x0 + part.xn)
-    return low - part.x0, part.image * size + low, max(0, end - low)
+    low, end = max(0, part.x0), min(part.axis.size, part.x0 + part.xn)
+    return low - part.x0, part.image * part.axis.size + low, max(0, end - low)
 
 
-def seen_by_blocks(axis, part, e, m0, mn):
-    """What `geometry.met` returns, of blocks m0 .. m0+mn-1 and the elements that a Part has: (first block, 1, how many,
-    first element, step)."""
-    apart = element_step(axis)
-    low, end = part.x0 - e, part.x0 + part.xn - e
-    first = max(m0, div_ceil(low, apart)) if low > 0 else m0
-    last = min(m0 + mn, div_ceil(end, apart)) if end > 0 else m0
+def seen_by_blocks(part, e, blocks):
+    """What `geometry.met` returns, of (first, how many) blocks and the elements that a Part has: (first block, 1, how
+    many, first element, step)."""
+    apart, m0, end = part.axis.apart, blocks[0], blocks[0] + blocks[1]
+    first = max(m0, div_ceil(max(0, part.x0 - e), apart))
+    last = min(end, div_ceil(max(0, part.x0 + part.xn - e), apart))
     return first, 1, max(0, last - first), first * apart + e, apart

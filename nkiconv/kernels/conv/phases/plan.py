@@ -17,7 +17,7 @@ from ..call import taken_refusal
 from ..cuts import QUADRANT, slot_for
 from ..geometry import instructions_refusal, num_taps
 from .config import phases_config, phases_config_refusal
-from .shape import beside_counts, make_phases, phases_bytes, phases_instructions
+from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions
 
 
 def plan_phases(geometry, extras, config, cores):
@@ -27,11 +27,11 @@ def plan_phases(geometry, extras, config, cores):
         reason = phases_refusal(geometry, extras)
     if reason != "":
         return None, reason
-    settings = phases_config(geometry, config)
-    reason = beside_refusal(geometry, extras, settings)
+    settings, axes = phases_config(geometry, config), axes_by_phases(geometry)
+    reason = beside_refusal(geometry, extras, settings, beside_counts(axes, settings.beside))
     if reason != "":
         return None, reason
-    phases = make_phases(geometry, settings)
+    phases = make_phases(geometry, axes, settings)
     if not fits_sbuf(phases_bytes(geometry, phases, extras.residual)):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
@@ -56,13 +56,13 @@ def phases_refusal(geometry, extras):
             "filter_ref: phases takes filters [C, K, ...], as torch stores them for transposed convolutions; use "
             "implicit_gemm"
         )
-    return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True, True)
+    return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True)
 
 
-def beside_refusal(geometry, extras, settings):
-    """Why phases and segments are not beside each other as settings have it; "" if they are."""
-    segments, counts = settings.segments, beside_counts(geometry, settings.beside)
-    count, kn = counts[0] * counts[1] * counts[2], min(geometry.K, settings.channels)
+def beside_refusal(geometry, extras, settings, counts):
+    """Why segments, and so many phases along each axis, are not beside each other as settings say; "" if they are."""
+    segments, count = settings.segments, counts[0] * counts[1] * counts[2]
+    kn = min(geometry.K, settings.channels)
     if count == 1 and segments == 1:
         return ""
     where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"

@@ -3,20 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil
-from ..cuts import index_of, slot_for
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, some_of
+from ..cuts import combined, index_of, most_of, slot_for
 from ..geometry import num_taps
-from .blocks import Part, blocks_of_axis, element_range, element_step, parts_of_axis, phase_step, taps_of_phase
+from .blocks import part_lists, phase_axis
 from .config import ALONG
-
-
-@dataclass
-class Segment(nl.NKIObject):
-    """A box of blocks along the three axes."""
-
-    planes: Part
-    rows: Part
-    columns: Part
 
 
 @dataclass
@@ -35,11 +26,13 @@ class PhaseJob(nl.NKIObject):
 class Phases(nl.NKIObject):
     """All work.
 
-    outputs: by batch the (first, how many) output channels of each of its blocks; items: lists of Segments that are
-    worked on together; jobs: of a block of output channels. slot: columns of a stationary, and partitions of results,
-    from one to the next; places, extents: how many results share a tile, and its extents.
+    axes: the PhaseAxis of planes, rows and columns; outputs: by batch the (first, how many) output channels of each of
+    its blocks; items: lists of segments that are worked on together, each a Part of planes, of rows and of columns;
+    jobs: of a block of output channels. slot: columns of a stationary, and partitions of results, from one to the next;
+    places, extents: how many results share a tile, and its extents.
     """
 
+    axes: list
     outputs: list
     chunks: list
     items: list
@@ -48,45 +41,45 @@ class Phases(nl.NKIObject):
     segments: int
     slot: int
     places: int
-    extents: tuple
+    extents: list
     together: int
     ahead: int
     warmup: int
 
 
-def beside_counts(geometry, beside):
+def axes_by_phases(geometry):
+    """The PhaseAxis of planes, rows and columns."""
+    return [phase_axis(geometry.planes), phase_axis(geometry.rows), phase_axis(geometry.columns)]
+
+
+def beside_counts(axes, beside):
     """Phases beside each other along planes, rows and columns."""
-    planes = phase_step(geometry.planes) if beside == "planes" else 1
-    rows = phase_step(geometry.rows) if beside in ("planes", "rows") else 1
-    columns = phase_step(geometry.columns) if beside != "none" else 1
-    return planes, rows, columns
+    z, p, q = axes
+    columns = q.step if beside != "none" else 1
+    return z.step if beside == "planes" else 1, p.step if beside in ("planes", "rows") else 1, columns
 
 
-def make_phases(geometry, config):
-    """The Phases of a PhasesConfig."""
-    counts = beside_counts(geometry, config.beside)
-    blocks = cut(geometry.K, config.channels)
-    widest = blocks[-1][1]
-    chunks = cut(geometry.C, nl.tile_size.pmax)
-    size = len(chunks) * widest * num_taps(geometry) * geometry.itemsize
-    at_once = max(1, config.filter_bytes // size)
+def make_phases(geometry, axes, config):
+    """The Phases of a PhasesConfig; axes: as of `axes_by_phases`."""
+    blocks, chunks = cut(geometry.K, config.channels), cut(geometry.C, nl.tile_size.pmax)
+    widest = most_of(blocks)
+    at_once = max(1, config.filter_bytes // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
     by_channels = config.shard == "channels" and len(blocks) > 1
     outputs = []
-    for half in cut(len(blocks), div_ceil(len(blocks), PARTS)) if by_channels else [(0, len(blocks))]:
+    for half in cut_into(len(blocks), PARTS if by_channels else 1):
         for part in cut(half[1], at_once):
-            first = half[0] + part[0]
-            outputs.append(blocks[first : min(first + part[1], len(blocks))])
-    items = items_of(geometry, config, len(chunks), by_channels)
-    extents = (1, 1, 1)
+            outputs.append(some_of(blocks, (half[0] + part[0], part[1])))
+    items, extents = items_of(geometry, axes, config, len(chunks), by_channels), [1, 1, 1]
     for item in items:
-        one = item[0]
-        extents = (max(extents[0], one.planes.yn), max(extents[1], one.rows.yn), max(extents[2], one.columns.yn))
+        for axis in range(3):
+            extents[axis] = max(extents[axis], item[0][axis].yn)
     slot = slot_for(config.segments * widest)
     return Phases(
+        axes=axes,
         outputs=outputs,
         chunks=chunks,
         items=items,
-        jobs=jobs_of_phases(geometry, counts),
+        jobs=jobs_of_phases(geometry, axes, beside_counts(axes, config.beside)),
         by_channels=by_channels,
         segments=config.segments,
         slot=slot,
@@ -98,169 +91,111 @@ def make_phases(geometry, config):
     )
 
 
-def jobs_of_phases(geometry, counts):
+def jobs_of_phases(geometry, axes, counts):
     """Jobs of all phases, so many beside each other along planes, rows and columns."""
+    z, p, q = axes
     found = []
-    for z in range(0, phase_step(geometry.planes), counts[0]):
-        for p in range(0, phase_step(geometry.rows), counts[1]):
-            for q in range(0, phase_step(geometry.columns), counts[2]):
-                phases = []
-                for index in range(counts[0] * counts[1] * counts[2]):
-                    row = index // counts[2]
-                    phases.append((z + row // counts[1], p + row % counts[1], q + index % counts[2]))
-                found.append(PhaseJob(phases=phases, products=phase_products(geometry, phases)))
+    for first in combined(cut_at(z.step, counts[0]), cut_at(p.step, counts[1]), cut_at(q.step, counts[2])):
+        phases = combined(numbers(first[0]), numbers(first[1]), numbers(first[2]))
+        found.append(PhaseJob(phases=phases, products=phase_products(geometry, axes, phases)))
     return found
 
 
-def phase_products(geometry, phases):
+def numbers(part):
+    """The numbers of a part, (first, how many)."""
+    found = []
+    for index in range(part[1]):
+        found.append(part[0] + index)
+    return found
+
+
+def phase_products(geometry, axes, phases):
     """Products of phases: what they meet at the same elements of x together, as `PhaseJob` has them."""
-    rows, columns = geometry.rows.taps, geometry.columns.taps
-    places, taps = [], []
+    places, found = [], []
     for index in range(len(phases)):
-        phase = phases[index]
-        for one in taps_of_phase(geometry.planes, phase[0]):
-            for two in taps_of_phase(geometry.rows, phase[1]):
-                for three in taps_of_phase(geometry.columns, phase[2]):
-                    place = (one[1], two[1], three[1])
-                    if place not in places:
-                        places.append(place)
-                        nowhere = []
-                        for _ in range(len(phases)):
-                            nowhere.append(-1)
-                        taps.append(nowhere)
-                    of_place = taps[index_of(places, place)]
-                    tap = (one[0] * rows + two[0]) * columns + three[0]
-                    of_place[index] = num_taps(geometry) - 1 - tap if geometry.flipped else tap
-    found = []
-    for index in range(len(places)):
-        found.append((places[index], taps[index]))
-    return found
-
-
-def items_of(geometry, config, chunks, by_channels):
-    """Lists of Segments: of as many blocks as x and results have room for, as many for one core as for the other where
-    they share them."""
-    uniform = config.segments > 1
-    most_x = config.x_bytes // (chunks * geometry.itemsize)
-    most_y = config.y_bytes // 4
-    axes = (geometry.planes, geometry.rows, geometry.columns)
-    along = index_of(ALONG, config.along) if uniform else -1
-    sizes = [1, 1, blocks_of_axis(axes[2])]
-    for axis in (0, 1, 2):
-        if axis == along:
-            sizes[axis] = min(sizes[axis], div_ceil(blocks_of_axis(axes[axis]), config.segments))
-    if not has_room(axes, sizes, most_x, most_y):
-        sizes[2] = min(sizes[2], row_blocks(axes, most_x, most_y))
-    for axis in (1, 0):
-        most = blocks_of_axis(axes[axis])
-        if axis == along:
-            most = div_ceil(most, config.segments)
-        whole = sizes[2] == blocks_of_axis(axes[2]) or along == 2
-        while sizes[axis] < most and whole and has_room(axes, grown(sizes, axis), most_x, most_y):
-            sizes = grown(sizes, axis)
-        if sizes[axis] < most:
-            break
-    cores = 1 if by_channels else PARTS
-    sizes = evened(axes, sizes, config.segments, along, cores)
-    found = []
-    for z in grouped_parts(axes[0], sizes[0], uniform, config.segments if along == 0 else 1):
-        for p in grouped_parts(axes[1], sizes[1], uniform, config.segments if along == 1 else 1):
-            for q in grouped_parts(axes[2], sizes[2], uniform, config.segments if along == 2 else 1):
-                found.append(segments_of(z, p, q))
-    return found
-
-
-def row_blocks(axes, most_x, most_y):
-    """Blocks along columns, of one block along planes and rows, that there is room for; whole banks of sums."""
-    for axis in (0, 1):
-        low, high = element_range(axes[axis])
-        most_x = most_x // (high - low + 1)
-        most_y = most_y // phase_step(axes[axis])
-    low, high = element_range(axes[2])
-    found = min(max(0, most_x - high + low - 1) // element_step(axes[2]) + 1, most_y // phase_step(axes[2]))
-    return found // BANK_COLUMNS * BANK_COLUMNS if found > BANK_COLUMNS else max(1, found)
-
-
-def has_room(axes, sizes, most_x, most_y):
-    """Whether x and results of so many blocks along each axis fit."""
-    x, y = 1, 1
-    for axis in range(3):
-        low, high = element_range(axes[axis])
-        x = x * ((sizes[axis] - 1) * element_step(axes[axis]) + high - low + 1)
-        y = y * sizes[axis] * phase_step(axes[axis])
-    return x <= most_x and y <= most_y
-
-
-def grown(sizes, axis):
-    """Sizes with a block more along an axis."""
-    found = sizes[:]
-    found[axis] = found[axis] + 1
-    return found
-
-
-def evened(axes, sizes, segments, along, cores):
-    """Sizes of at least as many items as cores, and of as many for each, where that can be; items as even as can be."""
-    counts, found = [], []
-    for axis in range(3):
-        counts.append(div_ceil(blocks_of_axis(axes[axis]), sizes[axis]))
-    total = axes[0].images
-    for axis in range(3):
-        total = total * (div_ceil(counts[axis], segments) if axis == along else counts[axis])
-    if total % cores > 0:
-        done = False
+        taps = []
         for axis in range(3):
-            more = segments if axis == along else 1
-            if not done and counts[axis] + more <= blocks_of_axis(axes[axis]) and sizes[axis] > 1:
-                counts[axis] = counts[axis] + more
-                done = True
+            taps.append(axes[axis].taps[phases[index][axis]])
+        for one in combined(taps[0], taps[1], taps[2]):
+            t, r, s = one
+            place = (t[1], r[1], s[1])
+            if place not in places:
+                places.append(place)
+                found.append((place, filled(len(phases), -1)))
+            of_place = found[index_of(places, place)][1]
+            tap = (t[0] * geometry.rows.taps + r[0]) * geometry.columns.taps + s[0]
+            of_place[index] = num_taps(geometry) - 1 - tap if geometry.flipped else tap
+    return found
+
+
+def items_of(geometry, axes, config, chunks, by_channels):
+    """Lists of segments: of as many blocks as x and results have room for, as many for one core as for the other where
+    they share them."""
+    most_x, most_y = config.x_bytes // (chunks * geometry.itemsize), config.y_bytes // 4
+    whole, segments, most = config.segments > 1, [1, 1, 1], []
+    segments[index_of(ALONG, config.along)] = config.segments
     for axis in range(3):
-        found.append(div_ceil(blocks_of_axis(axes[axis]), counts[axis]))
+        most.append(div_ceil(axes[axis].blocks, segments[axis]))
+    sizes = [1, 1, most[2]]
+    room = blocks_with_room(axes, sizes, 2, most_x, most_y)
+    if room < most[2]:
+        sizes[2] = room // BANK_COLUMNS * BANK_COLUMNS if room > BANK_COLUMNS else room
+    if sizes[2] == most[2] or segments[2] > 1:
+        sizes[1] = min(most[1], blocks_with_room(axes, sizes, 1, most_x, most_y))
+        if sizes[1] == most[1]:
+            sizes[0] = min(most[0], blocks_with_room(axes, sizes, 0, most_x, most_y))
+    sizes, lists, found = evened(axes, sizes, segments, 1 if by_channels else PARTS), [], []
+    for axis in range(3):
+        lists.append(part_lists(axes[axis], sizes[axis], whole, segments[axis]))
+    for one in combined(lists[0], lists[1], lists[2]):
+        # one of the three lists at most has several Parts
+        found.append(combined(one[0], one[1], one[2]))
     return found
 
 
-def grouped_parts(axis, blocks, uniform, segments):
-    """Parts of an axis in lists of so many neighbours of one image; a list at the end may have fewer."""
-    found, parts = [], parts_of_axis(axis, blocks, uniform)
-    for index in range(len(parts)):
-        part, before = parts[index], parts[max(0, index - 1)]
-        if index > 0 and before.image == part.image and len(found[-1]) < segments:
-            found[-1].append(part)
-        else:
-            found.append([part])
-    return found
+def blocks_with_room(axes, sizes, which, most_x, most_y):
+    """Blocks along an axis, at least one, for whose x and results there is room, with so many along the others."""
+    for axis in range(3):
+        one = axes[axis]
+        if axis != which:
+            most_x = most_x // ((sizes[axis] - 1) * one.apart + one.high - one.low + 1)
+            most_y = most_y // (sizes[axis] * one.step)
+    own = axes[which]
+    return max(1, min(max(0, most_x - own.high + own.low - 1) // own.apart + 1, most_y // own.step))
 
 
-def segments_of(planes, rows, columns):
-    """Segments of lists of Parts, at most one of which has several."""
-    found = []
-    for index in range(max(len(planes), max(len(rows), len(columns)))):
-        z, p, q = planes[min(index, len(planes) - 1)], rows[min(index, len(rows) - 1)], columns[-1]
-        if len(columns) > 1:
-            q = columns[index]
-        found.append(Segment(planes=z, rows=p, columns=q))
+def evened(axes, sizes, segments, cores):
+    """Sizes of at least as many items as cores, and of as many for each, where that can be; items as even as can be."""
+    counts, found, total = [], [], axes[0].images
+    for axis in range(3):
+        counts.append(div_ceil(axes[axis].blocks, sizes[axis]))
+        total = total * div_ceil(counts[axis], segments[axis])
+    uneven = total % cores > 0
+    for axis in range(3):
+        count, blocks = counts[axis], axes[axis].blocks
+        if uneven and count + segments[axis] <= blocks and sizes[axis] > 1:
+            count, uneven = count + segments[axis], False
+        found.append(div_ceil(blocks, count))
     return found
 
 
 def phases_bytes(geometry, phases, residual):
     """Bytes a partition, at most: x of bands, filters as loaded and as stationaries, results."""
-    x_elements, taps = 1, num_taps(geometry)
+    x_elements, most, made = 1, 0, 0
     y_elements = phases.extents[0] * phases.extents[1] * phases.extents[2]
     for item in phases.items:
-        one = item[0]
-        x_elements = max(x_elements, one.planes.xn * one.rows.xn * one.columns.xn)
-    most, widest = 0, 1
+        z, p, q = item[0]
+        x_elements = max(x_elements, z.xn * p.xn * q.xn)
     for batch in phases.outputs:
         columns = 0
         for block in batch:
             columns += block[1]
-            widest = max(widest, block[1])
         most = max(most, columns)
-    made = 0
     if is_built(phases):
         for job in phases.jobs:
             made += len(job.products) * len(job.phases) * phases.slot
-        made = made * div_ceil(most, widest)
-    filters = len(phases.chunks) * (most * taps + made) * geometry.itemsize
+        made = made * div_ceil(most, most_of(phases.outputs[-1]))
+    filters = len(phases.chunks) * (most * num_taps(geometry) + made) * geometry.itemsize
     x_bytes = (phases.ahead + 1) * len(phases.chunks) * x_elements * geometry.itemsize
     return x_bytes + filters + (6 if residual else 2) * 4 * y_elements + 4096
 
@@ -271,24 +206,28 @@ def is_built(phases):
     return len(job.phases) > 1 or phases.segments > 1
 
 
+def width_of(phases, kn):
+    """Columns of a stationary of so many output channels, and partitions of its sums."""
+    job = phases.jobs[0]
+    return len(job.phases) * phases.slot if is_built(phases) else kn
+
+
 def phases_instructions(geometry, phases, cores):
     """Instructions of a core, at most."""
-    blocks = div_ceil(len(phases.outputs), cores) if phases.by_channels else len(phases.outputs)
-    each, taps = 0, num_taps(geometry)
+    blocks = div_ceil(len(phases.outputs), cores if phases.by_channels else 1)
+    items = div_ceil(len(phases.items), 1 if phases.by_channels else cores)
+    each, most, products, readouts = 0, 0, 0, 0
     for batch in phases.outputs:
         each = max(each, len(batch))
-    items = len(phases.items) if phases.by_channels else div_ceil(len(phases.items), cores)
-    most, products, readouts = 0, 0, 0
     for item in phases.items:
-        one = item[0]
-        columns = div_ceil(one.columns.bn, BANK_COLUMNS)
-        banks = columns * div_ceil(one.rows.bn, max(1, BANK_COLUMNS // one.columns.bn)) * one.planes.bn
+        z, p, q = item[0]
+        banks = div_ceil(q.bn, BANK_COLUMNS) * div_ceil(p.bn, max(1, BANK_COLUMNS // q.bn)) * z.bn
         most = max(most, banks)
     for job in phases.jobs:
         products += len(phases.chunks) * len(job.products) + 1
         readouts += 2 * len(job.phases)
     load = len(phases.chunks) * (phases.segments + 1)
-    filters = len(phases.chunks) * (phases.segments + taps * phases.segments + len(phases.jobs))
+    filters = len(phases.chunks) * (phases.segments + num_taps(geometry) * phases.segments + len(phases.jobs))
     return (
         64 + phases.warmup + blocks * (each * filters + items * (load + each * (most * (products + readouts + 4) + 6)))
     )

@@ -62,7 +62,7 @@ def stacked_refusal(geometry, extras):
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
     if geometry.C > nl.tile_size.pmax:
         return f"C={geometry.C}: stacked takes at most {nl.tile_size.pmax} channels; use implicit_gemm"
-    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window", True)
+    return taken_refusal(geometry, extras, "stacked", False, "rows outside a window")
 
 
 def sizes_refusal(geometry, config):

@@ -43,7 +43,7 @@ def swapped_refusal(geometry, extras):
     reason, apart = one_group_refusal(geometry, "swapped", False), geometry.y_strides[0]
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
-        reason = taken_refusal(geometry, extras, "swapped", True, "filters around x and between", True, whole)
+        reason = taken_refusal(geometry, extras, "swapped", True, "filters around x and between", whole)
     if reason == "" and apart != 1 and geometry.K > 1:
         return (
             f"out_perm: neighbouring output channels are {apart} elements apart in y, swapped stores runs of "

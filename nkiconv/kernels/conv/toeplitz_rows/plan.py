@@ -53,4 +53,4 @@ def toeplitz_refusal(geometry, extras):
             f"H={rows.size}, P={rows.out}, Q={columns.out}: toeplitz_rows takes at most {most} rows and {BANK_COLUMNS} "
             f"columns of y; use implicit_gemm"
         )
-    return taken_refusal(geometry, extras, "toeplitz_rows", False, "rows outside a window", True)
+    return taken_refusal(geometry, extras, "toeplitz_rows", False, "rows outside a window")

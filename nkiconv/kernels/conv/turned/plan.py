@@ -49,4 +49,4 @@ def turned_refusal(geometry, extras):
         return "filter_ref: turned takes plain filters that lie as KCTRS; use implicit_gemm"
     if extras.residual:
         return "residual: turned takes none; use implicit_gemm"
-    return taken_refusal(geometry, extras, "turned", False, "filters around x", True)
+    return taken_refusal(geometry, extras, "turned", False, "filters around x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ....kernels._tiles import PARTS
@@ -21,7 +22,7 @@ class PhasesPrice:
         self.target, self.geometry, self.extras, self.plan = target, geometry, extras, plan
         self.item = plan.items[len(plan.items) // 2]
         self.segment = self.item[0]
-        self.banks = phase_banks(geometry, plan, self.segment)
+        self.banks = phase_banks(plan, self.segment)
         self.chunks = len(plan.chunks)
         self.blocks = sum(len(batch) for batch in plan.outputs)
         self.kn = plan.outputs[0][0][1]
@@ -44,8 +45,7 @@ class PhasesPrice:
         batches = max(1, len(plan.outputs) // PARTS if plan.by_channels else len(plan.outputs))
         blocks = self.worked / self.loaded
         moved_ns = blocks * w_ns + batches * self.loaded * x_ns + self.worked * y_ns
-        last = self.banks[-1]
-        columns = last.zn * last.pn * last.qn
+        columns = self._size(self.banks[-1])
         end_ns: float = columns * target.scalar_ns + target.scalar_done_ns + target.matmul_done_ns + 2 * target.hop_ns
         end_ns += target.first_packet_ns + target.store_skew_ns + target.dma_end_ns
         stored_ns = y_ns / max(1, len(self.banks) // len(plan.jobs))
@@ -59,9 +59,13 @@ class PhasesPrice:
             float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
         )
 
+    def _size(self, bank: Any) -> int:
+        """Sums of a bank, a partition."""
+        return math.prod(count for _, count in bank.blocks)
+
     def _items(self) -> float:
         """Items, as many as there would be of the size of this one."""
-        sizes = [one[0].planes.yn * one[0].rows.yn * one[0].columns.yn * len(one) for one in self.plan.items]
+        sizes = [math.prod(part.yn for part in item[0]) * len(item) for item in self.plan.items]
         found: float = sum(sizes) / sizes[len(sizes) // 2]
         return found
 
@@ -69,12 +73,12 @@ class PhasesPrice:
         """Of the array at full rate for a block of output channels of an item."""
         target, found = self.target, 0.0
         for bank in self.banks:
-            every = products_in(self.geometry, self.plan, bank, self.segment)
+            every = products_in(self.plan, bank, self.segment)
             for one in every:
                 columns = one.planes[2] * one.rows[2] * one.columns[2]
                 found += max(target.matmul_columns_min, columns) * self.column_ns + self.matmul_ns
             if not every:
-                found += bank.zn * bank.pn * bank.qn * self.column_ns / self.chunks
+                found += self._size(bank) * self.column_ns / self.chunks
         return found * self.chunks
 
     def _read_ns(self) -> float:
@@ -83,8 +87,7 @@ class PhasesPrice:
         shared = either_reads(epilogue, self.extras.strict_nonfinite)
         for bank in self.banks:
             for phase in self.plan.jobs[bank.job].phases:
-                planes, rows, columns = phase_in_bank(self.geometry, bank, self.segment, phase)
-                elements = planes[1] * rows[1] * columns[1]
+                elements = math.prod(sums[1] for sums, _ in phase_in_bank(bank, self.segment, phase))
                 vector_ns = elements * target.vector_ns + target.vector_fixed_psum_ns
                 scalar_ns = elements * target.scalar_ns + target.scalar_fixed_psum_ns
                 if epilogue.residual:
@@ -105,11 +108,12 @@ class PhasesPrice:
 
     def _x_ns(self) -> float:
         """Of x of an item."""
-        geometry, one = self.geometry, self.segment
-        run = float(one.columns.xn)
-        if one.columns.xn == geometry.columns.size:
-            run *= one.rows.xn * (one.planes.xn if one.rows.xn == geometry.rows.size else 1)
-        elements = float(one.planes.xn * one.rows.xn * one.columns.xn)
+        geometry = self.geometry
+        z, p, q = self.segment
+        run = float(q.xn)
+        if q.xn == geometry.columns.size:
+            run *= p.xn * (z.xn if p.xn == geometry.rows.size else 1)
+        elements = float(z.xn * p.xn * q.xn)
         parts = len(self.item) * self.plan.chunks[0][1]
         return self.chunks * self._dma_ns(parts, elements, max(1.0, run), geometry.hbm_itemsize)
 
@@ -121,11 +125,11 @@ class PhasesPrice:
 
     def _y_ns(self) -> float:
         """Of the results of a block of output channels of an item."""
-        geometry, one = self.geometry, self.segment
-        run = float(one.columns.qn)
-        if one.columns.qn == geometry.columns.out:
-            run *= max(1.0, one.rows.yn / max(1, len(self.banks) // len(self.plan.jobs)))
-        parts, elements = len(self.item) * self.kn, float(one.planes.yn * one.rows.yn * one.columns.yn)
+        z, p, q = self.segment
+        run = float(q.qn)
+        if q.qn == self.geometry.columns.out:
+            run *= max(1.0, p.yn / max(1, len(self.banks) // len(self.plan.jobs)))
+        parts, elements = len(self.item) * self.kn, float(z.yn * p.yn * q.yn)
         # results side by side on the partitions have DMA engines of their own
         beside = max(1.0, min(float(self.plan.places), self.worked))
         return self._dma_ns(parts, elements, max(1.0, run), self.extras.epilogue.y_itemsize, beside)
