@@ -32,6 +32,7 @@ from nkiconv import ConvProblem, cases
 from nkiconv.planner.operations import operation_for, operation_of
 from nkiconv.planner.request import Request
 from nkiconv.simulator.launch import Execution, execute
+from nkiconv.simulator.memory import Region
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import write_page
@@ -85,15 +86,17 @@ def stream_hash(execution: Execution) -> str:
     found = hashlib.sha256()
     for program in execution.programs:
         order: dict[int, int] = {}
+
+        def said(value: object, order: dict[int, int] = order) -> str:
+            if isinstance(value, Region):
+                info, place = value.info, order.setdefault(value.info.id, len(order))
+                return f"{place} {info.shape} {info.dtype} {info.buffer.name} {value[1:]}"
+            return f"({', '.join(map(said, value))})" if type(value) is tuple else repr(value)
+
         for one in program.instructions:
-            found.update(f"{one.engine} {one.op} {sorted(one.params.items())} {one.scope}".encode())
-            for region in (*one.writes, None, *one.reads):
-                if region is None:
-                    found.update(b"|")
-                    continue
-                info, view = region.info, region[1:]
-                place = order.setdefault(info.id, len(order))
-                found.update(f"{place} {info.shape} {info.dtype} {info.buffer.name} {view}".encode())
+            params = [(name, said(value)) for name, value in sorted(one.params.items())]
+            found.update(f"{one.engine} {one.op} {params} {one.scope}".encode())
+            found.update(said((*one.writes, None, *one.reads)).encode())
             found.update(f"{[before.index for before in one.after]}\n".encode())
     return found.hexdigest()[:16]
 
