@@ -83,7 +83,7 @@ def test_any_at_length(call, last, lnc):
 def arrangements():
     """Settings that put several phases or segments beside each other, with shapes that take them."""
     for beside in BESIDE:
-        for segments, C in ((1, 20), (2, 64), (4, 32)):
+        for segments, C in ((1, 20), (2, 64), (4, 32), (4, 64), (2, 128)):
             for along in ALONG if segments > 1 else ALONG[:1]:
                 yield beside, segments, along, C
 
@@ -166,7 +166,7 @@ REFUSED = [
     ({"output_padding": (2, 0)}, r"output_padding=\(2, 0\): must be below stride=\(2, 2\) or dilation=\(1, 1\)"),
     ({"output_padding": (0, -1)}, r"output_padding=\(0, -1\): must be a tuple .* of ints of at least 0"),
     ({"config": (("beside", "all"),)}, "config beside=all: must be one of"),
-    ({"config": (("segments", 3),)}, "config beside=none, segments=3.*C=6 must be a multiple of 32"),
+    ({"config": (("segments", 3),)}, "config beside=none, segments=3.*2 or 4, of C=32, 64 or 128, not 6"),
     ({"config": (("beside", "columns"),), "strict_nonfinite": True}, "multiplies by zero, which strict_nonfinite"),
 ]
 

@@ -81,20 +81,20 @@ def work_batch(work, batch, items, first):
 
 def load_chunk(work, item, chunk):
     """x of a chunk for an item: [(segment, c), planes, rows, columns], zeros where x has none; None if it is empty."""
-    geometry, phases = work.geometry, work.phases
-    c0, cn = chunk
+    geometry = work.geometry
+    c0, cn, first, held = chunk
     z, p, q = item[0]
     if z.xn * p.xn * q.xn == 0:
         return None
-    x_sbuf = nl.ndarray((phases.segments * cn, z.xn, p.xn, q.xn), dtype=work.operands.x_dtype, buffer=nl.sbuf)
+    x_sbuf = nl.ndarray((held * cn, z.xn, p.xn, q.xn), dtype=work.operands.x_dtype, buffer=nl.sbuf)
     boxes = []
-    for index in range(phases.segments):
+    for index in range(held):
         own_sbuf = x_sbuf[index * cn : (index + 1) * cn, 0 : z.xn, 0 : p.xn, 0 : q.xn]
-        if index >= len(item):
+        if first + index >= len(item):
             nisa.memset(dst=own_sbuf, value=0.0, engine=nisa.engine.gpsimd)
             continue
         inside = ()
-        for part in item[index]:
+        for part in item[first + index]:
             inside = inside + (elements_inside(part),)
         clear_outside(own_sbuf, inside)
         append_box(boxes, geometry.x_strides, (index * cn, c0, cn), inside)

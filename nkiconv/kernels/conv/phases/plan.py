@@ -6,7 +6,8 @@ Nothing is multiplied by the zeros that lhs_dilation puts between elements: each
 windows of neighbours. Reading a phase out of PSUM writes every s-th column of its rows in SBUF, so that whole rows
 leave. Filters come as torch stores them, [C, K, ...]: they are stationaries as they are loaded. With few output
 channels several phases that see the same window are beside each other in the columns of a stationary, and with few
-input channels several segments of x on the partitions, with filters block-diagonal.
+input channels several segments of x on the partitions, with filters block-diagonal. Where the partitions do not hold
+all segments these have tiles of their own, whose sums still share a bank, so that read-outs are of more partitions.
 
     partitions  (segment, c) of x; (phase, segment, k) of PSUM; (segment, k) of results
 """
@@ -72,8 +73,11 @@ def beside_refusal(geometry, extras, settings, counts):
         return f"{where}: phases beside each other take no residual; use 'none'"
     if count * slot_for(segments * kn) > nl.tile_size.pmax or segments * kn > nl.tile_size.pmax:
         return f"{where}: {count} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
-    if segments > 1 and (segments == 3 or geometry.C % QUADRANT > 0 or segments * geometry.C > nl.tile_size.pmax):
-        return f"{where}: C={geometry.C} must be a multiple of {QUADRANT} of which the partitions hold 2 or 4; use 1"
+    if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, nl.tile_size.pmax)):
+        return (
+            f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {nl.tile_size.pmax}, not {geometry.C}; "
+            f"use 1"
+        )
     if segments > 1 and geometry.planes.images > 1 and settings.along == "planes":
         return f"{where}: segments along planes are of one volume; use rows or columns"
     return ""

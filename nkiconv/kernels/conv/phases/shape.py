@@ -27,9 +27,9 @@ class Phases(nl.NKIObject):
     """All work.
 
     axes: the PhaseAxis of planes, rows and columns; outputs: by batch the (first, how many) output channels of each of
-    its blocks; items: lists of segments that are worked on together, each a Part of planes, of rows and of columns;
-    jobs: of a block of output channels. slot: columns of a stationary, and partitions of results, from one to the next;
-    places, extents: how many results share a tile, and its extents.
+    its blocks; chunks: as of `chunks_of_x`; items: lists of segments that are worked on together, each a Part of
+    planes, of rows and of columns; jobs: of a block of output channels. slot: columns of a stationary, and partitions of
+    results, from one to the next; places, extents: how many results share a tile, and its extents.
     """
 
     axes: list
@@ -61,7 +61,7 @@ def beside_counts(axes, beside):
 
 def make_phases(geometry, axes, config):
     """The Phases of a PhasesConfig; axes: as of `axes_by_phases`."""
-    blocks, chunks = cut(geometry.K, config.channels), cut(geometry.C, nl.tile_size.pmax)
+    blocks, chunks = cut(geometry.K, config.channels), chunks_of_x(geometry.C, config.segments)
     widest = most_of(blocks)
     at_once = max(1, config.filter_bytes // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
     by_channels = config.shard == "channels" and len(blocks) > 1
@@ -89,6 +89,16 @@ def make_phases(geometry, axes, config):
         ahead=config.ahead,
         warmup=config.warmup,
     )
+
+
+def chunks_of_x(C, segments):
+    """(first channel, how many, first segment, how many) of each tile of x: a part of the channels of one segment, or
+    all of those of as many segments as the partitions hold."""
+    found, held = [], max(1, min(segments, nl.tile_size.pmax // C))
+    for part in cut(C, nl.tile_size.pmax):
+        for first in range(0, segments, held):
+            found.append((part[0], part[1], first, held))
+    return found
 
 
 def jobs_of_phases(geometry, axes, counts):
@@ -226,8 +236,8 @@ def phases_instructions(geometry, phases, cores):
     for job in phases.jobs:
         products += len(phases.chunks) * len(job.products) + 1
         readouts += 2 * len(job.phases)
-    load = len(phases.chunks) * (phases.segments + 1)
-    filters = len(phases.chunks) * (phases.segments + num_taps(geometry) * phases.segments + len(phases.jobs))
+    load = len(phases.chunks) + div_ceil(geometry.C, nl.tile_size.pmax) * phases.segments
+    filters = load + num_taps(geometry) * (load - len(phases.chunks)) + len(phases.chunks) * len(phases.jobs)
     return (
         64 + phases.warmup + blocks * (each * filters + items * (load + each * (most * (products + readouts + 4) + 6)))
     )

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from ....kernels.conv.cuts import QUADRANT
 from ....kernels.conv.phases.config import (
     BESIDE,
     PHASES_FILTER_BYTES,
@@ -27,6 +28,8 @@ from .phases_price import PhasesPrice
 
 #: Bytes a partition of x and of results of a band that are tried.
 BANDS = (PHASES_Y_BYTES, PHASES_Y_BYTES // 2, PHASES_Y_BYTES // 4)
+#: Channels that segments may have.
+SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
 #: Matmuls on zeros until the first filters and data are there.
 WARM_UP = 30
 
@@ -44,13 +47,16 @@ class Phases(Conv2dAlgorithm):
         given = dict(config or ())
         if len(given) == len(dataclasses.fields(PhasesConfig)):
             return pairs_of(PhasesConfig(**given))
-        found: list[tuple[float, Config]] = []
+        found: list[tuple[float, PhasesConfig, bool]] = []
         for one in _settings(geometry, given):
-            settled = pairs_of(one)
-            plan, reason = plan_phases(geometry, shape.extras, settled, shape.cores)
+            plan, reason = plan_phases(geometry, shape.extras, pairs_of(one), shape.cores)
             if not reason:
-                found.append((self.plan_ns(shape, geometry, plan), settled))
-        return min(found, key=lambda one: one[0])[1] if found else pairs_of(phases_config(geometry, config))
+                price = PhasesPrice(shape.target, geometry, shape.extras, plan)
+                found.append((price.total_ns(), one, price.is_worth_warming()))
+        if not found:
+            return pairs_of(phases_config(geometry, config))
+        _, best, warmed = min(found, key=lambda one: one[0])
+        return pairs_of(best if warmed else dataclasses.replace(best, warmup=given.get("warmup", 0)))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return PhasesPrice(shape.target, geometry, shape.extras, plan).total_ns()
@@ -109,7 +115,7 @@ def _ways(geometry: Any) -> Iterator[dict[str, Any]]:
         if beside != "none" and axes[beside].lhs_dilation == 1:
             continue
         for segments in (1, 2, 4):
-            if segments * min(geometry.C, PARTITIONS) <= PARTITIONS and (beside != "none" or segments > 1):
+            if (segments == 1 or geometry.C in SEGMENTED) and (beside != "none" or segments > 1):
                 yield {"beside": beside, "segments": segments, "along": longest}
 
 

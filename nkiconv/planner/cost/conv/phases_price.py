@@ -13,6 +13,8 @@ from ....simulator.timing.target import Target
 
 #: How much longer than evenly shared read-outs take, as engines wait for each other.
 SHARED = 1.1
+#: Windows of the array's clock at full rate from which on it is warmed up.
+WARMED = 0.6
 
 
 class PhasesPrice:
@@ -58,6 +60,10 @@ class PhasesPrice:
         return (
             float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
         )
+
+    def is_worth_warming(self) -> bool:
+        """Whether the array has enough to do for its full rate to pay for matmuls on zeros before."""
+        return self.worked * self._array_ns() >= WARMED * self.target.window_ns
 
     def _size(self, bank: Any) -> int:
         """Sums of a bank, a partition."""
@@ -114,13 +120,15 @@ class PhasesPrice:
         if q.xn == geometry.columns.size:
             run *= p.xn * (z.xn if p.xn == geometry.rows.size else 1)
         elements = float(z.xn * p.xn * q.xn)
-        parts = len(self.item) * self.plan.chunks[0][1]
+        _, channels, _, segments = self.plan.chunks[0]
+        parts = min(len(self.item), segments) * channels
         return self.chunks * self._dma_ns(parts, elements, max(1.0, run), geometry.hbm_itemsize)
 
     def _w_ns(self) -> float:
         """Of the filters of a block of output channels, and of what is put together of them."""
         run = float(self.kn * num_taps(self.geometry))
-        parts = self.plan.segments * self.plan.chunks[0][1]
+        _, channels, _, segments = self.plan.chunks[0]
+        parts = segments * channels
         return self.chunks * self._dma_ns(parts, run, run, self.geometry.hbm_itemsize)
 
     def _y_ns(self) -> float:
