@@ -39,8 +39,8 @@ LEAST_CHANNELS, MANY = 32, 16
 MANY_IMAGES, WHOLE_ROWS = 256, 64
 #: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
 FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
-#: Planes of outputs of a chunk of a video.
-STREAM_PLANES = 4
+#: Planes of y of the chunks of a video whose choice all others follow.
+STREAM_PLANES = (4, 16)
 #: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
 BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
@@ -75,9 +75,10 @@ class Conv(Operation):
         found = Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
         if not is_stream(problem, asked):
             return found
-        chunk, plain = chunk_of(problem), dataclasses.replace(asked, initial_frames=0, return_final_frames=0)
-        of_chunk = Shape(geometry_of(chunk, plain), extras_of(chunk, plain), request.lnc, rates)
-        return dataclasses.replace(found, stream=of_chunk)
+        plain = dataclasses.replace(asked, initial_frames=0, return_final_frames=0)
+        chunks = (chunk_of(problem, planes) for planes in STREAM_PLANES)
+        shapes = (Shape(geometry_of(one, plain), extras_of(one, plain), request.lnc, rates) for one in chunks)
+        return dataclasses.replace(found, chunks=tuple(shapes))
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
@@ -195,11 +196,11 @@ def is_stream(problem: ConvProblem, asked: Asked) -> bool:
     return problem.depth.taps > 1 and problem.depth.lhs_dilation == 1 and problem.depth.hi <= 0
 
 
-def chunk_of(problem: ConvProblem) -> ConvProblem:
-    """The chunk of a video whose choice all others follow, with the planes in front of it."""
+def chunk_of(problem: ConvProblem, planes: int) -> ConvProblem:
+    """The chunk of so many planes of y of a video, with the planes in front of it."""
     depth = problem.depth
     height, width = problem.padding[1:]
-    return problem.replace(D=(STREAM_PLANES - 1) * depth.stride + depth.window, padding=((0, 0), height, width))
+    return problem.replace(D=(planes - 1) * depth.stride + depth.window, padding=((0, 0), height, width))
 
 
 def x_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -98,24 +99,39 @@ class Operation(ABC):
         return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
 
     def stream_choice(self, shape: Shape) -> tuple[str, Config] | None:
-        """What is chosen for chunks of a video, whose order of sums is that of all of it; None of what is no video."""
+        """What is chosen for chunks of a video, whose order of sums is that of all of it; None of what is no video.
+
+        Of what is near the least for one of them, what takes least for all: its settings for the first.
+        """
         key = "stream", None
         if key not in shape.memo:
-            shape.memo[key] = None if shape.stream is None else self.choice(shape.stream)
+            near = [self.near_least(one, self.algorithms, CHOICE_NEAR) for one in shape.chunks]
+            orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
+            times = {one: self._stream_ns(shape, *one) for one in sorted(orders, key=repr)}
+            name, order = min(times, key=lambda one: times[one]) if times else ("", None)
+            shape.memo[key] = (name, self.algorithm(name).settle(shape.chunks[0], order)) if times else None
         found: tuple[str, Config] | None = shape.memo[key]
         return found
 
+    def _stream_ns(self, shape: Shape, algorithm: str, order: Config) -> float:
+        """What chunks take in an order, as a product."""
+        guesses = [self.algorithm(algorithm).guess(one, order) for one in shape.chunks]
+        return math.prod(math.inf if one is None else one.ns for one in guesses)
+
+    def _ordered(self, algorithm: str, config: Config) -> Config:
+        """Those settings of a config that decide in which order products are added."""
+        return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
+
     def order(self, algorithm: str, shape: Shape) -> dict[str, Any]:
         """Settings of an algorithm without which chunks of a video would not round as all of it does."""
-        config = self._stream_config(algorithm, shape)
-        return {name: value for name, value in config or () if name in self.algorithm(algorithm).order}
+        return dict(self._ordered(algorithm, self._stream_config(algorithm, shape)) or ())
 
     def _stream_config(self, algorithm: str, shape: Shape) -> Config:
-        """All settings of an algorithm for chunks of a video."""
+        """All settings of an algorithm for the first chunk of a video."""
         chosen = self.stream_choice(shape)
-        if chosen is None or shape.stream is None:
+        if chosen is None:
             return None
-        return chosen[1] if chosen[0] == algorithm else self.algorithm(algorithm).settle(shape.stream, None)
+        return chosen[1] if chosen[0] == algorithm else self.algorithm(algorithm).settle(shape.chunks[0], None)
 
     def _of_stream(self, algorithm: str, shape: Shape) -> Config:
         """Settings of a video's order of sums; the others best, or where those do not fit as its chunks have them."""

@@ -26,8 +26,8 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
-    #: of a video that may come in chunks: the problem whose choice says in which order all of them add their products
-    stream: Shape | None = field(default=None, compare=False, repr=False)
+    #: of a video that may come in chunks: some of these, which say in which order all of them add their products
+    chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     #: what settings come to, by algorithm and settings: a search asks several times
     memo: dict[tuple[str, Config], Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -55,6 +55,10 @@ class Algorithm:
     def guesses(self, shape: Shape) -> list[Guess]:
         """The first settings that come to mind, quickly; none where the algorithm does not run this, or never best."""
         return []
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        """These settings, with those that they leave open; None where the algorithm does not run so."""
+        return None
 
     def refined(self, shape: Shape, guess: Guess) -> Guess:
         """Better settings than a guess, for an algorithm that may be the fastest."""

@@ -28,8 +28,8 @@ class Phases(nl.NKIObject):
 
     axes: the PhaseAxis of planes, rows and columns; outputs: by batch the (first, how many) output channels of each of
     its blocks; chunks: as of `chunks_of_x`; items: lists of segments that are worked on together, each a Part of
-    planes, of rows and of columns; jobs: of a block of output channels. slot: columns of a stationary, and partitions of
-    results, from one to the next; places, extents: how many results share a tile, and its extents.
+    planes, of rows and of columns; jobs: of a block of output channels. slot: columns of a stationary, and partitions
+    of results, from one to the next; places, extents: how many results share a tile, and its extents.
     """
 
     axes: list

@@ -127,8 +127,11 @@ def append_boxes(found, geometry, stack, band, d, columns, rows, blocks, height)
     for plane in range(dn):
         for box in boxes_of_x(geometry, (0, geometry.C), (d0 + plane, 1), (h, low + shift), (blocks[1], high - low)):
             place, pattern, offset, framed = box
-            # planes of a volume that see x alike: all rows together; else a row at a time
-            ahead, together = pattern[: len(pattern) - 3], place[0] == 0 and len(pattern) > 3 + (geometry.depth != None)
+            # all channels of planes that see x alike: all rows together; else a row at a time
+            ahead, channels = pattern[: len(pattern) - 3], 1
+            for dim in ahead:
+                channels = channels * dim[1]
+            together = channels == geometry.C
             for b in range(1 if together else rows[1]):
                 part = (d * stack.B + rows[0] + b) * geometry.C + place[0]
                 first = (part, plane * height + blocks[0] - band.j0 * stack.step, low)

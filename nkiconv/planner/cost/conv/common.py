@@ -65,12 +65,16 @@ class Conv2dAlgorithm(Algorithm):
     from_one: tuple[str, ...] = ()
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        config = self.settle(shape, None)
+        found = self.guess(shape, None)
+        return [] if found is None else [found]
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        config = self.settle(shape, config)
         plan = self.plan(shape, config)
         if plan is None:
-            return []
+            return None
         plain = plain_of(self.algorithm, shape.geometry, shape.extras)
-        return [Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))]
+        return Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         """What a plan of the kernel's takes on two cores, from the first DMA to the last.

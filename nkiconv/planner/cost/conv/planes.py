@@ -40,13 +40,18 @@ class OfVolumes(Algorithm):
         return (shape, config) if folded is None else (folded, without_planes(config))
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found, folded = self.inner.guesses(shape), self._folded(shape)
-        if folded is not None:
-            copies_ns = relayout_ns(self.name, shape)
-            for one in self.inner.guesses(folded):
-                ns = one.ns + copies_ns + self._borders_ns(folded, one.config)
-                found.append(dataclasses.replace(one, config=_channels(one.config), ns=ns))
-        return found
+        found = [self.guess(shape, None)]
+        if self._folded(shape) is not None:
+            found.append(self.guess(shape, _channels(None)))
+        return [one for one in found if one is not None]
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        own, inner = self._of(shape, config)
+        found = self.inner.guess(own, inner)
+        if found is None or own is shape:
+            return found
+        ns = found.ns + relayout_ns(self.name, shape) + self._borders_ns(own, found.config)
+        return dataclasses.replace(found, config=_channels(found.config), ns=ns)
 
     def _borders_ns(self, folded: Shape, config: Config) -> float:
         """ns of triggers for planes of outputs of which not all taps see x, or some the frames in front: each channel
