@@ -1,10 +1,9 @@
 """Chunks of a video round as all of it does: the order of an output's sums is neither the depth's nor a bank's."""
 
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
+from exact_matmuls import exact_matmuls
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -21,12 +20,8 @@ SIZES = ([1, 4, 4], [2, 6], [1, 1, 1, 1], [8, 1], [3, 4])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def exact_matmuls():
-    """Each matmul's own sums to fp64, so that only the order of matmuls shows, and not that of a machine's BLAS."""
-    engine = sys.modules["nkiconv.simulator.isa.tensor_engine"]
-    operand = engine._operand
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_operand", lambda *operands: operand(*operands).astype(np.float64))
+def _exact():
+    with exact_matmuls():
         yield
 
 
