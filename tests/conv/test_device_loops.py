@@ -103,7 +103,7 @@ def test_fp32_comes_as_bf16_in_a_loop_too():
 
 
 @pytest.mark.parametrize("given", [{"x_bytes": 1024}, {"x_bytes": 256, "planes": "channels"}])
-def test_bands_that_see_frames_in_front_are_in_no_loop(given):
+def test_frames_in_front_move_with_x(given):
     rng = np.random.default_rng(6)
     shapes = (2, 20, 4, 40, 24), (24, 20, 3, 3, 3), (2, 20, 2, 40, 24)
     x, w, frames = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in shapes)

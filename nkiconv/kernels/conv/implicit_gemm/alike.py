@@ -112,13 +112,13 @@ def boxes_of(geometry, band):
 
 
 def is_evenly_moved(geometry, a, b):
-    """Whether all boxes of x of two bands, which have some, are equally far apart; none of the frames in front."""
+    """Whether all boxes of x of two bands, which have some, are equally far apart, those of frames in front too."""
     here, there = boxes_of(geometry, a), boxes_of(geometry, b)
     if len(here) != len(there) or len(here) == 0:
         return False
     for index in range(len(here)):
         one, other = here[index], there[index]
-        if one[3] or other[3] or one[0] != other[0] or one[1] != other[1]:
+        if one[3] != other[3] or one[0] != other[0] or one[1] != other[1]:
             return False
         if other[2] - one[2] != there[0][2] - here[0][2]:
             return False
@@ -144,10 +144,10 @@ def moved_by(geometry, plan, first, bands):
     apart = distances(geometry, plan.items[first], plan.items[first + bands])
     if min(min(apart[0], apart[1]), apart[2]) <= 0:
         return (0, 0, 0, 0)
-    sizes = (x_size(geometry), y_size(geometry), y_size(geometry))
+    frames, own = x_sizes(geometry)
     for by in (1, common(common(apart[0], apart[1]), apart[2])):
         x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
-        if sizes[0] % x == 0 and sizes[1] % y == 0 and sizes[2] % residual == 0:
+        if max(frames % x, own % x) == 0 and max(y_size(geometry) % y, y_size(geometry) % residual) == 0:
             return (by, x, y, residual)
     return (0, 0, 0, 0)
 
@@ -159,11 +159,12 @@ def common(a, b):
     return a
 
 
-def x_size(geometry):
-    """Elements of x, without frames in front."""
+def x_sizes(geometry):
+    """Elements of the frames in front of x, and of x."""
     depth = geometry.planes if geometry.depth == None else geometry.depth
-    planes = depth.size - (0 if geometry.frames == None else depth.images * geometry.frames.count)
-    return geometry.C // window_channels(geometry) * planes * geometry.rows.size * geometry.columns.size
+    frames = 0 if geometry.frames == None else depth.images * geometry.frames.count
+    plane = geometry.C // window_channels(geometry) * geometry.rows.size * geometry.columns.size
+    return frames * plane, (depth.size - frames) * plane
 
 
 def y_size(geometry):

@@ -92,15 +92,13 @@ def work_repeat(work, plan, repeat, tiles, at):
 def moved_work(work, repeat, at):
     """Work of a body, whose x, y and residual a register moves; what engines have had to do starts anew."""
     operands = work.operands
-    residual = operands.residual
-    if residual != None:
-        residual = in_rows(residual, repeat.residual)
     x, y, precision = in_rows(operands.x, repeat.x), in_rows(operands.y, repeat.y), work.geometry.precision
-    moved = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, operands.frames)
+    residual, frames = in_rows(operands.residual, repeat.residual), in_rows(operands.frames, repeat.x)
+    moved = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
     moved.moved = at
     return start_work(moved, work.geometry, work.extras, work.zeros_sbuf, work.batch, None)
 
 
 def in_rows(hbm, each):
-    """A tensor in HBM as rows of so many elements."""
-    return hbm.reshape((size_of(hbm.shape) // each, each))
+    """A tensor in HBM as rows of so many elements; None where there is none."""
+    return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))

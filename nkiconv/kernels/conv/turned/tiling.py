@@ -149,12 +149,13 @@ def turned_fits(geometry, extras, plan):
 
 def turned_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    planes, K, loads, total = geometry.planes, geometry.K, 0, 0
+    planes, K, loads, total, moves, of = geometry.planes, geometry.K, 0, 0, 0, (-1, 0)
     for chunk in plan.chunks:
         loads += 5 * len(chunk)
     for item in plan.items:
-        runs = item.zn * planes.taps + 2 * axis_elements(planes, item.zn)
-        tile = len(plan.products) * runs + item.zn + 5 * (len(plan.banks) + plan.blocks)
+        if of != (item.z0, item.zn):
+            moves, of = len(moves_of(geometry, plan, item)), (item.z0, item.zn)
+        tile = moves + 2 * (len(plan.banks) + plan.blocks)
         steps = segment_rows(plan, item)
         stores = plan.blocks * (div_ceil(nl.tile_size.pmax, K) + 2)
         rows = steps * geometry.rows.stride + plan.rows
