@@ -75,7 +75,7 @@ class Conv(Operation):
         found = Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
         if not is_stream(problem, asked):
             return found
-        plain = dataclasses.replace(asked, initial_frames=0, return_final_frames=0)
+        plain = dataclasses.replace(asked, initial_frames=problem.depth.window - 1, return_final_frames=0)
         chunks = (chunk_of(problem, planes) for planes in STREAM_PLANES)
         shapes = (Shape(geometry_of(one, plain), extras_of(one, plain), request.lnc, rates) for one in chunks)
         return dataclasses.replace(found, chunks=tuple(shapes))

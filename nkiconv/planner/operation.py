@@ -160,8 +160,9 @@ class Operation(ABC):
         return name, best.config
 
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float) -> list[tuple[str, Guess]]:
-        """First guesses of some algorithms, without those that are far above the least."""
+        """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
         found = [(name, guess) for name in algorithms for guess in self.algorithm(name).guesses(shape)]
+        found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
 

@@ -17,6 +17,9 @@ from ...simulator.timing import Rates
 from ...simulator.timing.target import Target
 from ..request import Config
 
+#: Instructions of a core from which on a loop on the device is worth more than what is gained without.
+MOST_INSTRUCTIONS = 100_000
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -59,6 +62,10 @@ class Algorithm:
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         """These settings, with those that they leave open; None where the algorithm does not run so."""
         return None
+
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        """Whether a core has at most MOST_INSTRUCTIONS, about, of these settings, which are complete."""
+        return True
 
     def refined(self, shape: Shape, guess: Guess) -> Guess:
         """Better settings than a guess, for an algorithm that may be the fastest."""

@@ -36,7 +36,7 @@ from ....kernels.conv.implicit_gemm.plan import (
 from ....kernels.conv.implicit_gemm.refusal import plan_taps
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
-from ..algorithm import Shape, config_of, pairs_of
+from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
 from .common import LONG, SURE, ByTap
 from .implicit_gemm_price import taps_ns
 from .implicit_gemm_work import Work
@@ -50,8 +50,9 @@ WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
 #: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
-#: two to four times what there are, and a video decoder's graph has dozens of such kernels.
+#: BOUND_OVER_COUNT to four times what there are, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
+BOUND_OVER_COUNT = 2
 #: Of pairs of planes, bytes a partition of SBUF for sums of frames of a band that are tried, for each of filters.
 PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
@@ -119,6 +120,11 @@ class Taps(ByTap):
         """Of all cores, at most."""
         return shape.cores * int(count_taps_instructions(shape.geometry, plan, shape.cores))
 
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        plan = self.plan(shape, config)
+        count = count_taps_instructions(shape.geometry, plan, shape.cores)
+        return bool(plan.loop > 0 or count <= BOUND_OVER_COUNT * MOST_INSTRUCTIONS)
+
     def near(self, shape: Shape, config: Config) -> list[Config]:
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
         return super().near(shape, config) + own + self.changed(config, order=ORDERS)
@@ -178,8 +184,9 @@ class _Choice:
 
     def _loop(self, chosen: TapsConfig) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
-        and fewer with it."""
-        if loop_refusal(self.geometry, self.extras, 1, chosen.product):
+        and fewer with it; none where windows of frames and x come channel by channel, as a register moves each DMA."""
+        in_pieces = self.geometry.frames is not None and self.geometry.depth is not None
+        if in_pieces or loop_refusal(self.geometry, self.extras, 1, chosen.product):
             return 0
         unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
         few = unrolled <= LOOP_FROM

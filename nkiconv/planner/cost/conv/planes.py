@@ -66,6 +66,9 @@ class OfVolumes(Algorithm):
         each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // depth.taps
         return float(depth.images * planes * each * folded.target.static_issue_ns / PARTS)
 
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        return self.inner.is_short(*self._of(shape, config))
+
     def refined(self, shape: Shape, guess: Guess) -> Guess:
         own, config = self._of(shape, guess.config)
         if own is shape:

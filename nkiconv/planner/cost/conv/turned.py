@@ -16,14 +16,12 @@ from ....kernels.conv.turned.products import parts_of
 from ....kernels.conv.turned.tiling import make_turned, moves_of, turned_fits, turned_instructions
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Guess, Shape, pairs_of
+from ..algorithm import MOST_INSTRUCTIONS, Shape, pairs_of
 from .common import WARM_UPS, Conv2dAlgorithm, cheapest, matmul_ns, matmul_rates, planes_seen
 
 #: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
 #: of an item to those of the next beside the loads of rows for which there is no room before.
 START_NS, END_NS, NEXT_NS = 15_000.0, 4_000.0, 3_000.0
-#: Instructions of a core above which loops on the device are worth more than what this gains.
-MOST_INSTRUCTIONS = 100_000
 #: Parts of the columns that are tried until one fits.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12)
 
@@ -54,11 +52,8 @@ class Turned(Conv2dAlgorithm):
                     yield self.plan_ns(shape, geometry, plan), settings
                     break
 
-    def guesses(self, shape: Shape) -> list[Guess]:
-        """None where there are too many instructions, as this has no loop on the device."""
-        found = super().guesses(shape)
-        counts = (turned_instructions(shape.geometry, self.plan(shape, one.config), shape.cores) for one in found)
-        return [one for one, count in zip(found, counts, strict=True) if count <= MOST_INSTRUCTIONS]
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        return bool(turned_instructions(shape.geometry, self.plan(shape, config), shape.cores) <= MOST_INSTRUCTIONS)
 
     def _open(self, geometry: Any, given: dict[str, Any]) -> Iterator[tuple[int, int]]:
         """(depth, copies) that are worth a try."""
