@@ -80,14 +80,19 @@ class Kept(list):
         self.stages[index] = self.stage
 
 
+#: Latent frames, whose graphs differ.
+KINDS = ("first", "second", "later")
+
+
 @dataclass
 class Stage:
-    """Modelled us, the hardware's limit in us and instructions of the kernels, of the first latent frame and of all;
-    instructions of a later one."""
+    """Modelled us and the hardware's limit in us of all latent frames; instructions of the kernels of the first, of the
+    second and of a later one."""
 
     us: float = 0.0
     limit_us: float = 0.0
     first: int = 0
+    second: int = 0
     later: int = 0
     cache_bytes: int = 0
 
@@ -112,7 +117,8 @@ def add(stages: dict[str, Stage], found: ModelPlan, frames: float, kind: str) ->
 def stages_of(vae: str, size: str, frames: int, lnc: int) -> dict[str, Stage]:
     """The stages of a decode of so many latent frames: the first one makes one frame, each other one four.
 
-    A run of two has all that later ones have; what it has beside the first is a later one's.
+    The second has one frame in front of it, the first's, later ones two. What a run has beside one of a latent frame
+    less is its last one's.
     """
     config, pixels = VAES[vae]
     with torch.device("meta"):
@@ -120,15 +126,18 @@ def stages_of(vae: str, size: str, frames: int, lnc: int) -> dict[str, Stage]:
     decoder = Decoder(model.to(torch.bfloat16))
     H, W = (extent // pixels for extent in SIZES[size][vae])
     stages = {name: Stage() for name in (*STAGES, "other")}
-    one, two = (
+    runs = [
         plan_model(decoder, [torch.zeros(1, model.config.z_dim, count, H, W, dtype=torch.bfloat16, device="meta")],
                    functional=True, lnc=lnc)
-        for count in (1, 2)
-    )  # fmt: skip
-    add(stages, one, 2 - frames, "first")
-    add(stages, two, frames - 1, "later")
+        for count in range(1, min(3, frames) + 1)
+    ]  # fmt: skip
+    beyond = frames - len(runs)
+    times = [0, 0, -beyond, 1 + beyond][-len(runs) :]
+    for run, often, kind in zip(runs, times, KINDS, strict=False):
+        add(stages, run, often, kind)
     for stage in stages.values():
-        stage.later -= stage.first
+        for kind, before in [*zip(KINDS[1:], KINDS, strict=False)][: len(runs) - 1][::-1]:
+            setattr(stage, kind, getattr(stage, kind) - getattr(stage, before))
     kept = Kept(decoder)
     decoder(torch.zeros(1, model.config.z_dim, 3, H, W, dtype=torch.bfloat16, device="meta"), kept)
     for index, stage in kept.stages.items():
@@ -141,16 +150,16 @@ def show(vae: str, size: str, frames: int, lnc: int) -> None:
     stages = stages_of(vae, size, frames, lnc)
     total = Stage(*(sum(getattr(one, name) for one in stages.values()) for name in Stage.__dataclass_fields__))
     print(f"\nWan VAE ({vae}), {size}, {frames} latent frames, {lnc} cores, bf16: modelled\n")
-    print("| stage | us | share | of the limit | instructions: first frame | a later frame | cache MB |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    print("| stage | us | share | of the limit | instructions: first frame | second | a later frame | cache MB |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name, one in [*stages.items(), ("all", total)]:
         print(
             f"| {name} | {one.us:,.0f} | {one.us / total.us:.1%} | {one.limit_us / one.us:.1%} | {one.first:,} | "
-            f"{one.later:,} | {one.cache_bytes / 1e6:,.1f} |"
+            f"{one.second:,} | {one.later:,} | {one.cache_bytes / 1e6:,.1f} |"
         )
-    once = total.first + total.later
-    print(f"\na graph for the first frame and one for each later one: {once:,} instructions to compile")
-    print(f"all frames in one graph: {total.first + (frames - 1) * total.later:,}")
+    once = sum(getattr(total, kind) for kind in KINDS)
+    print(f"\na graph for the first frame, the second and each later one: {once:,} instructions to compile")
+    print(f"all frames in one graph: {once + max(0, frames - 3) * total.later:,}")
 
 
 def main() -> None:

@@ -50,8 +50,9 @@ WARM_UP_MOST = 64
 #: And while the first filters become pairs.
 WARM_UP_PAIRS = 8
 #: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
-#: BOUND_OVER_COUNT to four times what there are, and a video decoder's graph has dozens of such kernels.
+#: two to four times what there are, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
+#: The least of that, where cores share images; where they share channels it may be all.
 BOUND_OVER_COUNT = 2
 #: Of pairs of planes, bytes a partition of SBUF for sums of frames of a band that are tried, for each of filters.
 PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
@@ -123,7 +124,8 @@ class Taps(ByTap):
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
         count = count_taps_instructions(shape.geometry, plan, shape.cores)
-        return bool(plan.loop > 0 or count <= BOUND_OVER_COUNT * MOST_INSTRUCTIONS)
+        least = 1 if dict(self.settle(shape, config) or ())["shard"] == "channels" else BOUND_OVER_COUNT
+        return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
