@@ -39,7 +39,7 @@ LEAST_CHANNELS, MANY = 32, 16
 MANY_IMAGES, WHOLE_ROWS = 256, 64
 #: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
 FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
-#: Planes of y of the chunks of a video whose choice all others follow.
+#: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of some.
 STREAM_PLANES = (4, 16)
 #: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
 BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24

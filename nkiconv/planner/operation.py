@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ..kernels._epilogue import RESIDUAL_POSITIONS, Epilogue, read_epilogue
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from . import cost
+from . import cost, stream
 from .cost.algorithm import Algorithm, Guess, Shape
 from .request import Asked, Config, Request, nl_name
 
@@ -84,7 +83,7 @@ class Operation(ABC):
         """A config with all settings that it leaves open, as its kernel is launched with it."""
         key = f"{algorithm}, settled", config
         if key not in shape.memo:
-            of_stream = self._of_stream(algorithm, shape) if config is None else None
+            of_stream = stream.settings(self, algorithm, shape) if config is None else None
             shape.memo[key] = of_stream or self.algorithm(algorithm).settle(shape, config)
         found: Config = shape.memo[key]
         return found
@@ -98,48 +97,6 @@ class Operation(ABC):
         shape = self.shape(request, Rates(dict(request.constants)))
         return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
 
-    def stream_choice(self, shape: Shape) -> tuple[str, Config] | None:
-        """What is chosen for chunks of a video, whose order of sums is that of all of it; None of what is no video.
-
-        Of what is near the least for one of them, what takes least for all: its settings for the first.
-        """
-        key = "stream", None
-        if key not in shape.memo:
-            near = [self.near_least(one, self.algorithms, CHOICE_NEAR) for one in shape.chunks]
-            orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
-            times = {one: self._stream_ns(shape, *one) for one in sorted(orders, key=repr)}
-            name, order = min(times, key=lambda one: times[one]) if times else ("", None)
-            shape.memo[key] = (name, self.algorithm(name).settle(shape.chunks[0], order)) if times else None
-        found: tuple[str, Config] | None = shape.memo[key]
-        return found
-
-    def _stream_ns(self, shape: Shape, algorithm: str, order: Config) -> float:
-        """What chunks take in an order, as a product."""
-        guesses = [self.algorithm(algorithm).guess(one, order) for one in shape.chunks]
-        return math.prod(math.inf if one is None else one.ns for one in guesses)
-
-    def _ordered(self, algorithm: str, config: Config) -> Config:
-        """Those settings of a config that decide in which order products are added."""
-        return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
-
-    def order(self, algorithm: str, shape: Shape) -> dict[str, Any]:
-        """Settings of an algorithm without which chunks of a video would not round as all of it does."""
-        return dict(self._ordered(algorithm, self._stream_config(algorithm, shape)) or ())
-
-    def _stream_config(self, algorithm: str, shape: Shape) -> Config:
-        """All settings of an algorithm for the first chunk of a video."""
-        chosen = self.stream_choice(shape)
-        if chosen is None:
-            return None
-        return chosen[1] if chosen[0] == algorithm else self.algorithm(algorithm).settle(shape.chunks[0], None)
-
-    def _of_stream(self, algorithm: str, shape: Shape) -> Config:
-        """Settings of a video's order of sums; the others best, or where those do not fit as its chunks have them."""
-        order = self.order(algorithm, shape)
-        best = self.algorithm(algorithm).settle(shape, tuple(order.items())) if order else None
-        tried = (best, self._stream_config(algorithm, shape)) if order else ()
-        return next((one for one in tried if not self.refusal_of(algorithm, shape, one)), None)
-
     def choice(self, shape: Shape) -> tuple[str, Config]:
         """The algorithm and settings that take least by cost models; of a video's, those whose order of sums is that of
         its stream, where the kernel takes them.
@@ -147,19 +104,19 @@ class Operation(ABC):
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
         fallback, which says why.
         """
-        of_stream = self.stream_choice(shape)
+        of_stream = stream.chosen(self, shape)
         if of_stream is not None:
             config = self.settle(of_stream[0], shape, None)
             if not self.refusal_of(of_stream[0], shape, config):
                 return of_stream[0], config
-        near = self.near_least(shape, self.algorithms, CHOICE_NEAR)
+        near = self.near_least(shape, self.algorithms)
         refined: list[tuple[str, Guess]] = [(name, self.algorithm(name).refined(shape, guess)) for name, guess in near]
         if not refined:
             return self.fallback, None
         name, best = min(refined, key=lambda one: one[1].ns)
         return name, best.config
 
-    def near_least(self, shape: Shape, algorithms: Sequence[str], near: float) -> list[tuple[str, Guess]]:
+    def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = CHOICE_NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
         found = [(name, guess) for name in algorithms for guess in self.algorithm(name).guesses(shape)]
         found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found

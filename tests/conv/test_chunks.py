@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv import ConvProblem
+from nkiconv.planner import stream
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.timing import Rates
@@ -88,7 +89,7 @@ def test_many_chunks_have_the_bits_of_the_whole(video, seed):
 CAUSAL = ConvProblem(N=1, C=48, D=9, H=11, W=23, K=3, T=3, R=3, S=3, padding=((2, 0), (1, 1), (1, 1)))
 #: An algorithm that is named, and a problem of several of its banks, chunks of channels or parts.
 NAMED = {
-    "implicit_gemm": CAUSAL.replace(C=192, K=136, H=20, W=40),
+    "implicit_gemm": CAUSAL.replace(C=136, K=24, H=9, W=70),
     "turned": CAUSAL.replace(C=96, K=48, W=40),
     "stacked": CAUSAL.replace(C=3, K=32),
     "narrow": CAUSAL.replace(C=160, H=20),
@@ -118,7 +119,7 @@ def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
     algorithm, _ = operation.choice(shape)
     plan = nkiconv.plan(problem, use_cache=False)
     assert plan.algorithm == algorithm
-    order, own = operation.order(algorithm, shape), dict(plan.config or ())
+    order, own = stream.order(operation, algorithm, shape), dict(plan.config or ())
     assert {name: own.get(name) for name in order} == order
     others = [one for one in plan.rejected if "rounds otherwise" in one.reason]
     assert all(one.algorithm != algorithm or one.reason.startswith("config ") for one in others)
@@ -127,6 +128,6 @@ def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
 def test_padding_behind_and_windows_of_one_plane_are_no_video():
     for other in (CAUSAL.replace(padding=((1, 1),) * 3), CAUSAL.replace(T=1, padding=((0, 0),) * 3)):
         operation, shape = shape_of(other)
-        assert operation.stream_choice(shape) is None
+        assert stream.chosen(operation, shape) is None
     operation, shape = shape_of(CAUSAL)
-    assert operation.stream_choice(shape) is not None
+    assert stream.chosen(operation, shape) is not None

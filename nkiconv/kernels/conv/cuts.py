@@ -137,15 +137,6 @@ def chunks_of(batch):
     return found
 
 
-def no_tiles(chunks):
-    """None for each of some chunks."""
-    found = []
-    for _ in range(len(chunks)):
-        nothing = None
-        found.append(nothing)
-    return found
-
-
 def index_of(chunks, wanted):
     """Where a chunk stands in a list."""
     found = 0

@@ -200,7 +200,10 @@ def _multiply(
 def _product(lhs: Array, rhs: Array) -> Array:
     """lhs.T @ rhs, whose columns round alike whatever is beside them; BLAS adds up a lone vector in another order."""
     rows, columns = lhs.shape[1], rhs.shape[1]
-    lhs, rhs = (np.repeat(one, 2, axis=1) if one.shape[1] == 1 else one for one in (lhs, rhs))
+    if rows == 1:
+        lhs = np.repeat(lhs, 2, axis=1)
+    if columns == 1:
+        rhs = np.repeat(rhs, 2, axis=1)
     found: Array = np.matmul(lhs.T, rhs)
     return found[:rows, :columns]
 

@@ -20,11 +20,13 @@ TAPS_LEAD_MATMULS = 4
 
 
 def home_row(geometry, rows):
-    """The row of taps, those of all planes one after the other, that all sums begin with: one that meets all outputs,
-    or the middle one, which meets most. rows: the Axis of a job's; sums of planes that stay apart have one plane."""
+    """(the row of taps, those of all planes one after the other, that all sums begin with, whether it meets all outputs
+    of planes and rows); where none does, the middle one, which meets most. rows: the Axis of a job's; sums of planes
+    that stay apart have one plane."""
     row, taps = home_tap(rows), geometry.planes.taps if geometry.direct == None else 1
     plane = home_tap(geometry.planes) if taps > 1 else 0
-    return (plane if plane >= 0 else taps // 2) * rows.taps + (row if row >= 0 else rows.taps // 2)
+    first = (plane if plane >= 0 else taps // 2) * rows.taps + (row if row >= 0 else rows.taps // 2)
+    return first, plane >= 0 and row >= 0
 
 
 def tap_order(taps, first):

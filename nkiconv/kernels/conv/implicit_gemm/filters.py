@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil, whole_words
-from ..cuts import no_tiles, tap_blocks
+from ..._tiles import BANK_BYTES, div_ceil, filled, whole_words
+from ..cuts import tap_blocks
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
@@ -106,7 +106,7 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
     are worked on, at most."""
     blocks, pieces, moves, order, by_job = [], [], [], [], []
     for job in jobs:
-        by_job.append(no_tiles(job.chunks))
+        by_job.append(filled(len(job.chunks), None))
     for one in chunk_order(jobs, together):
         index, chunk = one
         job = jobs[index]
@@ -147,7 +147,7 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
     by_dma: whether a piece is a block's index.
     """
     R, S, job, chunk = filter_rows(geometry), geometry.columns.taps, of.job, of.chunk
-    home = home_row(geometry, geometry.rows)
+    home, _ = home_row(geometry, geometry.rows)
     per_c = geometry.C // geometry.groups
     own = per_c if job.pack > 1 else chunk[1]
     c0 = 0 if job.pack > 1 else chunk[0] % per_c

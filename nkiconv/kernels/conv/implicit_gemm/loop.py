@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger
-from ..._tiles import div_ceil
+from ..._tiles import div_ceil, filled
 from ..call import Extras, Operands, finish_shared, load_bias
-from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, no_tiles, same_place
+from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, same_place
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ..sums import is_whole, zero_sums
@@ -148,7 +148,7 @@ def start_band(work, item):
     """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
     all others."""
     batch, band = work.batch, item.band
-    tiles = no_tiles(batch.chunks)
+    tiles = filled(len(batch.chunks), None)
     job = batch.jobs[0]
     parts = row_parts(work.geometry, band, True, item.halved, job.rows)
     lead = lead_chunks(work.geometry)
@@ -186,7 +186,7 @@ def load_next(work, plan, index, now):
         load_biases(work, of, 0)
     if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
         return now
-    tiles = no_tiles(of.chunks)
+    tiles = filled(len(of.chunks), None)
     parts = row_parts(work.geometry, coming.band, False, False, 1)
     if plan.whole and len(parts) > 0:
         parts = [(0, coming.band.hn)]

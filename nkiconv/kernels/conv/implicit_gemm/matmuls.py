@@ -103,22 +103,16 @@ def num_matmuls(geometry, job):
     return found
 
 
-def home_of(geometry, chunk, axis):
-    """(row of taps, group) of the product that meets x at all outputs, axis: of a job's rows; (-1, -1): none does."""
-    group = home_tap(geometry.columns) if chunk[2] == 1 else 0
-    if home_tap(geometry.planes) < 0 or home_tap(axis) < 0 or group < 0:
-        return -1, -1
-    return home_row(geometry, axis), group
-
-
 def products(geometry, job, chunk, band, bank):
     """Matmuls of a chunk for a bank of outputs, in the order in which taps are transposed; one that meets all of them
     first."""
-    axis = job_axis(geometry, job)
-    home, found, whole = home_of(geometry, chunk, axis), [], -1
+    axis, found, whole = job_axis(geometry, job), [], -1
+    first, meets_all = home_row(geometry, axis)
+    home = home_tap(geometry.columns) if chunk[2] == 1 else 0
+    meets_all = meets_all and home >= 0
     # planes of taps whose sums stay apart meet the same
     rows = (geometry.planes.taps if geometry.direct == None else 1) * axis.taps
-    for row in tap_order(rows, home_row(geometry, axis)):
+    for row in tap_order(rows, first):
         on_planes = met(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
         on_rows = met(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
         for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
@@ -126,7 +120,10 @@ def products(geometry, job, chunk, band, bank):
             if on_columns[2] > 0:
                 parts = group_depth(geometry, chunk, group) * chunk[1]
                 product = Product(row=row, group=group, parts=parts, planes=on_planes, rows=on_rows, columns=on_columns)
-                if (row, group) == home or (whole < 0 and home[0] < 0 and is_whole(product, bank.zn, bank.pn, bank.qn)):
+                is_first = row == first and group == home
+                if not meets_all:
+                    is_first = whole < 0 and is_whole(product, bank.zn, bank.pn, bank.qn)
+                if is_first:
                     whole = len(found)
                 found.append(product)
     if whole > 0:

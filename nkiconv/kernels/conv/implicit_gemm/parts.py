@@ -1,7 +1,7 @@
 """x that is multiplied otherwise than it comes: it comes in parts, which are prepared between the matmuls of others.
 
-fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (winograd.py). A part is
-some rows of a band: they come in as far as there is room, those of a band in the course of the one before it.
+fp32 becomes pairs of fp16 (fp16x3.py), frames become sums of two (winograd.py). A part is some rows of a band: they
+come in as far as there is room, those of a band in the course of the one before it.
 """
 
 from dataclasses import dataclass

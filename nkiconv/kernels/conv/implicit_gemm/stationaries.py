@@ -60,7 +60,7 @@ def pair_chunk(geometry, filters, block, whole_sbuf, ledger):
     count, height, groups, rows, kn = whole_sbuf.shape
     high_sbuf = tile_of(geometry, filters, block, nl.float16)
     low_sbuf = block.of.low
-    order = tap_order(height, home_row(geometry, geometry.rows))
+    order = tap_order(height, home_row(geometry, geometry.rows)[0])
     for at in range(height):
         r = order[at]
         data = whole_sbuf[0:count, r, 0:groups, 0:rows, 0:kn]

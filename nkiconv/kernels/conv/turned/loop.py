@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import Ledger, is_16bit, new_ledger, pick
-from ..._tiles import cut_at, div_ceil, whole_words
+from ..._tiles import cut_at, div_ceil, filled, whole_words
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, offset_at, store_boxes
 from ..call import Extras, Operands, finish_rows, of_array
@@ -88,9 +88,7 @@ def run_turned(operands, geometry, extras, plan):
 
 def start_tiles(work, item, most):
     """Tiles of x by row, None where one is not there: of an item's first step at most so many are."""
-    tiles = []
-    for _ in range(segment_rows(work.plan, item) * work.geometry.rows.stride + work.plan.rows):
-        tiles.append(None)
+    tiles = filled(segment_rows(work.plan, item) * work.geometry.rows.stride + work.plan.rows, None)
     load_step(work, item, tiles, 0, most)
     return tiles
 

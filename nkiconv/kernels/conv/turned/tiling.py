@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits_sbuf
 from ..cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from ..geometry import met, num_taps, span
 from .products import products_of
@@ -70,12 +70,11 @@ def make_turned(geometry, config):
 def moves_of(geometry, plan, item):
     """Moves of a tile of an item, planes of x from the last to the first, so that an output's taps come in one order
     wherever items are cut. Sums that no plane of x is for begin, and end, with the product of zeros: -1."""
-    planes, found, started, seen_by = geometry.planes, [], [], []
+    planes, found, started, seen_by = geometry.planes, [], filled(item.zn, False), []
     d0, dn = span(planes, item.z0, item.zn)
     for _ in range(dn):
         seen_by.append([])
     for z in range(item.zn):
-        started.append(False)
         sees = False
         for tau in range(planes.taps):
             one = met(planes, planes.taps - 1 - tau, item.z0 + z, 1)

@@ -13,7 +13,8 @@ from ....simulator.timing.target import Target
 
 #: How much longer than evenly shared read-outs take, as engines wait for each other.
 SHARED = 1.1
-#: Windows of the array's clock at full rate from which on it is warmed up.
+#: Windows of the array's clock at full rate from which on it is warmed up: of the golden table's problems those of at
+#: most 0.46 take less without, those of at least 0.88 less with it.
 WARMED = 0.6
 
 
