@@ -10,27 +10,19 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..boxes import boxes_of_x, offset_at
 from ..geometry import met
-from ..planes import misses_planes, window_channels
+from ..moved import Register, register_of
+from ..planes import misses_planes
 from .fold import job_axis
-
-#: Whether there are loops on the device at all: from NKI 0.6 on.
-HAS_LOOPS = hasattr(nl, "fori_loop")
 
 
 @dataclass
 class Repeat(nl.NKIObject):
-    """Items of a plan as `count` iterations of a body of `bands` of them, from item `first` on.
-
-    by: how far the register goes each time; x, y, residual: elements in HBM that one of it is.
-    """
+    """Items of a plan as `count` iterations of a body of `bands` of them, from item `first` on."""
 
     first: int
     bands: int
     count: int
-    by: int
-    x: int
-    y: int
-    residual: int
+    register: Register
 
 
 def repeats_of(geometry, plan, first, count):
@@ -39,9 +31,11 @@ def repeats_of(geometry, plan, first, count):
     index, end = first + 1, first + count
     while bands > 0 and index + bands < end:
         times = times_alike(geometry, plan, index, bands, end)
-        by, x, y, residual = moved_by(geometry, plan, index, bands) if times > 1 else (0, 0, 0, 0)
-        if by > 0:
-            found.append(Repeat(first=index, bands=bands, count=times, by=by, x=x, y=y, residual=residual))
+        register = None
+        if times > 1:
+            register = register_of(geometry, distances(geometry, plan.items[index], plan.items[index + bands]))
+        if register != None:
+            found.append(Repeat(first=index, bands=bands, count=times, register=register))
             index += times * bands
         else:
             index += 1
@@ -136,37 +130,3 @@ def result_apart(strides, one, other):
     """Elements between what two items have of a result with these strides."""
     a, b = one.band, other.band
     return offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
-
-
-def moved_by(geometry, plan, first, bands):
-    """(steps of a register an iteration, elements of x, y and residual that one step is), of which each divides what
-    the tensor has; zeros where there are none."""
-    apart = distances(geometry, plan.items[first], plan.items[first + bands])
-    if min(min(apart[0], apart[1]), apart[2]) <= 0:
-        return (0, 0, 0, 0)
-    frames, own = x_sizes(geometry)
-    for by in (1, common(common(apart[0], apart[1]), apart[2])):
-        x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
-        if max(frames % x, own % x) == 0 and max(y_size(geometry) % y, y_size(geometry) % residual) == 0:
-            return (by, x, y, residual)
-    return (0, 0, 0, 0)
-
-
-def common(a, b):
-    """The greatest number that divides both."""
-    while b > 0:
-        a, b = b, a % b
-    return a
-
-
-def x_sizes(geometry):
-    """Elements of the frames in front of x, and of x."""
-    depth = geometry.planes if geometry.depth == None else geometry.depth
-    frames = 0 if geometry.frames == None else depth.images * geometry.frames.count
-    plane = geometry.C // window_channels(geometry) * geometry.rows.size * geometry.columns.size
-    return frames * plane, (depth.size - frames) * plane
-
-
-def y_size(geometry):
-    """Elements of y, and of a residual."""
-    return geometry.K * geometry.planes.out * geometry.rows.out * geometry.columns.out

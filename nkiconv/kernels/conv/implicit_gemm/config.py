@@ -6,8 +6,8 @@ from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
 from ..geometry import num_taps
+from ..moved import HAS_LOOPS, LOOP_MAX, NO_LOOPS
 from ..transposes import is_transposed
-from .alike import HAS_LOOPS
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, can_move
@@ -22,7 +22,6 @@ TAPS_X_BYTES = 32_768
 TAPS_WARM_UP_MAX = 256
 #: Most jobs, chunks, and columns of x that a setting counts.
 COUNT_MAX = 4096
-LOOP_MAX = 64
 WIDE_MAX = 65_536
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
 #: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
@@ -115,7 +114,7 @@ def loop_refusal(geometry, extras, loop, product):
     """Why bands cannot be worked on in a loop on the device; "" if they can."""
     reason = ""
     if not HAS_LOOPS:
-        reason = "this NKI has no nl.fori_loop, 0.6 and later have"
+        reason = NO_LOOPS
     elif extras.pool != (1, 1):
         reason = f"pool={extras.pool} keeps results of a band together; pool what comes out"
     elif geometry.direct != None:

@@ -5,9 +5,9 @@ first of the next: two sets of tiles lie outside, and take turns.
 """
 
 from ...._nki import nl
-from ..._tiles import share, size_of
+from ..._tiles import share
 from ..._warm import warm_up, warm_zeros
-from ..call import operands_of
+from ..moved import moved_operands
 from .alike import repeats_of
 from .filters import load_ahead, transpose_until
 from .last import transpose_late
@@ -73,7 +73,8 @@ def run_repeat(work, plan, repeat, now):
     def body(at):
         work_repeat(work, plan, repeat, (now, others), at)
 
-    nl.fori_loop(0, repeat.count * repeat.by, body, repeat.by)
+    by = repeat.register.by
+    nl.fori_loop(0, repeat.count * by, body, by)
 
 
 def work_repeat(work, plan, repeat, tiles, at):
@@ -91,14 +92,5 @@ def work_repeat(work, plan, repeat, tiles, at):
 
 def moved_work(work, repeat, at):
     """Work of a body, whose x, y and residual a register moves; what engines have had to do starts anew."""
-    operands = work.operands
-    x, y, precision = in_rows(operands.x, repeat.x), in_rows(operands.y, repeat.y), work.geometry.precision
-    residual, frames = in_rows(operands.residual, repeat.residual), in_rows(operands.frames, repeat.x)
-    moved = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
-    moved.moved = at
+    moved = moved_operands(work.operands, work.geometry.precision, repeat.register, at)
     return start_work(moved, work.geometry, work.extras, work.zeros_sbuf, work.batch, None)
-
-
-def in_rows(hbm, each):
-    """A tensor in HBM as rows of so many elements; None where there is none."""
-    return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))

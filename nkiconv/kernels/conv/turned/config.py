@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ..moved import HAS_LOOPS, LOOP_MAX, NO_LOOPS
 from .tiling import make_turned, turned_fits
 
 TURNED_WARM_UP, TURNED_WARM_UP_MAX = 28, 256
@@ -27,13 +28,19 @@ class TurnedConfig(nl.NKIObject):
     copies: int
     #: matmuls of 128 columns on zeros before the first filters, from 0 to TURNED_WARM_UP_MAX
     warmup: int
+    #: of the turns that tiles of x take, those in a body of a loop on the device, 0 to LOOP_MAX; 0: all are unrolled
+    loop: int
 
 
 def turned_config_refusal(config):
     """What is wrong with names and values, "" if nothing is."""
     most = nl.tile_size.pmax
     table = (("depth", (1, most)), ("segments", (1, most)), ("parts", (1, BANK_COLUMNS)), ("copies", (1, COPIES_MAX)))
-    return settings_refusal(config, table + (("warmup", (0, TURNED_WARM_UP_MAX)),), "turned")
+    table = table + (("warmup", (0, TURNED_WARM_UP_MAX)), ("loop", (0, LOOP_MAX)))
+    reason = settings_refusal(config, table, "turned")
+    if reason == "" and setting(config, "loop", 0) > 0 and not HAS_LOOPS:
+        reason = f"config loop={setting(config, 'loop', 0)}: {NO_LOOPS}; use 0"
+    return reason
 
 
 def turned_settings(geometry, extras, config):
@@ -50,7 +57,7 @@ def turned_settings(geometry, extras, config):
     return found
 
 
-def sized_turned(geometry, config, depth, parts, copies=COPIES):
+def sized_turned(geometry, config, depth, parts, copies=COPIES, loop=0):
     """All settings; as given here where a config has none."""
     return TurnedConfig(
         depth=setting(config, "depth", depth),
@@ -58,6 +65,7 @@ def sized_turned(geometry, config, depth, parts, copies=COPIES):
         parts=setting(config, "parts", parts),
         copies=setting(config, "copies", copies),
         warmup=setting(config, "warmup", TURNED_WARM_UP),
+        loop=setting(config, "loop", loop),
     )
 
 

@@ -15,10 +15,11 @@ from .tiling import segment_rows, turned_window
 
 @dataclass
 class TurnedRows(nl.NKIObject):
-    """Tiles that rows take in turn: how many have, and for which item (its first output) columns of each are zeros."""
+    """Tiles that rows take in turn: which the first of an item does, and for which item (its first output) columns of
+    each are zeros."""
 
     tiles: list
-    issued: int
+    first: int
     cleared: list
 
 
@@ -33,14 +34,18 @@ def start_rows(operands, geometry, plan):
         cleared.append((-1, -1, -1))
     planes, width = turned_window(geometry, plan)
     shape = (parts, len(plan.chunks) * max(1, planes), segments, whole_words(width, geometry.itemsize))
-    return TurnedRows(tiles=tiles_in_turn(plan.rows, shape, operands.x_dtype), issued=0, cleared=cleared)
+    return TurnedRows(tiles=tiles_in_turn(plan.rows, shape, operands.x_dtype), first=0, cleared=cleared)
+
+
+def copy_of_rows(rows):
+    """The same TurnedRows, as they are now."""
+    return TurnedRows(tiles=rows.tiles, first=rows.first, cleared=rows.cleared[:])
 
 
 def load_turned_row(operands, geometry, plan, rows, item, row):
     """A tile with row `row` of x of each segment of an item, from the first that the segment's first row sees."""
     axis, columns = geometry.rows, geometry.columns
-    which, apart = rows.issued % plan.rows, segment_rows(plan, item)
-    rows.issued = rows.issued + 1
+    which, apart = (rows.first + row) % plan.rows, segment_rows(plan, item)
     tile_sbuf, segments = rows.tiles[which], div_ceil(item.pn, apart)
     d0, dn = span(geometry.planes, item.z0, item.zn)
     width, step = window_of(columns, item.qn), apart * axis.stride

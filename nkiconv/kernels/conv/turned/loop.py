@@ -9,14 +9,15 @@ from ..._tiles import cut_at, div_ceil, filled, whole_words
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, offset_at, store_boxes
 from ..call import Extras, Operands, finish_rows, of_array
-from ..cuts import Outputs, part_of_core
+from ..cuts import Outputs, part_of_core, window_of
 from ..filter_feed import transposed_bank, transposes_of_bank
 from ..geometry import Geometry, span
+from ..moved import moved_operands
 from ..sums import zero_sums
 from .filters import load_turned_filters, turn_filters
-from .load import TurnedRows, load_turned_row, start_rows
+from .load import TurnedRows, copy_of_rows, load_turned_row, start_rows
 from .products import parts_of
-from .tiling import Turned, moves_of, segment_rows
+from .tiling import Turned, moves_of, segment_rows, stored_together
 
 
 @dataclass
@@ -105,23 +106,78 @@ def load_step(work, item, tiles, step, most):
 def work_item(work, item, tiles, after):
     """Results of an item, of whose first step rows of x are there, perhaps not all; returns those of the item after it,
     for which there is room beside this one's."""
-    geometry, plan, taps = work.geometry, work.plan, work.geometry.rows.taps
-    load_step(work, item, tiles, 0, taps)
-    moves, apart, coming = moves_of(geometry, plan, item), segment_rows(plan, item), []
-    for row in range(apart):
+    geometry, plan, axis = work.geometry, work.plan, work.geometry.rows
+    load_step(work, item, tiles, 0, axis.taps)
+    moves, apart, coming, row = moves_of(geometry, plan, item), segment_rows(plan, item), [], 0
+    while row < apart:
+        if plan.steps != None and row == plan.steps.first:
+            run_steps(work, item, moves, tiles)
+            row += plan.steps.each * plan.steps.count
         if row + 1 < apart:
-            load_step(work, item, tiles, row + 1, taps)
+            load_step(work, item, tiles, row + 1, axis.taps)
         elif after != None:
-            coming = start_tiles(work, after, min(taps, geometry.rows.stride))
-        count = div_ceil(item.pn - row, apart)
+            # those of its rows for which there are tiles beside the rows of this step
+            rows = work.rows
+            rows.first = rows.first + row * axis.stride + window_of(axis, 1)
+            coming = start_tiles(work, after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
+        turn_step(work, item, moves, tiles, row, None)
+        row += 1
+    return coming
+
+
+def run_steps(work, item, moves, tiles):
+    """Those steps of an item that a loop on the device does; what waits to be turned lies in the same tiles before each
+    iteration, and x in those of the step that many rows earlier."""
+    steps, stride, waiting = work.plan.steps, work.geometry.rows.stride, work.waiting
+
+    def body(at):
+        work_steps(work, item, moves, tiles, at)
+
+    by = steps.register.by
+    nl.fori_loop(0, steps.count * by, body, by)
+    done = steps.each * steps.count
+    for row in range(steps.first * stride, steps.first * stride + work.plan.rows):
+        tiles[row + done * stride] = tiles[row]
+    step = waiting.step
+    step.row = step.row + done
+
+
+def work_steps(work, item, moves, tiles, at):
+    """The body of these steps. at: the register that moves them."""
+    steps, taps, tiles = work.plan.steps, work.geometry.rows.taps, tiles[:]
+    own = TurnedWork(
+        operands=moved_operands(work.operands, work.geometry.precision, steps.register, at),
+        geometry=work.geometry,
+        extras=work.extras,
+        plan=work.plan,
+        ledger=new_ledger(),
+        rows=copy_of_rows(work.rows),
+        filters=work.filters,
+        bias_sbuf=work.bias_sbuf,
+        zeros_sbuf=work.zeros_sbuf,
+        waiting=work.waiting,
+    )
+    for row in range(steps.first, steps.first + steps.each):
+        load_step(own, item, tiles, row + 1, taps)
+        turn_step(own, item, moves, tiles, row, work.waiting if row + 1 == steps.first + steps.each else None)
+
+
+def turn_step(work, item, moves, tiles, row, kept):
+    """Results of a step of an item. kept: None, or the TurnedResults whose tiles its last ones take."""
+    geometry, plan, y_sbuf = work.geometry, work.plan, None
+    count = div_ceil(item.pn - row, segment_rows(plan, item))
+    if kept != None:
+        y_sbuf = kept.step.y_sbuf
+    else:
         shape = (min(nl.tile_size.pmax, item.zn * geometry.K), plan.blocks, count, item.qn)
         y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
-        step = Step(item=item, row=row, count=count, y_sbuf=y_sbuf)
-        for tile in cut_at(item.qn, plan.width):
-            sums = multiply_turned(work, step, moves, tiles, tile)
-            turn_waiting(work)
-            read_tile(work, step, sums, tile)
-    return coming
+    step = Step(item=item, row=row, count=count, y_sbuf=y_sbuf)
+    for tile in cut_at(item.qn, plan.width):
+        sums, sums_sbuf = multiply_turned(work, step, moves, tiles, tile), None
+        turn_waiting(work)
+        if kept != None and tile[0] + tile[1] == item.qn:
+            sums_sbuf = kept.sums_sbuf
+        read_tile(work, step, sums, tile, sums_sbuf)
 
 
 def multiply_turned(work, step, moves, tiles, tile):
@@ -152,19 +208,20 @@ def multiply_turned(work, step, moves, tiles, tile):
     return sums
 
 
-def read_tile(work, step, sums, tile):
-    """Read a tile's sums out, with the epilogue, as y's dtype."""
+def read_tile(work, step, sums, tile, sums_sbuf):
+    """Read a tile's sums out, with the epilogue, as y's dtype, into [position, (z, k)], or where that is None into one
+    of their own."""
     positions, planes, K = step.count * tile[1], step.item.zn, work.geometry.K
-    sums_sbuf = nl.ndarray((positions, planes, K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
-    bias_sbuf, epilogue = work.bias_sbuf, work.extras.epilogue
+    if sums_sbuf == None:
+        sums_sbuf = nl.ndarray((positions, planes * K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    bias_sbuf, epilogue, by_plane = work.bias_sbuf, work.extras.epilogue, sums_sbuf.reshape((positions, planes, K))
     if bias_sbuf != None:
         bias_sbuf = bias_sbuf[0:positions, 0:K]
     for bank in range(len(sums)):
         first, count = work.plan.banks[bank][0], sums[bank].shape[1]
-        y_sbuf = sums_sbuf[0:positions, first : first + count, 0:K]
+        y_sbuf = by_plane[0:positions, first : first + count, 0:K]
         finish_rows(y_sbuf, sums[bank], bias_sbuf, None, epilogue, work.ledger, False)
-    flat_sbuf = sums_sbuf.reshape((positions, planes * K))
-    work.waiting = TurnedResults(step=step, q=tile[0], qn=tile[1], sums_sbuf=flat_sbuf)
+    work.waiting = TurnedResults(step=step, q=tile[0], qn=tile[1], sums_sbuf=sums_sbuf)
 
 
 def turn_waiting(work):
@@ -203,13 +260,10 @@ def turn_blocks(work, results, first, count, parts):
 def store_step(work, step):
     """Rows of y of a step: of each block the output channels of a plane by one DMA."""
     geometry, item, strides = work.geometry, step.item, work.geometry.y_strides
-    K, size, boxes = geometry.K, step.item.zn * geometry.K, []
-    at, apart = 0, segment_rows(work.plan, item)
-    while at < size:
-        block, z, k = at // nl.tile_size.pmax, at // K, at % K
-        count = min(min(K - k, (block + 1) * nl.tile_size.pmax - at), size - at)
+    K, P_MAX, apart, boxes = geometry.K, nl.tile_size.pmax, segment_rows(work.plan, item), []
+    for some in stored_together(item.zn, K):
+        at, count = some
         pattern = [[strides[0], count], [0, 1], [apart * strides[2], step.count], [strides[3], item.qn]]
-        offset = offset_at(strides, (k, item.z0 + z, item.p0 + step.row, item.q0))
-        boxes.append(((at % nl.tile_size.pmax, block, 0, 0), pattern, offset))
-        at += count
-    store_boxes(work.operands.y, step.y_sbuf, boxes)
+        offset = offset_at(strides, (at % K, item.z0 + at // K, item.p0 + step.row, item.q0))
+        boxes.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
+    store_boxes(work.operands.y, step.y_sbuf, boxes, work.operands.moved)

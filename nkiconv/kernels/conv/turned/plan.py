@@ -6,15 +6,18 @@
 A tile of 128 positions are the columns of as many segments of y's rows as make it full, so that any number of columns
 fills the array; each row of x comes once, for all planes that see it. Padding is stored as zeros. 128 positions of sums
 [position, (z, k)] are cast to y's dtype with the epilogue, and the array turns them into [(z, k), position]: y leaves
-by rows. Where 96 or 192 channels would leave the array's columns and rows half empty, both are full here.
+by rows. Where 96 or 192 channels would leave the array's columns and rows half empty, both are full here. Steps that
+are alike may be one body of a loop on the device.
 """
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS
+from ..._settings import setting
+from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX
 from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
 from ..planes import taps_are_inside
 from .config import turned_config_refusal, turned_settings
+from .repeat import steps_alike
 from .tiling import make_turned, turned_fits, turned_instructions
 
 
@@ -32,7 +35,12 @@ def plan_turned(geometry, extras, config, cores):
             f"seen together and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use "
             f"implicit_gemm"
         )
-    reason = instructions_refusal(geometry, "turned", turned_instructions(geometry, plan, cores))
+    count = turned_instructions(geometry, plan, cores)
+    if count > INSTRUCTIONS_MAX and setting(config, "loop", -1) < 0:
+        plan.loop = 1
+        plan.steps = steps_alike(geometry, plan)
+        count = turned_instructions(geometry, plan, cores)
+    reason = instructions_refusal(geometry, "turned", count)
     return (plan, "") if reason == "" else (None, reason)
 
 

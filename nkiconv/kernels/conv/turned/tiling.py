@@ -7,6 +7,7 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits
 from ..cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from ..geometry import met, num_taps, span
 from .products import products_of
+from .repeat import steps_alike
 
 
 @dataclass
@@ -27,7 +28,8 @@ class Move(nl.NKIObject):
 class Turned(nl.NKIObject):
     """Sizes. width: columns of a tile; items: Outputs that are worked on together; banks: (first plane, how many) of
     the sums of a tile, from an item's first; rows: of x that are there together; blocks: of 128 columns of sums that
-    the array turns."""
+    the array turns; loop: how often tiles of x take turns in a body of a loop on the device, 0: no loop; steps: Steps
+    that it does, or None."""
 
     segments: int
     width: int
@@ -38,6 +40,8 @@ class Turned(nl.NKIObject):
     blocks: int
     rows: int
     warmup: int
+    loop: int
+    steps: object
 
 
 def make_turned(geometry, config):
@@ -54,7 +58,7 @@ def make_turned(geometry, config):
                 qn = min(Q - q0, part[1] * width)
                 items.append(Outputs(z0=group[0], zn=group[1], p0=rows[0], pn=rows[1], q0=q0, qn=qn))
     zn = most_of(groups)
-    return Turned(
+    plan = Turned(
         segments=config.segments,
         width=width,
         chunks=chunks,
@@ -64,7 +68,11 @@ def make_turned(geometry, config):
         blocks=div_ceil(zn * K, nl.tile_size.pmax),
         rows=window_of(geometry.rows, 2),
         warmup=config.warmup,
+        loop=config.loop,
+        steps=None,
     )
+    plan.steps = steps_alike(geometry, plan)
+    return plan
 
 
 def moves_of(geometry, plan, item):
@@ -118,6 +126,16 @@ def segment_rows(plan, item):
     return div_ceil(item.pn, plan.segments)
 
 
+def stored_together(plane_count, K):
+    """(first, how many) of the sums [(z, k)] of so many planes that one DMA stores: of one plane and one block."""
+    found, at, size = [], 0, plane_count * K
+    while at < size:
+        count = min(K - at % K, nl.tile_size.pmax - at % nl.tile_size.pmax)
+        found.append((at, count))
+        at += count
+    return found
+
+
 def turned_window(geometry, plan):
     """(planes, columns with padding) of x that an item sees, at most."""
     planes, width = 0, 0
@@ -147,7 +165,7 @@ def turned_fits(geometry, extras, plan):
 
 
 def turned_instructions(geometry, plan, cores):
-    """Instructions of the busiest core, at most."""
+    """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
     planes, K, loads, total, moves, of = geometry.planes, geometry.K, 0, 0, 0, (-1, 0)
     for chunk in plan.chunks:
         loads += 5 * len(chunk)
@@ -156,7 +174,9 @@ def turned_instructions(geometry, plan, cores):
             moves, of = len(moves_of(geometry, plan, item)), (item.z0, item.zn)
         tile = moves + 2 * (len(plan.banks) + plan.blocks)
         steps = segment_rows(plan, item)
-        stores = plan.blocks * (div_ceil(nl.tile_size.pmax, K) + 2)
+        if plan.steps != None:
+            steps -= (plan.steps.count - 1) * plan.steps.each
+        stores = len(stored_together(item.zn, K))
         rows = steps * geometry.rows.stride + plan.rows
         total += steps * (tile * div_ceil(item.qn, plan.width) + stores) + rows * loads
     filters = len(plan.products) * div_ceil(K, nl.tile_size.pmax) * (4 + 2 * planes.taps)

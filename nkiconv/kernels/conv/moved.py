@@ -1,0 +1,77 @@
+"""Loops on the device: tensors in HBM that a register moves, so that one body does for all of its iterations."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import size_of
+from .call import operands_of
+from .planes import window_channels
+
+#: Whether there are loops on the device at all: from NKI 0.6 on.
+HAS_LOOPS = hasattr(nl, "fori_loop")
+#: And why there is none where not.
+NO_LOOPS = "this NKI has no nl.fori_loop, 0.6 and later have"
+#: Most of a setting `loop`, which says how much one body does.
+LOOP_MAX = 64
+
+
+@dataclass
+class Register(nl.NKIObject):
+    """A loop's register: how far it goes each iteration; of x and its frames, y and residual, elements that one of it
+    is."""
+
+    by: int
+    x: int
+    y: int
+    residual: int
+
+
+def register_of(geometry, apart):
+    """The Register by which x, y and residual lie so many elements further each iteration, of which each step divides
+    what the tensor has; None where there is none."""
+    if min(min(apart[0], apart[1]), apart[2]) <= 0:
+        return None
+    frames, own = x_sizes(geometry)
+    for by in (1, common(common(apart[0], apart[1]), apart[2])):
+        x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
+        if max(frames % x, own % x) == 0 and max(y_size(geometry) % y, y_size(geometry) % residual) == 0:
+            return Register(by=by, x=x, y=y, residual=residual)
+    return None
+
+
+def common(a, b):
+    """The greatest number that divides both."""
+    while b > 0:
+        a, b = b, a % b
+    return a
+
+
+def x_sizes(geometry):
+    """Elements of the frames in front of x, and of x."""
+    depth = geometry.planes if geometry.depth == None else geometry.depth
+    frames = 0 if geometry.frames == None else depth.images * geometry.frames.count
+    plane = geometry.C // window_channels(geometry) * geometry.rows.size * geometry.columns.size
+    return frames * plane, (depth.size - frames) * plane
+
+
+def y_size(geometry):
+    """Elements of y, and of a residual."""
+    return geometry.K * geometry.planes.out * geometry.rows.out * geometry.columns.out
+
+
+def moved_operands(operands, precision, register, at):
+    """Operands whose x, frames, y and residual the register `at` moves."""
+    x, y, frames = (
+        in_rows(operands.x, register.x),
+        in_rows(operands.y, register.y),
+        in_rows(operands.frames, register.x),
+    )
+    residual = in_rows(operands.residual, register.residual)
+    found = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
+    found.moved = at
+    return found
+
+
+def in_rows(hbm, each):
+    """A tensor in HBM as rows of so many elements; None where there is none."""
+    return None if hbm == None else hbm.reshape((size_of(hbm.shape) // each, each))
