@@ -27,8 +27,12 @@ from nkiconv import cases
 from nkiconv.kernels._arguments import output_extent
 from nkiconv.kernels.conv.narrow import cuts, plan
 from nkiconv.kernels.conv.narrow.config import NarrowConfig
-from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request
+from nkiconv.kernels.conv.planes import with_windows
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.operations import OPERATIONS, operation_for
+from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.timing import time
+from nkiconv.planner.timing import trace as planner_trace
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -339,3 +343,24 @@ def test_windows_need_a_plain_filter_of_several_planes():
 def test_any_volume(shape, depth):
     depth = min(depth, planes_of(shape), 128 // shape[1]) if shape[3][4] == 1 else 1
     check_volume(shape, algorithm="narrow", config=(("depth", depth),))
+
+
+#: Volumes with frames in front: windows of planes that come in pieces, each channel by itself.
+FRAMED = ConvProblem(N=1, C=96, D=6, H=90, W=160, K=3, T=3, R=3, S=3, padding=((0, 0), *SAME))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("frames", [0, 2])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_windows_in_pieces_are_counted_and_priced(depth, frames):
+    request = Request(problem=FRAMED, asked=Asked(initial_frames=frames))
+    operation = operation_for(request)
+    shape = operation.shape(request, Rates())
+    algorithm = operation.algorithm("narrow")
+    guess = algorithm.guess(shape, (("depth", depth),))
+    traced = planner_trace(request, Candidate("narrow", guess.config, 1, 0.0), Rates())
+    found = algorithm.plan(shape, guess.config)
+    said = plan.narrow_instructions(with_windows(shape.geometry, depth), found, shape.extras, 2)
+    counted = max(len(program.instructions) for program in traced.execution.programs)
+    assert counted <= said <= 3 * counted
+    assert 0.6 * time(traced, Rates()).us < guess.ns / 1e3 < 1.1 * time(traced, Rates()).us

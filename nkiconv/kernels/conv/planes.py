@@ -170,6 +170,18 @@ def misses_planes(geometry, z0, zn):
     return first[1] < depth.taps or last[1] < depth.taps
 
 
+def windows_in_pieces(geometry):
+    """How often a window of planes of taps that are channels comes channel by channel: of x or of the frames in front
+    of it, as it has not all of its planes there."""
+    depth, found = geometry.depth, 0
+    least = 0 if geometry.frames == None else 1
+    for source in sources_of(geometry):
+        for z in range(depth.out // depth.images):
+            seen = taps_inside(source[0], 0, depth.taps, z)[1]
+            found += 1 if least <= seen and seen < depth.taps else 0
+    return depth.images * found
+
+
 def channel_pieces(geometry, c0, cn):
     """(partition, channel of x, how many, plane of taps, how many) of channels c0 .. c0+cn-1: whole channels together,
     and what is left of the first and last."""

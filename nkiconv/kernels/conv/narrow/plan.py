@@ -19,9 +19,9 @@ from ..._settings import setting
 from ..._tiles import div_ceil
 from ..call import taken_refusal
 from ..geometry import filter_rows, instructions_refusal, num_taps
-from ..planes import with_windows
+from ..planes import windows_in_pieces, with_windows
 from .config import narrow_config_refusal, narrow_settings
-from .cuts import make_narrow, narrow_fits, steps_of
+from .cuts import make_narrow, narrow_fits, num_blocks, steps_of
 
 
 def plan_narrow(geometry, extras, config, cores):
@@ -69,11 +69,16 @@ def narrow_instructions(geometry, narrow, extras, cores):
     # a line is cut where a load ends, and where a block has no such row
     cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
     matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
-    # each channel by itself, and a memset, where a window has planes outside x
-    boxes = chunks if narrow.V == 1 else geometry.C + 1
-    loads = (div_ceil(rows, narrow.height) + 1) * boxes * narrow.images
+    each, loads = (div_ceil(rows, narrow.height) + 1) * narrow.images, steps * chunks
+    if geometry.frames != None:
+        loads = 2 * loads
+    if narrow.V > 1:
+        # the first and last channel of a chunk may be in two of them; in a window in pieces each comes by itself
+        loads = 3 * loads
+        pieces = windows_in_pieces(geometry) * div_ceil(num_blocks(geometry, narrow), narrow.blocks)
+        loads += min(steps, pieces) * (geometry.C // geometry.depth.taps + 1)
     results = (3 if extras.residual else 1) * (1 if narrow.V == 1 else narrow.U + 1)
     laid_out = narrow.U * narrow.groups * filter_rows(geometry)
     filters = chunks * (narrow.V + 2 * num_taps(geometry) + laid_out + geometry.K + 2)
     first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
-    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + loads + 2 * results + 2)
+    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + 2 * results + 2) + each * loads

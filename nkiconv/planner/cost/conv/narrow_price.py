@@ -8,7 +8,7 @@ from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
 from ....kernels.conv.geometry import num_taps, span
 from ....kernels.conv.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
 from ....kernels.conv.narrow.cuts import num_blocks, step_parts
-from ....kernels.conv.planes import misses_planes
+from ....kernels.conv.planes import windows_in_pieces
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
@@ -16,6 +16,8 @@ from .common import planes_met, planes_seen
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
+#: Part of all else of a window that hides triggers for it.
+HIDDEN = 0.5
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -74,16 +76,19 @@ class NarrowPrice:
         summed_ns = max(computed_ns, loaded_ns + max(tail_ns, last * read_ns))
         skew_ns = skew(target, narrow.U * geometry.K, target.store_skew_ns)
         end_ns = to_store_ns + skew_ns + last_ns + target.dma_end_ns
-        return float(max(summed_ns + end_ns, stored_ns) + self._borders_ns())
+        found_ns = max(summed_ns + end_ns, stored_ns)
+        return float(found_ns + self._pieces_ns(found_ns))
 
-    def _borders_ns(self) -> float:
-        """ns of triggers for windows that have planes outside x: each channel of x comes by a DMA of its own."""
+    def _pieces_ns(self, total_ns: float) -> float:
+        """ns that triggers for windows of planes that come in pieces, each channel of x by a DMA of its own, take beside
+        all else of those windows."""
         geometry, depth = self.geometry, self.geometry.depth
         if depth is None:
             return 0.0
-        groups = sum(misses_planes(geometry, z, 1) for z in range(depth.out // depth.images))
-        loads = depth.images * groups * div_ceil(geometry.rows.size, self.narrow.height)
-        return float(loads * geometry.C / depth.taps * self.target.static_issue_ns / PARTS)
+        windows = windows_in_pieces(geometry)
+        loads = windows * div_ceil(geometry.rows.size, self.narrow.height)
+        triggers_ns = loads * geometry.C / depth.taps * self.target.static_issue_ns / PARTS
+        return float(max(0.0, triggers_ns - HIDDEN * total_ns * min(1.0, windows / depth.out)))
 
     def reads_bound(self) -> bool:
         """Whether the read-outs take longer than the array and the DMAs."""

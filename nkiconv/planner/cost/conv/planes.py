@@ -8,7 +8,7 @@ from typing import Any
 
 from ....kernels._tiles import PARTS
 from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.planes import planes_refusal, sources_of, taps_inside, wants_channels, without_planes
+from ....kernels.conv.planes import planes_refusal, wants_channels, windows_in_pieces, without_planes
 from ....kernels.conv.relayout import plain_of
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
@@ -56,15 +56,9 @@ class OfVolumes(Algorithm):
     def _borders_ns(self, folded: Shape, config: Config) -> float:
         """ns of triggers for planes of outputs of which not all taps see x, or some the frames in front: each channel
         comes by a DMA of its own, and where rows of x are beside each other each row."""
-        depth, settings = folded.geometry.depth, dict(config or ())
-        each_volume, least = range(depth.out // depth.images), 0 if folded.geometry.frames is None else 1
-        planes = sum(
-            least <= taps_inside(axis, 0, depth.taps, z)[1] < depth.taps
-            for axis, _, _ in sources_of(folded.geometry)
-            for z in each_volume
-        )
-        each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // depth.taps
-        return float(depth.images * planes * each * folded.target.static_issue_ns / PARTS)
+        settings, taps = dict(config or ()), folded.geometry.depth.taps
+        each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // taps
+        return float(windows_in_pieces(folded.geometry) * each * folded.target.static_issue_ns / PARTS)
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.inner.is_short(*self._of(shape, config))
