@@ -123,7 +123,7 @@ def stages_of(vae: str, size: str, frames: int, lnc: int) -> dict[str, Stage]:
     config, pixels = VAES[vae]
     with torch.device("meta"):
         model = AutoencoderKLWan(**config)
-    decoder = Decoder(model.to(torch.bfloat16))
+    decoder = Decoder(model).to(torch.bfloat16)
     H, W = (extent // pixels for extent in SIZES[size][vae])
     stages = {name: Stage() for name in (*STAGES, "other")}
     runs = [
