@@ -44,7 +44,7 @@ class Operands(nl.NKIObject):
     #: planes in front of x's
     frames: object
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
-    moved: object
+    moved: object = None
 
 
 def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm):
@@ -60,7 +60,6 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, fr
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
         frames=frames_hbm,
-        moved=None,
     )
 
 

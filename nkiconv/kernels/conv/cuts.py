@@ -131,9 +131,9 @@ def chunks_of(batch):
     for index in range(1, len(batch)):
         chunks, before = batch[index].chunks, batch[index - 1].chunks
         if chunks != before:
-            for part in range(len(chunks)):
-                if chunks[part] not in found:
-                    found.append(chunks[part])
+            for chunk in chunks:
+                if chunk not in found:
+                    found.append(chunk)
     return found
 
 

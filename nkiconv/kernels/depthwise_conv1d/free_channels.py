@@ -6,7 +6,7 @@ Row p, channel r of a ChannelBlock is channel c0 + p * length + r of the convolu
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._dma import copy
+from .._dma import copy_either_way
 from .._epilogue import function_of
 from .._tiles import div_ceil
 
@@ -71,10 +71,7 @@ def move_free(tile_sbuf, tensor_hbm, block, r0, places, load):
             pattern=[[block.length * c_step, rows], [c_step, channels], [q_step, columns]],
             offset=offset + (block.c0 + row * block.length + r0) * c_step,
         )
-        if load:
-            copy(part_sbuf, part_hbm)
-        else:
-            copy(part_hbm, part_sbuf)
+        copy_either_way(part_sbuf, part_hbm, not load)
 
 
 def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row):

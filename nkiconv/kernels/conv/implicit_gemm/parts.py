@@ -28,7 +28,7 @@ class RowPart(nl.NKIObject):
     h0: int
     hn: int
     tile: object
-    raw_sbuf: object
+    raw_sbuf: object = None
 
 
 @dataclass
@@ -80,16 +80,7 @@ def add_parts(work, chunks, index, tile, band, part):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(preparing.parts)))
         preparing.parts.append(
-            RowPart(
-                chunk=chunks[index],
-                index=index,
-                chunks=len(chunks),
-                band=band,
-                h0=h0,
-                hn=hn,
-                tile=tile,
-                raw_sbuf=None,
-            )
+            RowPart(chunk=chunks[index], index=index, chunks=len(chunks), band=band, h0=h0, hn=hn, tile=tile)
         )
     bring_parts(work)
 

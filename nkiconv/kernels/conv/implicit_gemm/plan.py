@@ -52,7 +52,7 @@ class Plan(nl.NKIObject):
     #: pairs of bands that the body of a loop on the device holds; 0: all are unrolled
     loop: int
     #: bytes a partition of frames that have come and are not added yet, of pairs of planes
-    frames_bytes: int
+    frames_bytes: int = 0
 
 
 def make_plan(geometry, extras, config):
@@ -85,7 +85,6 @@ def make_plan(geometry, extras, config):
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
         loop=config.loop,
-        frames_bytes=0,
     )
 
 

@@ -1,7 +1,7 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
 from ..._tiles import div_ceil, share
@@ -90,14 +90,6 @@ def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, is_
         copy_either_way(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], there, is_store)
 
 
-def copy_either_way(here, there, is_store):
-    """One DMA between SBUF and HBM."""
-    if is_store:
-        copy(there, here)
-    else:
-        copy(here, there)
-
-
 def transpose_in(run, index, parts, part):
     """One of equal parts of the pieces of X[(a, i), J, row] = rows_in of a tile, block columns transposed."""
     if index >= len(run.tiles):
@@ -165,8 +157,7 @@ def multiply_group(run, tile, group, bands_sbuf):
     """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: its bands [(a, i), a', v]."""
     size = run.blocks.per_group * run.blocks.out_block
     spans = sum_spans(tile)
-    for index in range(len(spans)):
-        span = spans[index]
+    for span in spans:
         columns = span[1] * span[3]
         slots = 1
         if len(spans) == 1:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import BANK_BYTES, cut
+from ..._tiles import BANK_BYTES, cut, filled
 from ..free_channels import full_rows, row_runs
 from .plan import x_slots
 
@@ -29,12 +29,10 @@ class DotRun(nl.NKIObject):
 
 def start_dot(operands, geometry, extras, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
-    x_tiles, w_tiles, filters = [], [], []
+    x_tiles, w_tiles = [], []
     for _ in range(min(plan.buffers, len(units))):
         x_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.x_length), dtype=operands.x.dtype, buffer=nl.sbuf))
         w_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
-    for _ in range(plan.chunks):
-        filters.append(None)
     run = DotRun(
         operands=operands,
         geometry=geometry,
@@ -44,7 +42,7 @@ def start_dot(operands, geometry, extras, plan, units):
         x_tiles=x_tiles,
         w_tiles=w_tiles,
         loaded=[],
-        filters=filters,
+        filters=filled(plan.chunks, None),
     )
     for _ in range(len(x_tiles) - 1):
         load_ahead(run)

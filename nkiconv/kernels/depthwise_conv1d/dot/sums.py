@@ -99,11 +99,11 @@ def mask_lags(groups, partials, plan, masks):
     """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
     found = []
-    for index in range(len(partials)):
+    for partial in partials:
         kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(
             dst=kept_sbuf,
-            data1=partials[index].expand_dim(2).broadcast(2, lags),
+            data1=partial.expand_dim(2).broadcast(2, lags),
             data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
             op=nl.multiply,
             engine=nisa.engine.gpsimd,

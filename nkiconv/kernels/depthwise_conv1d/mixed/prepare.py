@@ -26,14 +26,14 @@ class MixedRun(nl.NKIObject):
     pieces: list
     #: of each piece the chains (A, B) as they are, each a tile or None
     chains: list
-    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
-    loaded: int
-    prepared: int
-    filled: int
     #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list
     #: of each block of channel tiles: states
     states: list
+    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
+    loaded: int = 0
+    prepared: int = 0
+    filled: int = 0
 
 
 def prepare(run, i):

@@ -58,13 +58,13 @@ class RowTile(nl.NKIObject):
     qn: int
     end_q: int
     #: in SBUF, once they are loaded: x, or None; the residual [rows, qn], or None without one
-    x: object
-    residual: object
+    x: object = None
+    residual: object = None
     #: filters [rows, S] and bias [rows, 1] in fp32, or None without one
-    w: object
-    bias: object
+    w: object = None
+    bias: object = None
     #: [rows, taps on Tensor, rows] stationaries, or None
-    diagonals: object
+    diagonals: object = None
 
 
 def channels_of(C, T, t):
@@ -203,22 +203,10 @@ def tile_list(geometry, rows, part, most):
 def row_tile(geometry, rows, t, groups, end_q):
     """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
     longest = 0
-    for index in range(len(groups)):
-        longest = max(longest, min(rows.columns, end_q - groups[index][1]))
+    for group in groups:
+        longest = max(longest, min(rows.columns, end_q - group[1]))
     P = channels_of(geometry.C, rows.T, t)
-    return RowTile(
-        t=t,
-        P=P,
-        rows=P * len(groups),
-        groups=groups,
-        qn=longest,
-        end_q=end_q,
-        x=None,
-        residual=None,
-        w=None,
-        bias=None,
-        diagonals=None,
-    )
+    return RowTile(t=t, P=P, rows=P * len(groups), groups=groups, qn=longest, end_q=end_q)
 
 
 def run_length(geometry, qn):

@@ -102,19 +102,19 @@ class RowKind(nl.NKIObject):
     width: int
     shift: int
     steps: tuple
-    mask: object
     #: transposed filters of each column, of the groups at work
     filters: list
+    mask: object = None
 
 
 def row_kinds(operands, geometry, plan):
     """The kinds of rows: x, and the state if there is one."""
     of_x = (geometry.x_n, geometry.x_c, geometry.x_w)
     left, width = geometry.pad_left, geometry.W
-    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, mask=None, filters=[])]
+    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, filters=[])]
     if plan.state > 0:
         of_state = (geometry.C * left, left, 1)
-        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, mask=None, filters=[]))
+        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, filters=[]))
     return kinds
 
 

@@ -10,7 +10,7 @@ another, so NaN and Inf stay where the definition puts them.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy_either_way
 from ..._tiles import div_ceil, share
 from ..free_channels import channel_halves, finish_free, full_rows, row_start
 from .plan import taps_met
@@ -148,10 +148,7 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
             pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
             offset=n0 * steps[0] + (row_start(block, row) + first) * steps[1],
         )
-        if load:
-            copy(part_sbuf, part_hbm)
-        else:
-            copy(part_hbm, part_sbuf)
+        copy_either_way(part_sbuf, part_hbm, not load)
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
