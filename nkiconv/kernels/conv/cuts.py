@@ -6,9 +6,6 @@ from ..._nki import nl
 from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
 from .geometry import filter_rows
 
-#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
-QUADRANT = 32
-
 
 @dataclass
 class Band(nl.NKIObject):
@@ -204,14 +201,6 @@ def part_of_core(things):
     """(index of the first, the things) of this core's part of some."""
     first, count = share(len(things), nl.num_programs(), nl.program_id(0))
     return first, things[first : min(first + count, len(things))]
-
-
-def slot_for(size):
-    """Partitions of the smallest part of all, from which engines may address `size` of them."""
-    slot = QUADRANT
-    while slot < size:
-        slot = 2 * slot
-    return slot
 
 
 def largest_band(bands):

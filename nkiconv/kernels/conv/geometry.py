@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._arguments import FP8, output_extent
 from .._axis import outputs_met
-from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, picked, require, result_strides
 from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_pool, check_precision
 from .frames import Frames, frames_in_front
 
@@ -318,22 +318,6 @@ def bytes_of(dtype, precision):
     if dtype in FP8:
         return 1
     return 4 if dtype == nl.float32 and precision != "bf16" else 2
-
-
-def picked(values, axes):
-    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
-    found = ()
-    for axis in axes:
-        found = found + (values[axis],)
-    return found
-
-
-def result_strides(shape, axes):
-    """Canonical strides of a tensor stored with this shape and permutation."""
-    stored, found = dense_strides(shape), ()
-    for index in range(len(axes)):
-        found = found + (stored[position_in(axes, index)],)
-    return found
 
 
 def instructions_refusal(geometry, algorithm, count):

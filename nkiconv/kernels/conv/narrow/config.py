@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, div_ceil
-from ..cuts import QUADRANT
+from ..._tiles import BANK_COLUMNS, QUADRANT, div_ceil
 from ..planes import with_windows
 from .cuts import is_legal, make_narrow, narrow_fits
 

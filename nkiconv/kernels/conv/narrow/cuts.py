@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores, slot_for
+from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
+from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores
 from ..geometry import Axis, num_taps, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover

@@ -13,9 +13,8 @@ all segments these have tiles of their own, whose sums still share a bank, so th
 """
 
 from ...._nki import nl
-from ..._tiles import fits_sbuf
+from ..._tiles import QUADRANT, fits_sbuf, slot_for
 from ..call import taken_refusal
-from ..cuts import QUADRANT, slot_for
 from ..geometry import instructions_refusal, num_taps
 from .config import phases_config, phases_config_refusal
 from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions

@@ -2,10 +2,10 @@
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import PARTS, share
+from ..._tiles import PARTS, share, slot_for
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
-from ..cuts import largest_band, part_of_core, slot_for
+from ..cuts import largest_band, part_of_core
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..ring import load_until

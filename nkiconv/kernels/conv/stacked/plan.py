@@ -17,8 +17,8 @@ runs of y, as its rows are stored side by side from one partition. `config.py` h
 """
 
 from ...._nki import nl
+from ..._tiles import QUADRANT
 from ..call import one_group_refusal, taken_refusal
-from ..cuts import QUADRANT
 from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
 from .shape import (

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import QUADRANT, axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
+from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, div_ceil, fits_sbuf, whole_words
+from ..cuts import axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
 from ..geometry import filter_rows, met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
+from ..._masks import keep_equal
 from ..._tiles import div_ceil
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
@@ -158,15 +159,7 @@ def select_ones(rows, pattern, offset, dtype):
     ones_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
     selected_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.affine_select(
-        dst=selected_sbuf,
-        pattern=pattern,
-        channel_multiplier=1,
-        on_true_tile=ones_sbuf,
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=offset,
-    )
+    keep_equal(selected_sbuf, pattern, ones_sbuf, offset)
     return selected_sbuf
 
 

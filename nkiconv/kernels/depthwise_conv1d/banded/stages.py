@@ -209,9 +209,7 @@ def read_sums(run, tile, sums_psum, group, groups, span):
     n0, nn, j0, jn = span
     each = 1 if run.middle.bias else groups
     for g in range(0, groups, each):
-        bias = None
-        if run.middle.bias:
-            bias = tile.bias[0:size, group + g : group + g + 1]
+        bias = tile.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
         finish(
             tile.y_blocks.ap(
                 pattern=[[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]],
@@ -272,9 +270,7 @@ def transpose_out(run, index, parts, part):
                 accumulate=False,
             )
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
-        residual_sbuf = None
-        if tile.residual != None:
-            residual_sbuf = tile.residual.ap(pattern=pattern, offset=j0 * Bo)
+        residual_sbuf = None if tile.residual == None else tile.residual.ap(pattern=pattern, offset=j0 * Bo)
         finish(
             tile.rows_out.ap(pattern=pattern, offset=j0 * Bo),
             transposed_psum[0:partitions, 0:jn, 0 : A * Bo],

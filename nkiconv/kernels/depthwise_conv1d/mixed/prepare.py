@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ...._nki import nisa, nl
+from ...._nki import nl
+from ..._masks import keep_equal
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands
 from ..geometry import Geometry
@@ -98,13 +99,5 @@ def prepare_tile(run, i):
 def make_diagonals(w_sbuf, rows, taps, dtype):
     """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=diagonals_sbuf,
-        pattern=[[0, taps], [-1, rows]],
-        channel_multiplier=1,
-        on_true_tile=w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows),
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=0,
-    )
+    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows))
     return diagonals_sbuf

@@ -26,10 +26,11 @@ puts them.
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._epilogue import finish
+from ..._epilogue import finish, load_bias
+from ..._masks import keep_between
 from ..._settings import config_refusal
 from ..._tiles import div_ceil
-from ..call import load_bias, load_residual, y_tile
+from ..call import load_residual, y_tile
 from ..free_channels import ChannelBlock, row_runs
 from ..geometry import instructions_refusal
 from .tiling import (
@@ -76,7 +77,7 @@ def taps_on_partition(operands, geometry, extras, config):
         cn = min(tiling.c_tile, geometry.C - c0)
         filters = filter_buffers[(c_index - first_tile) % 2]
         spread_blocks(filters, operands.w, geometry, tiling, c0, cn)
-        bias_sbuf = load_bias(operands, c0, cn)
+        bias_sbuf = load_bias(operands.bias, c0, cn)
         for n in range(geometry.N):
             for q0 in range(0, geometry.Q, tiling.q_load):
                 qn = min(tiling.q_load, geometry.Q - q0)
@@ -132,16 +133,7 @@ def spread_corners(filters, w_psum, tiling):
     rows_sbuf = nl.ndarray((rows, groups, 1), dtype=w_psum.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=rows_sbuf, src=w_psum)
     corners = filters.ap(pattern=[[filters.shape[1], rows], [tiling.c_tile + G, groups], [1, G]], offset=0)
-    for side in range(2):
-        nisa.affine_select(
-            dst=corners,
-            pattern=[[0, groups], [-S, G]],
-            channel_multiplier=1,
-            on_true_tile=rows_sbuf.broadcast(2, G) if side == 0 else corners,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -S,
-        )
+    keep_between(corners, [[0, groups], [-S, G]], S, rows_sbuf.broadcast(2, G))
 
 
 def convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0, cn, q0, qn):

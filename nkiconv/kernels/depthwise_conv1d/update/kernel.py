@@ -25,9 +25,10 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._epilogue import finish_in_steps
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..free_channels import finish_free, row_start
+from ..free_channels import row_start
 from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .config import read_update, update_config_refusal
@@ -253,7 +254,7 @@ def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, vector_reads
             first, count, start = run
             at, width = (start - chunk.start) * Q, count * size
             bias, residual = load_extras(operands, geometry, plan, chunk, h, run)
-            finish_free(
+            finish_in_steps(
                 y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
                 bias,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy_either_way
+from ..._epilogue import finish_in_steps
 from ..._tiles import div_ceil, share
-from ..free_channels import channel_halves, finish_free, full_rows, row_start
+from ..free_channels import channel_halves, full_rows, row_start
 from .plan import taps_met
 
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
@@ -128,7 +129,8 @@ def work_part(operands, geometry, extras, part, loaded):
         bias = loaded.bias.broadcast(1, part.nn).broadcast(3, geometry.Q)
     if loaded.residual != None:
         residual = loaded.residual.reshape(flat)
-    finish_free(y_sbuf.reshape(flat), sums_sbuf.reshape(flat), bias, residual, extras.epilogue, nisa.engine.vector, 0)
+    sums_sbuf = sums_sbuf.reshape(flat)
+    finish_in_steps(y_sbuf.reshape(flat), sums_sbuf, bias, residual, extras.epilogue, nisa.engine.vector)
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
 
 

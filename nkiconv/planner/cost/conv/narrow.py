@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels.conv.cuts import QUADRANT, num_plane_parts
+from ....kernels._tiles import QUADRANT
+from ....kernels.conv.cuts import num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.plan import narrow_refusal

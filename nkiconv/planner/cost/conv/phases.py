@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels.conv.cuts import QUADRANT
+from ....kernels._tiles import QUADRANT
 from ....kernels.conv.phases.config import (
     BESIDE,
     PHASES_FILTER_BYTES,
