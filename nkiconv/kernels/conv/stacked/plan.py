@@ -34,9 +34,7 @@ from .shape import (
 
 def plan_stack(geometry, extras, config, cores):
     """(Stack, "") of this on `cores` cores, or (None, why not)."""
-    reason = stacked_config_refusal(config)
-    if reason == "":
-        reason = stacked_refusal(geometry, extras)
+    reason = stacked_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     settings = stacked_settings(geometry, config, extras.residual)
@@ -53,9 +51,11 @@ def plan_stack(geometry, extras, config, cores):
     return (stack, "") if reason == "" else (None, reason)
 
 
-def stacked_refusal(geometry, extras):
-    """Why no stack does this, whatever its settings; "" if some may."""
-    reason = one_group_refusal(geometry, "stacked", True)
+def stacked_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = stacked_config_refusal(config)
+    if reason == "":
+        reason = one_group_refusal(geometry, "stacked", True)
     if reason != "":
         return reason
     if geometry.packed > 0:

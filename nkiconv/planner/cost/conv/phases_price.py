@@ -10,6 +10,7 @@ from ....kernels.conv.call import either_reads
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.phases.banks import phase_banks, phase_in_bank, products_in
 from ....simulator.timing.target import Target
+from .common import matmul_rates
 
 #: How much longer than evenly shared read-outs take, as engines wait for each other.
 SHARED = 1.1
@@ -33,8 +34,7 @@ class PhasesPrice:
         items = self._items()
         self.loaded = items if plan.by_channels else items / PARTS
         self.worked = self.loaded * (-(-self.blocks // PARTS) if plan.by_channels else self.blocks)
-        self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        self.matmul_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
 
     def total_ns(self) -> float:
         """ns of the busier core."""
