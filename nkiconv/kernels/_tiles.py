@@ -127,18 +127,18 @@ def picked(values, axes):
     return found
 
 
-def position_in(perm, axis):
-    """Index of `axis` in a permutation."""
-    position = 0
-    for index in range(len(perm)):
-        if perm[index] == axis:
-            position = index
-    return position
+def index_of(things, wanted):
+    """Where one of some things stands, all of which differ."""
+    found = 0
+    for index in range(len(things)):
+        if things[index] == wanted:
+            found = index
+    return found
 
 
 def result_strides(shape, axes):
     """Canonical strides of a tensor stored with this shape and permutation."""
     stored, found = dense_strides(shape), ()
     for index in range(len(axes)):
-        found = found + (stored[position_in(axes, index)],)
+        found = found + (stored[index_of(axes, index)],)
     return found

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, cut_planes, index_of, places_met, put_first, window_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, index_of
+from ..cuts import axis_elements, cut_planes, places_met, put_first, window_of
 from ..geometry import Axis, is_of_planes, num_taps, span
 from ..sums import home_tap
 

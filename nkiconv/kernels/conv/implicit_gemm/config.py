@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
+from ..._warm import WARM_UP_MAX
 from ..geometry import num_taps
 from ..transposes import is_transposed
 from .alike import HAS_LOOPS
@@ -19,7 +20,6 @@ TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for x of one band.
 TAPS_X_BYTES = 32_768
-TAPS_WARM_UP_MAX = 256
 #: Most jobs, chunks, and columns of x that a setting counts.
 COUNT_MAX = 4096
 LOOP_MAX = 64
@@ -83,7 +83,7 @@ def taps_config_refusal(geometry, extras, config):
         ("x_bytes", (256, room)),
         ("filter_bytes", (256, room)),
         ("channels", (1, nl.tile_size.pmax)),
-        ("warmup", (0, TAPS_WARM_UP_MAX)),
+        ("warmup", (0, WARM_UP_MAX)),
         ("moved", (0, COUNT_MAX)),
         ("fold", TAPS_FOLDS),
         ("order", ORDERS),

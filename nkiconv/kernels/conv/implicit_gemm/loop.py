@@ -10,9 +10,9 @@ from ...._nki import nl
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger
 from ..._epilogue import load_bias
-from ..._tiles import div_ceil, filled
+from ..._tiles import div_ceil, filled, index_of
 from ..call import Extras, Operands, finish_shared
-from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, same_place
+from ..cuts import Band, Bank, chunks_of, copy_of_band, same_place
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ..sums import is_whole, zero_sums

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, slot_for, some_of
-from ..cuts import combined, index_of, most_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, index_of, slot_for, some_of
+from ..cuts import combined, most_of
 from ..geometry import num_taps
 from .blocks import part_lists, phase_axis
 from .config import ALONG

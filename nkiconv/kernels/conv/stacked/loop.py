@@ -121,11 +121,11 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf,
     own: (channels of the job, its filters, its biases); x: (the band's X, zeros).
     """
     job, filters_sbuf, bias_sbuf = own
-    Q, size = geometry.columns.out, stack.U * job[1]
+    zn, Q, size = band.zn, geometry.columns.out, stack.U * job[1]
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
     slot = slot_for(size)
     slots = nl.tile_size.pmax // slot
-    shape = (nl.tile_size.pmax if slots > 1 else size, band.zn, band.jn, stack.V, Q)
+    shape = (nl.tile_size.pmax if slots > 1 else size, zn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     parts, columns = tiles_of_band(band, Q, last)
     for index in range(len(parts)):
@@ -134,13 +134,11 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf,
         for v in range(stack.V):
             for column in columns:
                 q, qn = column
-                acc_psum = nl.ndarray((size, band.zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
+                acc_psum = nl.ndarray((size, zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
                 sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q)
-                y = y_sbuf[base : base + size, 0 : band.zn, j : j + jn, v, q : q + qn]
-                residual = None
-                if residual_sbuf != None:
-                    residual = residual_sbuf[0:size, 0 : band.zn, j : j + jn, v, q : q + qn]
-                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, band.zn * jn * qn)
+                y = y_sbuf[base : base + size, 0:zn, j : j + jn, v, q : q + qn]
+                residual = None if residual_sbuf == None else residual_sbuf[0:size, 0:zn, j : j + jn, v, q : q + qn]
+                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, zn * jn * qn)
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import BANK_BYTES, cut, filled
+from ..._tiles import BANK_BYTES, cut, filled, some_of
 from ..free_channels import full_rows, row_runs
 from .plan import x_slots
 
@@ -179,8 +179,7 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
     slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
-        first, slots = part
-        some = starts[first : min(first + slots, len(starts))]
+        first, some = part[0], some_of(starts, part)
         moves.append(Move(slots_sbuf=slots_sbuf, rows_sbuf=rows_sbuf, first=first, starts=some, step=step * plan.slots))
     return slots_sbuf
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._axis import greatest_common_divisor
-from ..._tiles import PARTS, div_ceil
+from ..._tiles import PARTS, cut_at, div_ceil, some_of
 from ..parts import part_most, part_span
 
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
@@ -194,9 +194,9 @@ def tile_list(geometry, rows, part, most):
                 groups.append((n, q0))
     tiles = []
     for t in range(t_part[0], t_part[0] + t_part[1]):
-        for g0 in range(0, len(groups), rows.G):
+        for part in cut_at(len(groups), rows.G):
             if most == 0 or len(tiles) < most:
-                tiles.append(row_tile(geometry, rows, t, groups[g0 : min(len(groups), g0 + rows.G)], end_q))
+                tiles.append(row_tile(geometry, rows, t, some_of(groups, part), end_q))
     return tiles
 
 

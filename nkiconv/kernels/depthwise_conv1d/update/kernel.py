@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
-from ..._tiles import div_ceil, share
+from ..._tiles import div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ..free_channels import row_start
 from ..geometry import instructions_refusal
@@ -89,9 +89,9 @@ def update(operands, geometry, extras, config):
         return
     plan = plan_update(geometry, extras.state, settings)
     every = update_chunks(geometry, plan)
-    first, count = share(len(every), nl.num_programs(), nl.program_id(0))
-    if count > 0:
-        run_chunks(operands, geometry, extras, plan, settings, every[first : min(first + count, len(every))])
+    mine = share(len(every), nl.num_programs(), nl.program_id(0))
+    if mine[1] > 0:
+        run_chunks(operands, geometry, extras, plan, settings, some_of(every, mine))
 
 
 @dataclass

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.geometry import num_taps
-from ....kernels.conv.toeplitz_rows.config import TOEPLITZ_WARM_UP_MAX, ToeplitzConfig
+from ....kernels.conv.toeplitz_rows.config import ToeplitzConfig
 from ....kernels.conv.toeplitz_rows.plan import toeplitz_refusal
 from ....kernels.conv.toeplitz_rows.shape import (
     WARM_UP_BLOCKS,
@@ -101,7 +102,7 @@ class ToeplitzPrice:
         first_ns = self.first_ns(toeplitz)
         full_ns = max(0.0, first_ns - target.window_ns)
         each_ns = WARM_UP_BLOCKS * PARTITIONS * target.tensor_column_ns
-        warmup = min(TOEPLITZ_WARM_UP_MAX, int(((first_ns - full_ns) * target.half_rate + full_ns) / each_ns))
+        warmup = min(WARM_UP_MAX, int(((first_ns - full_ns) * target.half_rate + full_ns) / each_ns))
         together = given.get("together", toeplitz.together)
         return dataclasses.replace(found, together=together, early=early, warmup=given.get("warmup", warmup))
 
