@@ -99,12 +99,7 @@ def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
             sums = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if epilogue.bias:
             nisa.scalar_tensor_tensor(
-                dst=sums,
-                data=acc,
-                op0=nl.add,
-                operand0=bias_sbuf,
-                op1=nl.add,
-                operand1=residual_sbuf,
+                dst=sums, data=acc, op0=nl.add, operand0=bias_sbuf, op1=nl.add, operand1=residual_sbuf
             )
         else:
             nisa.tensor_tensor(dst=sums, data1=acc, data2=residual_sbuf, op=nl.add)

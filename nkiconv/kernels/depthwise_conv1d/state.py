@@ -86,8 +86,7 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step):
         copy(
             final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept),
             x_hbm.ap(
-                pattern=[[step, rows], [geometry.x_w, from_x]],
-                offset=offset + (geometry.W - from_x) * geometry.x_w,
+                pattern=[[step, rows], [geometry.x_w, from_x]], offset=offset + (geometry.W - from_x) * geometry.x_w
             ),
         )
         if kept > 0:

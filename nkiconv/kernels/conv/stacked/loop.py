@@ -13,15 +13,7 @@ from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .filters import load_padded, shift_rows, transpose_padded
 from .load import clear_rims, load_bands, planes_of_band, ring_of_bands, x_of_band
 from .results import load_stack_biases, load_stack_residual, store_stack, transpose_biases
-from .shape import (
-    columns_of,
-    fits_window,
-    jobs_ahead,
-    order_of_groups,
-    residual_depth,
-    stack_bands,
-    tiles_of_band,
-)
+from .shape import columns_of, fits_window, jobs_ahead, order_of_groups, residual_depth, stack_bands, tiles_of_band
 
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2

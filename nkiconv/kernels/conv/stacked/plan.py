@@ -21,15 +21,7 @@ from ..._tiles import QUADRANT
 from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
-from .shape import (
-    can_shift,
-    make_stack,
-    max_of,
-    met_counts,
-    phases_of,
-    stack_instructions,
-    taps_of_window,
-)
+from .shape import can_shift, make_stack, max_of, met_counts, phases_of, stack_instructions, taps_of_window
 
 
 def plan_stack(geometry, extras, config, cores):

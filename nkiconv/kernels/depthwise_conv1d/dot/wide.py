@@ -144,8 +144,7 @@ def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
         copy(
             sums_sbuf[0:P_MAX, phase, 0:gn, 0 : plan.lags],
             scratch_hbm.ap(
-                pattern=[[plan.taps * row, plan.channels], [row + 1, plan.taps], [window, gn], [1, plan.lags]],
-                offset=0,
+                pattern=[[plan.taps * row, plan.channels], [row + 1, plan.taps], [window, gn], [1, plan.lags]], offset=0
             ),
         )
     return DotPiece(unit=unit, g0=g0, gn=gn, sums_sbuf=sums_sbuf)

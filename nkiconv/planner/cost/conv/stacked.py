@@ -11,12 +11,7 @@ from ....kernels._tiles import PARTS
 from ....kernels.conv.cuts import num_plane_parts, window_of
 from ....kernels.conv.stacked.config import StackedConfig, sized_stack
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
-from ....kernels.conv.stacked.shape import (
-    make_stack,
-    met_counts,
-    phases_of,
-    taps_of_window,
-)
+from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
