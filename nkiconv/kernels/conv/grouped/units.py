@@ -139,9 +139,8 @@ def blocks_axis(axis, outputs):
 def grouped_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
     item, taps = geometry.itemsize, num_taps(geometry)
-    filters = (
-        FILTER_BUFFERS * geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
-    )
+    window = geometry.planes.taps * grouped.rows.taps * grouped.columns.taps
+    filters = FILTER_BUFFERS * window * nl.tile_size.pmax * item
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
     raw = 3 * each * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)

@@ -238,6 +238,5 @@ def phases_instructions(geometry, phases, cores):
         readouts += 2 * len(job.phases)
     load = len(phases.chunks) + div_ceil(geometry.C, nl.tile_size.pmax) * phases.segments
     filters = load + num_taps(geometry) * (load - len(phases.chunks)) + len(phases.chunks) * len(phases.jobs)
-    return (
-        64 + phases.warmup + blocks * (each * filters + items * (load + each * (most * (products + readouts + 4) + 6)))
-    )
+    item = load + each * (most * (products + readouts + 4) + 6)
+    return 64 + phases.warmup + blocks * (each * filters + items * item)

@@ -7,9 +7,9 @@ opens the gaps.
 """
 
 from ...._nki import nisa, nl
+from ..._axis import outputs_met
 from ..._dma import copy, copy_either_way
 from ..._tiles import div_ceil
-from ..positions import columns_met
 from .tiles import channels_of, run_length
 
 
@@ -21,17 +21,13 @@ def spans(offsets, firsts, counts):
     found = []
     g = 0
     while g < len(offsets):
-        num = 1
-        step = 1
+        num, step = 1, 1
         if g + 1 < len(offsets):
             step = offsets[g + 1] - offsets[g]
-        while (
-            g + num < len(offsets)
-            and step > 0
-            and offsets[g + num] - offsets[g + num - 1] == step
-            and firsts[g + num] == firsts[g]
-            and counts[g + num] == counts[g]
-        ):
+        for other in range(g + 1, len(offsets) if step > 0 else 0):
+            alike = offsets[other] - offsets[other - 1] == step
+            if not alike or firsts[other] != firsts[g] or counts[other] != counts[g]:
+                break
             num += 1
         if counts[g] > 0:
             found.append((g, num, 1 if num == 1 else step))
@@ -163,6 +159,12 @@ def places_between(tile, steps, firsts, begin, end, low, high):
         columns.append(first)
         counts.append(max(first, min(end, high - firsts[g])) - first)
     return offsets, columns, counts
+
+
+def columns_met(geometry, s, q0, qn):
+    """The columns of q0 .. q0+qn-1 at which tap s meets an element of x, not a zero, as `_axis.outputs_met` says."""
+    shift = s * geometry.dilation - geometry.pad_left
+    return outputs_met(geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, qn)
 
 
 def load_tap(run, tile, dst_sbuf, s):
