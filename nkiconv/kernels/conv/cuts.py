@@ -136,9 +136,8 @@ def tap_blocks(geometry, elements, most_bytes):
 
     elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
     """
-    return blocks_of_taps(
-        filter_rows(geometry), geometry.columns.taps, max(1, most_bytes // (elements * geometry.itemsize))
-    )
+    most = max(1, most_bytes // (elements * geometry.itemsize))
+    return blocks_of_taps(filter_rows(geometry), geometry.columns.taps, most)
 
 
 def put_first(products, first):

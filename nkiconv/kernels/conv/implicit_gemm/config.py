@@ -185,10 +185,8 @@ def default_shares_channels(geometry):
     rows, columns = geometry.rows, geometry.columns
     x = geometry.planes.out * rows.size * columns.size
     work = num_taps(geometry) * geometry.K
-    long = (
-        x * geometry.groups <= work
-        or geometry.planes.out * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
-    )
+    outputs = geometry.planes.out * rows.out * columns.out
+    long = x * geometry.groups <= work or outputs * work >= WORK_MIN * geometry.groups * x
     return long and div_ceil(geometry.K, nl.tile_size.pmax) % PARTS == 0
 
 
@@ -240,6 +238,5 @@ def default_fold(geometry, extras, product):
 
 def room_for(geometry, extras, config):
     """Bytes a partition of SBUF that settings leave."""
-    return nl.tile_size.total_available_sbuf_size - taps_sbuf_bytes(
-        geometry, make_plan(geometry, extras, config), extras
-    )
+    needed = taps_sbuf_bytes(geometry, make_plan(geometry, extras, config), extras)
+    return nl.tile_size.total_available_sbuf_size - needed

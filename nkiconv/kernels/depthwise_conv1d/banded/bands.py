@@ -75,12 +75,9 @@ def load_banded_filters(run, z_sbuf, row0):
     """z of up to 128 channels: the filters, zeros in front and behind, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
     front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]
-    copy(
-        z_sbuf[0:rows, front : front + geometry.S],
-        run.operands.w.ap(
-            pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(filters.c0 + row0) * geometry.w_c
-        ),
-    )
+    pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
+    src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
+    copy(z_sbuf[0:rows, front : front + geometry.S], src)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
@@ -135,22 +132,15 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
         for channel in range(cn):
             row, a = row0 + channel, channel % A
             z_sbuf = filters.ring[row // nl.tile_size.pmax % len(filters.ring)]
-            copy(
-                buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size],
-                z_sbuf.ap(
-                    pattern=[[filters.width, 1], [1, block], [1, size]],
-                    offset=(row % nl.tile_size.pmax) * filters.width,
-                ),
-            )
+            pattern, offset = [[filters.width, 1], [1, block], [1, size]], row % nl.tile_size.pmax * filters.width
+            dst = buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size]
+            copy(dst, z_sbuf.ap(pattern=pattern, offset=offset))
     else:
         for a in range(min(A, cn)):
             groups = div_ceil(cn - a, A)
-            copy(
-                buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size],
-                filters.scratch.ap(
-                    pattern=[[1, block], [A * filters.width, groups], [1, size]], offset=(row0 + a) * filters.width
-                ),
-            )
+            pattern, offset = [[1, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
+            dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
+            copy(dst, filters.scratch.ap(pattern=pattern, offset=offset))
 
 
 def select_ones(rows, pattern, offset, dtype):

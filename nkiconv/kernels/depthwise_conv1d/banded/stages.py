@@ -115,16 +115,10 @@ def transpose_in(run, index, parts, part):
                 data=tile.rows_in[0:partitions, 0 : blocks.per_group, begin : begin + blocks.block],
                 engine=nisa.engine.tensor,
             )
+        rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
+        pattern = [[rows * tile.x_width, size], [rows, jn], chunks, [1, rows]]
         nisa.tensor_copy(
-            dst=tile.x_blocks.ap(
-                pattern=[
-                    [tile.rows * tile.x_width, size],
-                    [tile.rows, jn],
-                    [tile.blocks_in * tile.rows, tile.chunks_in],
-                    [1, tile.rows],
-                ],
-                offset=(tile.data0 + j0) * tile.rows,
-            ),
+            dst=tile.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows),
             src=transposed_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
         )
@@ -167,16 +161,9 @@ def multiply_group(run, tile, group, bands_sbuf):
             tile.acc = nl.ndarray((size, slots, tile.repeats, columns), dtype=nl.float32, buffer=nl.psum)
         multiply_columns(run, tile, group, bands_sbuf, tile.acc[0:size, slot, 0 : tile.repeats, 0:columns], span)
         if slot == slots - 1 or group == tile.gn - 1:
-            sums_psum = tile.acc.ap(
-                pattern=[
-                    [slots * tile.repeats * columns, size],
-                    [tile.repeats * columns, slot + 1],
-                    [span[3], span[1]],
-                    [1, span[3]],
-                ],
-                offset=0,
-            )
-            read_sums(run, tile, sums_psum, group - slot, slot + 1, span)
+            each = tile.repeats * columns
+            pattern = [[slots * each, size], [each, slot + 1], [span[3], span[1]], [1, span[3]]]
+            read_sums(run, tile, tile.acc.ap(pattern=pattern, offset=0), group - slot, slot + 1, span)
 
 
 def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span):
@@ -210,17 +197,10 @@ def read_sums(run, tile, sums_psum, group, groups, span):
     each = 1 if run.middle.bias else groups
     for g in range(0, groups, each):
         bias = tile.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
-        finish(
-            tile.y_blocks.ap(
-                pattern=[[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]],
-                offset=((group + g) * tile.nn + n0) * tile.y_width + j0,
-            ),
-            sums_psum[0:size, g : g + each, 0:nn, 0:jn],
-            bias,
-            None,
-            run.middle,
-            reader(run, run.middle, each * nn * jn),
-        )
+        pattern = [[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]]
+        y = tile.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
+        sums = sums_psum[0:size, g : g + each, 0:nn, 0:jn]
+        finish(y, sums, bias, None, run.middle, reader(run, run.middle, each * nn * jn))
 
 
 def reader(run, epilogue, elements):
@@ -254,31 +234,19 @@ def transpose_out(run, index, parts, part):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_out - j0)
         transposed_psum = nl.ndarray((partitions, at_once, A * Bo), dtype=nl.float32, buffer=nl.psum)
+        column = [[tile.rows * tile.y_width, A * Bo], [tile.step_out, tile.chunks_out], [tile.y_width, tile.rows]]
         for j in range(jn):
             nisa.nc_matmul(
                 dst=transposed_psum[0:partitions, j, 0 : A * Bo],
-                stationary=tile.y_blocks.ap(
-                    pattern=[
-                        [tile.rows * tile.y_width, A * Bo],
-                        [tile.step_out, tile.chunks_out],
-                        [tile.y_width, tile.rows],
-                    ],
-                    offset=j0 + j,
-                ),
+                stationary=tile.y_blocks.ap(pattern=column, offset=j0 + j),
                 moving=run.mirror,
                 is_moving_onezero=True,
                 accumulate=False,
             )
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
         residual_sbuf = None if tile.residual == None else tile.residual.ap(pattern=pattern, offset=j0 * Bo)
-        finish(
-            tile.rows_out.ap(pattern=pattern, offset=j0 * Bo),
-            transposed_psum[0:partitions, 0:jn, 0 : A * Bo],
-            None,
-            residual_sbuf,
-            run.end,
-            reader(run, run.end, jn * A * Bo),
-        )
+        y, sums = tile.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
+        finish(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
         move_results(run, tile, tile.rows_out, run.operands.y, True)
 

@@ -114,13 +114,9 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
     for run in row_runs(block, unit.r0, unit.groups):
         row, rows, channels = run
         at = row * unit.groups
-        copy(
-            rows_sbuf[at : at + rows * channels, first:end],
-            src_hbm.ap(
-                pattern=[[block.length * c_step, rows], [c_step, channels], [step, end - first]],
-                offset=offset + (unit.r0 + row * block.length) * c_step,
-            ),
-        )
+        pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
+        src = src_hbm.ap(pattern=pattern, offset=offset + (unit.r0 + row * block.length) * c_step)
+        copy(rows_sbuf[at : at + rows * channels, first:end], src)
 
 
 def needs_filter(plan, units, index):

@@ -95,10 +95,8 @@ class GroupedPrice:
         unit_ns: of the array for a unit, which needs stationaries bit by bit.
         """
         target, grouped, build = self.target, self.grouped, self.build
-        stationary = (
-            self.geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * grouped.Uw * grouped.Uh * grouped.Kt
-        )
-        words = stationary * self.geometry.itemsize / 4
+        window = self.geometry.planes.taps * grouped.rows.taps * grouped.columns.taps
+        words = window * grouped.Uw * grouped.Uh * grouped.Kt * self.geometry.itemsize / 4
         cleared_ns = CLEAR_START_NS + target.vector_fixed_memset_ns + words * target.vector_memset_ns
         w_ns = target.rows_an_engine * target.run_ns(self.per_c * self.taps * self.geometry.itemsize)
         come_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns

@@ -121,9 +121,8 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         geometry = self.geometry
-        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size) / (
-            1 if by_channels else PARTS
-        )
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size)
+        placed_ns /= 1 if by_channels else PARTS
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
     def placed_ns(self, chunk: Any, num_rows: int) -> float:

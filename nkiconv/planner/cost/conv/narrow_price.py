@@ -186,9 +186,8 @@ class NarrowPrice:
         come_ns = there_ns + w_skew_ns
         if w_skew_ns > x_skew_ns + chunks * target.static_issue_ns:  # rows on fewer partitions come first
             come_ns += first_ns
-        words = (
-            geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
-        )
+        lines = geometry.planes.taps * len(narrow.lines) * narrow.groups
+        words = lines * narrow.T * narrow.slot * geometry.itemsize / 4
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
         zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)

@@ -58,9 +58,8 @@ class PhasesPrice:
         filled_ns = x_ns + blocks * w_ns - first_ns + array_ns * (1.0 - 1.0 / items + waits)
         if array_ns < target.window_ns * target.window_work:
             array_ns /= target.half_rate
-        return (
-            float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
-        )
+        rest_ns = moved_ns - x_ns - w_ns - stored_ns
+        return float(start_ns) + max(array_ns, filled_ns, read_ns, rest_ns) + end_ns + stored_ns
 
     def is_worth_warming(self) -> bool:
         """Whether the array has enough to do for its full rate to pay for matmuls on zeros before."""
