@@ -255,7 +255,6 @@ def products_of_bank(geometry, grouped, part, zn, bank):
         product = Product(
             row=t * grouped.rows.taps + a,
             group=b,
-            parts=0,
             planes=met(geometry.planes, t, part.z0, zn),
             rows=met(grouped.rows, a, part.m0 + m, mn),
             columns=met(grouped.columns, b, j, jn),

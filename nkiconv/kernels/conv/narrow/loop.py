@@ -239,7 +239,7 @@ def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filter
                 for g in range(narrow.groups):
                     columns = (0, 1, acc_psum.shape[3], w0 + g * narrow.shift, 1)
                     row = tap * len(narrow.lines) + one.line
-                    product = Product(row=row, group=g, parts=count, planes=on_planes, rows=rows, columns=columns)
+                    product = Product(row=row, group=g, planes=on_planes, rows=rows, columns=columns)
                     nisa.nc_matmul(
                         dst=sums_met(acc_psum, product, (step.z0, 0, 0)),
                         stationary=filters[chunk][0:count, row, g, 0 : narrow.outputs],

@@ -153,9 +153,7 @@ def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
             for t in range(stack.num_taps if found[2] > 0 else 0):
                 m = j * stack.step + v * geometry.rows.stride // stack.G + t * stack.B // stack.G
                 row = ((plane[0] * stack.groups + place) * phases + v % phases) * stack.num_taps + t
-                product = Product(
-                    row=row, group=0, parts=parts, planes=plane[1], rows=(j, 1, jn, m, stack.step), columns=found
-                )
+                product = Product(row=row, planes=plane[1], rows=(j, 1, jn, m, stack.step), columns=found)
                 nisa.nc_matmul(
                     dst=sums_met(acc_psum, product, (band.z0, j, q)),
                     stationary=filters_sbuf[0:parts, row, 0:outputs],
