@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, index_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf, index_of
 from ..cuts import axis_elements, cut_planes, places_met, put_first, window_of
 from ..geometry import Axis, is_of_planes, num_taps, span
 from ..sums import home_tap
@@ -170,9 +170,8 @@ def waves_of_tiles(total, tiles):
     What is left over where the array has room for it several times takes several images, or parts of one, at once.
     """
     found = []
-    for first in range(0, total, tiles):
-        count = min(tiles, total - first)
-        found.append((first, count, tiles // count))
+    for part in cut_at(total, tiles):
+        found.append(part + (tiles // part[1],))
     return found
 
 

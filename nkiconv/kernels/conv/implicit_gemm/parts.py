@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..cuts import Band
+from ..filter_feed import tiles_in_turn
 from ..pairs_of_planes import frames_seen
 from .fold import chunk_window
 from .fp16x3 import PAIRS_TOGETHER, STAGE_BYTES, STAGE_PART_BYTES, advance, kinds_of, start_pair
@@ -65,10 +66,8 @@ def start_preparing(geometry, frames_bytes):
 
 def prepared_tile(geometry, chunk, band):
     """A PreparedTile of a chunk in a band, of which no part is there."""
-    shape, tiles = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1]), []
-    for _ in range(1 if geometry.direct != None else 2):
-        tiles.append(nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf))
-    return PreparedTile(tiles=tiles, parts=[])
+    shape = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1])
+    return PreparedTile(tiles=tiles_in_turn(1 if geometry.direct != None else 2, shape, nl.float16), parts=[])
 
 
 def add_parts(work, chunks, index, tile, band, part):
