@@ -12,6 +12,14 @@ def copy(dst, src):
     nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.none)
 
 
+def copy_either_way(here_sbuf, there_hbm, is_store):
+    """One static DMA between SBUF and HBM."""
+    if is_store:
+        copy(there_hbm, here_sbuf)
+    else:
+        copy(here_sbuf, there_hbm)
+
+
 def copy_moved(dst, src, casts):
     """One DMA between SBUF and HBM where a register says where in HBM, so that descriptors are made as it runs: by
     hardware, which does not cast, or by GpSimd."""

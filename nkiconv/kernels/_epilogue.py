@@ -11,6 +11,7 @@ one instruction, Vector adds a bias while it copies.
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
+from ._dma import copy
 from ._tiles import require
 
 #: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
@@ -48,6 +49,16 @@ def read_epilogue(activation, bias, residual, residual_position, y_itemsize):
         residual="" if residual == None else residual_position,
         y_itemsize=y_itemsize,
     )
+
+
+def load_bias(bias_hbm, k0, kn, times=1):
+    """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
+    if bias_hbm == None:
+        return None
+    bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(times):
+        copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
+    return bias_sbuf
 
 
 def is_plain(epilogue):
@@ -88,12 +99,7 @@ def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
             sums = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if epilogue.bias:
             nisa.scalar_tensor_tensor(
-                dst=sums,
-                data=acc,
-                op0=nl.add,
-                operand0=bias_sbuf,
-                op1=nl.add,
-                operand1=residual_sbuf,
+                dst=sums, data=acc, op0=nl.add, operand0=bias_sbuf, op1=nl.add, operand1=residual_sbuf
             )
         else:
             nisa.tensor_tensor(dst=sums, data1=acc, data2=residual_sbuf, op=nl.add)
@@ -113,6 +119,42 @@ def finish(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine):
             nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.add, operand0=bias_sbuf)
     else:
         nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
+
+
+def finish_in_steps(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row=0):
+    """`finish` where a bias is not one number a partition: what is asked for is done one after the other.
+
+    Args:
+        y_sbuf: [P, A, B] SBUF, y's dtype. acc: [P, A, B] fp32 in PSUM or SBUF.
+        bias_sbuf: view [P, A, B], any dtype, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
+        engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands.
+    """
+    # what is added in turn; None: the activation
+    steps = []
+    if epilogue.bias:
+        steps.append(bias_sbuf)
+    if epilogue.residual == "pre_activation":
+        steps.append(residual_sbuf)
+    if epilogue.activation != "":
+        steps.append(None)
+    if epilogue.residual == "post_activation":
+        steps.append(residual_sbuf)
+    sums = acc
+    for index in range(len(steps)):
+        into = y_sbuf if index == len(steps) - 1 else scratch(y_sbuf.shape, row)
+        if steps[index] == None:
+            nisa.activation(dst=into, op=function_of(epilogue), data=sums)
+        else:
+            nisa.tensor_tensor(dst=into, data1=sums, data2=steps[index], op=nl.add)
+        sums = into
+    if len(steps) == 0:
+        nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
+
+
+def scratch(shape, row):
+    """SBUF fp32 [P, A, B] on partitions from `row` on, as engines want the operands of one instruction."""
+    whole = nl.ndarray((row + shape[0], shape[1], shape[2]), dtype=nl.float32, buffer=nl.sbuf)
+    return whole[row : row + shape[0], 0 : shape[1], 0 : shape[2]]
 
 
 def adds_last(epilogue):

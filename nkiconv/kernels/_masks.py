@@ -3,14 +3,29 @@
 from .._nki import nisa, nl
 
 
-def keep_between(mask_sbuf, pattern, width):
-    """Zeros in a mask but where the partition plus a pattern of places, as affine_select has it, is 0 .. width-1."""
+def keep_equal(dst_sbuf, pattern, source_sbuf, offset=0):
+    """What a source has where the partition plus a pattern of places, as affine_select has it, plus an offset is 0;
+    zeros elsewhere."""
+    nisa.affine_select(
+        dst=dst_sbuf,
+        pattern=pattern,
+        channel_multiplier=1,
+        on_true_tile=source_sbuf,
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+        offset=offset,
+    )
+
+
+def keep_between(dst_sbuf, pattern, width, source_sbuf):
+    """What a source, which may be the tile itself, has where the partition plus a pattern of places is 0 .. width-1;
+    zeros elsewhere."""
     for side in range(2):
         nisa.affine_select(
-            dst=mask_sbuf,
+            dst=dst_sbuf,
             pattern=pattern,
             channel_multiplier=1,
-            on_true_tile=mask_sbuf,
+            on_true_tile=source_sbuf if side == 0 else dst_sbuf,
             on_false_value=0.0,
             cmp_op=nl.greater_equal if side == 0 else nl.less,
             offset=0 if side == 0 else -width,

@@ -4,10 +4,9 @@
 def setting(config, name, default):
     """Value of a config's entry, or the default; a config is None or a tuple of (name, value) pairs."""
     found = default
-    if config != None:
-        for index in range(len(config)):
-            if config[index][0] == name:
-                found = config[index][1]
+    for entry in () if config == None else config:
+        if entry[0] == name:
+            found = entry[1]
     return found
 
 
@@ -41,13 +40,13 @@ def settings_refusal(config, table, algorithm):
     table: (name, accepted) of each setting, as FLAG has it.
     """
     names = ()
-    for index in range(len(table)):
-        names = names + (table[index][0],)
+    for entry in table:
+        names = names + (entry[0],)
     reason = config_refusal(config, names, algorithm)
     if reason != "":
         return reason
-    for index in range(len(table)):
-        name, accepted = table[index]
+    for entry in table:
+        name, accepted = entry
         if len(accepted) == 0:
             continue
         value = setting(config, name, accepted[0])

@@ -13,6 +13,8 @@ BANK_BYTES = 2048
 PSUM_BANKS = 8
 #: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
 WORD_BYTES = 4
+#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+QUADRANT = 32
 
 
 def div_ceil(a, b):
@@ -23,6 +25,14 @@ def div_ceil(a, b):
 def fits_sbuf(count):
     """Whether SBUF holds so many bytes a partition."""
     return count <= nl.tile_size.total_available_sbuf_size
+
+
+def slot_for(size):
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
 
 
 def require(condition, message):
@@ -109,10 +119,26 @@ def is_permutation(perm, rank):
     return True
 
 
-def position_in(perm, axis):
-    """Index of `axis` in a permutation."""
-    position = 0
-    for index in range(len(perm)):
-        if perm[index] == axis:
-            position = index
-    return position
+def picked(values, axes):
+    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
+    found = ()
+    for axis in axes:
+        found = found + (values[axis],)
+    return found
+
+
+def index_of(things, wanted):
+    """Where one of some things stands, all of which differ."""
+    found = 0
+    for index in range(len(things)):
+        if things[index] == wanted:
+            found = index
+    return found
+
+
+def result_strides(shape, axes):
+    """Canonical strides of a tensor stored with this shape and permutation."""
+    stored, found = dense_strides(shape), ()
+    for index in range(len(axes)):
+        found = found + (stored[index_of(axes, index)],)
+    return found

@@ -6,6 +6,9 @@ The array starts at half rate and stays there until a window of 3.4 us in which 
 
 from .._nki import nisa, nl
 
+#: Matmuls that a config can ask for, at most.
+WARM_UP_MAX = 256
+
 
 def warm_zeros():
     """Zeros [128, 128] in SBUF for `warm_up`."""

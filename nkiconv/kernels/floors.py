@@ -5,7 +5,7 @@ static DMAs on both queues; `launch_floor` moves one row in and one row out, whi
 """
 
 from .._nki import nki, nl
-from ._dma import copy
+from ._dma import copy, copy_either_way
 from ._tiles import div_ceil, share
 
 
@@ -57,15 +57,7 @@ def move(flat_hbm, first, tile_sbuf, count, load):
     rows, rest = count // columns, count % columns
     if rows > 0:
         block_hbm = flat_hbm.ap(pattern=[[columns, rows], [1, columns]], offset=first)
-        transfer(block_hbm, tile_sbuf[0:rows, 0:columns], load)
+        copy_either_way(tile_sbuf[0:rows, 0:columns], block_hbm, not load)
     if rest > 0:
         row_hbm = flat_hbm.ap(pattern=[[columns, 1], [1, rest]], offset=first + rows * columns)
-        transfer(row_hbm, tile_sbuf[rows : rows + 1, 0:rest], load)
-
-
-def transfer(hbm, sbuf, load):
-    """One DMA, in or out."""
-    if load:
-        copy(sbuf, hbm)
-    else:
-        copy(hbm, sbuf)
+        copy_either_way(tile_sbuf[rows : rows + 1, 0:rest], row_hbm, not load)

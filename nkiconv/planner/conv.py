@@ -218,11 +218,8 @@ def filter_shape(problem: ConvProblem, asked: Asked) -> tuple[int, ...]:
     """Shape of the filter as the kernel is given it."""
     if not asked.packed:
         perm = FILTER_PERMS.get(asked.filter_layout or "")
-        return (
-            problem.filter_shape
-            if perm is None
-            else tuple(problem.filter_shape[perm.index(i)] for i in range(len(perm)))
-        )
+        shape = problem.filter_shape
+        return shape if perm is None else tuple(shape[perm.index(i)] for i in range(len(perm)))
     K, C, *taps = problem.filter_shape
     kn = block_of(K, C, math.prod(taps), problem.itemsize)
     return (K // kn * C, *taps, kn) if problem.is_volume else (K // kn, C, *taps, kn)

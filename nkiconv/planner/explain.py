@@ -31,12 +31,7 @@ def alternatives_text(alternatives: Sequence[Alternative]) -> list[str]:
 
 def _settings(config: Config, first: Config) -> str:
     """A config in words; where it says all that the first one of its algorithm says, only what differs."""
-    if (
-        config is None
-        or first is None
-        or config == first
-        or {name for name, _ in config} != {name for name, _ in first}
-    ):
+    if config is None or first is None or config == first or dict(config).keys() != dict(first).keys():
         return settings_text(config)
     return BUT + settings_text(tuple(entry for entry in config if entry not in first))
 
@@ -86,10 +81,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
     def lines(cells: Sequence[Sequence[str]]) -> list[str]:
         found = []
         for texts in itertools.zip_longest(*cells, fillvalue=""):
-            padded = [
-                text.rjust(n) if i in right else text.ljust(n)
-                for i, (text, n) in enumerate(zip(texts, widths, strict=True))
-            ]
+            columns = enumerate(zip(texts, widths, strict=True))
+            padded = [text.rjust(n) if i in right else text.ljust(n) for i, (text, n) in columns]
             found.append("  ".join(padded).rstrip())
         return found
 

@@ -81,12 +81,12 @@ class Operation(ABC):
 
     def settle(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
-        key = f"{algorithm}, settled", config
-        if key not in shape.memo:
+
+        def settled() -> Config:
             of_stream = stream.settings(self, algorithm, shape) if config is None else None
-            shape.memo[key] = of_stream or self.algorithm(algorithm).settle(shape, config)
-        found: Config = shape.memo[key]
-        return found
+            return of_stream or self.algorithm(algorithm).settle(shape, config)
+
+        return shape.once((f"{algorithm}, settled", config), settled)
 
     def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""

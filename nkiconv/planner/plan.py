@@ -114,11 +114,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, derived numbers included."""
         plain = dataclasses.asdict(self)
-        derived = {
-            "roofline_fraction": self.roofline_fraction,
-            "x_copy_floor": self.x_copy_floor,
-            "whole": self.whole,
-        }
+        derived = {"roofline_fraction": self.roofline_fraction, "x_copy_floor": self.x_copy_floor, "whole": self.whole}
         return {**plain, **derived}
 
     def to_json(self) -> str:

@@ -21,11 +21,7 @@ def chosen(operation: Operation, shape: Shape) -> tuple[str, Config] | None:
 
     What is best for each chunk; where that differs, of what is near the least for one what takes least for all.
     """
-    key = "stream", None
-    if key not in shape.memo:
-        shape.memo[key] = _chosen(operation, shape) if shape.chunks else None
-    found: tuple[str, Config] | None = shape.memo[key]
-    return found
+    return shape.once(("stream", None), lambda: _chosen(operation, shape) if shape.chunks else None)
 
 
 def _chosen(operation: Operation, shape: Shape) -> tuple[str, Config] | None:

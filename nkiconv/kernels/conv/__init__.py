@@ -100,7 +100,7 @@ def conv2d_implicit_gemm(
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(tensors, places, groups, perms, after, precision, choice, False, (None, False))
+    return convolved(tensors, places, groups, perms, after, precision, choice)
 
 
 @nki.jit
@@ -207,12 +207,10 @@ def conv_transpose2d_implicit_gemm(
     Raises: as conv2d_implicit_gemm.
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
-    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(
-        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
-    )
+    return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
 
 
 @nki.jit
@@ -248,15 +246,15 @@ def conv_transpose3d_implicit_gemm(
     Raises: as conv2d_implicit_gemm.
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
-    perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
+    groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
     after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
-    return convolved(
-        tensors, places, (feature_group_count, 1), perms, after, precision, choice, False, (None, False), True
-    )
+    return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
 
 
-def convolved(tensors, places, groups, perms, after, precision, choice, packed, frames, flipped=False):
+def convolved(
+    tensors, places, groups, perms, after, precision, choice, packed=False, frames=(None, False), flipped=False
+):
     """y of a public kernel's arguments, or the pair of it and the final frames.
 
     tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,

@@ -78,11 +78,10 @@ def append_channel_boxes(found, source, pieces, planes, first, counts):
 def spot(tile, first, pattern):
     """What an access pattern of HBM fills of a tile of 2 to 5 axes, from index `first` of each on."""
     lead = len(pattern) - len(first) + 1
-    end = first[0]
     parts = 1
     for index in range(lead):
         parts = parts * pattern[index][1]
-    end += parts
+    end = first[0] + parts
     ends = [end]
     for index in range(lead, len(pattern)):
         ends.append(first[index - lead + 1] + pattern[index][1])

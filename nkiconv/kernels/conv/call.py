@@ -7,9 +7,8 @@ An algorithm gets (operands, geometry, extras, config) and writes operands.y; wh
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._dma import copy
 from .._engines import SCALAR_WORK, VECTOR_WORK, pick
-from .._epilogue import Epilogue, finish, function_of
+from .._epilogue import Epilogue, finish, finish_in_steps
 from .._tiles import require
 
 
@@ -44,7 +43,7 @@ class Operands(nl.NKIObject):
     #: planes in front of x's
     frames: object
     #: None, or in a loop on the device the register that moves x, y and residual, which are [rows, what it counts] then
-    moved: object
+    moved: object = None
 
 
 def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, frames_hbm):
@@ -60,7 +59,6 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, fr
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
         frames=frames_hbm,
-        moved=None,
     )
 
 
@@ -112,36 +110,9 @@ def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, ledger, st
         finish_shared(y_sbuf, acc_psum, None, None, epilogue, ledger, tn * kn, strict_nonfinite)
         return
     ledger.vector = ledger.vector + tn * kn * VECTOR_WORK
-    late = epilogue.residual == "post_activation" and epilogue.activation != ""
-    # what is added in turn; None: the activation
-    steps, sums = [], acc_psum
     if bias_sbuf != None:
-        steps.append(bias_sbuf.expand_dim(1).broadcast(1, tn))
-    if residual_sbuf != None and not late:
-        steps.append(residual_sbuf)
-    if epilogue.activation != "":
-        steps.append(None)
-    if residual_sbuf != None and late:
-        steps.append(residual_sbuf)
-    for index in range(len(steps)):
-        into = y_sbuf
-        if index + 1 < len(steps):
-            into = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-        if steps[index] == None:
-            nisa.activation(dst=into, op=function_of(epilogue), data=sums)
-        else:
-            nisa.tensor_tensor(dst=into, data1=sums, data2=steps[index], op=nl.add)
-        sums = into
-
-
-def load_bias(bias_hbm, k0, kn, times):
-    """Bias of output channels k0 .. k0+kn-1, [times * kn, 1] fp32 in SBUF, all of them `times` times; or None."""
-    if bias_hbm == None:
-        return None
-    bias_sbuf = nl.ndarray((times * kn, 1), dtype=nl.float32, buffer=nl.sbuf)
-    for index in range(times):
-        copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
-    return bias_sbuf
+        bias_sbuf = bias_sbuf.expand_dim(1).broadcast(1, tn)
+    finish_in_steps(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, nisa.engine.vector)
 
 
 def scale_residual(residual_sbuf, beta):

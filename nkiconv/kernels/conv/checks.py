@@ -14,8 +14,7 @@ def check_axes(img_ref, places, axes, dilation="rhs_dilation"):
     _, stride, rhs_dilation, lhs_dilation = places
     rank, letters = axes + 2, "N, C, D, H, W" if axes == 3 else "N, C, H, W"
     require(
-        len(img_ref.shape) == rank,
-        f"img_ref.shape={img_ref.shape}: must have {rank} dims, {letters} before in_perm",
+        len(img_ref.shape) == rank, f"img_ref.shape={img_ref.shape}: must have {rank} dims, {letters} before in_perm"
     )
     check_padding(places[0], axes)
     check_places("stride", stride, axes)
@@ -95,13 +94,9 @@ def check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed):
         f"in any combination, or float8_e4m3 and float8_e5m2 in any; cast one of them",
     )
     require(
-        batch_groups == 1,
-        f"batch_group_count={batch_groups}: only 1 is supported; split the batch before the call",
+        batch_groups == 1, f"batch_group_count={batch_groups}: only 1 is supported; split the batch before the call"
     )
-    require(
-        isinstance(groups, int) and groups >= 1,
-        f"feature_group_count={groups}: must be an int of at least 1",
-    )
+    require(isinstance(groups, int) and groups >= 1, f"feature_group_count={groups}: must be an int of at least 1")
 
 
 def check_precision(precision, dtype):
@@ -147,10 +142,7 @@ def check_groups(w_shape, w_in, C, K, groups):
 
 def check_flipped(w_shape, w_in, C, groups):
     """Refuse groups that do not divide the channels, and filters of transposed convolutions of others than x's."""
-    require(
-        C % groups == 0,
-        f"feature_group_count={groups}: must divide C={C}; use a divisor of it",
-    )
+    require(C % groups == 0, f"feature_group_count={groups}: must divide C={C}; use a divisor of it")
     require(
         w_in == C,
         f"filter_ref.shape={w_shape}: has {w_in} input channels, x has C={C}; pass [C, K / groups, ...] after "

@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share
+from .._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, share, some_of
 from .geometry import filter_rows
-
-#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
-QUADRANT = 32
 
 
 @dataclass
@@ -101,9 +98,7 @@ def num_plane_parts(axis, most):
 
 def axis_elements(axis, count):
     """Most elements of an axis that neighbouring outputs need."""
-    return min(
-        axis.size // axis.images, ((count - 1) * axis.stride + (axis.taps - 1) * axis.dilation) // axis.lhs_dilation + 1
-    )
+    return min(axis.size // axis.images, (window_of(axis, count) - 1) // axis.lhs_dilation + 1)
 
 
 def bank_unit(images, pn, qn, pool):
@@ -119,9 +114,8 @@ def in_batches(jobs, most, halves):
     count = div_ceil(div_ceil(len(jobs), halves), most)
     for half in range(halves):
         mine = share(len(jobs), halves, half)
-        for index in range(min(count, mine[1])):
-            part = share(mine[1], min(count, mine[1]), index)
-            found.append(jobs[mine[0] + part[0] : mine[0] + part[0] + part[1]])
+        for part in cut_into(mine[1], min(count, mine[1])):
+            found.append(some_of(jobs, (mine[0] + part[0], part[1])))
     return found
 
 
@@ -131,18 +125,9 @@ def chunks_of(batch):
     for index in range(1, len(batch)):
         chunks, before = batch[index].chunks, batch[index - 1].chunks
         if chunks != before:
-            for part in range(len(chunks)):
-                if chunks[part] not in found:
-                    found.append(chunks[part])
-    return found
-
-
-def index_of(chunks, wanted):
-    """Where a chunk stands in a list."""
-    found = 0
-    for index in range(len(chunks)):
-        if chunks[index] == wanted:
-            found = index
+            for chunk in chunks:
+                if chunk not in found:
+                    found.append(chunk)
     return found
 
 
@@ -151,9 +136,8 @@ def tap_blocks(geometry, elements, most_bytes):
 
     elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
     """
-    return blocks_of_taps(
-        filter_rows(geometry), geometry.columns.taps, max(1, most_bytes // (elements * geometry.itemsize))
-    )
+    most = max(1, most_bytes // (elements * geometry.itemsize))
+    return blocks_of_taps(filter_rows(geometry), geometry.columns.taps, most)
 
 
 def put_first(products, first):
@@ -202,16 +186,8 @@ def combined(planes, rows, columns):
 
 def part_of_core(things):
     """(index of the first, the things) of this core's part of some."""
-    first, count = share(len(things), nl.num_programs(), nl.program_id(0))
-    return first, things[first : min(first + count, len(things))]
-
-
-def slot_for(size):
-    """Partitions of the smallest part of all, from which engines may address `size` of them."""
-    slot = QUADRANT
-    while slot < size:
-        slot = 2 * slot
-    return slot
+    mine = share(len(things), nl.num_programs(), nl.program_id(0))
+    return mine[0], some_of(things, mine)
 
 
 def largest_band(bands):

@@ -77,10 +77,9 @@ def seen_by(algorithm, geometry, extras, config):
 
 def default_of(geometry, extras, cores):
     """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
-    wanted = wanted_algorithms(geometry)
-    for index in range(len(wanted)):
-        if plan_of(wanted[index], geometry, extras, None, cores)[1] == "":
-            return wanted[index]
+    for algorithm in wanted_algorithms(geometry):
+        if plan_of(algorithm, geometry, extras, None, cores)[1] == "":
+            return algorithm
     return "implicit_gemm"
 
 

@@ -131,11 +131,6 @@ def copy_planes(final_hbm, to, source_hbm, first, count, depth):
     if outer == 1:
         runs, inside = (0, 1), share(count * plane, cores, core)
     if runs[1] > 0 and inside[1] > 0:
-        copy(
-            final_hbm.ap(
-                pattern=[[to_apart, runs[1]], [1, inside[1]]], offset=runs[0] * to_apart + to * plane + inside[0]
-            ),
-            source_hbm.ap(
-                pattern=[[from_apart, runs[1]], [1, inside[1]]], offset=runs[0] * from_apart + first * plane + inside[0]
-            ),
-        )
+        to_pattern, from_pattern = [[to_apart, runs[1]], [1, inside[1]]], [[from_apart, runs[1]], [1, inside[1]]]
+        dst = final_hbm.ap(pattern=to_pattern, offset=runs[0] * to_apart + to * plane + inside[0])
+        copy(dst, source_hbm.ap(pattern=from_pattern, offset=runs[0] * from_apart + first * plane + inside[0]))

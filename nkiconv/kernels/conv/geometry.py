@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._arguments import FP8, output_extent
 from .._axis import outputs_met
-from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, picked, require, result_strides
 from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_pool, check_precision
 from .frames import Frames, frames_in_front
 
@@ -66,16 +66,16 @@ class Geometry(nl.NKIObject):
     fast: bool
     #: how products are taken: None, or one of PRECISIONS
     precision: object
-    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
-    #: the rows' for each row of taps, or None
-    depth: object
     #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
     #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None
     frames: object
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
+    #: the rows' for each row of taps, or None
+    depth: object = None
     #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
-    direct: object
+    direct: object = None
 
 
 def copy_of(geometry):
@@ -260,10 +260,8 @@ def read_geometry(
         hbm_itemsize=bytes_of(img_ref.dtype, None),
         fast=img_ref.dtype != nl.float32 or precision != None,
         precision=precision,
-        depth=None,
         flipped=flipped,
         frames=frames,
-        direct=None,
     )
     return geometry, y_shape, r_shape
 
@@ -320,22 +318,6 @@ def bytes_of(dtype, precision):
     if dtype in FP8:
         return 1
     return 4 if dtype == nl.float32 and precision != "bf16" else 2
-
-
-def picked(values, axes):
-    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
-    found = ()
-    for index in range(len(axes)):
-        found = found + (values[axes[index]],)
-    return found
-
-
-def result_strides(shape, axes):
-    """Canonical strides of a tensor stored with this shape and permutation."""
-    stored, found = dense_strides(shape), ()
-    for index in range(len(axes)):
-        found = found + (stored[position_in(axes, index)],)
-    return found
 
 
 def instructions_refusal(geometry, algorithm, count):

@@ -53,11 +53,7 @@ def with_pairs(geometry):
         return geometry
     pairs = div_ceil(planes.out // planes.images, PAIR) * planes.images
     multiplied = Axis(
-        size=PRODUCTS_OF_PAIR * pairs,
-        taps=PRODUCTS_OF_PAIR,
-        out=pairs,
-        stride=PRODUCTS_OF_PAIR,
-        images=planes.images,
+        size=PRODUCTS_OF_PAIR * pairs, taps=PRODUCTS_OF_PAIR, out=pairs, stride=PRODUCTS_OF_PAIR, images=planes.images
     )
     found = copy_of(geometry)
     found.planes = multiplied

@@ -28,10 +28,9 @@ def wants_channels(config):
 def asked_planes(config):
     """What a config says of planes of taps; what is no config is refused elsewhere."""
     found = PLANES[0]
-    if isinstance(config, tuple):
-        for index in range(len(config)):
-            if isinstance(config[index], tuple) and len(config[index]) == 2 and config[index][0] == "planes":
-                found = config[index][1]
+    for entry in config if isinstance(config, tuple) else ():
+        if isinstance(entry, tuple) and len(entry) == 2 and entry[0] == "planes":
+            found = entry[1]
     return found
 
 
@@ -40,9 +39,9 @@ def without_planes(config):
     if not wants_channels(config):
         return config
     found = ()
-    for index in range(len(config)):
-        if config[index][0] != "planes":
-            found = found + (config[index],)
+    for entry in config:
+        if entry[0] != "planes":
+            found = found + (entry,)
     return found if len(found) > 0 else None
 
 

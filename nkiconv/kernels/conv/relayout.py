@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, share, size_of
+from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
 from .boxes import offset_at, pattern_of
-from .cuts import cut_volumes, most_of
+from .cuts import cut_volumes, most_of, part_of_core
 from .flip import flip_instructions, forwards_of
 from .frames import parts_of_x
 from .geometry import copy_of
@@ -188,10 +188,9 @@ def copies_of(algorithm, geometry, extras):
 
 def copy_transposed(target_hbm, source_hbm, part):
     """This core's share of a Transposed."""
-    dtype, pieces, ledger = source_hbm.dtype, pieces_of(part), new_ledger()
+    dtype, ledger = source_hbm.dtype, new_ledger()
     by, to = part.source, part.target
-    mine = share(len(pieces), nl.num_programs(), nl.program_id(0))
-    for piece in pieces[mine[0] : mine[0] + mine[1]]:
+    for piece in part_of_core(pieces_of(part))[1]:
         n, nn, a, an, h, hn, b, bn = piece
         source = part.source_first + offset_at(by, (a, n, h, b))
         target = part.target_first + offset_at(to, (a, n, h, b))

@@ -9,15 +9,15 @@ from .geometry import met
 
 @dataclass
 class Product(nl.NKIObject):
-    """One matmul: its filter's row and group of columns of taps, the partitions that it contracts, and where they meet
-    x along planes, rows and columns, as `geometry.met` says."""
+    """One matmul: where it meets x along planes, rows and columns, as `geometry.met` says; its filter's row and group
+    of columns of taps; the partitions that it contracts, where they differ."""
 
-    row: int
-    group: int
-    parts: int
     planes: tuple
     rows: tuple
     columns: tuple
+    row: int = 0
+    group: int = 0
+    parts: int = 0
 
 
 def is_whole(product, zn, pn, qn):

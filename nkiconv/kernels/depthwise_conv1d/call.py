@@ -37,15 +37,6 @@ class Operands(nl.NKIObject):
     state: object
 
 
-def load_bias(operands, c0, cn):
-    """Bias of channels c0 .. c0+cn-1, one a partition: fp32 [cn, 1] in SBUF, or None."""
-    if operands.bias == None:
-        return None
-    bias_sbuf = nl.ndarray((cn, 1), dtype=nl.float32, buffer=nl.sbuf)
-    copy(bias_sbuf, operands.bias.ap(pattern=[[1, cn], [1, 1]], offset=c0))
-    return bias_sbuf
-
-
 def y_tile(tensor_hbm, geometry, n, c0, cn, q0, qn):
     """View [cn, qn] of y, or of the residual that lies as y does: channels from c0, columns from q0 of image n."""
     return tensor_hbm.ap(

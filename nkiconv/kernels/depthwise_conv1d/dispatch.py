@@ -32,10 +32,9 @@ def refusal(algorithm, geometry, extras, config, cores):
 
 def default_of(geometry, extras, cores):
     """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
-    wanted = wanted_algorithms(geometry, extras)
-    for index in range(len(wanted)):
-        if refusal(wanted[index], geometry, extras, None, cores) == "":
-            return wanted[index]
+    for algorithm in wanted_algorithms(geometry, extras):
+        if refusal(algorithm, geometry, extras, None, cores) == "":
+            return algorithm
     return "taps_on_partition"
 
 

@@ -1,4 +1,4 @@
-"""Tiles with channels on the free dim: [rows, channels of a row, columns], their epilogue and their DMAs.
+"""Tiles with channels on the free dim: [rows, channels of a row, columns], and their DMAs.
 
 Row p, channel r of a ChannelBlock is channel c0 + p * length + r of the convolution.
 """
@@ -6,8 +6,7 @@ Row p, channel r of a ChannelBlock is channel c0 + p * length + r of the convolu
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._dma import copy
-from .._epilogue import function_of
+from .._dma import copy_either_way
 from .._tiles import div_ceil
 
 
@@ -71,43 +70,4 @@ def move_free(tile_sbuf, tensor_hbm, block, r0, places, load):
             pattern=[[block.length * c_step, rows], [c_step, channels], [q_step, columns]],
             offset=offset + (block.c0 + row * block.length + r0) * c_step,
         )
-        if load:
-            copy(part_sbuf, part_hbm)
-        else:
-            copy(part_hbm, part_sbuf)
-
-
-def finish_free(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row):
-    """Sums into y_sbuf with bias, residual and activation, as `_epilogue.finish` defines them.
-
-    Args:
-        y_sbuf: [P, A, B] SBUF, y's dtype. acc: [P, A, B] fp32 in PSUM or SBUF.
-        bias_sbuf: view [P, A, B], any dtype, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
-        engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands.
-    """
-    steps = []
-    if epilogue.bias:
-        steps.append(bias_sbuf)
-    if epilogue.residual == "pre_activation":
-        steps.append(residual_sbuf)
-    if epilogue.activation != "":
-        steps.append(None)
-    if epilogue.residual == "post_activation":
-        steps.append(residual_sbuf)
-    sums = acc
-    for index in range(len(steps)):
-        added = steps[index]
-        into = y_sbuf if index == len(steps) - 1 else scratch(y_sbuf.shape, row)
-        if added == None:
-            nisa.activation(dst=into, op=function_of(epilogue), data=sums)
-        else:
-            nisa.tensor_tensor(dst=into, data1=sums, data2=added, op=nl.add)
-        sums = into
-    if len(steps) == 0:
-        nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
-
-
-def scratch(shape, row):
-    """SBUF fp32 [P, A, B] on partitions from `row` on, as engines want the operands of one instruction."""
-    whole = nl.ndarray((row + shape[0], shape[1], shape[2]), dtype=nl.float32, buffer=nl.sbuf)
-    return whole[row : row + shape[0], 0 : shape[1], 0 : shape[2]]
+        copy_either_way(part_sbuf, part_hbm, not load)

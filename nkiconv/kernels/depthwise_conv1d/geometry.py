@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._arguments import IDENTITY, check_perm, output_extent
-from .._tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, position_in, require
+from .._tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, picked, require, result_strides
 
 
 @dataclass
@@ -105,9 +105,9 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
     out_axes = IDENTITY if out_perm == None else out_perm
 
     x_shape, w_shape = img_ref.shape, filter_ref.shape
-    N, C, H, W = x_shape[in_axes[0]], x_shape[in_axes[1]], x_shape[in_axes[2]], x_shape[in_axes[3]]
+    N, C, H, W = picked(x_shape, in_axes)
     require(H == 1, f"img_ref H={H}: must be 1 ([N, C, 1, W] after in_perm); use conv2d for images")
-    w_channels, w_in, R, S = w_shape[kern_axes[0]], w_shape[kern_axes[1]], w_shape[kern_axes[2]], w_shape[kern_axes[3]]
+    w_channels, w_in, R, S = picked(w_shape, kern_axes)
     require(
         w_in == 1 and R == 1,
         f"filter_ref.shape={w_shape}: must be [C, 1, 1, S] after kern_perm, got [{w_channels}, {w_in}, {R}, {S}]",
@@ -123,10 +123,9 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         f"window {(S - 1) * rhs_dilation[1] + 1}); pad the input or shorten the filter",
     )
 
-    x_strides, w_strides = dense_strides(x_shape), dense_strides(w_shape)
-    y_canonical = (N, C, 1, Q)
-    y_shape = (y_canonical[out_axes[0]], y_canonical[out_axes[1]], y_canonical[out_axes[2]], y_canonical[out_axes[3]])
-    y_stored = dense_strides(y_shape)
+    x_strides, w_strides = picked(dense_strides(x_shape), in_axes), picked(dense_strides(w_shape), kern_axes)
+    y_shape = picked((N, C, 1, Q), out_axes)
+    y_strides = result_strides(y_shape, out_axes)
     geometry = Geometry(
         N=N,
         C=C,
@@ -138,14 +137,14 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         lhs_dilation=lhs_dilation[1],
         pad_left=pad_left,
         pad_right=pad_right,
-        x_n=x_strides[in_axes[0]],
-        x_c=x_strides[in_axes[1]],
-        x_w=x_strides[in_axes[3]],
-        w_c=w_strides[kern_axes[0]],
-        w_s=w_strides[kern_axes[3]],
-        y_n=y_stored[position_in(out_axes, 0)],
-        y_c=y_stored[position_in(out_axes, 1)],
-        y_q=y_stored[position_in(out_axes, 3)],
+        x_n=x_strides[0],
+        x_c=x_strides[1],
+        x_w=x_strides[3],
+        w_c=w_strides[0],
+        w_s=w_strides[3],
+        y_n=y_strides[0],
+        y_c=y_strides[1],
+        y_q=y_strides[3],
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
     )
     return geometry, y_shape

@@ -83,13 +83,10 @@ def store_rows(x_hbm, state_hbm, final_hbm, geometry, row0, rows, offset, step):
     from_x = min(size, geometry.W)
     kept = size - from_x
     if rows > 0:
-        copy(
-            final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept),
-            x_hbm.ap(
-                pattern=[[step, rows], [geometry.x_w, from_x]],
-                offset=offset + (geometry.W - from_x) * geometry.x_w,
-            ),
+        ends = x_hbm.ap(
+            pattern=[[step, rows], [geometry.x_w, from_x]], offset=offset + (geometry.W - from_x) * geometry.x_w
         )
+        copy(final_hbm.ap(pattern=[[size, rows], [1, from_x]], offset=row0 * size + kept), ends)
         if kept > 0:
             kept_hbm = final_hbm.ap(pattern=[[size, rows], [1, kept]], offset=row0 * size)
             if state_hbm != None:

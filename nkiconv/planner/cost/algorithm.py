@@ -8,9 +8,9 @@ the number of channels, a generator names the value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ...simulator.hardware import PARTITIONS
 from ...simulator.timing import Rates
@@ -19,6 +19,8 @@ from ..request import Config
 
 #: Instructions of a core from which on a loop on the device is worth more than what is gained without.
 MOST_INSTRUCTIONS = 100_000
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,13 @@ class Shape:
     def target(self) -> Target:
         """What cost models ask of the machine."""
         return Target.of(self.rates)
+
+    def once(self, key: tuple[str, Config], make: Callable[[], Found]) -> Found:
+        """What `make` finds, which is called once for a key."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        found: Found = self.memo[key]
+        return found
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
+from ..._warm import WARM_UP_MAX
 from .units import make_grouped
 
 #: Rows of a tile of the array that are worth it, and the outputs of a block: with both, what lies in the columns begins
@@ -13,7 +14,6 @@ BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
 GROUPED_X_BYTES = 12_288
 GROUPED_X_BUFFERS = 4
 GROUPED_WARM_UP = 24
-GROUPED_WARM_UP_MAX = 256
 #: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
 MANY_OUTPUTS = 8192
 
@@ -31,7 +31,7 @@ class GroupedConfig(nl.NKIObject):
     x_bytes: int
     #: buffers of x that are on their way or in use, from 2 to 128
     buffers: int
-    #: matmuls of 128 columns on zeros while the first filters are on their way, from 0 to GROUPED_WARM_UP_MAX
+    #: matmuls of 128 columns on zeros while the first filters are on their way, from 0 to WARM_UP_MAX
     warmup: int
 
 
@@ -39,7 +39,7 @@ def grouped_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
     table = (("rows", (1, most)), ("height", (1, most)), ("width", (1, most)), ("buffers", (2, most)))
-    table = table + (("x_bytes", (256, whole)), ("warmup", (0, GROUPED_WARM_UP_MAX)))
+    table = table + (("x_bytes", (256, whole)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "grouped")
     rows, height, width = setting(config, "rows", 0), setting(config, "height", 0), setting(config, "width", 0)
     if reason != "" or (rows, height, width) == (0, 0, 0):

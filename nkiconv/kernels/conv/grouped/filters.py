@@ -89,7 +89,7 @@ def same_group_mask(operands, geometry, grouped, together):
     Kt, per_k = grouped.Kt, geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((together * Kt, together, grouped.G), dtype=operands.w_dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    keep_between(mask_sbuf, [[-Kt, together], [-per_k, grouped.G]], per_k)
+    keep_between(mask_sbuf, [[-Kt, together], [-per_k, grouped.G]], per_k, mask_sbuf)
     return mask_sbuf
 
 

@@ -25,8 +25,8 @@ class Wave(nl.NKIObject):
     tiles: list
     loaded: list
     spreads: list
-    filters_sbuf: object
     bias_sbuf: object
+    filters_sbuf: object = None
 
 
 def run_grouped(operands, geometry, extras, grouped):
@@ -92,7 +92,7 @@ def start_wave(operands, geometry, grouped, index):
             tile = tiles[which]
             for uh in range(grouped.Uh):
                 load_box(bias_sbuf, operands.bias, (uh * grouped.Kt, which), [[1, tile.kn], [1, 1]], tile.k0)
-    return Wave(tiles=tiles, loaded=loaded, spreads=[], filters_sbuf=None, bias_sbuf=bias_sbuf)
+    return Wave(tiles=tiles, loaded=loaded, spreads=[], bias_sbuf=bias_sbuf)
 
 
 def spread_wave(geometry, grouped, rulers, waves, at):
@@ -255,7 +255,6 @@ def products_of_bank(geometry, grouped, part, zn, bank):
         product = Product(
             row=t * grouped.rows.taps + a,
             group=b,
-            parts=0,
             planes=met(geometry.planes, t, part.z0, zn),
             rows=met(grouped.rows, a, part.m0 + m, mn),
             columns=met(grouped.columns, b, j, jn),

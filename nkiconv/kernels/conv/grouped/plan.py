@@ -13,7 +13,7 @@ of the array, where one matmul a tap takes 9. x keeps its channels on the partit
 put columns uw of a row between each other, rows uh come from other partitions by copies inside SBUF.
 """
 
-from ..._tiles import share
+from ..._tiles import share, some_of
 from ..call import taken_refusal
 from ..geometry import filter_rows, instructions_refusal, num_taps
 from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
@@ -54,9 +54,8 @@ def grouped_instructions(geometry, grouped, cores):
     each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
     most = 0
     for core in range(cores):
-        first, count = share(len(grouped.units), cores, core)
         total, wave = 64 + grouped.warmup, -1
-        for unit in grouped.units[first : min(first + count, len(grouped.units))]:
+        for unit in some_of(grouped.units, share(len(grouped.units), cores, core)):
             banks = len(banks_of_unit(grouped, unit))
             total += banks * grouped.tiles * each + grouped.tiles * (4 + 2 * grouped.Uh) + 8
             total += build if unit.wave != wave else 0

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, cut_planes, index_of, places_met, put_first, window_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf, index_of
+from ..cuts import axis_elements, cut_planes, places_met, put_first, window_of
 from ..geometry import Axis, is_of_planes, num_taps, span
 from ..sums import home_tap
 
@@ -139,9 +139,8 @@ def blocks_axis(axis, outputs):
 def grouped_bytes(geometry, grouped, has_residual):
     """Bytes a partition, at most."""
     item, taps = geometry.itemsize, num_taps(geometry)
-    filters = (
-        FILTER_BUFFERS * geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * nl.tile_size.pmax * item
-    )
+    window = geometry.planes.taps * grouped.rows.taps * grouped.columns.taps
+    filters = FILTER_BUFFERS * window * nl.tile_size.pmax * item
     each = max(geometry.C, geometry.K) // geometry.groups * taps * item
     raw = 3 * each * (grouped.tiles * grouped.Kt // nl.tile_size.pmax + 1)
     spread = 2 * (taps + BANK_COLUMNS // grouped.Kt) * nl.tile_size.pmax * item * y_pages(grouped)
@@ -171,9 +170,8 @@ def waves_of_tiles(total, tiles):
     What is left over where the array has room for it several times takes several images, or parts of one, at once.
     """
     found = []
-    for first in range(0, total, tiles):
-        count = min(tiles, total - first)
-        found.append((first, count, tiles // count))
+    for part in cut_at(total, tiles):
+        found.append(part + (tiles // part[1],))
     return found
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import FLAG, setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
+from ..._warm import WARM_UP_MAX
 from ..geometry import num_taps
 from ..moved import HAS_LOOPS, LOOP_MAX, NO_LOOPS
 from ..transposes import is_transposed
@@ -19,7 +20,6 @@ TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for x of one band.
 TAPS_X_BYTES = 32_768
-TAPS_WARM_UP_MAX = 256
 #: Most jobs, chunks, and columns of x that a setting counts.
 COUNT_MAX = 4096
 WIDE_MAX = 65_536
@@ -82,7 +82,7 @@ def taps_config_refusal(geometry, extras, config):
         ("x_bytes", (256, room)),
         ("filter_bytes", (256, room)),
         ("channels", (1, nl.tile_size.pmax)),
-        ("warmup", (0, TAPS_WARM_UP_MAX)),
+        ("warmup", (0, WARM_UP_MAX)),
         ("moved", (0, COUNT_MAX)),
         ("fold", TAPS_FOLDS),
         ("order", ORDERS),
@@ -184,10 +184,8 @@ def default_shares_channels(geometry):
     rows, columns = geometry.rows, geometry.columns
     x = geometry.planes.out * rows.size * columns.size
     work = num_taps(geometry) * geometry.K
-    long = (
-        x * geometry.groups <= work
-        or geometry.planes.out * rows.out * columns.out * work >= WORK_MIN * geometry.groups * x
-    )
+    outputs = geometry.planes.out * rows.out * columns.out
+    long = x * geometry.groups <= work or outputs * work >= WORK_MIN * geometry.groups * x
     return long and div_ceil(geometry.K, nl.tile_size.pmax) % PARTS == 0
 
 
@@ -239,6 +237,5 @@ def default_fold(geometry, extras, product):
 
 def room_for(geometry, extras, config):
     """Bytes a partition of SBUF that settings leave."""
-    return nl.tile_size.total_available_sbuf_size - taps_sbuf_bytes(
-        geometry, make_plan(geometry, extras, config), extras
-    )
+    needed = taps_sbuf_bytes(geometry, make_plan(geometry, extras, config), extras)
+    return nl.tile_size.total_available_sbuf_size - needed

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, div_ceil, filled, whole_words
+from ..._tiles import div_ceil, filled
 from ..cuts import tap_blocks
+from ..filter_feed import transposes_of_bank
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
@@ -158,7 +159,7 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
         parts = first_rows(home, R, S)
     elif geometry.packed > 0 or depthwise:
         parts = [(0, R, 0, S)]
-    most = max(1, BANK_BYTES // (whole_words(job.kn, geometry.itemsize) * geometry.itemsize))
+    most = transposes_of_bank(job.kn, geometry.itemsize)
     for slot in range(slots_of(chunk)):
         # the second slot of HALVES has one tap
         last_tap = slot > 0 and chunk[3] == HALVES and geometry.packed == 0
@@ -173,9 +174,8 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
             elif depthwise or (paired and geometry.packed > 0):
                 pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
             elif geometry.packed == 0:
-                rows = tap_order(rn, home - r0)
-                for at in range(rn):
-                    add_row(geometry, chunk, block, len(blocks) - 1, rows[at], most, pieces)
+                for row in tap_order(rn, home - r0):
+                    add_row(geometry, chunk, block, len(blocks) - 1, row, most, pieces)
 
 
 def first_rows(home, R, S):

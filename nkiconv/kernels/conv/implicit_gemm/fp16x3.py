@@ -54,7 +54,7 @@ class Pair(nl.NKIObject):
     high_sbuf: object
     low_sbuf: object
     elements: int
-    stage: int
+    stage: int = 1
 
 
 def start_pair(of, data, in_psum, high_sbuf, low_sbuf, ledger):
@@ -71,7 +71,6 @@ def start_pair(of, data, in_psum, high_sbuf, low_sbuf, ledger):
         high_sbuf=high_sbuf,
         low_sbuf=low_sbuf,
         elements=elements,
-        stage=1,
     )
 
 

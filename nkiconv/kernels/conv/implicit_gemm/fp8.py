@@ -10,7 +10,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import WORD_BYTES, size_of
 from ..boxes import offset_at
-from ..cuts import put_first
+from ..cuts import put_first, window_of
 from ..geometry import num_taps
 from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
@@ -36,7 +36,7 @@ class Place(nl.NKIObject):
 def stored_place(geometry, chunk, band):
     """The Place of a chunk's x for a band."""
     rows = geometry.rows
-    extent = (band.pn - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+    extent = window_of(rows, band.pn)
     pitch, images = extent, band.zn
     if band.zn > 1:
         pitch = sums_pitch(geometry, [chunk], band.zn, band.pn) * rows.stride

@@ -114,14 +114,8 @@ def job_bytes(geometry, job):
     taps = 0
     for one in counted(job.chunks):
         taps += one[1] * slots_of(one[0]) * tap_groups(geometry, one[0])
-    return (
-        geometry.planes.taps
-        * job_axis(geometry, job).taps
-        * taps
-        * job.rows
-        * stationary_columns(geometry, job)
-        * geometry.itemsize
-    )
+    rows = geometry.planes.taps * job_axis(geometry, job).taps * job.rows
+    return rows * taps * stationary_columns(geometry, job) * geometry.itemsize
 
 
 def stationary_columns(geometry, job):

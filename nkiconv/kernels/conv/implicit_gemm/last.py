@@ -79,9 +79,8 @@ def last_instructions(geometry, band, banks):
     """Instructions for the results of a job and a band, and casts of x, at most."""
     if not is_last(geometry):
         return banks if is_transposed(geometry) else 0
-    rows_together = (
-        geometry.y_strides[2] == geometry.columns.out * geometry.y_strides[3] and band.qn == geometry.columns.out
-    )
+    Q, by_row, by_column = geometry.columns.out, geometry.y_strides[2], geometry.y_strides[3]
+    rows_together = by_row == Q * by_column and band.qn == Q
     runs = banks * band.zn if rows_together else band.zn * band.pn + banks
     tiles = div_ceil(band.zn * band.pn * band.qn, nl.tile_size.pmax) + runs
     return banks + tiles + 4 * (runs + div_ceil(band.zn * band.pn * band.qn, BANK_COLUMNS))

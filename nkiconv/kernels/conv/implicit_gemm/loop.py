@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger
-from ..._tiles import div_ceil, filled
-from ..call import Extras, Operands, finish_shared, load_bias
-from ..cuts import Band, Bank, chunks_of, copy_of_band, index_of, same_place
+from ..._epilogue import load_bias
+from ..._tiles import div_ceil, filled, index_of
+from ..call import Extras, Operands, finish_shared
+from ..cuts import Band, Bank, chunks_of, copy_of_band, same_place
 from ..geometry import Geometry
 from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ..sums import is_whole, zero_sums
@@ -315,9 +316,7 @@ def finish_sums(work, one, item, last):
     """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
     results, epilogue = one.results, work.extras.epilogue
     bank, band = bank_of_y(work.geometry, item.band, one.bank), band_of_y(work.geometry, item.band)
-    residual = None
-    if results.residual_sbuf != None:
-        residual = window(results.residual_sbuf, bank)
+    residual = None if results.residual_sbuf == None else window(results.residual_sbuf, bank)
     y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
     if work.geometry.direct != None:
         read_pair_out(y_sbuf, one.banks, bias_sbuf, residual, epilogue, work.ledger)

@@ -15,6 +15,7 @@ zeros are stored around x, so that both meet windows of one shape at a constant 
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
+from ..cuts import window_of
 from ..geometry import num_taps, span
 
 #: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with HALVES or STAGED where
@@ -135,7 +136,7 @@ def sums_pitch(geometry, chunks, images, own):
 def extent_of(geometry, count):
     """(rows that `count` outputs from the first on need, zeros above and below those of x among them)."""
     rows = geometry.rows
-    extent = (count - 1) * rows.stride + (rows.taps - 1) * rows.dilation + 1
+    extent = window_of(rows, count)
     found = span(rows, 0, count)
     above = found[0] + rows.before
     return extent, above, extent - above - found[1]

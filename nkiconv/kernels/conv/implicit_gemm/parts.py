@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..cuts import Band
+from ..filter_feed import tiles_in_turn
 from ..pairs_of_planes import frames_seen
 from .fold import chunk_window
 from .fp16x3 import PAIRS_TOGETHER, STAGE_BYTES, STAGE_PART_BYTES, advance, kinds_of, start_pair
@@ -28,7 +29,7 @@ class RowPart(nl.NKIObject):
     h0: int
     hn: int
     tile: object
-    raw_sbuf: object
+    raw_sbuf: object = None
 
 
 @dataclass
@@ -65,10 +66,8 @@ def start_preparing(geometry, frames_bytes):
 
 def prepared_tile(geometry, chunk, band):
     """A PreparedTile of a chunk in a band, of which no part is there."""
-    shape, tiles = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1]), []
-    for _ in range(1 if geometry.direct != None else 2):
-        tiles.append(nl.ndarray(shape, dtype=nl.float16, buffer=nl.sbuf))
-    return PreparedTile(tiles=tiles, parts=[])
+    shape = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1])
+    return PreparedTile(tiles=tiles_in_turn(1 if geometry.direct != None else 2, shape, nl.float16), parts=[])
 
 
 def add_parts(work, chunks, index, tile, band, part):
@@ -80,16 +79,7 @@ def add_parts(work, chunks, index, tile, band, part):
         hn = min(most, part[0] + part[1] - h0)
         tile.parts.append((h0, len(preparing.parts)))
         preparing.parts.append(
-            RowPart(
-                chunk=chunks[index],
-                index=index,
-                chunks=len(chunks),
-                band=band,
-                h0=h0,
-                hn=hn,
-                tile=tile,
-                raw_sbuf=None,
-            )
+            RowPart(chunk=chunks[index], index=index, chunks=len(chunks), band=band, h0=h0, hn=hn, tile=tile)
         )
     bring_parts(work)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, div_ceil, share
+from ..._tiles import PARTS, div_ceil, filled, share
 from ..cuts import Band, chunks_of
 from ..geometry import num_taps
 from ..pairs_of_planes import planes_at_once
@@ -52,7 +52,7 @@ class Plan(nl.NKIObject):
     #: pairs of bands that the body of a loop on the device holds; 0: all are unrolled
     loop: int
     #: bytes a partition of frames that have come and are not added yet, of pairs of planes
-    frames_bytes: int
+    frames_bytes: int = 0
 
 
 def make_plan(geometry, extras, config):
@@ -61,13 +61,11 @@ def make_plan(geometry, extras, config):
     by_channels = config.shard == "channels" and len(jobs) > 1
     batches = batches_of(geometry, jobs, by_channels, config.filter_bytes)
     unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
-    items, together = [], []
+    items, halves, alike = [], 1 if len(batches) > 1 else PARTS, config.loop > 0
     for index in range(len(batches)):
-        halves, alike = 1 if len(batches) > 1 else PARTS, config.loop > 0
-        bands = bands_of(geometry, chunks_of(batches[index]), unit, halves, config.x_bytes, config.wide, alike)
-        for band in bands:
+        chunks = chunks_of(batches[index])
+        for band in bands_of(geometry, chunks, unit, halves, config.x_bytes, config.wide, alike):
             items.append(Item(batch=index, band=band, halved=False, last=False))
-        together.append(config.order == "chunks")
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
         first = items[mine[0]]
@@ -80,12 +78,11 @@ def make_plan(geometry, extras, config):
         items=items,
         warmup=config.warmup,
         moved=moved_from(batches, config.moved),
-        together=together,
+        together=filled(len(batches), config.order == "chunks"),
         ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
         loop=config.loop,
-        frames_bytes=0,
     )
 
 

@@ -7,7 +7,7 @@ what is transposed is block-diagonal and one matmul serves all.
 
 from ...._nki import nisa, nl
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
-from ..._masks import keep_between
+from ..._masks import keep_between, keep_equal
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
 from ..geometry import filter_rows, num_taps
@@ -115,15 +115,8 @@ def make_diagonals(raw_sbuf, geometry):
     select."""
     count, each, taps = raw_sbuf.shape
     filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=filters_sbuf,
-        pattern=[[0, taps], [-1, count], [0, each]],
-        channel_multiplier=1,
-        on_true_tile=raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count),
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=0,
-    )
+    source_sbuf = raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
+    keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
     return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
 
 
@@ -154,7 +147,7 @@ def group_mask(job, geometry, dtype):
     per_k = geometry.K // geometry.groups
     mask_sbuf = nl.ndarray((job.kn, job.pack), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    keep_between(mask_sbuf, [[-per_k, job.pack]], per_k)
+    keep_between(mask_sbuf, [[-per_k, job.pack]], per_k, mask_sbuf)
     return mask_sbuf
 
 

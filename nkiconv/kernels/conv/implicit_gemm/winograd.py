@@ -198,11 +198,12 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     else:
         nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
     ledger.scalar = ledger.scalar + START_WORK + elements * SCALAR_WORK
+    planes = y_sbuf.shape[1]
     for plane in range(2):
-        count = div_ceil(y_sbuf.shape[1] - plane, 2)
+        count = div_ceil(planes - plane, 2)
         if count == 0:
             continue
-        y = y_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
+        y = y_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
         rest_sbuf = nl.ndarray((kn, count, pn, qn), dtype=nl.float32, buffer=nl.sbuf)
         nisa.scalar_tensor_tensor(
             dst=rest_sbuf,
@@ -212,9 +213,7 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
             op1=nl.add,
             operand1=half_sbuf[0:kn, 0:count, 0:pn, 0:qn],
         )
-        residual = None
-        if residual_sbuf != None:
-            residual = residual_sbuf[0:kn, plane : y_sbuf.shape[1] : 2, 0:pn, 0:qn]
+        residual = None if residual_sbuf == None else residual_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
         if residual != None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
         own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]

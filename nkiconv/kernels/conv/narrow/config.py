@@ -4,15 +4,14 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, div_ceil
-from ..cuts import QUADRANT
+from ..._tiles import BANK_COLUMNS, QUADRANT, div_ceil
+from ..._warm import WARM_UP_MAX
 from ..planes import with_windows
 from .cuts import is_legal, make_narrow, narrow_fits
 
 NARROW_X_BYTES = 4_096
 NARROW_X_BUFFERS = 16
 NARROW_X_BUFFERS_MAX = 64
-NARROW_WARM_UP_MAX = 256
 #: Of all matmuls on zeros, those before the filters come; the others follow while what was transposed is laid out.
 NARROW_WARM_UP_FIRST = 9
 #: All of them for the array to be at its full rate then; outputs of a channel that are worth it.
@@ -42,7 +41,7 @@ class NarrowConfig(nl.NKIObject):
     buffers: int
     #: 1: Scalar and GpSimd take additions from Vector, or 0
     shared: int
-    #: matmuls of 128 columns on zeros before the first others, from 0 to NARROW_WARM_UP_MAX
+    #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
     warmup: int
 
 
@@ -51,7 +50,7 @@ def narrow_config_refusal(geometry, config):
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
     table = (("outputs", (1, most)), ("depth", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
     table = table + (("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)), ("x_bytes", (256, whole)))
-    table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, NARROW_WARM_UP_MAX)))
+    table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "narrow")
     U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
     if reason != "" or (U, T) == (0, 0):

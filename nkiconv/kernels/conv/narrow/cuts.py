@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf
-from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores, slot_for
+from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
+from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores
 from ..geometry import Axis, num_taps, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
@@ -99,9 +99,8 @@ def make_narrow(geometry, config, has_residual):
     blocks = min(min(all_blocks, max(1, BANK_COLUMNS // each)), config.blocks)
     images = 1
     if blocks == all_blocks and len(tiles) == 1:
-        images = min(
-            min(geometry.planes.out // geometry.planes.images, max(1, BANK_COLUMNS // (blocks * each))), config.images
-        )
+        volume = geometry.planes.out // geometry.planes.images
+        images = min(min(volume, max(1, BANK_COLUMNS // (blocks * each))), config.images)
     step = U * rows.stride // rows.lhs_dilation
     row_bytes = axis_elements(geometry.planes, images) * (wn + 2 * pad) * item
     height = max(1, config.x_bytes // row_bytes)
@@ -248,8 +247,7 @@ def narrow_bytes(geometry, narrow, has_residual):
     transposed_bytes = taps * geometry.K * item
     filters = geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
     # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
-    rows_bytes = 4 * (
-        (3 if has_residual else 1) * geometry.columns.out + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles)
-    )
+    results = (3 if has_residual else 1) * geometry.columns.out
+    rows_bytes = 4 * (results + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles))
     chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + transposed_bytes + filters)
     return chunks + narrow.images * narrow.blocks * rows_bytes + 1024

@@ -157,10 +157,9 @@ def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bi
         q0, qn, w0, wn = narrow.tiles[index]
         acc_psum = nl.ndarray((narrow.outputs, step.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
         multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0)
-        residual = None
-        if residual_sbuf != None:
-            residual = residual_sbuf[0:outputs, 0 : step.zn, 0 : step.jn, q0 : q0 + qn]
-        y = y_sbuf[0:outputs, 0 : step.zn, 0 : step.jn, q0 : q0 + qn]
+        zn, jn = step.zn, step.jn
+        residual = None if residual_sbuf == None else residual_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
+        y = y_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
         bank = turn * len(narrow.tiles) + index
         add_shifted(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
         if last:
@@ -240,7 +239,7 @@ def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filter
                 for g in range(narrow.groups):
                     columns = (0, 1, acc_psum.shape[3], w0 + g * narrow.shift, 1)
                     row = tap * len(narrow.lines) + one.line
-                    product = Product(row=row, group=g, parts=count, planes=on_planes, rows=rows, columns=columns)
+                    product = Product(row=row, group=g, planes=on_planes, rows=rows, columns=columns)
                     nisa.nc_matmul(
                         dst=sums_met(acc_psum, product, (step.z0, 0, 0)),
                         stationary=filters[chunk][0:count, row, g, 0 : narrow.outputs],

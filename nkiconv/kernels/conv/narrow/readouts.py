@@ -15,7 +15,7 @@ from ..._engines import (
     VECTOR_WORK,
     pick,
 )
-from ..._epilogue import Epilogue, finish
+from ..._epilogue import finish, finish_joined
 from ..boxes import clear_window
 from ..call import finish_shared
 from ..sums import places_of_elements, places_of_outputs, spaced
@@ -57,13 +57,7 @@ def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilo
             nisa.tensor_tensor(dst=y_sbuf, data1=last_sbuf, data2=part_sbuf, op=nl.add, engine=nisa.engine.gpsimd)
             return
         else:
-            added = Epilogue(
-                activation=epilogue.activation,
-                bias=epilogue.bias,
-                residual="pre_activation",
-                y_itemsize=epilogue.y_itemsize,
-            )
-            finish(y_sbuf, sums, bias_sbuf, part_sbuf, added, nisa.engine.vector)
+            finish_joined(y_sbuf, sums, part_sbuf, bias_sbuf, None, epilogue, nisa.engine.vector)
             ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
             return
     finish_shared(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
@@ -72,9 +66,8 @@ def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilo
 def sums_at(acc_psum, tap, narrow, outputs, tile):
     """The sums of a tap for the outputs that it meets."""
     _, nn, jn, _ = acc_psum.shape
-    return spaced(
-        acc_psum, (tap[0] * narrow.slot, outputs), (0, nn, 1), (0, jn, 1), places_of_elements(tap[1], tile[2])
-    )
+    parts, columns = (tap[0] * narrow.slot, outputs), places_of_elements(tap[1], tile[2])
+    return spaced(acc_psum, parts, (0, nn, 1), (0, jn, 1), columns)
 
 
 def zeros_beside(narrow, index, outputs):

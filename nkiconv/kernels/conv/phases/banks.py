@@ -94,7 +94,7 @@ def products_in(phases, bank, segment):
         planes, rows = seen_by_blocks(z, e[0], on[0]), seen_by_blocks(p, e[1], on[1])
         columns = seen_by_blocks(q, e[2], on[2])
         if planes[2] * rows[2] * columns[2] > 0:
-            found.append(Product(row=0, group=index, parts=0, planes=planes, rows=rows, columns=columns))
+            found.append(Product(group=index, planes=planes, rows=rows, columns=columns))
     return covering_first(found, on[0][1], on[1][1], on[2][1])
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
+from ..._warm import WARM_UP_MAX
 
 PHASES_SHARDS = ("channels", "outputs")
 #: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or all.
@@ -15,7 +16,6 @@ PHASES_X_BYTES = 32_768
 PHASES_Y_BYTES = 16_384
 PHASES_FILTER_BYTES = 90_112
 PHASES_WARM_UP = 20
-PHASES_WARM_UP_MAX = 256
 #: Most banks of sums that are made together, so that two are left for what follows; most bands whose x is on its way.
 TOGETHER_MAX = 7
 AHEAD_MAX = 8
@@ -43,7 +43,7 @@ class PhasesConfig(nl.NKIObject):
     together: int
     #: bands whose x is on its way while one is worked on, 1 to AHEAD_MAX
     ahead: int
-    #: matmuls of 128 columns on zeros before the first filters, 0 to PHASES_WARM_UP_MAX
+    #: matmuls of 128 columns on zeros before the first filters, 0 to WARM_UP_MAX
     warmup: int
 
 
@@ -53,7 +53,7 @@ def phases_config_refusal(config):
     table = (("shard", PHASES_SHARDS), ("channels", (1, P_MAX)), ("beside", BESIDE), ("segments", (1, 4)))
     table = table + (("along", ALONG), ("x_bytes", (256, room)), ("y_bytes", (256, room)))
     table = table + (("filter_bytes", (256, room)), ("together", (1, TOGETHER_MAX)), ("ahead", (1, AHEAD_MAX)))
-    return settings_refusal(config, table + (("warmup", (0, PHASES_WARM_UP_MAX)),), "phases")
+    return settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "phases")
 
 
 def phases_config(geometry, config):

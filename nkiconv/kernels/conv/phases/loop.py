@@ -43,12 +43,7 @@ def run_phases(operands, geometry, extras, phases):
     if len(batches) == 0 or len(items) == 0:
         return
     work = PhasesWork(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        phases=phases,
-        zeros_sbuf=warm_zeros(),
-        ledger=new_ledger(),
+        operands=operands, geometry=geometry, extras=extras, phases=phases, zeros_sbuf=warm_zeros(), ledger=new_ledger()
     )
     for index in range(len(batches)):
         work_batch(work, batches[index], items, index == 0)

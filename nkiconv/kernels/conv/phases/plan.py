@@ -13,9 +13,8 @@ all segments these have tiles of their own, whose sums still share a bank, so th
 """
 
 from ...._nki import nl
-from ..._tiles import fits_sbuf
+from ..._tiles import QUADRANT, fits_sbuf, slot_for
 from ..call import taken_refusal
-from ..cuts import QUADRANT, slot_for
 from ..geometry import instructions_refusal, num_taps
 from .config import phases_config, phases_config_refusal
 from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions
@@ -23,9 +22,7 @@ from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, pha
 
 def plan_phases(geometry, extras, config, cores):
     """(Phases, "") of this on `cores` cores, or (None, why not)."""
-    reason = phases_config_refusal(config)
-    if reason == "":
-        reason = phases_refusal(geometry, extras)
+    reason = phases_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     settings, axes = phases_config(geometry, config), axes_by_phases(geometry)
@@ -43,8 +40,11 @@ def plan_phases(geometry, extras, config, cores):
     return (phases, "") if reason == "" else (None, reason)
 
 
-def phases_refusal(geometry, extras):
-    """Why phases do not do this, whatever their settings; "" if they may."""
+def phases_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = phases_config_refusal(config)
+    if reason != "":
+        return reason
     if geometry.groups > 1:
         return f"feature_group_count={geometry.groups}: phases takes 1; use grouped or implicit_gemm"
     steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)

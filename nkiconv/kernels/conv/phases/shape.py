@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, some_of
-from ..cuts import combined, index_of, most_of, slot_for
+from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, index_of, slot_for, some_of
+from ..cuts import combined, most_of
 from ..geometry import num_taps
 from .blocks import part_lists, phase_axis
 from .config import ALONG
@@ -238,6 +238,5 @@ def phases_instructions(geometry, phases, cores):
         readouts += 2 * len(job.phases)
     load = len(phases.chunks) + div_ceil(geometry.C, nl.tile_size.pmax) * phases.segments
     filters = load + num_taps(geometry) * (load - len(phases.chunks)) + len(phases.chunks) * len(phases.jobs)
-    return (
-        64 + phases.warmup + blocks * (each * filters + items * (load + each * (most * (products + readouts + 4) + 6)))
-    )
+    item = load + each * (most * (products + readouts + 4) + 6)
+    return 64 + phases.warmup + blocks * (each * filters + items * item)

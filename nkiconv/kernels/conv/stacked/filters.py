@@ -107,11 +107,7 @@ def shift_rows(padded, geometry, stack, kn):
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
         for u in range(1 if stack.filters == "apart" else stack.U):
-            nisa.tensor_copy(
-                dst=stacked_place(z_sbuf, geometry, stack, kn, u),
-                src=raw_sbuf,
-                engine=nisa.engine.vector,
-            )
+            nisa.tensor_copy(dst=stacked_place(z_sbuf, geometry, stack, kn, u), src=raw_sbuf, engine=nisa.engine.vector)
     return None, z_sbuf
 
 

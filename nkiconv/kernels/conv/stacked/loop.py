@@ -2,10 +2,10 @@
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import PARTS, share
+from ..._tiles import PARTS, share, slot_for
 from ..._warm import warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
-from ..cuts import largest_band, part_of_core, slot_for
+from ..cuts import largest_band, part_of_core
 from ..filter_feed import tiles_in_turn
 from ..geometry import met
 from ..ring import load_until
@@ -13,15 +13,7 @@ from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .filters import load_padded, shift_rows, transpose_padded
 from .load import clear_rims, load_bands, planes_of_band, ring_of_bands, x_of_band
 from .results import load_stack_biases, load_stack_residual, store_stack, transpose_biases
-from .shape import (
-    columns_of,
-    fits_window,
-    jobs_ahead,
-    order_of_groups,
-    residual_depth,
-    stack_bands,
-    tiles_of_band,
-)
+from .shape import columns_of, fits_window, jobs_ahead, order_of_groups, residual_depth, stack_bands, tiles_of_band
 
 #: DMAs that bring the first filters, where they are of many channels.
 FIRST_DMAS = 2
@@ -121,11 +113,11 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf,
     own: (channels of the job, its filters, its biases); x: (the band's X, zeros).
     """
     job, filters_sbuf, bias_sbuf = own
-    Q, size = geometry.columns.out, stack.U * job[1]
+    zn, Q, size = band.zn, geometry.columns.out, stack.U * job[1]
     # banks leave from parts of the partitions in turn: each part has DMA engines of its own
     slot = slot_for(size)
     slots = nl.tile_size.pmax // slot
-    shape = (nl.tile_size.pmax if slots > 1 else size, band.zn, band.jn, stack.V, Q)
+    shape = (nl.tile_size.pmax if slots > 1 else size, zn, band.jn, stack.V, Q)
     y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
     parts, columns = tiles_of_band(band, Q, last)
     for index in range(len(parts)):
@@ -134,13 +126,11 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf,
         for v in range(stack.V):
             for column in columns:
                 q, qn = column
-                acc_psum = nl.ndarray((size, band.zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
+                acc_psum = nl.ndarray((size, zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
                 sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q)
-                y = y_sbuf[base : base + size, 0 : band.zn, j : j + jn, v, q : q + qn]
-                residual = None
-                if residual_sbuf != None:
-                    residual = residual_sbuf[0:size, 0 : band.zn, j : j + jn, v, q : q + qn]
-                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, band.zn * jn * qn)
+                y = y_sbuf[base : base + size, 0:zn, j : j + jn, v, q : q + qn]
+                residual = None if residual_sbuf == None else residual_sbuf[0:size, 0:zn, j : j + jn, v, q : q + qn]
+                finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, zn * jn * qn)
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 
@@ -163,9 +153,7 @@ def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
             for t in range(stack.num_taps if found[2] > 0 else 0):
                 m = j * stack.step + v * geometry.rows.stride // stack.G + t * stack.B // stack.G
                 row = ((plane[0] * stack.groups + place) * phases + v % phases) * stack.num_taps + t
-                product = Product(
-                    row=row, group=0, parts=parts, planes=plane[1], rows=(j, 1, jn, m, stack.step), columns=found
-                )
+                product = Product(row=row, planes=plane[1], rows=(j, 1, jn, m, stack.step), columns=found)
                 nisa.nc_matmul(
                     dst=sums_met(acc_psum, product, (band.z0, j, q)),
                     stationary=filters_sbuf[0:parts, row, 0:outputs],

@@ -17,26 +17,16 @@ runs of y, as its rows are stored side by side from one partition. `config.py` h
 """
 
 from ...._nki import nl
+from ..._tiles import QUADRANT
 from ..call import one_group_refusal, taken_refusal
-from ..cuts import QUADRANT
 from ..geometry import instructions_refusal
 from .config import stacked_config_refusal, stacked_settings
-from .shape import (
-    can_shift,
-    make_stack,
-    max_of,
-    met_counts,
-    phases_of,
-    stack_instructions,
-    taps_of_window,
-)
+from .shape import can_shift, make_stack, max_of, met_counts, phases_of, stack_instructions, taps_of_window
 
 
 def plan_stack(geometry, extras, config, cores):
     """(Stack, "") of this on `cores` cores, or (None, why not)."""
-    reason = stacked_config_refusal(config)
-    if reason == "":
-        reason = stacked_refusal(geometry, extras)
+    reason = stacked_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     settings = stacked_settings(geometry, config, extras.residual)
@@ -53,9 +43,11 @@ def plan_stack(geometry, extras, config, cores):
     return (stack, "") if reason == "" else (None, reason)
 
 
-def stacked_refusal(geometry, extras):
-    """Why no stack does this, whatever its settings; "" if some may."""
-    reason = one_group_refusal(geometry, "stacked", True)
+def stacked_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = stacked_config_refusal(config)
+    if reason == "":
+        reason = one_group_refusal(geometry, "stacked", True)
     if reason != "":
         return reason
     if geometry.packed > 0:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import QUADRANT, axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
+from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, div_ceil, fits_sbuf, whole_words
+from ..cuts import axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
 from ..geometry import filter_rows, met
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
@@ -82,16 +82,15 @@ def make_stack(geometry, counts, config, has_residual):
     """A Stack of a StackedConfig, or None where memory does not hold it. counts: what `met_counts` returns."""
     planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
     B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
-    item = geometry.itemsize
+    item, seen = geometry.itemsize, axis_elements(planes, 1)
     phases = phases_of(rows.stride, V, G)
     front = max_of(phases)
     num_taps = taps_of_window(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
     padded = planes.taps * geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
-    if (
-        padded > PADDED_BYTES
-        or geometry.K * planes.taps * len(phases) * num_taps * groups * U * item > STACKED_FILTER_BYTES
-    ):
+    # bytes of an output channel's filters
+    each = planes.taps * len(phases) * num_taps * groups * U * item
+    if padded > PADDED_BYTES or geometry.K * each > STACKED_FILTER_BYTES:
         return None
     jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
@@ -100,25 +99,20 @@ def make_stack(geometry, counts, config, has_residual):
     row_bytes = width * item
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
-    blocks = min(
-        div_ceil(rows.out, U * V),
-        max(0, (STACKED_X_BYTES // (axis_elements(planes, 1) * row_bytes) - reach) // step + 1),
-    )
-    y_bytes = 4 * V * columns.out
-    blocks = min(blocks, max(1, (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes))
-    filters = len(jobs) * planes.taps * len(phases) * num_taps * groups * U * kn * item
-    if axis_elements(planes, 1) * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or filters > STACKED_FILTER_BYTES:
+    # blocks that x and results have room for
+    x_most = max(0, (STACKED_X_BYTES // (seen * row_bytes) - reach) // step + 1)
+    y_most = (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // (4 * V * columns.out)
+    blocks = min(min(div_ceil(rows.out, U * V), x_most), max(1, y_most))
+    if seen * reach * row_bytes > STACKED_X_BYTES or blocks < 1 or len(jobs) * kn * each > STACKED_FILTER_BYTES:
         return None
     images = 1
     if planes.taps > 1:
-        y_most = (STACKED_Y_BYTES // 2 if has_residual else STACKED_Y_BYTES) // y_bytes
         images, blocks = planes_together(geometry, (step, reach, U * V), row_bytes, y_most, min(blocks, config.blocks))
     elif blocks * U * V >= rows.out:
         images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
         images = min(images, planes.out // planes.images)
-        while (
-            images > 1 and axis_elements(planes, images) * row_bytes * ((blocks - 1) * step + reach) > STACKED_X_BYTES
-        ):
+        plane_bytes = row_bytes * ((blocks - 1) * step + reach)
+        while images > 1 and axis_elements(planes, images) * plane_bytes > STACKED_X_BYTES:
             images -= 1
     band_bytes = axis_elements(planes, images) * ((blocks - 1) * step + reach) * row_bytes
     stack = Stack(
@@ -321,13 +315,8 @@ def lead_of(geometry, stack):
 
 def padded_elements(geometry, stack):
     """Elements a partition of the zero-padded filters of one job, in whole words."""
-    size = (
-        geometry.planes.taps
-        * geometry.C
-        * (lead_of(geometry, stack) + stack.num_taps * stack.B)
-        * geometry.columns.taps
-    )
-    return whole_words(size, geometry.itemsize)
+    height = lead_of(geometry, stack) + stack.num_taps * stack.B
+    return whole_words(geometry.planes.taps * geometry.C * height * geometry.columns.taps, geometry.itemsize)
 
 
 def jobs_ahead(geometry, stack):
@@ -366,16 +355,13 @@ def stack_instructions(geometry, stack, cores):
     """Instructions of a core, at most."""
     bands = div_ceil(len(stack_bands(geometry, stack)), cores)
     # two blocks or columns more than fill a bank are halved, and so is the last bank
-    banks = stack.V * stack.images * (2 * div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2) + 4)
-    stores = 2 * (stack.U + stack.images) * (2 + div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2))
+    halves = div_ceil(stack.blocks * geometry.columns.out, BANK_COLUMNS // 2)
+    banks = stack.V * stack.images * (2 * halves + 4)
+    stores = 2 * (stack.U + stack.images) * (2 + halves)
     taps = geometry.planes.taps * stack.num_taps * stack.groups
     job = banks * (taps + 3) + stores + 3 * stack.U + stack.U * stack.V + 4
-    loads = (
-        stack.D
-        * axis_elements(geometry.planes, stack.images)
-        * (2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16)
-        + 8
-    )
+    plane = 2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16
+    loads = stack.D * axis_elements(geometry.planes, stack.images) * plane + 8
     copies = len(stack.phases) * taps * (1 + stack.U) + 4 * stack.U + 9
     pieces = filter_rows(geometry) * stack.U if geometry.rows.dilation > 1 else geometry.planes.taps * 3 * stack.U
     return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + pieces)

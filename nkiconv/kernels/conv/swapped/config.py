@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
+from ..._warm import WARM_UP_MAX
 from .shape import can_fold
 from .tiling import make_swapped, swapped_fits
 
 SWAPPED_SETTINGS = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
 SWAPPED_SHARDS = ("channels", "images")
-#: Neighbouring pixels of a partition, and matmuls on zeros, at most.
+#: Neighbouring pixels of a partition, at most.
 SIDE_LIMIT = 4096
-SWAPPED_WARM_UP_MAX = 256
 #: Bytes a partition for x of one band and for filters, and matmuls on zeros, if nothing else is asked for.
 SWAPPED_X_BYTES, SWAPPED_FILTER_BYTES, SWAPPED_WARM_UP = 32_768, 118_784, 28
 #: Of `swapped_config`: pixels up to which cores share channels, and below which they do where there are more channels
@@ -49,7 +49,7 @@ def swapped_config_refusal(config):
         ("fold", (1, nl.tile_size.pmax)),
         ("x_bytes", (64, room)),
         ("filter_bytes", (64, room)),
-        ("warmup", (0, SWAPPED_WARM_UP_MAX)),
+        ("warmup", (0, WARM_UP_MAX)),
     )
     return settings_refusal(config, table, "swapped")
 

@@ -33,12 +33,13 @@ class SwappedFilters(nl.NKIObject):
     chunks: list
     loads: list
     ends: list
-    #: tiles of loads that are to be transposed; how many loads are in their places
+    #: tiles of loads that are to be transposed
     raws: list
-    done: int
     #: [c, chunks, taps, kn] in SBUF, and whether it is folded
     tile: object
-    folded: bool
+    folded: bool = False
+    #: how many loads are in their places
+    done: int = 0
 
 
 def way_of(geometry):
@@ -69,9 +70,7 @@ def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
         loads=loads,
         ends=ends,
         raws=[],
-        done=0,
         tile=nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf),
-        folded=False,
     )
 
 

@@ -44,10 +44,10 @@ class SwappedWork(nl.NKIObject):
     extras: Extras
     plan: Swapped
     ledger: Ledger
-    filters: object
-    bias_sbuf: object
-    y_sbuf: object
-    residual_sbuf: object
+    filters: object = None
+    bias_sbuf: object = None
+    y_sbuf: object = None
+    residual_sbuf: object = None
 
 
 def run_swapped(operands, geometry, extras, plan):
@@ -55,17 +55,7 @@ def run_swapped(operands, geometry, extras, plan):
     _, items = part_of_core(plan.items)
     if len(items) == 0:
         return
-    work = SwappedWork(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        plan=plan,
-        ledger=new_ledger(),
-        filters=None,
-        bias_sbuf=None,
-        y_sbuf=None,
-        residual_sbuf=None,
-    )
+    work = SwappedWork(operands=operands, geometry=geometry, extras=extras, plan=plan, ledger=new_ledger())
     warm_up(warm_zeros(), plan.warmup, 1)
     now_sbuf, batch = None, -1
     for index in range(len(items)):

@@ -17,9 +17,7 @@ from .tiling import count_swapped_instructions, make_swapped, swapped_fits
 
 def plan_swapped(geometry, extras, config, cores):
     """(Swapped, "") of this on `cores` cores, or (None, why not)."""
-    reason = swapped_config_refusal(config)
-    if reason == "":
-        reason = swapped_refusal(geometry, extras)
+    reason = swapped_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     settings = swapped_config(geometry, extras, config)
@@ -38,9 +36,11 @@ def plan_swapped(geometry, extras, config, cores):
     return (plan, "") if reason == "" else (None, reason)
 
 
-def swapped_refusal(geometry, extras):
-    """Why this is not for pixels as stationaries, or ""."""
-    reason, apart = one_group_refusal(geometry, "swapped", False), geometry.y_strides[0]
+def swapped_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason, apart = swapped_config_refusal(config), geometry.y_strides[0]
+    if reason == "":
+        reason = one_group_refusal(geometry, "swapped", False)
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
         reason = taken_refusal(geometry, extras, "swapped", True, "filters around x and between", whole)

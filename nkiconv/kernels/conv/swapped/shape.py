@@ -60,16 +60,7 @@ def source_of(geometry, fold):
     if fold > 1:
         slots = fold * rows.stride
         reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
-        rows = Axis(
-            size=rows.size,
-            taps=reach // slots + 1,
-            out=rows.out // fold,
-            stride=1,
-            dilation=1,
-            lhs_dilation=1,
-            before=rows.before,
-            images=1,
-        )
+        rows = Axis(size=rows.size, taps=reach // slots + 1, out=rows.out // fold, before=rows.before)
     return Source(planes=geometry.planes, rows=rows, columns=geometry.columns, fold=fold, slots=slots)
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
 from ..._tiles import PARTS, div_ceil
+from ..._warm import WARM_UP_MAX
 from .shape import group_bytes, most_channels_of_group, triggers_of, x_buffers_most
 
-#: Most matmuls on zeros.
-TOEPLITZ_WARM_UP_MAX = 256
 #: Of a kernel without settings: columns of the array that pass while the rows of an image are loaded and stored, and
 #: during two triggers; bytes a partition that are zeroed before w comes.
 DMA_COLUMNS = 384
@@ -36,9 +35,7 @@ def toeplitz_config_refusal(config):
     """What is wrong with a config; "" if nothing is."""
     most = nl.tile_size.pmax
     sizes = (("channels", (1, most)), ("together", (1, most)), ("buffers", (2, most)))
-    return settings_refusal(
-        config, sizes + (("early", (0, most)), ("warmup", (0, TOEPLITZ_WARM_UP_MAX))), "toeplitz_rows"
-    )
+    return settings_refusal(config, sizes + (("early", (0, most)), ("warmup", (0, WARM_UP_MAX))), "toeplitz_rows")
 
 
 def toeplitz_settings(geometry, config):

@@ -114,7 +114,7 @@ def accumulate_rows(acc_psum, operands, geometry, toeplitz, count, x_sbuf, filte
     for plane in planes:
         for column in columns:
             t, s = plane[0], column[0]
-            product = Product(row=t, group=s, parts=parts, planes=plane[1], rows=(0, 1, 1, 0, 1), columns=column[1])
+            product = Product(planes=plane[1], rows=(0, 1, 1, 0, 1), columns=column[1])
             nisa.nc_matmul(
                 dst=sums_met(acc_psum, product, (z, 0, 0)),
                 stationary=of_array(toeplitz_stationary(filters[0], geometry, filters[1], count, t, s), operands),

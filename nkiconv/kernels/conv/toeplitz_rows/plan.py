@@ -18,9 +18,7 @@ from .shape import most_channels_of_group, sizes_of_toeplitz, toeplitz_instructi
 
 def plan_toeplitz(geometry, extras, config, cores):
     """(Toeplitz, "") of this on `cores` cores, or (None, why not)."""
-    reason = toeplitz_config_refusal(config)
-    if reason == "":
-        reason = toeplitz_refusal(geometry, extras)
+    reason = toeplitz_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
     settings = toeplitz_settings(geometry, config)
@@ -38,8 +36,11 @@ def plan_toeplitz(geometry, extras, config, cores):
     return (toeplitz, "") if reason == "" else (None, reason)
 
 
-def toeplitz_refusal(geometry, extras):
-    """Why no such matrices do this, whatever their settings; "" if some may."""
+def toeplitz_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = toeplitz_config_refusal(config)
+    if reason != "":
+        return reason
     rows, columns, most = geometry.rows, geometry.columns, nl.tile_size.pmax
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
         return (

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
+from ..._masks import keep_equal
 from ..._tiles import div_ceil
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
@@ -74,12 +75,9 @@ def load_banded_filters(run, z_sbuf, row0):
     """z of up to 128 channels: the filters, zeros in front and behind, and the copy in HBM."""
     geometry, filters = run.geometry, run.filters
     front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]
-    copy(
-        z_sbuf[0:rows, front : front + geometry.S],
-        run.operands.w.ap(
-            pattern=[[geometry.w_c, rows], [geometry.w_s, geometry.S]], offset=(filters.c0 + row0) * geometry.w_c
-        ),
-    )
+    pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
+    src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
+    copy(z_sbuf[0:rows, front : front + geometry.S], src)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
@@ -134,22 +132,15 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
         for channel in range(cn):
             row, a = row0 + channel, channel % A
             z_sbuf = filters.ring[row // nl.tile_size.pmax % len(filters.ring)]
-            copy(
-                buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size],
-                z_sbuf.ap(
-                    pattern=[[filters.width, 1], [1, block], [1, size]],
-                    offset=(row % nl.tile_size.pmax) * filters.width,
-                ),
-            )
+            pattern, offset = [[filters.width, 1], [1, block], [1, size]], row % nl.tile_size.pmax * filters.width
+            dst = buffer_sbuf[a * block : (a + 1) * block, channel // A, a, 0:size]
+            copy(dst, z_sbuf.ap(pattern=pattern, offset=offset))
     else:
         for a in range(min(A, cn)):
             groups = div_ceil(cn - a, A)
-            copy(
-                buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size],
-                filters.scratch.ap(
-                    pattern=[[1, block], [A * filters.width, groups], [1, size]], offset=(row0 + a) * filters.width
-                ),
-            )
+            pattern, offset = [[1, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
+            dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
+            copy(dst, filters.scratch.ap(pattern=pattern, offset=offset))
 
 
 def select_ones(rows, pattern, offset, dtype):
@@ -158,15 +149,7 @@ def select_ones(rows, pattern, offset, dtype):
     ones_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
     selected_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.affine_select(
-        dst=selected_sbuf,
-        pattern=pattern,
-        channel_multiplier=1,
-        on_true_tile=ones_sbuf,
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=offset,
-    )
+    keep_equal(selected_sbuf, pattern, ones_sbuf, offset)
     return selected_sbuf
 
 

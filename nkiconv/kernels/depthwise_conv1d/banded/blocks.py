@@ -7,7 +7,7 @@ B / stride columns, needs blocks j .. j + num_taps - 1.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import div_ceil
+from ..._tiles import div_ceil, fits_sbuf
 from ..parts import part_most
 from .config import BandedConfig
 
@@ -116,4 +116,4 @@ def banded_sbuf_bytes(geometry, extras, blocks):
 
 def fits(geometry, extras, blocks):
     """Whether SBUF holds it."""
-    return banded_sbuf_bytes(geometry, extras, blocks) <= nl.tile_size.total_available_sbuf_size
+    return fits_sbuf(banded_sbuf_bytes(geometry, extras, blocks))

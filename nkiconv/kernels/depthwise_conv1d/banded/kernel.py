@@ -62,17 +62,18 @@ class BandedRun(nl.NKIObject):
     tiles: list
     #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
     queue: list
-    #: the Filters, band buffers, buffers of rows, and the matrix that undoes the mirroring
-    filters: object
+    #: band buffers, buffers of rows
     buffers: list
     ring: list
-    mirror: object
     ledger: Ledger
     #: what happens where sums leave PSUM for Y, and where they leave it for rows
     middle: Epilogue
     end: Epilogue
     #: dtype of Y
     sum_dtype: object
+    #: the Filters, and the matrix that undoes the mirroring
+    filters: object = None
+    mirror: object = None
 
 
 def start_banded(operands, geometry, extras, config):
@@ -92,10 +93,8 @@ def start_banded(operands, geometry, extras, config):
         blocks=blocks,
         tiles=[],
         queue=[],
-        filters=None,
         buffers=[],
         ring=[],
-        mirror=None,
         ledger=new_ledger(),
         middle=Epilogue(activation=middle, bias=epilogue.bias, residual="", y_itemsize=item),
         end=Epilogue(activation=end, bias=False, residual=epilogue.residual, y_itemsize=item),
@@ -103,9 +102,7 @@ def start_banded(operands, geometry, extras, config):
     )
     A, at_once = blocks.per_group, blocks.buffer_groups
     for part in parts_of_core():
-        tiles = tiles_of_part(blocks, geometry, part)
-        for index in range(len(tiles)):
-            tile = tiles[index]
+        for tile in tiles_of_part(blocks, geometry, part):
             run.tiles.append(tile)
             for first in range(0, tile.gn, at_once):
                 c0 = (tile.g0 + first) * A
@@ -116,8 +113,7 @@ def start_banded(operands, geometry, extras, config):
 def start_ring(run):
     """Buffers of rows for tiles in turn, as large as the largest needs."""
     partitions, columns = 1, 2
-    for index in range(len(run.tiles)):
-        tile = run.tiles[index]
+    for tile in run.tiles:
         partitions = max(partitions, tile.chunks_in * tile.rows)
         columns = max(columns, even(tile.blocks_in * run.blocks.block))
     shape = (partitions, run.blocks.per_group, columns)

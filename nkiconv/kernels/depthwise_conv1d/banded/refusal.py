@@ -2,7 +2,7 @@
 
 from ...._nki import nl
 from ..._epilogue import finish_instructions
-from ..._tiles import PARTS, share
+from ..._tiles import PARTS, filled, share
 from ..geometry import instructions_refusal
 from .blocks import banded_sbuf_bytes, fits, make_blocks
 from .config import banded_config_refusal
@@ -53,9 +53,7 @@ def count_banded_instructions(geometry, extras, blocks, cores):
         total = 64 + blocks.config.buffers
         for part in range(first, first + parts):
             cuts = banded_cuts(blocks, geometry, part)
-            alike = []
-            for _ in range(nl.tile_size.pmax + 1):
-                alike.append(0)
+            alike = filled(nl.tile_size.pmax + 1, 0)
             for g_index in range(len(cuts.groups)):
                 gn = cuts.groups[g_index][1]
                 if alike[gn] == 0:

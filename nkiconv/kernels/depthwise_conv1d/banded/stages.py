@@ -1,7 +1,7 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
 from ..._tiles import div_ceil, share
@@ -90,14 +90,6 @@ def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, is_
         copy_either_way(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], there, is_store)
 
 
-def copy_either_way(here, there, is_store):
-    """One DMA between SBUF and HBM."""
-    if is_store:
-        copy(there, here)
-    else:
-        copy(here, there)
-
-
 def transpose_in(run, index, parts, part):
     """One of equal parts of the pieces of X[(a, i), J, row] = rows_in of a tile, block columns transposed."""
     if index >= len(run.tiles):
@@ -123,16 +115,10 @@ def transpose_in(run, index, parts, part):
                 data=tile.rows_in[0:partitions, 0 : blocks.per_group, begin : begin + blocks.block],
                 engine=nisa.engine.tensor,
             )
+        rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
+        pattern = [[rows * tile.x_width, size], [rows, jn], chunks, [1, rows]]
         nisa.tensor_copy(
-            dst=tile.x_blocks.ap(
-                pattern=[
-                    [tile.rows * tile.x_width, size],
-                    [tile.rows, jn],
-                    [tile.blocks_in * tile.rows, tile.chunks_in],
-                    [1, tile.rows],
-                ],
-                offset=(tile.data0 + j0) * tile.rows,
-            ),
+            dst=tile.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows),
             src=transposed_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
         )
@@ -165,8 +151,7 @@ def multiply_group(run, tile, group, bands_sbuf):
     """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: its bands [(a, i), a', v]."""
     size = run.blocks.per_group * run.blocks.out_block
     spans = sum_spans(tile)
-    for index in range(len(spans)):
-        span = spans[index]
+    for span in spans:
         columns = span[1] * span[3]
         slots = 1
         if len(spans) == 1:
@@ -176,16 +161,9 @@ def multiply_group(run, tile, group, bands_sbuf):
             tile.acc = nl.ndarray((size, slots, tile.repeats, columns), dtype=nl.float32, buffer=nl.psum)
         multiply_columns(run, tile, group, bands_sbuf, tile.acc[0:size, slot, 0 : tile.repeats, 0:columns], span)
         if slot == slots - 1 or group == tile.gn - 1:
-            sums_psum = tile.acc.ap(
-                pattern=[
-                    [slots * tile.repeats * columns, size],
-                    [tile.repeats * columns, slot + 1],
-                    [span[3], span[1]],
-                    [1, span[3]],
-                ],
-                offset=0,
-            )
-            read_sums(run, tile, sums_psum, group - slot, slot + 1, span)
+            each = tile.repeats * columns
+            pattern = [[slots * each, size], [each, slot + 1], [span[3], span[1]], [1, span[3]]]
+            read_sums(run, tile, tile.acc.ap(pattern=pattern, offset=0), group - slot, slot + 1, span)
 
 
 def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span):
@@ -218,20 +196,11 @@ def read_sums(run, tile, sums_psum, group, groups, span):
     n0, nn, j0, jn = span
     each = 1 if run.middle.bias else groups
     for g in range(0, groups, each):
-        bias = None
-        if run.middle.bias:
-            bias = tile.bias[0:size, group + g : group + g + 1]
-        finish(
-            tile.y_blocks.ap(
-                pattern=[[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]],
-                offset=((group + g) * tile.nn + n0) * tile.y_width + j0,
-            ),
-            sums_psum[0:size, g : g + each, 0:nn, 0:jn],
-            bias,
-            None,
-            run.middle,
-            reader(run, run.middle, each * nn * jn),
-        )
+        bias = tile.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
+        pattern = [[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]]
+        y = tile.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
+        sums = sums_psum[0:size, g : g + each, 0:nn, 0:jn]
+        finish(y, sums, bias, None, run.middle, reader(run, run.middle, each * nn * jn))
 
 
 def reader(run, epilogue, elements):
@@ -265,33 +234,19 @@ def transpose_out(run, index, parts, part):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_out - j0)
         transposed_psum = nl.ndarray((partitions, at_once, A * Bo), dtype=nl.float32, buffer=nl.psum)
+        column = [[tile.rows * tile.y_width, A * Bo], [tile.step_out, tile.chunks_out], [tile.y_width, tile.rows]]
         for j in range(jn):
             nisa.nc_matmul(
                 dst=transposed_psum[0:partitions, j, 0 : A * Bo],
-                stationary=tile.y_blocks.ap(
-                    pattern=[
-                        [tile.rows * tile.y_width, A * Bo],
-                        [tile.step_out, tile.chunks_out],
-                        [tile.y_width, tile.rows],
-                    ],
-                    offset=j0 + j,
-                ),
+                stationary=tile.y_blocks.ap(pattern=column, offset=j0 + j),
                 moving=run.mirror,
                 is_moving_onezero=True,
                 accumulate=False,
             )
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
-        residual_sbuf = None
-        if tile.residual != None:
-            residual_sbuf = tile.residual.ap(pattern=pattern, offset=j0 * Bo)
-        finish(
-            tile.rows_out.ap(pattern=pattern, offset=j0 * Bo),
-            transposed_psum[0:partitions, 0:jn, 0 : A * Bo],
-            None,
-            residual_sbuf,
-            run.end,
-            reader(run, run.end, jn * A * Bo),
-        )
+        residual_sbuf = None if tile.residual == None else tile.residual.ap(pattern=pattern, offset=j0 * Bo)
+        y, sums = tile.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
+        finish(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
         move_results(run, tile, tile.rows_out, run.operands.y, True)
 

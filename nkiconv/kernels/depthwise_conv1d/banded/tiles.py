@@ -37,8 +37,6 @@ class Tile(nl.NKIObject):
     jn: int
     #: channels of its last group
     last: int
-    #: whether it is a core's last, whose results nothing hides
-    ends: bool
     #: rows, one for each group and image; chunks of a row on the partitions, and blocks of a chunk, in and out
     rows: int
     chunks_in: int
@@ -54,13 +52,15 @@ class Tile(nl.NKIObject):
     y_width: int
     #: how often a matmul takes its columns, so that few of them give the array enough to do to stay at full rate
     repeats: int
-    bias: object
-    rows_in: object
-    residual: object
-    x_blocks: object
-    y_blocks: object
-    rows_out: object
-    acc: object
+    #: whether it is a core's last, whose results nothing hides
+    ends: bool = False
+    bias: object = None
+    rows_in: object = None
+    residual: object = None
+    x_blocks: object = None
+    y_blocks: object = None
+    rows_out: object = None
+    acc: object = None
 
 
 def banded_cuts(blocks, geometry, part):
@@ -94,12 +94,8 @@ def cut_groups(first, count, most, edge):
     start of the first tile or the end of the last."""
     if edge == 0 or edge >= most or count <= 2 * edge:
         return cut_from(first, count, most)
-    found = [(first, edge)]
     middle = cut_from(first + edge, count - 2 * edge, most)
-    for index in range(len(middle)):
-        found.append(middle[index])
-    found.append((first + count - edge, edge))
-    return found
+    return [(first, edge)] + middle + [(first + count - edge, edge)]
 
 
 def tiles_of_part(blocks, geometry, part):
@@ -143,7 +139,6 @@ def plan_tile(blocks, cuts, g_index, n_index, j_index):
         j0=j0,
         jn=jn,
         last=blocks.last_group if g0 + gn == blocks.num_groups else blocks.per_group,
-        ends=False,
         rows=rows,
         chunks_in=chunks_in,
         blocks_in=blocks_in,
@@ -155,13 +150,6 @@ def plan_tile(blocks, cuts, g_index, n_index, j_index):
         x_width=max(needed, data0 + chunks_in * blocks_in),
         y_width=(chunks_out - 1) * step_out + blocks_out,
         repeats=repeats,
-        bias=None,
-        rows_in=None,
-        residual=None,
-        x_blocks=None,
-        y_blocks=None,
-        rows_out=None,
-        acc=None,
     )
 
 
@@ -202,10 +190,9 @@ def sum_spans(tile):
     if tile.nn * tile.jn <= nl.tile_size.psum_fmax:
         return [(0, tile.nn, 0, tile.jn)]
     spans = []
-    columns = cut(tile.jn, nl.tile_size.psum_fmax)
     for n in range(tile.nn):
-        for index in range(len(columns)):
-            spans.append((n, 1, columns[index][0], columns[index][1]))
+        for columns in cut(tile.jn, nl.tile_size.psum_fmax):
+            spans.append((n, 1) + columns)
     return spans
 
 

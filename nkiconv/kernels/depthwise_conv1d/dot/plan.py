@@ -37,29 +37,29 @@ class DotPlan(nl.NKIObject):
     tap_phases: int
     spread: int
     column_phases: int
-    #: slots (0 if not even the fewest fit SBUF) and chunks, and partitions that taps are spread over: a chunk has
-    #: depth * slots taps of each phase
-    slots: int
-    depth: int
-    chunks: int
-    #: lags of a block and blocks: lags >= ceil(Q / D)
-    lags: int
-    lag_blocks: int
     #: taps (slots) and channels of a stationary
     taps: int
     channels: int
-    #: positions of x and taps of w in one chunk, as loaded
-    x_length: int
-    w_length: int
     #: rows in flight
     buffers: int
-    #: channel tiles, or images, of one batch
-    tiles: int
-    images: int
-    #: whether transposed filters stay in SBUF from image to image
-    keep: bool
     #: whether a batch has one block of lags, and wide.py takes it from products to results
     wide: bool
+    #: slots (0 if not even the fewest fit SBUF) and chunks, and partitions that taps are spread over: a chunk has
+    #: depth * slots taps of each phase
+    slots: int = 0
+    depth: int = 0
+    chunks: int = 1
+    #: lags of a block and blocks: lags >= ceil(Q / D)
+    lags: int = 1
+    lag_blocks: int = 1
+    #: positions of x and taps of w in one chunk, as loaded
+    x_length: int = 0
+    w_length: int = 0
+    #: channel tiles, or images, of one batch
+    tiles: int = 1
+    images: int = 1
+    #: whether transposed filters stay in SBUF from image to image
+    keep: bool = False
 
 
 @dataclass
@@ -114,20 +114,11 @@ def new_dot_plan(geometry, wide):
         tap_phases=geometry.stride // common,
         spread=spread,
         column_phases=min(spread, geometry.Q),
-        slots=0,
-        depth=nl.tile_size.pmax,
-        chunks=1,
-        lags=1,
-        lag_blocks=1,
         taps=WIDE_TAPS,
         channels=nl.tile_size.pmax // WIDE_TAPS,
-        x_length=0,
-        w_length=0,
         buffers=2 if wide else 4,
-        tiles=1,
-        images=1,
-        keep=False,
         wide=wide,
+        depth=nl.tile_size.pmax,
     )
 
 

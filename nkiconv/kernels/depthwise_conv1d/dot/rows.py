@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import BANK_BYTES, cut
+from ..._tiles import BANK_BYTES, cut, filled, some_of
 from ..free_channels import full_rows, row_runs
 from .plan import x_slots
 
@@ -29,12 +29,10 @@ class DotRun(nl.NKIObject):
 
 def start_dot(operands, geometry, extras, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
-    x_tiles, w_tiles, filters = [], [], []
+    x_tiles, w_tiles = [], []
     for _ in range(min(plan.buffers, len(units))):
         x_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.x_length), dtype=operands.x.dtype, buffer=nl.sbuf))
         w_tiles.append(nl.ndarray((nl.tile_size.pmax, plan.w_length), dtype=operands.w.dtype, buffer=nl.sbuf))
-    for _ in range(plan.chunks):
-        filters.append(None)
     run = DotRun(
         operands=operands,
         geometry=geometry,
@@ -44,7 +42,7 @@ def start_dot(operands, geometry, extras, plan, units):
         x_tiles=x_tiles,
         w_tiles=w_tiles,
         loaded=[],
-        filters=filters,
+        filters=filled(plan.chunks, None),
     )
     for _ in range(len(x_tiles) - 1):
         load_ahead(run)
@@ -116,13 +114,9 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
     for run in row_runs(block, unit.r0, unit.groups):
         row, rows, channels = run
         at = row * unit.groups
-        copy(
-            rows_sbuf[at : at + rows * channels, first:end],
-            src_hbm.ap(
-                pattern=[[block.length * c_step, rows], [c_step, channels], [step, end - first]],
-                offset=offset + (unit.r0 + row * block.length) * c_step,
-            ),
-        )
+        pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
+        src = src_hbm.ap(pattern=pattern, offset=offset + (unit.r0 + row * block.length) * c_step)
+        copy(rows_sbuf[at : at + rows * channels, first:end], src)
 
 
 def needs_filter(plan, units, index):
@@ -181,8 +175,7 @@ def slot_moves(moves, plan, unit, rows_sbuf, firsts, count, step):
     slots_sbuf = nl.ndarray((plan.depth, len(starts), rows), dtype=rows_sbuf.dtype, buffer=nl.sbuf)
     itemsize = 4 if rows_sbuf.dtype == nl.float32 else 2
     for part in cut(len(starts), BANK_BYTES // (rows * itemsize)):
-        first, slots = part
-        some = starts[first : min(first + slots, len(starts))]
+        first, some = part[0], some_of(starts, part)
         moves.append(Move(slots_sbuf=slots_sbuf, rows_sbuf=rows_sbuf, first=first, starts=some, step=step * plan.slots))
     return slots_sbuf
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import pick
+from ..._epilogue import finish_in_steps
+from ..._masks import keep_equal
 from ..._tiles import BANK_COLUMNS
-from ..free_channels import finish_free, move_free
+from ..free_channels import move_free
 from .plan import padded_columns, window_of
 from .rows import multiply_slots
 
@@ -28,14 +30,8 @@ def make_masks(plan):
     identity_sbuf = nl.ndarray((P_MAX, taps, channels), dtype=nl.float32, buffer=nl.sbuf)
     ones_sbuf = nl.ndarray((P_MAX, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones_sbuf, value=1.0)
-    nisa.affine_select(
-        dst=identity_sbuf,
-        pattern=[[-channels, taps], [-1, channels]],
-        channel_multiplier=1,
-        on_true_tile=ones_sbuf.expand_dim(1).broadcast(1, taps).broadcast(2, channels),
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-    )
+    source_sbuf = ones_sbuf.expand_dim(1).broadcast(1, taps).broadcast(2, channels)
+    keep_equal(identity_sbuf, [[-channels, taps], [-1, channels]], source_sbuf)
     same_channel_sbuf = nl.ndarray((P_MAX, channels), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=same_channel_sbuf, op=nl.add, data=identity_sbuf.permute((0, 2, 1)), axis=2)
     slot_sbuf = nl.ndarray((P_MAX, 1, taps), dtype=nl.float32, buffer=nl.sbuf)
@@ -99,11 +95,11 @@ def mask_lags(groups, partials, plan, masks):
     """For each block of lags [(t, c), g, lag, t']: partials where t' = t + lag, else zeros."""
     P_MAX, lags = nl.tile_size.pmax, plan.lags
     found = []
-    for index in range(len(partials)):
+    for partial in partials:
         kept_sbuf = nl.ndarray((P_MAX, groups, lags, window_of(plan)), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(
             dst=kept_sbuf,
-            data1=partials[index].expand_dim(2).broadcast(2, lags),
+            data1=partial.expand_dim(2).broadcast(2, lags),
             data2=masks.same_lag.expand_dim(1).broadcast(1, groups),
             op=nl.multiply,
             engine=nisa.engine.gpsimd,
@@ -181,13 +177,12 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
                 bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
             if residual_sbuf != None:
                 residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
-            finish_free(
+            finish_in_steps(
                 y_sbuf[0:rows, a : a + an, phase:qn:phases],
                 acc_psum[0:rows, 0:an, 0:count],
                 bias,
                 residual,
                 run.extras.epilogue,
                 nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
-                0,
             )
     move_free(y_sbuf, run.operands.y, batch.block, r0, places, False)

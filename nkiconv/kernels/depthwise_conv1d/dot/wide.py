@@ -141,13 +141,8 @@ def make_piece(wide, unit, g0, x_sbuf, w_sbuf, turns):
         scratch_hbm = wide.scratch[(turns * phases + phase) % SCRATCH]
         row = gn * window
         copy(scratch_hbm.ap(pattern=[[row, P_MAX], [1, row]], offset=0), products_sbuf)
-        copy(
-            sums_sbuf[0:P_MAX, phase, 0:gn, 0 : plan.lags],
-            scratch_hbm.ap(
-                pattern=[[plan.taps * row, plan.channels], [row + 1, plan.taps], [window, gn], [1, plan.lags]],
-                offset=0,
-            ),
-        )
+        in_step = [[plan.taps * row, plan.channels], [row + 1, plan.taps], [window, gn], [1, plan.lags]]
+        copy(sums_sbuf[0:P_MAX, phase, 0:gn, 0 : plan.lags], scratch_hbm.ap(pattern=in_step, offset=0))
     return DotPiece(unit=unit, g0=g0, gn=gn, sums_sbuf=sums_sbuf)
 
 

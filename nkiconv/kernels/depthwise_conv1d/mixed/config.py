@@ -98,8 +98,7 @@ def are_counts(values, least, most):
     """Whether values is a tuple of ints from least to most."""
     if not isinstance(values, tuple):
         return False
-    for index in range(len(values)):
-        value = values[index]
+    for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or value < least or value > most:
             return False
     return True

@@ -7,9 +7,9 @@ opens the gaps.
 """
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._axis import outputs_met
+from ..._dma import copy, copy_either_way
 from ..._tiles import div_ceil
-from ..positions import columns_met
 from .tiles import channels_of, run_length
 
 
@@ -21,17 +21,13 @@ def spans(offsets, firsts, counts):
     found = []
     g = 0
     while g < len(offsets):
-        num = 1
-        step = 1
+        num, step = 1, 1
         if g + 1 < len(offsets):
             step = offsets[g + 1] - offsets[g]
-        while (
-            g + num < len(offsets)
-            and step > 0
-            and offsets[g + num] - offsets[g + num - 1] == step
-            and firsts[g + num] == firsts[g]
-            and counts[g + num] == counts[g]
-        ):
+        for other in range(g + 1, len(offsets) if step > 0 else 0):
+            alike = offsets[other] - offsets[other - 1] == step
+            if not alike or firsts[other] != firsts[g] or counts[other] != counts[g]:
+                break
             num += 1
         if counts[g] > 0:
             found.append((g, num, 1 if num == 1 else step))
@@ -45,16 +41,12 @@ def copy_groups(tile_sbuf, hbm, tile, where, tile_step, c_step, hbm_step, is_sto
     tile_step, hbm_step: between columns; c_step: in HBM, between the channels of a tile.
     """
     offsets, firsts, counts = where
-    found = spans(offsets, firsts, counts)
-    for index in range(len(found)):
-        g, num, apart = found[index]
+    for span in spans(offsets, firsts, counts):
+        g, num, apart = span
         end = firsts[g] + (counts[g] - 1) * tile_step + 1
         here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
         there = hbm.ap(pattern=[[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offset=offsets[g])
-        if is_store:
-            copy(there, here)
-        else:
-            copy(here, there)
+        copy_either_way(here, there, is_store)
 
 
 def filler(plan):
@@ -86,8 +78,8 @@ def load_tile_x(run, tile, cuts, with_state):
         firsts = positions_of(geometry, tile, 0)
         clear_outside(run, x_sbuf, firsts)
         begin = 0
-        for index in range(len(cuts)):
-            end = run_length(geometry, cuts[index])
+        for columns in cuts:
+            end = run_length(geometry, columns)
             if with_state:
                 load_state(run, tile, x_sbuf, firsts, begin, end)
             load_elements(run, tile, x_sbuf, firsts, begin, end)
@@ -97,8 +89,8 @@ def load_tile_x(run, tile, cuts, with_state):
 def positions_of(geometry, tile, s):
     """Positions of the padded row, 0 is x[0], that tap s meets at the first column of each group."""
     firsts = ()
-    for g in range(len(tile.groups)):
-        firsts = firsts + (tile.groups[g][1] * geometry.stride + s * geometry.dilation - geometry.pad_left,)
+    for group in tile.groups:
+        firsts = firsts + (group[1] * geometry.stride + s * geometry.dilation - geometry.pad_left,)
     return firsts
 
 
@@ -108,10 +100,9 @@ def load_dilated(run, tile, x_sbuf):
     step, before = geometry.lhs_dilation, max(0, geometry.pad_left)
     fill_zeros(run, x_sbuf)
     shift, firsts = 0, ()
-    positions = positions_of(geometry, tile, 0)
-    for g in range(len(positions)):
-        element = div_ceil(positions[g] + before * step, step) - before
-        shift = element * step - positions[g]
+    for position in positions_of(geometry, tile, 0):
+        element = div_ceil(position + before * step, step) - before
+        shift = element * step - position
         firsts = firsts + (element,)
     if shift < x_sbuf.shape[1]:
         count = (x_sbuf.shape[1] - 1 - shift) // step + 1
@@ -126,10 +117,10 @@ def held_by_all(geometry, extras, firsts, size):
     """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
     firsts[g]."""
     left, right = 0, size
-    for g in range(len(firsts)):
+    for first in firsts:
         if not extras.state:
-            left = max(left, min(size, -firsts[g]))
-        right = min(right, max(0, geometry.W - firsts[g]))
+            left = max(left, min(size, -first))
+        right = min(right, max(0, geometry.W - first))
     return (left, right) if left < right else (size, size)
 
 
@@ -170,6 +161,12 @@ def places_between(tile, steps, firsts, begin, end, low, high):
     return offsets, columns, counts
 
 
+def columns_met(geometry, s, q0, qn):
+    """The columns of q0 .. q0+qn-1 at which tap s meets an element of x, not a zero, as `_axis.outputs_met` says."""
+    shift = s * geometry.dilation - geometry.pad_left
+    return outputs_met(geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, qn)
+
+
 def load_tap(run, tile, dst_sbuf, s):
     """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere."""
     geometry = run.geometry
@@ -205,9 +202,9 @@ def tap_view(run, tile, s, q0, qn):
 def mixed_places(tile, geometry, q0, qn):
     """(offsets, columns, counts) of the columns q0 .. q0+qn-1 of a tile that are y's."""
     offsets, columns, counts = [], [], []
-    for g in range(len(tile.groups)):
-        q = tile.groups[g][1] + q0
-        offsets.append(tile.groups[g][0] * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
+    for group in tile.groups:
+        q = group[1] + q0
+        offsets.append(group[0] * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
         columns.append(0)
         counts.append(max(0, min(qn, tile.end_q - q)))
     return offsets, columns, counts
@@ -228,8 +225,8 @@ def load_mixed_residual(run, tile):
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
     tile.residual = residual_sbuf
     where, least = mixed_places(tile, geometry, 0, tile.qn), tile.qn
-    for g in range(len(tile.groups)):
-        least = min(least, where[2][g])
+    for count in where[2]:
+        least = min(least, count)
     if least < tile.qn:
         fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
     copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, False)
@@ -245,9 +242,8 @@ def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
     n_step, c_step, step = steps
     P = channels_of(run.geometry.C, T, t0)
     dst_sbuf = nl.ndarray((groups * P, max(1, images), tn * inner), dtype=dtype, buffer=nl.sbuf)
-    runs = channel_runs(run.geometry, T, t0, tn)
-    for index in range(len(runs)):
-        p0, pn, count = runs[index]
+    for part in channel_runs(run.geometry, T, t0, tn):
+        p0, pn, count = part
         pattern = [[T * c_step, pn], [c_step, count], [step, inner]]
         if images > 0:
             pattern = [[T * c_step, pn], [n_step, images], [step, count * inner]]

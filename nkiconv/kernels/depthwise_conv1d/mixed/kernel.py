@@ -17,6 +17,7 @@ Vector, Scalar and GpSimd together.
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets.
 """
 
+from ..._tiles import filled
 from ..parts import parts_of_core
 from .chains import run_step
 from .config import mixed_settings
@@ -45,23 +46,18 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
     plan = mixed_plan(geometry, extras, mixed_settings(geometry, config, on_tensor))
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
+        pieces = cut_pieces(plan, extras.epilogue, tiles)
         run = MixedRun(
             operands=operands,
             geometry=geometry,
             extras=extras,
             plan=plan,
             tiles=tiles,
-            pieces=cut_pieces(plan, extras.epilogue, tiles),
-            chains=[],
-            loaded=0,
-            prepared=0,
-            filled=0,
+            pieces=pieces,
+            chains=filled(len(pieces), (None, None)),
             filters=[],
             states=[],
         )
-        pieces = run.pieces
-        for _ in range(len(pieces)):
-            run.chains.append((None, None))
         for turn in range(len(pieces) + plan.phases - 1):
             if turn < len(pieces):
                 prepare(run, pieces[turn].tile)

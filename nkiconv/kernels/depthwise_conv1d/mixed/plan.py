@@ -6,7 +6,7 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PSUM_BANKS, div_ceil
+from ..._tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 from ..geometry import instructions_refusal
 from ..parts import part_most
 from .chains import MixedPiece, last_step, phases_of, reads_out
@@ -31,18 +31,19 @@ class MixedPlan(nl.NKIObject):
 
     config: MixedConfig
     rows: RowPlan
-    #: columns of a piece, and tiles loaded ahead of the sums: as many as fit
+    #: columns of a piece
     piece: int
-    prefetch: int
     #: channel tiles whose states are loaded together and then copied to their columns; 0: each goes straight there
     states: int
+    #: tiles loaded ahead of the sums: as many as fit
+    prefetch: int = PREFETCH
     #: whether Vector fills columns outside of rows, or GpSimd, which makes diagonals and sums of chains too
-    vector_fills: bool
+    vector_fills: bool = False
     #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
-    taps: int
-    phases: int
-    phase_steps: int
-    in_psum: int
+    taps: int = 0
+    phases: int = 0
+    phase_steps: int = 0
+    in_psum: int = 1
 
 
 def mixed_plan(geometry, extras, config):
@@ -52,21 +53,14 @@ def mixed_plan(geometry, extras, config):
         config=config,
         rows=rows,
         piece=min(config.piece, max(1, rows.columns)),
-        prefetch=PREFETCH,
         states=state_block(geometry, extras, rows),
-        vector_fills=False,
-        taps=0,
-        phases=0,
-        phase_steps=0,
-        in_psum=1,
     )
-    recipes = config.start + config.recipes + config.end
-    for index in range(len(recipes)):
-        recipe, phases = recipes[index], phases_of(recipes[index], extras.epilogue)
+    for recipe in config.start + config.recipes + config.end:
+        phases = phases_of(recipe, extras.epilogue)
         plan.taps = max(plan.taps, recipe[0])
         plan.phases = max(plan.phases, len(phases))
-        for phase in range(len(phases)):
-            plan.phase_steps = max(plan.phase_steps, phases[phase][1] - phases[phase][0])
+        for phase in phases:
+            plan.phase_steps = max(plan.phase_steps, phase[1] - phase[0])
         if recipe[0] > 0:
             plan.in_psum = max(plan.in_psum, 3 if recipe[1] == 0 and recipe[3] > 0 else 2)
     # GpSimd makes diagonals; Vector that has taps beside none of them is the busier one
@@ -85,9 +79,8 @@ def filter_block(geometry):
 def widest_piece(plan):
     """Columns of the widest piece."""
     widest = plan.piece
-    widths = plan.config.first + plan.config.last
-    for index in range(len(widths)):
-        widest = max(widest, min(widths[index], plan.rows.columns))
+    for width in plan.config.first + plan.config.last:
+        widest = max(widest, min(width, plan.rows.columns))
     return widest
 
 
@@ -162,23 +155,21 @@ def count_mixed_instructions(geometry, plan, cores):
 
 def widths_of(qn, plan, is_first, is_last):
     """Widths of the pieces of a tile: narrow ones at the ends of a part, equal ones between."""
-    first, last = plan.config.first, plan.config.last
+    last = plan.config.last
     begin, end, middle = (), (), ()
     left = qn
-    if is_first:
-        for index in range(len(first)):
-            if left > 0:
-                begin = begin + (min(first[index], left),)
-                left -= min(first[index], left)
+    for first in plan.config.first if is_first else ():
+        if left > 0:
+            begin = begin + (min(first, left),)
+            left -= min(first, left)
     if is_last:
         for index in range(len(last)):
             if left > 0:
                 width = min(last[len(last) - 1 - index], left)
                 end = (width,) + end
                 left -= width
-    count = div_ceil(left, plan.piece)
-    for index in range(count):
-        middle = middle + ((left * (index + 1)) // count - (left * index) // count,)
+    for part in cut(left, plan.piece):
+        middle = middle + (part[1],)
     return begin, middle, end
 
 
@@ -186,8 +177,8 @@ def mixed_cuts(qn, begin):
     """Columns after which a new load begins: after each of the first pieces."""
     cuts = ()
     end = 0
-    for index in range(len(begin)):
-        end += begin[index]
+    for width in begin:
+        end += width
         cuts = cuts + (end,)
     if end < qn:
         cuts = cuts + (qn,)
@@ -200,15 +191,14 @@ def cut_pieces(plan, epilogue, tiles):
     spans = []
     for i in range(len(tiles)):
         begin, middle, end = widths_of(tiles[i].qn, plan, i == 0, i == len(tiles) - 1)
-        widths = begin + middle + end
         q0 = 0
-        for index in range(len(widths)):
-            spans.append((i, q0, widths[index]))
-            q0 += widths[index]
+        for width in begin + middle + end:
+            spans.append((i, q0, width))
+            q0 += width
     # where every recipe leaves PSUM to be copied out, Vector and Scalar take turns; else Scalar does it
     in_turn = True
-    for index in range(len(config.recipes)):
-        in_turn = in_turn and reads_out(config.recipes[index])
+    for recipe in config.recipes:
+        in_turn = in_turn and reads_out(recipe)
     pieces = []
     for place in range(len(spans)):
         i, q0, qn = spans[place]

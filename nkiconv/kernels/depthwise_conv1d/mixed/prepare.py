@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ...._nki import nisa, nl
+from ...._nki import nl
+from ..._masks import keep_equal
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands
 from ..geometry import Geometry
@@ -26,14 +27,14 @@ class MixedRun(nl.NKIObject):
     pieces: list
     #: of each piece the chains (A, B) as they are, each a tile or None
     chains: list
-    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
-    loaded: int
-    prepared: int
-    filled: int
     #: of each block of channel tiles: filters and biases [partitions, 1, ...]
     filters: list
     #: of each block of channel tiles: states
     states: list
+    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
+    loaded: int = 0
+    prepared: int = 0
+    filled: int = 0
 
 
 def prepare(run, i):
@@ -98,13 +99,5 @@ def prepare_tile(run, i):
 def make_diagonals(w_sbuf, rows, taps, dtype):
     """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
-    nisa.affine_select(
-        dst=diagonals_sbuf,
-        pattern=[[0, taps], [-1, rows]],
-        channel_multiplier=1,
-        on_true_tile=w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows),
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-        offset=0,
-    )
+    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows))
     return diagonals_sbuf

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._axis import greatest_common_divisor
-from ..._tiles import PARTS, div_ceil
+from ..._tiles import PARTS, cut_at, div_ceil, some_of
 from ..parts import part_most, part_span
 
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
@@ -58,13 +58,13 @@ class RowTile(nl.NKIObject):
     qn: int
     end_q: int
     #: in SBUF, once they are loaded: x, or None; the residual [rows, qn], or None without one
-    x: object
-    residual: object
+    x: object = None
+    residual: object = None
     #: filters [rows, S] and bias [rows, 1] in fp32, or None without one
-    w: object
-    bias: object
+    w: object = None
+    bias: object = None
     #: [rows, taps on Tensor, rows] stationaries, or None
-    diagonals: object
+    diagonals: object = None
 
 
 def channels_of(C, T, t):
@@ -194,31 +194,19 @@ def tile_list(geometry, rows, part, most):
                 groups.append((n, q0))
     tiles = []
     for t in range(t_part[0], t_part[0] + t_part[1]):
-        for g0 in range(0, len(groups), rows.G):
+        for part in cut_at(len(groups), rows.G):
             if most == 0 or len(tiles) < most:
-                tiles.append(row_tile(geometry, rows, t, groups[g0 : min(len(groups), g0 + rows.G)], end_q))
+                tiles.append(row_tile(geometry, rows, t, some_of(groups, part), end_q))
     return tiles
 
 
 def row_tile(geometry, rows, t, groups, end_q):
     """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
     longest = 0
-    for index in range(len(groups)):
-        longest = max(longest, min(rows.columns, end_q - groups[index][1]))
+    for group in groups:
+        longest = max(longest, min(rows.columns, end_q - group[1]))
     P = channels_of(geometry.C, rows.T, t)
-    return RowTile(
-        t=t,
-        P=P,
-        rows=P * len(groups),
-        groups=groups,
-        qn=longest,
-        end_q=end_q,
-        x=None,
-        residual=None,
-        w=None,
-        bias=None,
-        diagonals=None,
-    )
+    return RowTile(t=t, P=P, rows=P * len(groups), groups=groups, qn=longest, end_q=end_q)
 
 
 def run_length(geometry, qn):

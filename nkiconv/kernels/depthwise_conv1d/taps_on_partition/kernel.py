@@ -26,10 +26,11 @@ puts them.
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._epilogue import finish
+from ..._epilogue import finish, load_bias
+from ..._masks import keep_between
 from ..._settings import config_refusal
 from ..._tiles import div_ceil
-from ..call import load_bias, load_residual, y_tile
+from ..call import load_residual, y_tile
 from ..free_channels import ChannelBlock, row_runs
 from ..geometry import instructions_refusal
 from .tiling import (
@@ -76,7 +77,7 @@ def taps_on_partition(operands, geometry, extras, config):
         cn = min(tiling.c_tile, geometry.C - c0)
         filters = filter_buffers[(c_index - first_tile) % 2]
         spread_blocks(filters, operands.w, geometry, tiling, c0, cn)
-        bias_sbuf = load_bias(operands, c0, cn)
+        bias_sbuf = load_bias(operands.bias, c0, cn)
         for n in range(geometry.N):
             for q0 in range(0, geometry.Q, tiling.q_load):
                 qn = min(tiling.q_load, geometry.Q - q0)
@@ -106,13 +107,9 @@ def spread_blocks(filters, w_hbm, geometry, tiling, c0, cn):
             nisa.memset(dst=w_sbuf, value=0.0)
         for run in row_runs(ChannelBlock(c0=c0, count=cn, length=G), 0, G):
             row, rows, channels = run
-            copy(
-                w_sbuf[row : row + rows, 0 : channels * loadn],
-                w_hbm.ap(
-                    pattern=[[G * geometry.w_c, rows], [geometry.w_c, channels], [geometry.w_s, loadn]],
-                    offset=(c0 + row * G) * geometry.w_c + load0 * geometry.w_s,
-                ),
-            )
+            pattern = [[G * geometry.w_c, rows], [geometry.w_c, channels], [geometry.w_s, loadn]]
+            offset = (c0 + row * G) * geometry.w_c + load0 * geometry.w_s
+            copy(w_sbuf[row : row + rows, 0 : channels * loadn], w_hbm.ap(pattern=pattern, offset=offset))
         for s0 in range(0, loadn, tiling.s_tile):
             rows = G * min(tiling.s_tile, loadn - s0)
             w_psum = nl.ndarray((rows, groups), dtype=w_hbm.dtype, buffer=nl.psum)
@@ -132,16 +129,7 @@ def spread_corners(filters, w_psum, tiling):
     rows_sbuf = nl.ndarray((rows, groups, 1), dtype=w_psum.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=rows_sbuf, src=w_psum)
     corners = filters.ap(pattern=[[filters.shape[1], rows], [tiling.c_tile + G, groups], [1, G]], offset=0)
-    for side in range(2):
-        nisa.affine_select(
-            dst=corners,
-            pattern=[[0, groups], [-S, G]],
-            channel_multiplier=1,
-            on_true_tile=rows_sbuf.broadcast(2, G) if side == 0 else corners,
-            on_false_value=0.0,
-            cmp_op=nl.greater_equal if side == 0 else nl.less,
-            offset=0 if side == 0 else -S,
-        )
+    keep_between(corners, [[0, groups], [-S, G]], S, rows_sbuf.broadcast(2, G))
 
 
 def convolve_tile(operands, filters, bias_sbuf, geometry, extras, tiling, n, c0, cn, q0, qn):
@@ -183,10 +171,9 @@ def load_tile(operands, geometry, span, n, c0, gn, sn, qn):
     run = (qn - 1) * geometry.stride + 1
     x_sbuf = nl.ndarray((gn * sn, run), dtype=operands.x.dtype, buffer=nl.sbuf)
     if span.whole:
-        src = operands.x.ap(
-            pattern=[[geometry.x_c, gn], [geometry.dilation * geometry.x_w, sn], [geometry.x_w, run]],
-            offset=n * geometry.x_n + c0 * geometry.x_c + span.first * geometry.x_w,
-        )
+        pattern = [[geometry.x_c, gn], [geometry.dilation * geometry.x_w, sn], [geometry.x_w, run]]
+        offset = n * geometry.x_n + c0 * geometry.x_c + span.first * geometry.x_w
+        src = operands.x.ap(pattern=pattern, offset=offset)
     else:
         row_sbuf = stage_row(operands, geometry, span, n, c0, gn)
         src = row_sbuf.ap(pattern=[[span.size, gn], [geometry.dilation, sn], [1, run]], offset=0)
@@ -201,24 +188,15 @@ def stage_row(operands, geometry, span, n, c0, gn):
     if span.count + span.from_state < span.size:
         nisa.memset(dst=row_sbuf, value=0.0)
     if span.from_state > 0:
-        copy(
-            row_sbuf[0:gn, 0 : span.from_state],
-            operands.state.ap(
-                pattern=[[geometry.pad_left, gn], [1, span.from_state]],
-                offset=(n * geometry.C + c0) * geometry.pad_left + geometry.pad_left + span.first,
-            ),
-        )
+        pattern = [[geometry.pad_left, gn], [1, span.from_state]]
+        offset = (n * geometry.C + c0) * geometry.pad_left + geometry.pad_left + span.first
+        copy(row_sbuf[0:gn, 0 : span.from_state], operands.state.ap(pattern=pattern, offset=offset))
     if span.count > 0:
-        copy(
-            row_sbuf.ap(
-                pattern=[[span.size, gn], [geometry.lhs_dilation, span.count]],
-                offset=span.element * geometry.lhs_dilation - span.first,
-            ),
-            operands.x.ap(
-                pattern=[[geometry.x_c, gn], [geometry.x_w, span.count]],
-                offset=n * geometry.x_n + c0 * geometry.x_c + span.element * geometry.x_w,
-            ),
-        )
+        pattern = [[span.size, gn], [geometry.lhs_dilation, span.count]]
+        dst = row_sbuf.ap(pattern=pattern, offset=span.element * geometry.lhs_dilation - span.first)
+        pattern = [[geometry.x_c, gn], [geometry.x_w, span.count]]
+        offset = n * geometry.x_n + c0 * geometry.x_c + span.element * geometry.x_w
+        copy(dst, operands.x.ap(pattern=pattern, offset=offset))
     return row_sbuf
 
 

@@ -47,10 +47,9 @@ def choose_tiling(geometry, strict_nonfinite):
         if num_s_tiles == 1:
             channels_per_group = max(1, min(P_MAX // s_tile, div_ceil(geometry.C, 2)))
             c_most = (c_most // channels_per_group) * channels_per_group
-        while (
-            channels_per_group == 1 and c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES
-        ):
-            c_most = c_most // 2
+        if channels_per_group == 1:
+            while c_most > 1 and filter_bytes(geometry, c_most, num_s_tiles) > TAPS_FILTER_BYTES:
+                c_most = c_most // 2
     c_tile = even_channel_tile(geometry.C, channels_per_group, c_most)
     q_tile = min(geometry.Q, nl.tile_size.gemm_moving_fmax)
     # where a tile may have zeros that x does not hold, its row is staged with the halo

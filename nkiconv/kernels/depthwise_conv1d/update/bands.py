@@ -17,7 +17,7 @@ def make_mask(channels, width, dtype):
     rows = channels * width
     mask_sbuf = nl.ndarray((rows, channels), dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=mask_sbuf, value=1.0)
-    keep_between(mask_sbuf, [[-width, channels]], width)
+    keep_between(mask_sbuf, [[-width, channels]], width, mask_sbuf)
     return mask_sbuf
 
 

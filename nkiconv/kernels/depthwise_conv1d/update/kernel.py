@@ -25,9 +25,10 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._tiles import div_ceil, share
+from ..._epilogue import finish_in_steps
+from ..._tiles import div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
-from ..free_channels import finish_free, row_start
+from ..free_channels import row_start
 from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .config import read_update, update_config_refusal
@@ -88,9 +89,9 @@ def update(operands, geometry, extras, config):
         return
     plan = plan_update(geometry, extras.state, settings)
     every = update_chunks(geometry, plan)
-    first, count = share(len(every), nl.num_programs(), nl.program_id(0))
-    if count > 0:
-        run_chunks(operands, geometry, extras, plan, settings, every[first : min(first + count, len(every))])
+    mine = share(len(every), nl.num_programs(), nl.program_id(0))
+    if mine[1] > 0:
+        run_chunks(operands, geometry, extras, plan, settings, some_of(every, mine))
 
 
 @dataclass
@@ -102,19 +103,19 @@ class RowKind(nl.NKIObject):
     width: int
     shift: int
     steps: tuple
-    mask: object
     #: transposed filters of each column, of the groups at work
     filters: list
+    mask: object = None
 
 
 def row_kinds(operands, geometry, plan):
     """The kinds of rows: x, and the state if there is one."""
     of_x = (geometry.x_n, geometry.x_c, geometry.x_w)
     left, width = geometry.pad_left, geometry.W
-    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, mask=None, filters=[])]
+    kinds = [RowKind(source=operands.x, width=width, shift=left, steps=of_x, filters=[])]
     if plan.state > 0:
         of_state = (geometry.C * left, left, 1)
-        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, mask=None, filters=[]))
+        kinds.append(RowKind(source=operands.state, width=left, shift=0, steps=of_state, filters=[]))
     return kinds
 
 
@@ -253,7 +254,7 @@ def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, vector_reads
             first, count, start = run
             at, width = (start - chunk.start) * Q, count * size
             bias, residual = load_extras(operands, geometry, plan, chunk, h, run)
-            finish_free(
+            finish_in_steps(
                 y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
                 bias,

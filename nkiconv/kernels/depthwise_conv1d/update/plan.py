@@ -11,11 +11,9 @@ Compile-time code in NKI's Python subset.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil
+from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil, slot_for
 from ..free_channels import channel_halves
 
-#: Partitions at which a read-out of few rows may start are multiples of this.
-QUADRANT = 32
 #: Most groups of a chunk; at most 128 groups' filters are transposed at once.
 UPDATE_GROUPS_MAX = 16
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way, and most of these.
@@ -70,9 +68,7 @@ def update_images(geometry):
     images = div_ceil(geometry.N, image_tiles)
     if images > P_MAX // 2 or geometry.C == 1:
         return 1, images, images, image_tiles
-    pitch = QUADRANT
-    while pitch < images:
-        pitch = 2 * pitch
+    pitch = slot_for(images)
     return P_MAX // pitch, pitch, images, image_tiles
 
 

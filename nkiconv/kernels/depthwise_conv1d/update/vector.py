@@ -10,9 +10,10 @@ another, so NaN and Inf stay where the definition puts them.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy_either_way
+from ..._epilogue import finish_in_steps
 from ..._tiles import div_ceil, share
-from ..free_channels import channel_halves, finish_free, full_rows, row_start
+from ..free_channels import channel_halves, full_rows, row_start
 from .plan import taps_met
 
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
@@ -128,7 +129,8 @@ def work_part(operands, geometry, extras, part, loaded):
         bias = loaded.bias.broadcast(1, part.nn).broadcast(3, geometry.Q)
     if loaded.residual != None:
         residual = loaded.residual.reshape(flat)
-    finish_free(y_sbuf.reshape(flat), sums_sbuf.reshape(flat), bias, residual, extras.epilogue, nisa.engine.vector, 0)
+    sums_sbuf = sums_sbuf.reshape(flat)
+    finish_in_steps(y_sbuf.reshape(flat), sums_sbuf, bias, residual, extras.epilogue, nisa.engine.vector)
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
 
 
@@ -148,10 +150,7 @@ def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
             pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
             offset=n0 * steps[0] + (row_start(block, row) + first) * steps[1],
         )
-        if load:
-            copy(part_sbuf, part_hbm)
-        else:
-            copy(part_hbm, part_sbuf)
+        copy_either_way(part_sbuf, part_hbm, not load)
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
@@ -10,7 +11,7 @@ from ....kernels.conv.geometry import met
 from ....kernels.conv.relayout import plain_of
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, changed, ints
+from ..algorithm import Algorithm, Guess, Shape, changed, ints, pairs_of
 from .relayout import relayout_ns
 
 #: What the kernel's price of the array at its full rate is multiplied by to be a bound.
@@ -95,11 +96,12 @@ class Conv2dAlgorithm(Algorithm):
 
     def plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's own plan of settings that it does not refuse."""
-        key = self.algorithm, config
-        if key not in shape.memo:
+
+        def planned() -> Any:
             settled = self.settle(shape, config)
-            shape.memo[key] = plan_of(self.algorithm, shape.geometry, shape.extras, settled, shape.cores)[0]
-        return shape.memo[key]
+            return plan_of(self.algorithm, shape.geometry, shape.extras, settled, shape.cores)[0]
+
+        return shape.once((self.algorithm, config), planned)
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         """Pieces of work of all cores."""
@@ -108,6 +110,30 @@ class Conv2dAlgorithm(Algorithm):
     def changed(self, config: Config, **values: Iterable[Any]) -> list[Config]:
         """The config with one setting at a time changed."""
         return changed(config, self.from_one, **{name: list(choices) for name, choices in values.items()})
+
+
+class Settled(Conv2dAlgorithm):
+    """An algorithm of which `best` finds the settings that a config leaves open."""
+
+    #: the kernel's dataclass of settings, and why it does not run a problem with some of them, whatever they come to
+    settings: type[Any]
+    refusal: Callable[[Any, Any, Config], str]
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry, given = plain_of(self.algorithm, shape.geometry, shape.extras), dict(config or ())
+        if self.refusal(geometry, shape.extras, config):
+            return config
+        if len(given) == len(dataclasses.fields(self.settings)):
+            return pairs_of(self.settings(**given))
+        found = self.best(shape, geometry, given)
+        return pairs_of(found) if found else config
+
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        """The kernel's settings of least time that have the given ones; None where no such kernel runs.
+
+        geometry: as of `plan_ns`.
+        """
+        raise NotImplementedError
 
 
 class ByTap(Conv2dAlgorithm):

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels.conv.grouped.config import BLOCKS, GROUPED_X_BYTES, TILE_ROWS, sized_grouped
+from ....kernels.conv.grouped.config import BLOCKS, GROUPED_X_BYTES, TILE_ROWS, GroupedConfig, sized_grouped
 from ....kernels.conv.grouped.plan import grouped_refusal
 from ....kernels.conv.grouped.units import make_grouped
-from ....kernels.conv.relayout import plain_of
 from ...request import Config
-from ..algorithm import Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm
+from ..algorithm import Shape, config_of, with_settings
+from .common import WARM_UPS, Settled, cheapest
 from .grouped_price import GroupedPrice
 
 
-class Grouped(Conv2dAlgorithm):
+class Grouped(Settled):
     """Small groups on tiles of the array's rows."""
 
-    algorithm = "grouped"
+    algorithm, settings, refusal = "grouped", GroupedConfig, staticmethod(grouped_refusal)
     order = ("rows", "height", "width")
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if grouped_refusal(geometry, shape.extras, config):
-            return config
-        if "rows" in dict(config or ()):
-            return pairs_of(sized_grouped(config, 0, 0, 0))
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        config = config_of(**given)
+        if "rows" in given:
+            return sized_grouped(config, 0, 0, 0)
         every = [sized_grouped(config, rows, *block) for rows in TILE_ROWS for block in BLOCKS]
-        made = [(one, plan) for one in every if (plan := make_grouped(geometry, one, shape.extras.residual))]
-        best = min(made, key=lambda one: self.plan_ns(shape, geometry, one[1]), default=None)
-        return pairs_of(best[0]) if best else config
+        made = ((make_grouped(geometry, one, shape.extras.residual), one) for one in every)
+        return cheapest((self.plan_ns(shape, geometry, plan), one) for plan, one in made if plan)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return GroupedPrice(shape.target, geometry, plan).total_ns()

@@ -11,6 +11,7 @@ from ....kernels.conv.grouped.units import banks_of_unit, y_pages
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock
+from .common import matmul_rates
 
 #: ns until Vector clears the first stationaries, until the first matmul on zeros, until GpSimd has made masks and
 #: identities.
@@ -40,7 +41,7 @@ class GroupedPrice:
         self.per_c, self.per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
         self.taps = num_taps(geometry)
         #: ns of a column of the array at full rate, of an element that Vector copies inside SBUF
-        self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        self.column_ns = matmul_rates(target, geometry)[0]
         self.copy_ns = target.vector_16bit_ns / 2 if self.fast else target.vector_16bit_ns
         self.build = self._depthwise_build() if geometry.groups == geometry.C else self._build()
 
@@ -94,10 +95,8 @@ class GroupedPrice:
         unit_ns: of the array for a unit, which needs stationaries bit by bit.
         """
         target, grouped, build = self.target, self.grouped, self.build
-        stationary = (
-            self.geometry.planes.taps * grouped.rows.taps * grouped.columns.taps * grouped.Uw * grouped.Uh * grouped.Kt
-        )
-        words = stationary * self.geometry.itemsize / 4
+        window = self.geometry.planes.taps * grouped.rows.taps * grouped.columns.taps
+        words = window * grouped.Uw * grouped.Uh * grouped.Kt * self.geometry.itemsize / 4
         cleared_ns = CLEAR_START_NS + target.vector_fixed_memset_ns + words * target.vector_memset_ns
         w_ns = target.rows_an_engine * target.run_ns(self.per_c * self.taps * self.geometry.itemsize)
         come_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns

@@ -69,11 +69,7 @@ class Taps(ByTap):
     x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        key = "taps, settled", config
-        if key not in shape.memo:
-            shape.memo[key] = self._settled(shape, config)
-        found: Config = shape.memo[key]
-        return found
+        return shape.once(("taps, settled", config), lambda: self._settled(shape, config))
 
     def _settled(self, shape: Shape, config: Config) -> Config:
         if taps_config_refusal(shape.geometry, shape.extras, config):

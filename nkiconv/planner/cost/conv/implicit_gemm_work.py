@@ -19,7 +19,7 @@ from ....kernels.conv.pairs_of_planes import planes_at_once
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
-from .common import met_outputs, planes_seen
+from .common import matmul_rates, met_outputs, planes_seen
 
 #: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
 #: end (trn2.toml, dma.hwdge_*).
@@ -28,8 +28,6 @@ MOVE_NS = 4000.0
 ZEROS_NS = 220.0
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
-
-
 #: Instructions of GpSimd for a part of x that is put between zeros.
 PLACED = 4
 
@@ -61,8 +59,7 @@ class Work:
         """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
         columns keep it waiting)."""
         geometry, target = self.geometry, self.target
-        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        fixed_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        column_ns, fixed_ns = matmul_rates(target, geometry)
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
         for (together, depth, how), count in self._chunks(jobs).items():
             columns, passes = self._columns_of(together, (0, 0, depth, how))
@@ -124,9 +121,8 @@ class Work:
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
         geometry = self.geometry
-        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size) / (
-            1 if by_channels else PARTS
-        )
+        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size)
+        placed_ns /= 1 if by_channels else PARTS
         return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
 
     def placed_ns(self, chunk: Any, num_rows: int) -> float:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels.conv.cuts import QUADRANT, num_plane_parts
+from ....kernels._tiles import QUADRANT
+from ....kernels.conv.cuts import num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.plan import narrow_refusal
 from ....kernels.conv.planes import with_windows
-from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
-from ..algorithm import Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm, planes_seen
+from ..algorithm import Shape, config_of, with_settings
+from .common import WARM_UPS, Settled, planes_seen
 from .narrow_price import NarrowPrice
 
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
@@ -24,27 +24,20 @@ RING_MOST = 131_072
 DEPTH_MOST = 8
 
 
-class Narrow(Conv2dAlgorithm):
+class Narrow(Settled):
     """Rows of y and columns of taps beside each other in the columns of the array."""
 
-    algorithm = "narrow"
+    algorithm, settings, refusal = "narrow", NarrowConfig, staticmethod(narrow_refusal)
     order = ("outputs", "depth", "taps")
     from_one = ("outputs", "depth", "taps", "blocks", "images")
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if narrow_refusal(geometry, shape.extras, config):
-            return config
-        given = dict(config or ())
-        if len(given) == len(dataclasses.fields(NarrowConfig)):
-            return pairs_of(NarrowConfig(**given))
-        sizes = _sizes(geometry, given)
-        made = [one for V, U, T in sizes if (one := _made(shape, geometry, config, V, U, T))]
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        made = [one for V, U, T in _sizes(geometry, given) if (one := _made(shape, geometry, given, V, U, T))]
         room = SBUF_USABLE_BYTES_PER_PARTITION
         fitting = [one for one in made if narrow_bytes(one[1].geometry, one[1].narrow, shape.extras.residual) <= room]
         fitting.sort(key=lambda one: one[1].total_ns())
         best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
-        return pairs_of(best[0]) if best else config
+        return best and best[0]
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return NarrowPrice(shape.target, with_windows(geometry, plan.V), plan).total_ns()
@@ -86,10 +79,10 @@ def _sizes(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def _made(
-    shape: Shape, geometry: Any, config: Config, V: int, U: int, T: int
+    shape: Shape, geometry: Any, given: dict[str, Any], V: int, U: int, T: int
 ) -> tuple[NarrowConfig, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
-    settings = sized_narrow(geometry, config, U, T, 0, V)
+    settings = sized_narrow(geometry, config_of(**given), U, T, 0, V)
     narrow = make_narrow(geometry, settings, shape.extras.residual)
     if narrow is None:
         return None
@@ -97,7 +90,7 @@ def _made(
     price = NarrowPrice(shape.target, geometry, narrow)
     found = {"blocks": narrow.blocks, "images": narrow.images, "buffers": _buffers(geometry, narrow)}
     found |= {"shared": int(price.reads_bound()), "warmup": price.warm_count()}
-    settings = dataclasses.replace(settings, **{**found, **dict(config or ())})
+    settings = dataclasses.replace(settings, **{**found, **given})
     narrow.buffers, narrow.warmup = max(narrow.buffers, settings.buffers), settings.warmup
     narrow.shared = settings.shared == 1
     return settings, price

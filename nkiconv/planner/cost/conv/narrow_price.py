@@ -12,7 +12,7 @@ from ....kernels.conv.planes import windows_in_pieces
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
-from .common import planes_met, planes_seen
+from .common import matmul_rates, planes_met, planes_seen
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
@@ -36,8 +36,7 @@ class NarrowPrice:
         #: steps of a core, images and blocks of a step on average
         self.steps = div_ceil(image_parts * block_parts, PARTS)
         self.images, self.blocks = geometry.planes.out / image_parts, self.num_blocks / block_parts
-        self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        self.matmul_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         #: chunks of filters that are transposed together
         self.together = min(self.chunks, PARTITIONS // geometry.K)
         self.lines_met = self._lines_met() * planes_met(geometry)
@@ -192,9 +191,8 @@ class NarrowPrice:
         come_ns = there_ns + w_skew_ns
         if w_skew_ns > x_skew_ns + chunks * target.static_issue_ns:  # rows on fewer partitions come first
             come_ns += first_ns
-        words = (
-            geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * geometry.itemsize / 4
-        )
+        lines = geometry.planes.taps * len(narrow.lines) * narrow.groups
+        words = lines * narrow.T * narrow.slot * geometry.itemsize / 4
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
         zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)

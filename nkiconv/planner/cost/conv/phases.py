@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels.conv.cuts import QUADRANT
+from ....kernels._tiles import QUADRANT
 from ....kernels.conv.phases.config import (
     BESIDE,
     PHASES_FILTER_BYTES,
@@ -16,14 +16,13 @@ from ....kernels.conv.phases.config import (
     TOGETHER_MAX,
     PhasesConfig,
     phases_config,
-    phases_config_refusal,
 )
 from ....kernels.conv.phases.plan import phases_refusal, plan_phases
 from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
-from .common import WARM_UPS, Conv2dAlgorithm
+from .common import WARM_UPS, Settled
 from .phases_price import PhasesPrice
 
 #: Bytes a partition of x and of results of a band that are tried.
@@ -34,19 +33,13 @@ SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
 WARM_UP = 30
 
 
-class Phases(Conv2dAlgorithm):
+class Phases(Settled):
     """Transposed convolutions, phase by phase."""
 
-    algorithm = "phases"
+    algorithm, settings, refusal = "phases", PhasesConfig, staticmethod(phases_refusal)
     from_one = ("channels", "segments", "together", "ahead")
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if phases_refusal(geometry, shape.extras) or phases_config_refusal(config):
-            return config
-        given = dict(config or ())
-        if len(given) == len(dataclasses.fields(PhasesConfig)):
-            return pairs_of(PhasesConfig(**given))
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         found: list[tuple[float, PhasesConfig, bool]] = []
         for one in _settings(geometry, given):
             plan, reason = plan_phases(geometry, shape.extras, pairs_of(one), shape.cores)
@@ -54,16 +47,16 @@ class Phases(Conv2dAlgorithm):
                 price = PhasesPrice(shape.target, geometry, shape.extras, plan)
                 found.append((price.total_ns(), one, price.is_worth_warming()))
         if not found:
-            return pairs_of(phases_config(geometry, config))
+            return phases_config(geometry, config_of(**given))
         _, best, warmed = min(found, key=lambda one: one[0])
-        return pairs_of(best if warmed else dataclasses.replace(best, warmup=given.get("warmup", 0)))
+        return best if warmed else dataclasses.replace(best, warmup=given.get("warmup", 0))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return PhasesPrice(shape.target, geometry, shape.extras, plan).total_ns()
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if phases_refusal(geometry, shape.extras):
+        if phases_refusal(geometry, shape.extras, None):
             return [None]
         ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
         return [None, *(config_of(**one, shard=shard) for one in ways for shard in PHASES_SHARDS)]

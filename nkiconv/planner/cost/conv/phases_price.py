@@ -10,6 +10,7 @@ from ....kernels.conv.call import either_reads
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.phases.banks import phase_banks, phase_in_bank, products_in
 from ....simulator.timing.target import Target
+from .common import matmul_rates
 
 #: How much longer than evenly shared read-outs take, as engines wait for each other.
 SHARED = 1.1
@@ -33,8 +34,7 @@ class PhasesPrice:
         items = self._items()
         self.loaded = items if plan.by_channels else items / PARTS
         self.worked = self.loaded * (-(-self.blocks // PARTS) if plan.by_channels else self.blocks)
-        self.column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
-        self.matmul_ns = target.matmul_ns if geometry.fast else 2 * target.matmul_fp32_ns
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
 
     def total_ns(self) -> float:
         """ns of the busier core."""
@@ -58,9 +58,8 @@ class PhasesPrice:
         filled_ns = x_ns + blocks * w_ns - first_ns + array_ns * (1.0 - 1.0 / items + waits)
         if array_ns < target.window_ns * target.window_work:
             array_ns /= target.half_rate
-        return (
-            float(start_ns) + max(array_ns, filled_ns, read_ns, moved_ns - x_ns - w_ns - stored_ns) + end_ns + stored_ns
-        )
+        rest_ns = moved_ns - x_ns - w_ns - stored_ns
+        return float(start_ns) + max(array_ns, filled_ns, read_ns, rest_ns) + end_ns + stored_ns
 
     def is_worth_warming(self) -> bool:
         """Whether the array has enough to do for its full rate to pay for matmuls on zeros before."""

@@ -24,15 +24,14 @@ class OfVolumes(Algorithm):
 
     def _folded(self, shape: Shape) -> Shape | None:
         """The problem whose planes of taps are channels, or None where they cannot be."""
-        key = f"{self.name}, planes", None
-        if key not in shape.memo:
-            plain, found = plain_of(self.name, shape.geometry, shape.extras), None
-            if not planes_refusal(self.name, plain, shape.extras):
-                geometry = seen_by(self.name, shape.geometry, shape.extras, _channels(None))
-                found = dataclasses.replace(shape, geometry=geometry, memo={})
-            shape.memo[key] = found
-        folded: Shape | None = shape.memo[key]
-        return folded
+
+        def folded() -> Shape | None:
+            if planes_refusal(self.name, plain_of(self.name, shape.geometry, shape.extras), shape.extras):
+                return None
+            geometry = seen_by(self.name, shape.geometry, shape.extras, _channels(None))
+            return dataclasses.replace(shape, geometry=geometry, memo={})
+
+        return shape.once((f"{self.name}, planes", None), folded)
 
     def _of(self, shape: Shape, config: Config) -> tuple[Shape, Config]:
         """The problem that a config is for, and what it says of that."""

@@ -9,24 +9,14 @@ from typing import Any
 
 from ....kernels._tiles import PARTS
 from ....kernels.conv.cuts import num_plane_parts, window_of
-from ....kernels.conv.relayout import plain_of
-from ....kernels.conv.stacked.config import (
-    StackedConfig,
-    sized_stack,
-    stacked_config_refusal,
-)
+from ....kernels.conv.stacked.config import StackedConfig, sized_stack
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
-from ....kernels.conv.stacked.shape import (
-    make_stack,
-    met_counts,
-    phases_of,
-    taps_of_window,
-)
+from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm, planes_met
+from ..algorithm import Shape, config_of, with_settings
+from .common import WARM_UPS, Settled, matmul_rates, planes_met
 from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 
 #: Rows of y side by side that are tried.
@@ -35,46 +25,31 @@ BESIDE = (1, 2, 4)
 SIZES = 5
 
 
-class Stacked(Conv2dAlgorithm):
+class Stacked(Settled):
     """Rows, shifts and outputs stacked."""
 
-    algorithm = "stacked"
+    algorithm, settings, refusal = "stacked", StackedConfig, staticmethod(stacked_refusal)
     order = ("rows", "shifts", "outputs", "beside", "apart")
     from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if stacked_config_refusal(config):
-            return config
-        given = dict(config or ())
-        if len(given) == len(dataclasses.fields(StackedConfig)):
-            return pairs_of(StackedConfig(**given))
-        extras = shape.extras
-        geometry = plain_of(self.algorithm, shape.geometry, extras)
-        if stacked_refusal(geometry, extras):
-            return config
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         B = given.get("rows", 0)
-        sizes = sized_stack(geometry, config, B, 1, 1, 1, B) if B else self._best(shape, geometry)
-        if sizes is None:
-            return config
-        found = dataclasses.replace(sizes, **given)
-        if sizes_refusal(geometry, found):
-            return config
-        stack = make_stack(geometry, met_counts(geometry.columns), found, extras.residual)
+        sizes = sized_stack(geometry, config_of(**given), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
+        found = sizes and dataclasses.replace(sizes, **given)
+        if found is None or sizes_refusal(geometry, found):
+            return None
+        stack = make_stack(geometry, met_counts(geometry.columns), found, shape.extras.residual)
         if stack is None:
-            return config
+            return None
         rest = self._rest(shape, geometry, stack, given)
-        return pairs_of(dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()}))
+        return dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()})
 
-    def _best(self, shape: Shape, geometry: Any) -> StackedConfig | None:
+    def _best_sizes(self, shape: Shape, geometry: Any) -> StackedConfig | None:
         """The sizes that take least, looked for once."""
-        key = "stacked, best", None
-        if key not in shape.memo:
-            shape.memo[key] = best_sizes(shape.target, geometry, reader_of(shape.extras))
-        found: StackedConfig | None = shape.memo[key]
-        return found
+        return shape.once(("stacked, best", None), lambda: best_sizes(shape.target, geometry, reader_of(shape.extras)))
 
     def _rest(self, shape: Shape, geometry: Any, stack: Any, given: dict[str, Any]) -> dict[str, Any]:
         """What goes with the sizes of a stack: blocks and images as memory has room, and what prices say."""
@@ -149,7 +124,7 @@ def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int
     """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
     after the first filters and before the last store."""
     rows, columns, planes = geometry.rows, geometry.columns, planes_met(geometry)
-    column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+    column_ns = matmul_rates(target, geometry)[0]
     start_ns = least_ns(target)
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
         jobs = -(-geometry.K // (PARTITIONS // U))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ....kernels._tiles import BANK_BYTES, PARTS
+from ....kernels._tiles import BANK_BYTES, PARTS, slot_for
 from ....kernels.conv.call import either_reads
-from ....kernels.conv.cuts import BlockBand, slot_for
+from ....kernels.conv.cuts import BlockBand
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.stacked.filters import common_rows
 from ....kernels.conv.stacked.shape import (

@@ -9,12 +9,7 @@ from typing import Any
 from ....kernels._tiles import PARTS, cut, share
 from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
-from ....kernels.conv.swapped.config import (
-    SWAPPED_SHARDS,
-    read_swapped,
-    swapped_config,
-    swapped_config_refusal,
-)
+from ....kernels.conv.swapped.config import SWAPPED_SHARDS, read_swapped, swapped_config
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
 from ....kernels.conv.swapped.shape import blocks_of, window_shape
@@ -46,16 +41,12 @@ class Swapped(Conv2dAlgorithm):
     from_one = ("side", "fold", "x_bytes", "filter_bytes")
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        key = "swapped, least", config
-        if key not in shape.memo:
-            shape.memo[key] = self._least(shape, config)
-        found: Config = shape.memo[key]
-        return found
+        return shape.once(("swapped, least", config), lambda: self._least(shape, config))
 
     def _least(self, shape: Shape, config: Config) -> Config:
         """All settings, those left open so that the plan takes least; the kernel's where none runs."""
         geometry, extras = shape.geometry, shape.extras
-        if geometry.precision == "fp16x3" or swapped_config_refusal(config) or swapped_refusal(geometry, extras):
+        if geometry.precision == "fp16x3" or swapped_refusal(geometry, extras, config):
             return config
         if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
             return config

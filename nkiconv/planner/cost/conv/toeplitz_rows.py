@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.geometry import num_taps
-from ....kernels.conv.relayout import plain_of
-from ....kernels.conv.toeplitz_rows.config import TOEPLITZ_WARM_UP_MAX, ToeplitzConfig, toeplitz_config_refusal
+from ....kernels.conv.toeplitz_rows.config import ToeplitzConfig
 from ....kernels.conv.toeplitz_rows.plan import toeplitz_refusal
 from ....kernels.conv.toeplitz_rows.shape import (
     WARM_UP_BLOCKS,
@@ -21,8 +21,8 @@ from ....kernels.conv.toeplitz_rows.shape import (
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape, pairs_of
-from .common import Conv2dAlgorithm, planes_met
+from ..algorithm import Shape
+from .common import Settled, matmul_rates, planes_met
 
 #: Buffers of x at least and at most. With few the DMA engines idle while the first matrices come, with more those wait
 #: for x of groups whose turn is far: ns of x that is loaded by then, also where DMA engines are waited for.
@@ -38,26 +38,19 @@ ZEROED_BY_VECTOR = 2 / 3
 ROUND_TIMES, ROUND_TIMES_MOVED = 2.0, 2.5
 
 
-class ToeplitzRows(Conv2dAlgorithm):
+class ToeplitzRows(Settled):
     """Band matrices over rows."""
 
-    algorithm = "toeplitz_rows"
+    algorithm, settings, refusal = "toeplitz_rows", ToeplitzConfig, staticmethod(toeplitz_refusal)
     from_one = ("channels", "together", "buffers")
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return ToeplitzPrice(shape.target, geometry, plan.A).ns(plan)
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        extras = shape.extras
-        geometry = plain_of(self.algorithm, shape.geometry, extras)
-        if toeplitz_config_refusal(config) or toeplitz_refusal(geometry, extras):
-            return config
-        given = dict(config or ())
-        if len(given) == len(dataclasses.fields(ToeplitzConfig)):
-            return pairs_of(ToeplitzConfig(**given))
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         A = most_channels_of_group(geometry)
         found = ToeplitzPrice(shape.target, geometry, min(A, given.get("channels", A))).settings(given)
-        return pairs_of(found) if found and sizes_of_toeplitz(geometry, found, extras.residual) else config
+        return found if found and sizes_of_toeplitz(geometry, found, shape.extras.residual) else None
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -109,7 +102,7 @@ class ToeplitzPrice:
         first_ns = self.first_ns(toeplitz)
         full_ns = max(0.0, first_ns - target.window_ns)
         each_ns = WARM_UP_BLOCKS * PARTITIONS * target.tensor_column_ns
-        warmup = min(TOEPLITZ_WARM_UP_MAX, int(((first_ns - full_ns) * target.half_rate + full_ns) / each_ns))
+        warmup = min(WARM_UP_MAX, int(((first_ns - full_ns) * target.half_rate + full_ns) / each_ns))
         together = given.get("together", toeplitz.together)
         return dataclasses.replace(found, together=together, early=early, warmup=given.get("warmup", warmup))
 
@@ -144,7 +137,7 @@ class ToeplitzPrice:
 
     def _array_ns(self) -> float:
         target, geometry, Q = self.target, self.geometry, self.geometry.columns.out
-        column_ns = target.tensor_column_ns if geometry.fast else target.tensor_column_fp32_ns
+        column_ns = matmul_rates(target, geometry)[0]
         images = max(1, BANK_COLUMNS // Q)
         found = 0.0
         for n in range(0, geometry.planes.out, images):

@@ -151,11 +151,7 @@ class Banded(Algorithm):
 
     def _own(self, shape: Shape) -> Config:
         """The best settings by walks, all of them."""
-        key = "banded, own", None
-        if key not in shape.memo:
-            shape.memo[key] = pairs_of(best_of(shape, first(shape, {}, REFINED)).config)
-        found: Config = shape.memo[key]
-        return found
+        return shape.once(("banded, own", None), lambda: pairs_of(best_of(shape, first(shape, {}, REFINED)).config))
 
 
 def runs_banded(shape: Shape) -> bool:
@@ -302,10 +298,8 @@ def _sized(shape: Shape, config: BandedConfig) -> Candidate:
 
 
 def _walked(shape: Shape, one: Candidate) -> Candidate:
-    key = "banded, walked", pairs_of(one.config)
-    if key not in shape.memo:
-        shape.memo[key] = walk_ns(shape, one.blocks)
-    return Candidate(one.config, one.blocks, shape.memo[key])
+    ns = shape.once(("banded, walked", pairs_of(one.config)), lambda: walk_ns(shape, one.blocks))
+    return Candidate(one.config, one.blocks, ns)
 
 
 ALGORITHM = Banded()

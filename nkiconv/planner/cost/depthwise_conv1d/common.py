@@ -32,11 +32,7 @@ def columns_of(shape: Shape) -> float:
 
 def shards_of(geometry: Geometry, first: str | None = None) -> list[str]:
     """Ways to share the work that leave neither core idle, `first` before the others."""
-    works = {
-        "channels": geometry.C >= 2,
-        "columns": geometry.Q >= COLUMNS_TO_SHARE,
-        "batch": geometry.N >= 2,
-    }
+    works = {"channels": geometry.C >= 2, "columns": geometry.Q >= COLUMNS_TO_SHARE, "batch": geometry.N >= 2}
     return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
 
 

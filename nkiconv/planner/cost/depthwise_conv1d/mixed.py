@@ -149,12 +149,12 @@ class Mixed(Algorithm):
         """All settings: those of a config and others by a rule; without any, those that walks find best."""
         if config:
             return self._by_rule(shape, dict(config))[0]
-        key = f"mixed, {self.on_tensor}", None
-        if key not in shape.memo:
-            settings, ns = self._first(shape)
-            shape.memo[key] = self._refined(shape, settings, ns)[0] if ns > 0.0 else settings
-        found: MixedConfig = shape.memo[key]
-        return found
+        return shape.once((f"mixed, {self.on_tensor}", None), lambda: self._best(shape))
+
+    def _best(self, shape: Shape) -> MixedConfig:
+        """Those that walks find best; the rule's where they do not run."""
+        settings, ns = self._first(shape)
+        return self._refined(shape, settings, ns)[0] if ns > 0.0 else settings
 
     def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedConfig, MixedPlan]:
         """Given settings and others by a rule, and what they come to."""
