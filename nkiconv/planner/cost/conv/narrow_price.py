@@ -79,8 +79,8 @@ class NarrowPrice:
         return float(found_ns + self._pieces_ns(found_ns))
 
     def _pieces_ns(self, total_ns: float) -> float:
-        """ns that triggers for windows of planes that come in pieces, each channel of x by a DMA of its own, take beside
-        all else of those windows."""
+        """ns that triggers for windows of planes that come in pieces, each channel of x by itself, take beside all else
+        of those windows."""
         geometry, depth = self.geometry, self.geometry.depth
         if depth is None:
             return 0.0
