@@ -16,8 +16,6 @@ from .common import matmul_rates, planes_met, planes_seen
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
-#: Part of all else of a window that hides triggers for it.
-HIDDEN = 0.5
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -75,19 +73,15 @@ class NarrowPrice:
         summed_ns = max(computed_ns, loaded_ns + max(tail_ns, last * read_ns))
         skew_ns = skew(target, narrow.U * geometry.K, target.store_skew_ns)
         end_ns = to_store_ns + skew_ns + last_ns + target.dma_end_ns
-        found_ns = max(summed_ns + end_ns, stored_ns)
-        return float(found_ns + self._pieces_ns(found_ns))
+        return float(max(summed_ns + end_ns, stored_ns) + self._pieces_ns())
 
-    def _pieces_ns(self, total_ns: float) -> float:
-        """ns that triggers for windows of planes that come in pieces, each channel of x by itself, take beside all else
-        of those windows."""
+    def _pieces_ns(self) -> float:
+        """ns of triggers for windows of planes that come in pieces, each channel of x by itself."""
         geometry, depth = self.geometry, self.geometry.depth
         if depth is None:
             return 0.0
-        windows = windows_in_pieces(geometry)
-        loads = windows * div_ceil(geometry.rows.size, self.narrow.height)
-        triggers_ns = loads * geometry.C / depth.taps * self.target.static_issue_ns / PARTS
-        return float(max(0.0, triggers_ns - HIDDEN * total_ns * min(1.0, windows / depth.out)))
+        loads = windows_in_pieces(geometry) * div_ceil(geometry.rows.size, self.narrow.height)
+        return float(loads * geometry.C / depth.taps * self.target.static_issue_ns / PARTS)
 
     def reads_bound(self) -> bool:
         """Whether the read-outs take longer than the array and the DMAs."""
