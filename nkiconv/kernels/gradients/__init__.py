@@ -1,0 +1,106 @@
+"""Gradients of convolutions with respect to their filters and biases."""
+
+from dataclasses import dataclass
+
+from ..._nki import nki, nl
+from .._arguments import check_choice
+from .._engines import new_ledger
+from .._tiles import require
+from ..conv.call import operands_of
+from ..conv.checks import check_axes
+from ..conv.geometry import read_geometry
+from .loop import WeightWork, run_weight
+from .plan import plan_weight
+
+#: The algorithm's name in a Plan.
+WEIGHT_ALGORITHMS = ("blocks",)
+
+
+@dataclass
+class FilterLike(nl.NKIObject):
+    """Shape and dtype of the filter that there is none of here."""
+
+    shape: tuple
+    dtype: object
+
+
+@nki.jit
+def conv_weight_gradient(
+    img_ref,
+    grad_ref,
+    filter_shape,
+    padding=((0, 0), (0, 0)),
+    stride=(1, 1),
+    rhs_dilation=(1, 1),
+    lhs_dilation=(1, 1),
+    feature_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    accumulate_into=None,
+    bias_gradient=False,
+    precision=None,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+):
+    """Gradient of a convolution of images or volumes with respect to its filters. Launch on one or two cores.
+
+    Args:
+        img_ref: x in HBM, [N, C, H, W] or [N, C, D, H, W] after in_perm; bf16, fp16 or fp32.
+        grad_ref: gy in HBM, of y's shape as `conv2d_implicit_gemm` or `conv3d_implicit_gemm` stores it with out_perm;
+            dtypes go with img_ref's as a filter's do.
+        filter_shape: of the filter as stored, (K, C / groups, R, S) or (K, C / groups, T, R, S) before kern_perm.
+        padding, stride, rhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the convolution.
+            lhs_dilation: only 1; its gradient is that of x and gy exchanged.
+        accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
+        bias_gradient: also return that of the bias, [K], fp32.
+        precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
+        out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
+        algorithm, config: "blocks" and its settings (see config), or None.
+
+    Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
+
+    Raises: an assertion that names argument, value, rule and remedy, before any instruction.
+    """
+    axes, places = len(stride), (padding, stride, rhs_dilation, lhs_dilation)
+    require(axes == 2 or axes == 3, f"stride={stride}: must have 2 or 3 entries, an axis each; pass as many")
+    check_axes(img_ref, places, axes)
+    check_choice(algorithm, config, WEIGHT_ALGORITHMS)
+    like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
+    geometry, y_shape, _ = read_geometry(
+        img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
+    )
+    require(
+        tuple(grad_ref.shape) == tuple(y_shape),
+        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
+    )
+    dw_dtype = nl.float32 if out_dtype == None else out_dtype
+    require(
+        dw_dtype in (nl.float32, nl.bfloat16, nl.float16),
+        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
+    )
+    require(
+        accumulate_into == None
+        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
+        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
+    )
+    plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
+    require(plan != None, reason)
+    dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
+    db_hbm = None
+    if bias_gradient:
+        db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
+    operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
+    run_weight(
+        WeightWork(
+            operands=operands,
+            geometry=geometry,
+            plan=plan,
+            added=accumulate_into,
+            bias=db_hbm,
+            ones_sbuf=None,
+            ledger=new_ledger(),
+        )
+    )
+    return (dw_hbm, db_hbm) if bias_gradient else dw_hbm

@@ -1,0 +1,288 @@
+"""The loop of the filter gradient: tiles of blocks come in, each of their positions is a matmul for each bank of sums,
+sums go out when all tiles have passed."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._engines import Ledger, pick
+from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
+from .._warm import warm_up, warm_zeros
+from ..conv.boxes import load_box, offset_at
+from ..conv.call import Operands, of_array
+from ..conv.geometry import Geometry, met
+from ..conv.relayout import meet
+from .plan import WeightPlan, window_sizes
+from .units import units_of
+
+
+@dataclass
+class WeightWork(nl.NKIObject):
+    """What one core has at hand. operands: x, gy as w, and as y fp32 sums or the result in HBM; added: what that is
+    added to, or None; bias: of its gradient in HBM, or None."""
+
+    operands: Operands
+    geometry: Geometry
+    plan: WeightPlan
+    added: object
+    bias: object
+    ones_sbuf: object
+    ledger: Ledger
+
+
+@dataclass
+class Blocks(nl.NKIObject):
+    """A tile of units in SBUF: of x by plane of taps (None where no job has it) [units, rows, columns, c], or with c
+    first, and gy [units, rows, columns, k], or with k first."""
+
+    x: list
+    y: object
+    units: int
+
+
+def run_weight(work):
+    """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
+    plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
+    zeros_sbuf = warm_zeros()
+    warm_up(zeros_sbuf, plan.warmup, 1)
+    if work.bias != None:
+        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=work.operands.w_dtype, buffer=nl.sbuf)
+        nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+    if not plan.split:
+        for one in some_of(plan.passes, share(len(plan.passes), cores, core)):
+            run_pass(work, one, one.tiles)
+        return
+    into, bias, added = work.operands.y, work.bias, work.added
+    operands, halves, biases = work.operands, [], []
+    for _ in range(PARTS):
+        halves.append(nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.shared_hbm))
+        biases.append(None if bias == None else nl.ndarray(bias.shape, dtype=nl.float32, buffer=nl.shared_hbm))
+    mine = share(PARTS, cores, core)
+    work.added = None
+    for half in range(mine[0], mine[0] + mine[1]):
+        operands.y = halves[half]
+        work.bias = biases[half]
+        for one in plan.passes:
+            run_pass(work, one, some_of(one.tiles, share(len(one.tiles), PARTS, half)))
+    for one in halves:
+        meet(one)
+    add_halves(halves, into, added)
+    if bias != None:
+        for one in biases:
+            meet(one)
+        add_halves(biases, bias, None)
+
+
+def add_halves(halves, into, added):
+    """This core's part of the sum of two tensors in HBM, and of one that it is added to, or None."""
+    first, count = share(size_of(into.shape), nl.num_programs(), nl.program_id(0))
+    width = div_ceil(count, nl.tile_size.pmax)
+    whole = count // width if count > 0 else 0
+    for some in ((first, whole, width), (first + whole * width, 1, count - whole * width)):
+        offset, parts, columns = some
+        if parts > 0 and columns > 0:
+            pattern, sums = [[columns, parts], [1, columns]], []
+            for one in halves if added == None else halves + [added]:
+                part_sbuf = nl.ndarray((parts, columns), dtype=nl.float32, buffer=nl.sbuf)
+                copy(part_sbuf, one.ap(pattern=pattern, offset=offset))
+                sums.append(part_sbuf)
+            found_sbuf = nl.ndarray((parts, columns), dtype=into.dtype, buffer=nl.sbuf)
+            if added != None:
+                nisa.tensor_tensor(dst=sums[0], data1=sums[0], data2=sums[1], op=nl.add)
+                nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[2], op=nl.add)
+            else:
+                nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[1], op=nl.add)
+            copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
+
+
+def run_pass(work, one, tiles):
+    """Sums of the jobs of a Pass over these tiles, and their results."""
+    sums, buffers = [], start_buffers(work, one)
+    for job in one.jobs:
+        shape = (job.kn, job.cn, job.rn, job.sn)
+        if is_channels_last(work.geometry.x_strides):
+            shape = (job.kn, job.rn, job.sn, job.cn)
+        sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    following = load_blocks(work, one, tiles[0], buffers, 0)
+    for index in range(len(tiles)):
+        blocks = following
+        if index + 1 < len(tiles):
+            following = load_blocks(work, one, tiles[index + 1], buffers, index + 1)
+            for p in range(work.plan.rows):
+                for q in range(work.plan.columns):
+                    for which in range(len(one.jobs)):
+                        add_products(work, one, one.jobs[which], sums[which], blocks, (p, q), index > 0 or p + q > 0)
+            continue
+        # bank by bank, so that each is read out while the next is summed up
+        for which in range(len(one.jobs)):
+            for p in range(work.plan.rows):
+                for q in range(work.plan.columns):
+                    add_products(work, one, one.jobs[which], sums[which], blocks, (p, q), index > 0 or p + q > 0)
+            store_sums(work, one.jobs[which], sums[which])
+
+
+def is_channels_last(strides):
+    """Whether channels are side by side."""
+    return strides[0] == 1
+
+
+def start_buffers(work, one):
+    """Blocks that tiles take in turn; nothing is loaded."""
+    geometry, plan, found = work.geometry, work.plan, []
+    rows, columns = window_sizes(geometry, plan, one)
+    P_MAX, x_last = nl.tile_size.pmax, is_channels_last(geometry.x_strides)
+    x_shape = (P_MAX, rows, columns, one.c[1]) if x_last else (P_MAX, one.c[1], rows, columns)
+    y_shape = (P_MAX, plan.rows, plan.columns, one.k[1])
+    if not is_channels_last(geometry.y_strides):
+        y_shape = (P_MAX, one.k[1], plan.rows, plan.columns)
+    for _ in range(min(plan.buffers, len(one.tiles))):
+        x = filled(geometry.planes.taps, None)
+        for t in one.planes:
+            x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
+        y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
+        found.append(Blocks(x=x, y=y_sbuf, units=0))
+    return found
+
+
+def load_blocks(work, one, tile, buffers, index):
+    """Blocks of a tile of units, the index-th."""
+    into = buffers[index % len(buffers)]
+    blocks = Blocks(x=into.x, y=into.y, units=units_of(tile))
+    load_y(work, one, tile, blocks)
+    for t in one.planes:
+        load_x_of(work, one, tile, blocks, t)
+    return blocks
+
+
+def load_y(work, one, tile, blocks):
+    """gy of a tile's units; zeros where a block has fewer rows or columns."""
+    plan, strides = work.plan, work.geometry.y_strides
+    last, inside = is_channels_last(strides), (plan.rows, plan.columns)
+    for box in tile:
+        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent))
+    clear_sides(blocks.y, last, (0, inside[0]), (0, inside[1]), (plan.rows, plan.columns))
+    for box in tile:
+        offset = offset_at(strides, (one.k[0], box.z, box.p, box.q))
+        lead = lead_of(box, strides, (1, 1, 1))
+        extents = (one.k[1], box.rows.extent, box.columns.extent)
+        load_box(blocks.y, work.operands.w, place_of(box.part, 0, 0, last), lead + free_of(strides, extents), offset)
+
+
+def load_x_of(work, one, tile, blocks, t):
+    """x of a tile's units at a plane of taps; zeros around it."""
+    geometry, strides, x_sbuf = work.geometry, work.geometry.x_strides, blocks.x[t]
+    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
+    sizes = window_sizes(geometry, work.plan, one)
+    low, high, left, right = 0, sizes[0], 0, sizes[1]
+    for box in tile:
+        low, left = max(low, box.rows.low), max(left, box.columns.low)
+        high, right = min(high, box.rows.high), min(right, box.columns.high)
+        if met(geometry.planes, t, box.z, 1)[2] == 0:
+            low, high = 0, 0
+    clear_sides(x_sbuf, last, (low, max(low, high)), (left, max(left, right)), sizes)
+    steps = (geometry.planes.stride, rows.stride, columns.stride)
+    for box in tile:
+        plane = met(geometry.planes, t, box.z, 1)
+        hn, wn = box.rows.high - box.rows.low, box.columns.high - box.columns.low
+        if plane[2] == 0 or hn <= 0 or wn <= 0:
+            continue
+        h = box.p * rows.stride + one.r[0] * rows.dilation - rows.before + box.rows.low
+        w = box.q * columns.stride + one.s[0] * columns.dilation - columns.before + box.columns.low
+        offset = offset_at(strides, (one.c[0], plane[3], h, w))
+        place = place_of(box.part, box.rows.low, box.columns.low, last)
+        pattern = lead_of(box, strides, steps) + free_of(strides, (one.c[1], hn, wn))
+        load_box(x_sbuf, work.operands.x, place, pattern, offset)
+
+
+def place_of(part, row, column, last):
+    """Where a box begins in a tile of units."""
+    return (part, row, column, 0) if last else (part, 0, row, column)
+
+
+def free_of(strides, extents):
+    """Entries of an access pattern for (channels, rows, columns), as they lie in a tile of units."""
+    channels, rows = [strides[0], extents[0]], [strides[2], extents[1]]
+    if is_channels_last(strides):
+        return [rows, [strides[3], extents[2]], channels]
+    return [channels, rows, [strides[3], extents[2]]]
+
+
+def lead_of(box, strides, steps):
+    """Entries of an access pattern for the units of a Box. steps: elements of x from output to output."""
+    apart = (strides[1] * steps[0], strides[2] * steps[1] * box.rows.apart, strides[3] * steps[2] * box.columns.apart)
+    found = []
+    for axis in range(3):
+        if box.counts[axis] > 1:
+            found.append([apart[axis], box.counts[axis]])
+    return found if len(found) > 0 else [[1, 1]]
+
+
+def clear_sides(tile, last, rows, columns, sizes):
+    """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
+    parts = tile.shape[0]
+    strips = ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
+    strips = strips + ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
+    for some in strips:
+        h0, h1, w0, w1 = some
+        if h0 < h1 and w0 < w1 and last:
+            nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0 : tile.shape[3]], value=0.0, engine=nisa.engine.gpsimd)
+        elif h0 < h1 and w0 < w1:
+            nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=nisa.engine.gpsimd)
+
+
+def add_products(work, one, job, acc_psum, blocks, place, adds):
+    """Products of a position of all blocks of a tile, added to a job's sums."""
+    geometry, units, k = work.geometry, blocks.units, job.k0 - one.k[0]
+    p, q = place
+    y_sbuf = of_array(blocks.y, work.operands)
+    stationary = None
+    if is_channels_last(geometry.y_strides):
+        stationary = y_sbuf[0:units, p, q, k : k + job.kn]
+    else:
+        stationary = y_sbuf[0:units, k : k + job.kn, p, q]
+    nisa.nc_matmul(
+        dst=acc_psum, stationary=stationary, moving=moving_of(work, one, job, blocks, place), accumulate=adds
+    )
+
+
+def moving_of(work, one, job, blocks, place):
+    """The window of x of a job at a position of all blocks, or ones."""
+    rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
+    if job.t < 0:
+        return of_array(work.ones_sbuf, work.operands)[0 : blocks.units, 0:1, 0:1, 0:1]
+    x_sbuf = of_array(blocks.x[job.t], work.operands)
+    h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
+    w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
+    h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (job.sn - 1) * columns.dilation + 1
+    if is_channels_last(work.geometry.x_strides):
+        return x_sbuf[0 : blocks.units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
+    return x_sbuf[0 : blocks.units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
+
+
+def store_sums(work, job, acc_psum):
+    """A job's sums, in the order of the filter, to HBM."""
+    operands, strides = work.operands, work.geometry.w_strides
+    shape = (job.kn, job.cn, job.rn, job.sn)
+    row = max(0, job.t) * work.geometry.rows.taps + job.r0
+    pattern = [[strides[0], job.kn], [strides[1], job.cn], [strides[2], job.rn], [strides[3], job.sn]]
+    # channels of a group are counted from its first one
+    c = job.c0 % (work.geometry.C // work.geometry.groups)
+    offset, into, added = (
+        job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3],
+        operands.y,
+        None,
+    )
+    if job.t < 0:
+        pattern, offset, into = [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0, work.bias
+    elif work.added != None:
+        added = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        copy(added, work.added.ap(pattern=pattern, offset=offset))
+    sums = acc_psum
+    if is_channels_last(work.geometry.x_strides):
+        sums = acc_psum.permute((0, 3, 1, 2))
+    found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
+    if added != None:
+        nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
+    else:
+        nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(shape[1:]), False))
+    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)

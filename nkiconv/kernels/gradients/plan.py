@@ -1,0 +1,193 @@
+"""The filter gradient: sums over positions of gy times the window of x that a tap meets there.
+
+    dw[k, c, t, r, s] = sum over z, p, q of gy[k, z, p, q] * x[c, z', p', q'],  p' = p * stride + r * dilation - before
+
+Positions are contracted, so they must lie on the partitions; that x and gy be shifted against each other by a tap there
+would take a copy of x a tap. A partition is therefore a block of gy with the window of x around it (`units`): what is
+at one place of all blocks is a stationary [blocks, k], and the window of that place, whose taps and channels are the
+moving operand, is a view along the free axes:
+
+    dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
+
+128 blocks take one matmul for each of their positions and bank of sums; nothing is transposed, no im2col tensor exists.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, div_ceil, fits_sbuf, some_of
+from ..conv.geometry import instructions_refusal
+from .config import weight_config_refusal, weight_settings
+from .units import extent_of, planes_of, runs_of, tiles_of_units
+
+
+@dataclass
+class Job(nl.NKIObject):
+    """A bank of sums: output channels k0 .. k0+kn-1, input channels c0 .. c0+cn-1, taps of plane t, rows r0 .. r0+rn-1
+    and columns s0 .. s0+sn-1; t is -1 where x is ones, so that sums are the bias's."""
+
+    k0: int
+    kn: int
+    c0: int
+    cn: int
+    t: int
+    r0: int
+    rn: int
+    s0: int
+    sn: int
+
+
+@dataclass
+class Pass(nl.NKIObject):
+    """Jobs that pass over x and gy together, and what of these they need: (first, how many) of channels and of rows and
+    columns of taps, planes of taps; Boxes of each tile of units."""
+
+    jobs: list
+    k: tuple
+    c: tuple
+    r: tuple
+    s: tuple
+    planes: list
+    tiles: list
+
+
+@dataclass
+class WeightPlan(nl.NKIObject):
+    """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block."""
+
+    rows: int
+    columns: int
+    passes: list
+    buffers: int
+    split: bool
+    warmup: int
+
+
+def make_weight_plan(geometry, config, bias):
+    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too."""
+    passes, planes = [], planes_of(geometry.planes)
+    for jobs in batches_of(jobs_of(geometry, config, bias), min(config.banks, PSUM_BANKS)):
+        k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
+        for job in jobs:
+            k = hull(k, job.k0, job.kn)
+            if job.t >= 0:
+                c, r, s = hull(c, job.c0, job.cn), hull(r, job.r0, job.rn), hull(s, job.s0, job.sn)
+                if job.t not in seen:
+                    seen.append(job.t)
+        if len(seen) == 0:
+            r, s = (0, 1), (0, 1)
+        rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
+        tiles = tiles_of_units(planes, rows, columns)
+        passes.append(Pass(jobs=jobs, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
+    first = passes[0]
+    split = config.split == 1 and len(first.tiles) >= PARTS
+    return WeightPlan(
+        rows=config.rows,
+        columns=config.columns,
+        passes=passes,
+        buffers=config.buffers,
+        split=split,
+        warmup=config.warmup,
+    )
+
+
+def hull(part, first, count):
+    """(first, how many) of a part and of another one; `count` 0 of a part: it has nothing."""
+    low = first if part[1] == 0 else min(part[0], first)
+    return low, max(part[0] + part[1] if part[1] > 0 else 0, first + count) - low
+
+
+def jobs_of(geometry, config, bias):
+    """Lists of the Jobs of at most 128 output channels of a group each."""
+    found, taps, groups = [], geometry.rows.taps * geometry.columns.taps, geometry.groups
+    rows = [(0, geometry.rows.taps)] if taps <= BANK_COLUMNS else cut(geometry.rows.taps, 1)
+    columns = cut(geometry.columns.taps, BANK_COLUMNS)
+    for group in range(groups):
+        for k in cut(geometry.K // groups, nl.tile_size.pmax):
+            k0, jobs = group * (geometry.K // groups) + k[0], []
+            for c in cut(geometry.C // groups, config.channels):
+                c0 = group * (geometry.C // groups) + c[0]
+                for t in range(geometry.planes.taps):
+                    for r in rows:
+                        for s in columns:
+                            jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1]))
+            if bias:
+                jobs.append(Job(k0=k0, kn=k[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1))
+            found.append(jobs)
+    return found
+
+
+def batches_of(lists, most):
+    """Jobs of passes: several whole lists, or parts of one, at most so many."""
+    found, waiting = [], []
+    for jobs in lists:
+        if len(waiting) + len(jobs) > most and len(waiting) > 0:
+            found.append(waiting)
+            waiting = []
+        if len(jobs) > most:
+            for part in cut(len(jobs), most):
+                found.append(some_of(jobs, part))
+        else:
+            waiting = waiting + jobs
+    if len(waiting) > 0:
+        found.append(waiting)
+    return found
+
+
+def plan_weight(geometry, config, bias, cores):
+    """(WeightPlan, "") on `cores` cores, or (None, why not)."""
+    reason = weight_config_refusal(config)
+    if reason == "":
+        reason = weight_refusal(geometry)
+    if reason != "":
+        return None, reason
+    plan = make_weight_plan(geometry, weight_settings(geometry, config), bias)
+    needed = weight_bytes(geometry, plan)
+    if not fits_sbuf(needed):
+        return None, (
+            f"C={geometry.C}, K={geometry.K}, config rows={plan.rows} columns={plan.columns}: a filter gradient needs "
+            f"{needed} bytes a partition of SBUF for its blocks, there are {nl.tile_size.total_available_sbuf_size}; "
+            f"use smaller blocks, fewer banks or fewer channels"
+        )
+    reason = instructions_refusal(geometry, "a filter gradient", weight_instructions(geometry, plan, cores))
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def weight_refusal(geometry):
+    """Why there is no filter gradient of a geometry, whatever the settings; "" if there is."""
+    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if apart != (1, 1, 1):
+        return f"lhs_dilation={apart}: a filter gradient takes 1; exchange x and gy, whose stride it is then"
+    if geometry.hbm_itemsize == 1:
+        return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
+    if geometry.precision == "fp16x3" or geometry.precision == "winograd":
+        return f"precision={geometry.precision}: a filter gradient takes None, bf16 and tf32; use one of them"
+    return ""
+
+
+def window_sizes(geometry, plan, one):
+    """(rows, columns) of x of a block of a Pass."""
+    return extent_of(geometry.rows, plan.rows, one.r), extent_of(geometry.columns, plan.columns, one.s)
+
+
+def weight_bytes(geometry, plan):
+    """Bytes a partition, at most."""
+    most = 0
+    for one in plan.passes:
+        rows, columns = window_sizes(geometry, plan, one)
+        x_size, y_size = len(one.planes) * rows * columns * one.c[1], plan.rows * plan.columns * one.k[1]
+        most = max(most, plan.buffers * (x_size + y_size) * geometry.itemsize)
+    return most + 3 * BANK_COLUMNS * 4 * PSUM_BANKS
+
+
+def weight_instructions(geometry, plan, cores):
+    """Instructions of the busiest core, at most."""
+    total, positions = 0, plan.rows * plan.columns
+    for one in plan.passes:
+        boxes = 0
+        for tile in one.tiles:
+            boxes += len(tile)
+        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles))
+        total += len(one.tiles) * positions * len(one.jobs) + loads + 4 * len(one.jobs)
+    shared = min(cores, PARTS if plan.split else len(plan.passes))
+    return div_ceil(total, shared) + plan.warmup + 64

@@ -1,0 +1,137 @@
+"""Which blocks of gy lie on which partitions: 128 of them are a tile, for which x comes with what is around a block.
+
+A unit is `rows` neighbouring rows of a plane of gy and `columns` columns. Units whose windows are inside x alike lie
+beside each other, so that a DMA loads many of them; the last units of an axis may have fewer rows or columns.
+"""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import div_ceil
+from ..conv.cuts import window_of
+from ..conv.geometry import met
+
+
+@dataclass
+class Run(nl.NKIObject):
+    """Blocks first .. first+count-1 of an axis, `extent` outputs each, which begin `apart` outputs apart; of their
+    windows of x elements low .. high-1 are inside x."""
+
+    first: int
+    count: int
+    apart: int
+    extent: int
+    low: int
+    high: int
+
+
+@dataclass
+class Box(nl.NKIObject):
+    """Units on partitions from `part` on: so many planes, rows and columns of blocks (counts) of three Runs, from the
+    one with output z, p, q first."""
+
+    part: int
+    planes: Run
+    rows: Run
+    columns: Run
+    z: int
+    p: int
+    q: int
+    counts: tuple
+
+
+def runs_of(axis, extent, taps):
+    """Runs of an axis in blocks of `extent` outputs. taps: (first, how many) that their windows are of."""
+    out, size, found = axis.out // axis.images, axis.size // axis.images, []
+    window = (extent - 1) * axis.stride + (taps[1] - 1) * axis.dilation + 1
+    for block in range(div_ceil(out, extent)):
+        start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
+        low, high = min(window, max(0, -start)), max(0, min(window, size - start))
+        count = min(extent, out - block * extent)
+        joins = False
+        if len(found) > 0:
+            last = found[-1]
+            joins = last.extent == count and last.low == low and last.high == high
+        if joins:
+            last = found[-1]
+            last.count = last.count + 1
+        else:
+            found.append(Run(first=block, count=1, apart=extent, extent=count, low=low, high=max(low, high)))
+    return found
+
+
+def planes_of(axis):
+    """Runs of single planes of outputs of all volumes: those that see planes of x at the same taps, of one volume."""
+    out, found = axis.out // axis.images, []
+    for z in range(axis.out):
+        seen, joins = (), False
+        for tap in range(axis.taps):
+            seen = seen + (met(axis, tap, z, 1)[2] > 0,)
+        if len(found) > 0 and z % out > 0:
+            joins = found[-1][1] == seen
+        if joins:
+            last = found[-1][0]
+            last.count = last.count + 1
+        else:
+            found.append((Run(first=z, count=1, apart=1, extent=1, low=0, high=1), seen))
+    runs = []
+    for one in found:
+        runs.append(one[0])
+    return runs
+
+
+def tiles_of_units(planes, rows, columns):
+    """Lists of the Boxes of each tile of units of these Runs."""
+    tiles, boxes, part = [], [], 0
+    for one in planes:
+        for row in rows:
+            for column in columns:
+                shape, at = (one.count, row.count, column.count), 0
+                total = shape[0] * shape[1] * shape[2]
+                while at < total:
+                    counts = most_at(shape, at, min(total - at, nl.tile_size.pmax - part))
+                    size = counts[0] * counts[1] * counts[2]
+                    z, rest = at // (shape[1] * shape[2]), at % (shape[1] * shape[2])
+                    p, q = rest // shape[2], rest % shape[2]
+                    boxes.append(
+                        Box(
+                            part=part,
+                            planes=one,
+                            rows=row,
+                            columns=column,
+                            z=one.first + z,
+                            p=(row.first + p) * row.apart,
+                            q=(column.first + q) * column.apart,
+                            counts=counts,
+                        )
+                    )
+                    at, part = at + size, part + size
+                    if part == nl.tile_size.pmax:
+                        tiles.append(boxes)
+                        boxes, part = [], 0
+    if part > 0:
+        tiles.append(boxes)
+    return tiles
+
+
+def most_at(shape, at, most):
+    """(planes, rows, columns) of the most units from number `at` on, up to so many, that are evenly spaced on at most
+    two axes."""
+    planes, rows, columns = shape
+    if columns > 1 and (at % columns > 0 or most < columns):
+        return 1, 1, min(columns - at % columns, most)
+    lines = min(rows - at // columns % rows, most // columns)
+    if at // columns % rows > 0 or lines < rows or (columns > 1 and rows > 1):
+        return 1, lines, columns
+    return min(planes - at // (columns * rows), most // (columns * rows)), rows, columns
+
+
+def units_of(boxes):
+    """Units of a tile."""
+    last = boxes[-1]
+    return last.part + last.counts[0] * last.counts[1] * last.counts[2]
+
+
+def extent_of(axis, extent, taps):
+    """Elements of x in a window of so many outputs at taps (first, how many)."""
+    return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
