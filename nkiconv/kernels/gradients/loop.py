@@ -261,25 +261,25 @@ def moving_of(work, one, job, blocks, place):
 
 def store_sums(work, job, acc_psum):
     """A job's sums, in the order of the filter, to HBM."""
-    operands, strides = work.operands, work.geometry.w_strides
-    shape = (job.kn, job.cn, job.rn, job.sn)
-    row = max(0, job.t) * work.geometry.rows.taps + job.r0
-    pattern = [[strides[0], job.kn], [strides[1], job.cn], [strides[2], job.rn], [strides[3], job.sn]]
+    operands, strides, added = work.operands, work.geometry.w_strides, None
     # channels of a group are counted from its first one
-    c = job.c0 % (work.geometry.C // work.geometry.groups)
-    offset, into, added = (
-        job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3],
-        operands.y,
-        None,
-    )
+    c, row = job.c0 % (work.geometry.C // work.geometry.groups), max(0, job.t) * work.geometry.rows.taps + job.r0
+    offset, into = job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3], operands.y
+    channels, taps = [strides[1], job.cn], [[strides[2], job.rn], [strides[3], job.sn]]
+    # as the filter lies, so that runs are long
+    last = strides[1] < strides[3]
+    pattern = [[strides[0], job.kn]] + (taps + [channels] if last else [channels] + taps)
     if job.t < 0:
         pattern, offset, into = [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0, work.bias
-    elif work.added != None:
+    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
+    if job.t >= 0 and work.added != None:
         added = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
         copy(added, work.added.ap(pattern=pattern, offset=offset))
     sums = acc_psum
-    if is_channels_last(work.geometry.x_strides):
+    if is_channels_last(work.geometry.x_strides) and not last:
         sums = acc_psum.permute((0, 3, 1, 2))
+    elif last and not is_channels_last(work.geometry.x_strides):
+        sums = acc_psum.permute((0, 2, 3, 1))
     found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
     if added != None:
         nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)

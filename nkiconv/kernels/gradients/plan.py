@@ -15,7 +15,7 @@ moving operand, is a view along the free axes:
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, div_ceil, fits_sbuf, some_of
+from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, some_of
 from ..conv.geometry import instructions_refusal
 from .config import weight_config_refusal, weight_settings
 from .units import extent_of, planes_of, runs_of, tiles_of_units
@@ -66,7 +66,7 @@ class WeightPlan(nl.NKIObject):
 def make_weight_plan(geometry, config, bias):
     """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too."""
     passes, planes = [], planes_of(geometry.planes)
-    for jobs in batches_of(jobs_of(geometry, config, bias), min(config.banks, PSUM_BANKS)):
+    for jobs in batches_of(geometry, config, bias):
         k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
         for job in jobs:
             k = hull(k, job.k0, job.kn)
@@ -97,41 +97,40 @@ def hull(part, first, count):
     return low, max(part[0] + part[1] if part[1] > 0 else 0, first + count) - low
 
 
-def jobs_of(geometry, config, bias):
-    """Lists of the Jobs of at most 128 output channels of a group each."""
-    found, taps, groups = [], geometry.rows.taps * geometry.columns.taps, geometry.groups
-    rows = [(0, geometry.rows.taps)] if taps <= BANK_COLUMNS else cut(geometry.rows.taps, 1)
-    columns = cut(geometry.columns.taps, BANK_COLUMNS)
+def batches_of(geometry, config, bias):
+    """Lists of the Jobs of a pass each, at most as many as there are banks."""
+    groups, found = geometry.groups, []
+    ks, cs = cut(geometry.K // groups, nl.tile_size.pmax), cut(geometry.C // groups, config.channels)
     for group in range(groups):
-        for k in cut(geometry.K // groups, nl.tile_size.pmax):
-            k0, jobs = group * (geometry.K // groups) + k[0], []
-            for c in cut(geometry.C // groups, config.channels):
-                c0 = group * (geometry.C // groups) + c[0]
-                for t in range(geometry.planes.taps):
-                    for r in rows:
-                        for s in columns:
-                            jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1]))
-            if bias:
-                jobs.append(Job(k0=k0, kn=k[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1))
-            found.append(jobs)
+        for c in cut_at(len(cs), config.inputs):
+            for k in cut_at(len(ks), config.outputs):
+                jobs = []
+                for one in some_of(ks, k):
+                    for other in some_of(cs, c):
+                        append_jobs(jobs, geometry, group, one, other)
+                    if bias and c[0] == 0:
+                        k0 = group * (geometry.K // groups) + one[0]
+                        jobs.append(Job(k0=k0, kn=one[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1))
+                joins = len(ks) == 1 and len(cs) == 1 and len(found) > 0
+                if joins:
+                    joins = len(found[-1]) + len(jobs) <= PSUM_BANKS
+                if joins:
+                    found[-1] = found[-1] + jobs
+                else:
+                    for part in cut(len(jobs), PSUM_BANKS):
+                        found.append(some_of(jobs, part))
     return found
 
 
-def batches_of(lists, most):
-    """Jobs of passes: several whole lists, or parts of one, at most so many."""
-    found, waiting = [], []
-    for jobs in lists:
-        if len(waiting) + len(jobs) > most and len(waiting) > 0:
-            found.append(waiting)
-            waiting = []
-        if len(jobs) > most:
-            for part in cut(len(jobs), most):
-                found.append(some_of(jobs, part))
-        else:
-            waiting = waiting + jobs
-    if len(waiting) > 0:
-        found.append(waiting)
-    return found
+def append_jobs(jobs, geometry, group, k, c):
+    """Append the Jobs of some output and input channels of a group."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    k0, c0 = group * (geometry.K // geometry.groups) + k[0], group * (geometry.C // geometry.groups) + c[0]
+    rows = [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1)
+    for t in range(geometry.planes.taps):
+        for r in rows:
+            for s in cut(S, BANK_COLUMNS):
+                jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1]))
 
 
 def plan_weight(geometry, config, bias, cores):
