@@ -18,6 +18,7 @@ from ...._nki import nl
 from ..._settings import setting
 from ..._tiles import div_ceil
 from ..call import taken_refusal
+from ..cuts import window_of
 from ..geometry import filter_rows, instructions_refusal, num_taps
 from ..planes import windows_in_pieces, with_windows
 from .config import narrow_config_refusal, narrow_settings
@@ -70,15 +71,16 @@ def narrow_instructions(geometry, narrow, extras, cores):
     cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
     matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
     each, loads = (div_ceil(rows, narrow.height) + 1) * narrow.images, steps * chunks
+    parts = div_ceil(num_blocks(geometry, narrow), narrow.blocks)
     if geometry.frames != None:
-        loads = 2 * loads
+        # windows that see frames and x
+        loads += min(steps, narrow.depth.images * window_of(narrow.depth, 1) * parts) * chunks
     if narrow.V > 1:
         # the first and last channel of a chunk may be in two of them; in a window in pieces each comes by itself
         loads = 3 * loads
-        pieces = windows_in_pieces(geometry) * div_ceil(num_blocks(geometry, narrow), narrow.blocks)
-        loads += min(steps, pieces) * (geometry.C // geometry.depth.taps + 1)
+        loads += min(steps, windows_in_pieces(geometry) * parts) * (geometry.C // geometry.depth.taps + 1)
     results = (3 if extras.residual else 1) * (1 if narrow.V == 1 else narrow.U + 1)
     laid_out = narrow.U * narrow.groups * filter_rows(geometry)
     filters = chunks * (narrow.V + 2 * num_taps(geometry) + laid_out + geometry.K + 2)
     first = 8 + narrow.warmup + filters + 2 * narrow.buffers * chunks
-    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 10) + 2 * results + 2) + each * loads
+    return first + steps * (len(narrow.tiles) * (matmuls + narrow.T + 6) + 2 * results + 2) + each * loads

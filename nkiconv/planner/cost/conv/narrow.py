@@ -9,11 +9,11 @@ from ....kernels._tiles import QUADRANT
 from ....kernels.conv.cuts import num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
-from ....kernels.conv.narrow.plan import narrow_refusal
+from ....kernels.conv.narrow.plan import narrow_instructions, narrow_refusal
 from ....kernels.conv.planes import with_windows
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
-from ..algorithm import Shape, config_of, with_settings
+from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, with_settings
 from .common import WARM_UPS, Settled, planes_seen
 from .narrow_price import NarrowPrice
 
@@ -35,9 +35,14 @@ class Narrow(Settled):
         made = [one for V, U, T in _sizes(geometry, given) if (one := _made(shape, geometry, given, V, U, T))]
         room = SBUF_USABLE_BYTES_PER_PARTITION
         fitting = [one for one in made if narrow_bytes(one[1].geometry, one[1].narrow, shape.extras.residual) <= room]
-        fitting.sort(key=lambda one: one[1].total_ns())
+        fitting.sort(key=lambda one: (self._is_long(shape, *one), one[1].total_ns()))
         best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
         return best and best[0]
+
+    @staticmethod
+    def _is_long(shape: Shape, settings: NarrowConfig, price: NarrowPrice) -> bool:
+        """Whether a core has more than MOST_INSTRUCTIONS, at most."""
+        return bool(narrow_instructions(price.geometry, price.narrow, shape.extras, shape.cores) > MOST_INSTRUCTIONS)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return NarrowPrice(shape.target, with_windows(geometry, plan.V), plan).total_ns()
