@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._settings import setting, settings_refusal
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, div_ceil
+from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, div_ceil
 from .._warm import WARM_UP_MAX
 from ..conv.cuts import window_of
+from ..conv.geometry import num_taps
 
-WARM_UP = 28
+#: Matmuls on zeros before the first others: so many, and one for each so many bytes a partition of the first tile.
+WARM_UP, WARM_UP_BYTES = 28, 600
+#: Tiles that are there together, at most.
+BUFFERS_MAX = 64
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
 #: Rows and columns of a block that the rule tries.
@@ -29,6 +33,8 @@ class WeightConfig(nl.NKIObject):
     #: of the banks that pass over x and gy together: 128s of output channels, and parts of the input channels, from 1
     outputs: int
     inputs: int
+    #: columns of gy beside each other in a bank's rows, 1, 2 or 4
+    beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
     #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
@@ -37,32 +43,66 @@ class WeightConfig(nl.NKIObject):
     warmup: int
 
 
-def weight_config_refusal(config):
+def weight_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most = BANK_COLUMNS
-    table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, PSUM_BANKS)))
-    table = table + (("inputs", (1, PSUM_BANKS)), ("buffers", (1, PSUM_BANKS)), ("split", (0, 1)))
-    return settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
+    table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, most)))
+    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("buffers", (1, BUFFERS_MAX)), ("split", (0, 1)))
+    reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
+    beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
+    if reason == "" and beside > most_beside(geometry):
+        return (
+            f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
+            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, rhs_dilation "
+            f"divides the stride and a bank holds the wider window; use less"
+        )
+    if reason == "" and setting(config, "columns", beside) < beside:
+        return f"config columns={setting(config, 'columns', 0)}: must be at least beside={beside}; use more"
+    if reason == "" and channels > max_channels(geometry, beside):
+        return (
+            f"config channels={channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
+            f"{max_channels(geometry, beside)} input channels; use at most as many"
+        )
+    return reason
+
+
+def most_beside(geometry):
+    """Columns of gy that can share a matmul, at most."""
+    K, columns = geometry.K // geometry.groups, geometry.columns
+    fits = (K == QUADRANT or K == 2 * QUADRANT) and columns.stride % columns.dilation == 0
+    if not fits or geometry.rows.taps * (columns.taps + 3 * columns.stride) > BANK_COLUMNS:
+        return 1
+    return min(nl.tile_size.pmax // K, columns.out)
+
+
+def max_channels(geometry, beside):
+    """Input channels of a bank of sums, at most."""
+    columns = geometry.columns
+    taps = geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
+    return max(1, min(geometry.C // geometry.groups, BANK_COLUMNS // taps))
 
 
 def weight_settings(geometry, config):
-    """All settings; what a config leaves open: banks as full as can be, and passes and blocks with fewest matmuls of
-    the busier core that fit, of these those that move least."""
-    C, taps = geometry.C // geometry.groups, geometry.rows.taps * geometry.columns.taps
-    each = min(C, max(1, BANK_COLUMNS // taps))
-    channels = setting(config, "channels", div_ceil(C, div_ceil(C, each)))
-    buffers, found, least = setting(config, "buffers", 2), None, (0, 0)
-    for outputs in choices(config, "outputs", (1, 2, 4, 8)):
-        for inputs in choices(config, "inputs", (1, 2, 3, 4, 5, 6, 7, 8)):
+    """All settings; what a config leaves open: the columns of gy beside each other with which banks take fewest columns
+    of the array, banks as full as can be, and passes and blocks with fewest matmuls of the busier core that fit, of
+    these those that move least."""
+    C, beside = geometry.C // geometry.groups, most_beside(geometry)
+    wider = (beside - 1) * (geometry.columns.stride // geometry.columns.dilation)
+    if geometry.columns.taps + wider >= beside * geometry.columns.taps:
+        beside = 1
+    beside = setting(config, "beside", beside)
+    channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
+    found, least, parts = None, (0, 0), div_ceil(C, channels)
+    whole = div_ceil(geometry.K // geometry.groups, nl.tile_size.pmax)
+    for outputs in choices(config, "outputs", (1, 2, 4, 8, div_ceil(whole, 2), whole)):
+        for inputs in choices(config, "inputs", (1, 2, 3, 4, 5, 6, 7, 8, div_ceil(parts, 2), parts)):
             for split in choices(config, "split", (0, 1)):
-                if outputs * inputs * banks_of_taps(geometry) > PSUM_BANKS and outputs * inputs > 1:
-                    continue
-                one = best_block(geometry, config, channels, (outputs, inputs, buffers, split))
+                one = best_block(geometry, config, channels, (outputs, inputs, split, beside))
                 if one != None and (found == None or one[1] < least):
                     found, least = one
     if found != None:
         return found
-    return settings_of(geometry, config, channels, (1, 1, buffers, 0), (1, 1))
+    return settings_of(geometry, config, channels, (1, 1, 0, beside), (1, beside), 2)
 
 
 def choices(config, name, values):
@@ -71,17 +111,21 @@ def choices(config, name, values):
     return values if given < 0 else (given,)
 
 
-def settings_of(geometry, config, channels, sizes, block):
-    """All settings; as given here where a config has none. sizes: (outputs, inputs, buffers, split)."""
+def settings_of(geometry, config, channels, sizes, block, buffers):
+    """All settings; as given here where a config has none. sizes: (outputs, inputs, split, beside)."""
+    outputs, inputs, split, beside = sizes
+    per_part = block_bytes(geometry, block[0], block[1], channels, sizes)
+    warmup = min(WARM_UP_MAX, WARM_UP + per_part // WARM_UP_BYTES)
     return WeightConfig(
         rows=setting(config, "rows", block[0]),
         columns=setting(config, "columns", block[1]),
         channels=channels,
-        outputs=setting(config, "outputs", sizes[0]),
-        inputs=setting(config, "inputs", sizes[1]),
-        buffers=sizes[2],
-        split=setting(config, "split", sizes[3]),
-        warmup=setting(config, "warmup", WARM_UP),
+        outputs=setting(config, "outputs", outputs),
+        inputs=setting(config, "inputs", inputs),
+        beside=beside,
+        buffers=setting(config, "buffers", buffers),
+        split=setting(config, "split", split),
+        warmup=setting(config, "warmup", warmup),
     )
 
 
@@ -99,28 +143,54 @@ def best_block(geometry, config, channels, sizes):
             if (
                 rows > P
                 or columns > Q
+                or columns < sizes[3]
                 or (geometry.x_strides[0] != 1 and columns < Q and setting(config, "columns", 0) == 0)
             ):
                 continue
-            if sizes[2] * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES:
+            buffers = buffers_of(geometry, rows, columns, channels, sizes, config)
+            if buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES and buffers > 0:
                 score = block_score(geometry, rows, columns, channels, sizes)
                 if found == None or score < least:
-                    found, least = settings_of(geometry, config, channels, sizes, (rows, columns)), score
+                    found, least = settings_of(geometry, config, channels, sizes, (rows, columns), buffers), score
     return None if found == None else (found, least)
+
+
+def buffers_of(geometry, rows, columns, channels, sizes, config):
+    """Tiles of blocks that must be there together: two, or all where banks take several rounds; 0: too many."""
+    parts = num_tiles(geometry, rows, columns)
+    mine = div_ceil(parts, PARTS) if sizes[2] == 1 else parts
+    if jobs_of_pass(geometry, channels, sizes) > PSUM_BANKS and sizes[0] * sizes[1] > 1:
+        given = setting(config, "buffers", mine)
+        return mine if mine <= min(given, BUFFERS_MAX) else 0
+    return min(setting(config, "buffers", 2), mine)
+
+
+def num_tiles(geometry, rows, columns):
+    """Tiles of blocks of so many rows and columns."""
+    blocks = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
+    return div_ceil(blocks, nl.tile_size.pmax)
+
+
+def jobs_of_pass(geometry, channels, sizes):
+    """Banks of sums of a pass, at most."""
+    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
+    outputs, inputs = min(sizes[0], div_ceil(K, nl.tile_size.pmax)), min(sizes[1], div_ceil(C, channels))
+    return outputs * inputs * banks_of_taps(geometry)
 
 
 def block_score(geometry, rows, columns, channels, sizes):
     """(matmuls of the busier core, bytes that both move)."""
-    outputs, inputs, _, split = sizes
-    K, C, groups = geometry.K // geometry.groups, geometry.C // geometry.groups, geometry.groups
-    tiles = div_ceil(K, nl.tile_size.pmax), div_ceil(C, channels)
-    passes = groups * div_ceil(tiles[0], outputs) * div_ceil(tiles[1], inputs)
-    jobs = min(outputs, tiles[0]) * min(inputs, tiles[1]) * banks_of_taps(geometry)
-    blocks = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
-    parts = div_ceil(blocks, nl.tile_size.pmax)
+    outputs, inputs, split, beside = sizes
+    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
+    passes = (
+        geometry.groups * div_ceil(div_ceil(K, nl.tile_size.pmax), outputs) * div_ceil(div_ceil(C, channels), inputs)
+    )
+    parts, jobs = num_tiles(geometry, rows, columns), jobs_of_pass(geometry, channels, sizes)
     mine = passes * div_ceil(parts, PARTS) if split == 1 else div_ceil(passes, PARTS) * parts
-    x_bytes, y_bytes = moved_bytes(geometry, rows, columns, channels, sizes)
-    return mine * rows * columns * jobs, passes * blocks * (x_bytes + y_bytes) * (2 if split == 1 and passes > 1 else 1)
+    moved = moved_bytes(geometry, rows, columns, channels, sizes)
+    # what is split goes to HBM and back
+    sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax * (5 if split == 1 else 1)
+    return mine * rows * div_ceil(columns, beside) * jobs, passes * parts * (moved[0] + moved[1]) + sums
 
 
 def moved_bytes(geometry, rows, columns, channels, sizes):

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import Ledger, pick
-from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
+from .._tiles import PARTS, cut_at, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.boxes import load_box, offset_at
 from ..conv.call import Operands, of_array
 from ..conv.geometry import Geometry, met
 from ..conv.relayout import meet
-from .plan import WeightPlan, window_sizes
+from .plan import ROWS_BOXES, WeightPlan, window_sizes
 from .units import units_of
+
+#: Columns of a piece of what both cores have summed up.
+SUM_COLUMNS = 512
 
 
 @dataclass
@@ -76,49 +79,69 @@ def run_weight(work):
 def add_halves(halves, into, added):
     """This core's part of the sum of two tensors in HBM, and of one that it is added to, or None."""
     first, count = share(size_of(into.shape), nl.num_programs(), nl.program_id(0))
-    width = div_ceil(count, nl.tile_size.pmax)
-    whole = count // width if count > 0 else 0
-    for some in ((first, whole, width), (first + whole * width, 1, count - whole * width)):
-        offset, parts, columns = some
-        if parts > 0 and columns > 0:
-            pattern, sums = [[columns, parts], [1, columns]], []
-            for one in halves if added == None else halves + [added]:
-                part_sbuf = nl.ndarray((parts, columns), dtype=nl.float32, buffer=nl.sbuf)
-                copy(part_sbuf, one.ap(pattern=pattern, offset=offset))
-                sums.append(part_sbuf)
-            found_sbuf = nl.ndarray((parts, columns), dtype=into.dtype, buffer=nl.sbuf)
-            if added != None:
-                nisa.tensor_tensor(dst=sums[0], data1=sums[0], data2=sums[1], op=nl.add)
-                nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[2], op=nl.add)
-            else:
-                nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[1], op=nl.add)
-            copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
+    whole = count // SUM_COLUMNS
+    for some in cut_at(whole, nl.tile_size.pmax):
+        add_piece(halves, into, added, (first + some[0] * SUM_COLUMNS, some[1], SUM_COLUMNS))
+    if count % SUM_COLUMNS > 0:
+        add_piece(halves, into, added, (first + whole * SUM_COLUMNS, 1, count % SUM_COLUMNS))
+
+
+def add_piece(halves, into, added, piece):
+    """The same of neighbouring elements: (first, rows, columns)."""
+    offset, parts, columns = piece
+    pattern, sums = [[columns, parts], [1, columns]], []
+    for one in halves if added == None else halves + [added]:
+        part_sbuf = nl.ndarray((parts, columns), dtype=nl.float32, buffer=nl.sbuf)
+        copy(part_sbuf, one.ap(pattern=pattern, offset=offset))
+        sums.append(part_sbuf)
+    found_sbuf = nl.ndarray((parts, columns), dtype=into.dtype, buffer=nl.sbuf)
+    if added != None:
+        nisa.tensor_tensor(dst=sums[0], data1=sums[0], data2=sums[1], op=nl.add)
+        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[2], op=nl.add)
+    else:
+        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[1], op=nl.add)
+    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
 def run_pass(work, one, tiles):
-    """Sums of the jobs of a Pass over these tiles, and their results."""
-    sums, buffers = [], start_buffers(work, one)
-    for job in one.jobs:
-        shape = (job.kn, job.cn, job.rn, job.sn)
-        if is_channels_last(work.geometry.x_strides):
-            shape = (job.kn, job.rn, job.sn, job.cn)
-        sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    following = load_blocks(work, one, tiles[0], buffers, 0)
-    for index in range(len(tiles)):
-        blocks = following
-        if index + 1 < len(tiles):
-            following = load_blocks(work, one, tiles[index + 1], buffers, index + 1)
-            for p in range(work.plan.rows):
-                for q in range(work.plan.columns):
-                    for which in range(len(one.jobs)):
-                        add_products(work, one, one.jobs[which], sums[which], blocks, (p, q), index > 0 or p + q > 0)
-            continue
+    """Sums of the jobs of a Pass over these tiles, and their results: the first round goes along with the loads."""
+    buffers, loaded, plan = start_buffers(work, one), [], work.plan
+    for which in range(len(one.rounds)):
+        jobs = one.rounds[which]
+        sums = start_sums(work, jobs)
+        if which == 0:
+            loaded.append(load_blocks(work, one, tiles[0], buffers[0], len(tiles[0]) <= ROWS_BOXES))
+            for index in range(len(tiles) - 1):
+                into = buffers[(index + 1) % len(buffers)]
+                loaded.append(load_blocks(work, one, tiles[index + 1], into, False))
+                for place in plan.places:
+                    for bank in range(len(jobs)):
+                        add_products(
+                            work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0)
+                        )
+        if which == 0 and len(tiles) == 1:
+            for place in plan.places:
+                for bank in range(len(jobs)):
+                    add_products(work, one, jobs[bank], sums[bank], loaded[0], place, place != (0, 0))
         # bank by bank, so that each is read out while the next is summed up
-        for which in range(len(one.jobs)):
-            for p in range(work.plan.rows):
-                for q in range(work.plan.columns):
-                    add_products(work, one, one.jobs[which], sums[which], blocks, (p, q), index > 0 or p + q > 0)
-            store_sums(work, one.jobs[which], sums[which])
+        for bank in range(len(jobs)):
+            first = 0 if which > 0 else (len(tiles) - 1 if len(tiles) > 1 else 1)
+            for index in range(first, len(tiles)):
+                for place in plan.places:
+                    add_products(work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0))
+            store_sums(work, jobs[bank], sums[bank])
+
+
+def start_sums(work, jobs):
+    """A bank of sums for each job."""
+    found = []
+    for job in jobs:
+        outputs, columns = work.plan.beside * job.kn, columns_of(work, job, work.plan.beside)
+        shape = (outputs, job.cn, job.rn, columns)
+        if is_channels_last(work.geometry.x_strides):
+            shape = (outputs, job.rn, columns, job.cn)
+        found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    return found
 
 
 def is_channels_last(strides):
@@ -144,54 +167,76 @@ def start_buffers(work, one):
     return found
 
 
-def load_blocks(work, one, tile, buffers, index):
-    """Blocks of a tile of units, the index-th."""
-    into = buffers[index % len(buffers)]
+def load_blocks(work, one, tile, into, by_rows):
+    """Blocks of a tile of units. by_rows: whether rows come in the order in which they are needed, each by itself."""
+    plan, rows = work.plan, work.geometry.rows
     blocks = Blocks(x=into.x, y=into.y, units=units_of(tile))
-    load_y(work, one, tile, blocks)
+    clear_y(work, tile, blocks)
     for t in one.planes:
-        load_x_of(work, one, tile, blocks, t)
+        clear_x(work, one, tile, blocks, t)
+    steps, there = plan.rows if by_rows else 1, 0
+    for p in range(steps):
+        needed = window_sizes(work.geometry, plan, one)[0] if p + 1 == steps else p * rows.stride + one.r[1]
+        for t in one.planes:
+            load_x_of(work, one, tile, blocks, t, (there, needed))
+        there = max(there, needed)
+        load_y(work, one, tile, blocks, (p, p + 1) if by_rows else (0, plan.rows))
     return blocks
 
 
-def load_y(work, one, tile, blocks):
-    """gy of a tile's units; zeros where a block has fewer rows or columns."""
-    plan, strides = work.plan, work.geometry.y_strides
-    last, inside = is_channels_last(strides), (plan.rows, plan.columns)
+def clear_y(work, tile, blocks):
+    """Zeros where a block of gy has fewer rows or columns."""
+    plan, inside = work.plan, (work.plan.rows, work.plan.columns)
     for box in tile:
         inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent))
+    last = is_channels_last(work.geometry.y_strides)
     clear_sides(blocks.y, last, (0, inside[0]), (0, inside[1]), (plan.rows, plan.columns))
-    for box in tile:
-        offset = offset_at(strides, (one.k[0], box.z, box.p, box.q))
-        lead = lead_of(box, strides, (1, 1, 1))
-        extents = (one.k[1], box.rows.extent, box.columns.extent)
-        load_box(blocks.y, work.operands.w, place_of(box.part, 0, 0, last), lead + free_of(strides, extents), offset)
 
 
-def load_x_of(work, one, tile, blocks, t):
-    """x of a tile's units at a plane of taps; zeros around it."""
-    geometry, strides, x_sbuf = work.geometry, work.geometry.x_strides, blocks.x[t]
-    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
-    sizes = window_sizes(geometry, work.plan, one)
+def clear_x(work, one, tile, blocks, t):
+    """Zeros around x, at a plane of taps, where it is not there for all units of a tile."""
+    geometry, sizes = work.geometry, window_sizes(work.geometry, work.plan, one)
     low, high, left, right = 0, sizes[0], 0, sizes[1]
     for box in tile:
         low, left = max(low, box.rows.low), max(left, box.columns.low)
         high, right = min(high, box.rows.high), min(right, box.columns.high)
         if met(geometry.planes, t, box.z, 1)[2] == 0:
             low, high = 0, 0
-    clear_sides(x_sbuf, last, (low, max(low, high)), (left, max(left, right)), sizes)
+    last = is_channels_last(geometry.x_strides)
+    clear_sides(blocks.x[t], last, (low, max(low, high)), (left, max(left, right)), sizes)
+
+
+def load_y(work, one, tile, blocks, rows):
+    """Rows (first, end) of gy of a tile's units."""
+    strides = work.geometry.y_strides
+    last = is_channels_last(strides)
+    for box in tile:
+        end = min(rows[1], box.rows.extent)
+        if rows[0] < end:
+            offset = offset_at(strides, (one.k[0], box.z, box.p + rows[0], box.q))
+            extents = (one.k[1], end - rows[0], box.columns.extent)
+            pattern = lead_of(box, strides, (1, 1, 1)) + free_of(strides, extents)
+            load_box(blocks.y, work.operands.w, place_of(box.part, rows[0], 0, last), pattern, offset)
+
+
+def load_x_of(work, one, tile, blocks, t, window):
+    """Rows (first, end) of the windows of x of a tile's units at a plane of taps."""
+    geometry, strides = work.geometry, work.geometry.x_strides
+    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
     steps = (geometry.planes.stride, rows.stride, columns.stride)
     for box in tile:
         plane = met(geometry.planes, t, box.z, 1)
-        hn, wn = box.rows.high - box.rows.low, box.columns.high - box.columns.low
-        if plane[2] == 0 or hn <= 0 or wn <= 0:
-            continue
-        h = box.p * rows.stride + one.r[0] * rows.dilation - rows.before + box.rows.low
-        w = box.q * columns.stride + one.s[0] * columns.dilation - columns.before + box.columns.low
-        offset = offset_at(strides, (one.c[0], plane[3], h, w))
-        place = place_of(box.part, box.rows.low, box.columns.low, last)
-        pattern = lead_of(box, strides, steps) + free_of(strides, (one.c[1], hn, wn))
-        load_box(x_sbuf, work.operands.x, place, pattern, offset)
+        low, high = max(window[0], box.rows.low), min(window[1], box.rows.high)
+        wn = box.columns.high - box.columns.low
+        if plane[2] > 0 and low < high and wn > 0:
+            h = box.p * rows.stride + one.r[0] * rows.dilation - rows.before + low
+            w = box.q * columns.stride + one.s[0] * columns.dilation - columns.before + box.columns.low
+            offset, place = (
+                offset_at(strides, (one.c[0], plane[3], h, w)),
+                place_of(box.part, low, box.columns.low, last),
+            )
+            pattern = lead_of(box, strides, steps) + free_of(strides, (one.c[1], high - low, wn))
+            load_box(blocks.x[t], work.operands.x, place, pattern, offset)
 
 
 def place_of(part, row, column, last):
@@ -219,41 +264,58 @@ def lead_of(box, strides, steps):
 
 def clear_sides(tile, last, rows, columns, sizes):
     """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
-    parts = tile.shape[0]
+    parts, each, index = tile.shape[0], tile.shape[3], 0
     strips = ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
     strips = strips + ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
+    if last and each % 2 == 0 and tile.dtype != nl.float32:
+        # two channels at once
+        tile = tile.view(nl.float32)
+        each = each // 2
     for some in strips:
         h0, h1, w0, w1 = some
-        if h0 < h1 and w0 < w1 and last:
-            nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0 : tile.shape[3]], value=0.0, engine=nisa.engine.gpsimd)
-        elif h0 < h1 and w0 < w1:
-            nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=nisa.engine.gpsimd)
+        if h0 < h1 and w0 < w1:
+            engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
+            index += 1
+            if last:
+                nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0:each], value=0.0, engine=engine)
+            else:
+                nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+
+
+def columns_of(work, job, count):
+    """Columns of taps of so many columns of gy beside each other."""
+    return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
 def add_products(work, one, job, acc_psum, blocks, place, adds):
-    """Products of a position of all blocks of a tile, added to a job's sums."""
-    geometry, units, k = work.geometry, blocks.units, job.k0 - one.k[0]
+    """Products of a position of all blocks of a tile, and of those beside it, added to a job's sums."""
+    units, k, stationary = blocks.units, job.k0 - one.k[0], None
     p, q = place
+    count = min(work.plan.beside, work.plan.columns - q)
+    outputs, columns = count * job.kn, columns_of(work, job, count)
     y_sbuf = of_array(blocks.y, work.operands)
-    stationary = None
-    if is_channels_last(geometry.y_strides):
-        stationary = y_sbuf[0:units, p, q, k : k + job.kn]
+    if is_channels_last(work.geometry.y_strides):
+        stationary = y_sbuf[0:units, p, q : q + count, k : k + job.kn]
     else:
-        stationary = y_sbuf[0:units, k : k + job.kn, p, q]
-    nisa.nc_matmul(
-        dst=acc_psum, stationary=stationary, moving=moving_of(work, one, job, blocks, place), accumulate=adds
-    )
+        stationary = y_sbuf[0:units, k : k + job.kn, p, q : q + count].permute((0, 2, 1))
+    sums = acc_psum
+    if count < work.plan.beside and is_channels_last(work.geometry.x_strides):
+        sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
+    elif count < work.plan.beside:
+        sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
+    moving = moving_of(work, one, job, blocks, place, columns)
+    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
 
 
-def moving_of(work, one, job, blocks, place):
-    """The window of x of a job at a position of all blocks, or ones."""
+def moving_of(work, one, job, blocks, place, count):
+    """The window of x of a job at a position of all blocks, with so many columns of taps; or ones."""
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
         return of_array(work.ones_sbuf, work.operands)[0 : blocks.units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
     h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
-    h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (job.sn - 1) * columns.dilation + 1
+    h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):
         return x_sbuf[0 : blocks.units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
     return x_sbuf[0 : blocks.units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
@@ -275,14 +337,24 @@ def store_sums(work, job, acc_psum):
     if job.t >= 0 and work.added != None:
         added = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
         copy(added, work.added.ap(pattern=pattern, offset=offset))
-    sums = acc_psum
-    if is_channels_last(work.geometry.x_strides) and not last:
-        sums = acc_psum.permute((0, 3, 1, 2))
-    elif last and not is_channels_last(work.geometry.x_strides):
-        sums = acc_psum.permute((0, 2, 3, 1))
     found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
-    if added != None:
-        nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
-    else:
-        nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(shape[1:]), False))
+    for index in range(work.plan.beside):
+        sums, end = sums_beside(work, job, acc_psum, index, last), index + 1 == work.plan.beside
+        into_sbuf = found_sbuf if end else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+        if added == None:
+            nisa.tensor_copy(dst=into_sbuf, src=sums, engine=pick(work.ledger, size_of(shape[1:]), False))
+        else:
+            nisa.tensor_tensor(dst=into_sbuf, data1=sums, data2=added, op=nl.add)
+        added = into_sbuf
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
+
+
+def sums_beside(work, job, acc_psum, index, last):
+    """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter: channels last or
+    first."""
+    k, far = index * job.kn, 0 if job.t < 0 else index * work.plan.further
+    if is_channels_last(work.geometry.x_strides):
+        sums = acc_psum[k : k + job.kn, 0 : job.rn, far : far + job.sn, 0 : job.cn]
+        return sums if last else sums.permute((0, 3, 1, 2))
+    sums = acc_psum[k : k + job.kn, 0 : job.cn, 0 : job.rn, far : far + job.sn]
+    return sums.permute((0, 2, 3, 1)) if last else sums

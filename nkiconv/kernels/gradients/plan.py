@@ -9,6 +9,9 @@ moving operand, is a view along the free axes:
 
     dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
 
+Few output channels leave rows of the array empty: neighbouring columns of gy share them then, each with its own output
+channels, and the window is as much wider; their sums are added as they are read out (setting `beside`).
+
 128 blocks take one matmul for each of their positions and bank of sums; nothing is transposed, no im2col tensor exists.
 """
 
@@ -19,6 +22,9 @@ from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fit
 from ..conv.geometry import instructions_refusal
 from .config import weight_config_refusal, weight_settings
 from .units import extent_of, planes_of, runs_of, tiles_of_units
+
+#: Boxes of a tile up to which the rows of the first come one by one.
+ROWS_BOXES = 8
 
 
 @dataclass
@@ -39,10 +45,11 @@ class Job(nl.NKIObject):
 
 @dataclass
 class Pass(nl.NKIObject):
-    """Jobs that pass over x and gy together, and what of these they need: (first, how many) of channels and of rows and
-    columns of taps, planes of taps; Boxes of each tile of units."""
+    """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
+    of x and gy they need: (first, how many) of channels and of rows and columns of taps, planes of taps; Boxes of each
+    tile of units."""
 
-    jobs: list
+    rounds: list
     k: tuple
     c: tuple
     r: tuple
@@ -53,10 +60,17 @@ class Pass(nl.NKIObject):
 
 @dataclass
 class WeightPlan(nl.NKIObject):
-    """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block."""
+    """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block.
+
+    beside: columns of gy that share a matmul, each with its own output channels in a bank's rows; further: columns of
+    taps that the window of one is further than that of the column before; places: (row, column) of a block's matmuls.
+    """
 
     rows: int
     columns: int
+    beside: int
+    further: int
+    places: list
     passes: list
     buffers: int
     split: bool
@@ -78,12 +92,22 @@ def make_weight_plan(geometry, config, bias):
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
         tiles = tiles_of_units(planes, rows, columns)
-        passes.append(Pass(jobs=jobs, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
+        rounds = []
+        for part in cut(len(jobs), PSUM_BANKS):
+            rounds.append(some_of(jobs, part))
+        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
     first = passes[0]
     split = config.split == 1 and len(first.tiles) >= PARTS
+    places = []
+    for p in range(config.rows):
+        for q in range(0, config.columns, config.beside):
+            places.append((p, q))
     return WeightPlan(
         rows=config.rows,
         columns=config.columns,
+        beside=config.beside,
+        further=geometry.columns.stride // geometry.columns.dilation,
+        places=places,
         passes=passes,
         buffers=config.buffers,
         split=split,
@@ -98,7 +122,7 @@ def hull(part, first, count):
 
 
 def batches_of(geometry, config, bias):
-    """Lists of the Jobs of a pass each, at most as many as there are banks."""
+    """Lists of the Jobs of a pass each."""
     groups, found = geometry.groups, []
     ks, cs = cut(geometry.K // groups, nl.tile_size.pmax), cut(geometry.C // groups, config.channels)
     for group in range(groups):
@@ -116,6 +140,8 @@ def batches_of(geometry, config, bias):
                     joins = len(found[-1]) + len(jobs) <= PSUM_BANKS
                 if joins:
                     found[-1] = found[-1] + jobs
+                elif geometry.planes.taps * config.outputs * config.inputs > 1:
+                    found.append(jobs)
                 else:
                     for part in cut(len(jobs), PSUM_BANKS):
                         found.append(some_of(jobs, part))
@@ -135,12 +161,18 @@ def append_jobs(jobs, geometry, group, k, c):
 
 def plan_weight(geometry, config, bias, cores):
     """(WeightPlan, "") on `cores` cores, or (None, why not)."""
-    reason = weight_config_refusal(config)
+    reason = weight_config_refusal(geometry, config)
     if reason == "":
         reason = weight_refusal(geometry)
     if reason != "":
         return None, reason
     plan = make_weight_plan(geometry, weight_settings(geometry, config), bias)
+    for one in plan.passes:
+        if len(one.rounds) > 1 and len(one.tiles) > plan.buffers * (PARTS if plan.split else 1):
+            return None, (
+                f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {PSUM_BANKS} banks need all "
+                f"{len(one.tiles)} tiles of blocks at once; use as many, or fewer outputs and inputs"
+            )
     needed = weight_bytes(geometry, plan)
     if not fits_sbuf(needed):
         return None, (
@@ -181,12 +213,15 @@ def weight_bytes(geometry, plan):
 
 def weight_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    total, positions = 0, plan.rows * plan.columns
+    total, positions = 0, len(plan.places)
     for one in plan.passes:
         boxes = 0
         for tile in one.tiles:
             boxes += len(tile)
-        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles))
-        total += len(one.tiles) * positions * len(one.jobs) + loads + 4 * len(one.jobs)
+        # rows of the first tile may come one by one
+        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles) + plan.rows * ROWS_BOXES)
+        for jobs in one.rounds:
+            total += (len(one.tiles) * positions + 4) * len(jobs)
+        total += loads
     shared = min(cores, PARTS if plan.split else len(plan.passes))
     return div_ceil(total, shared) + plan.warmup + 64
