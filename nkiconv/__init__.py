@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from .api.depthwise_conv1d import depthwise_conv1d
+    from .api.gradients import (
+        conv1d_input,
+        conv1d_weight,
+        conv2d_input,
+        conv2d_weight,
+        conv3d_input,
+        conv3d_weight,
+    )
     from .api.pack_filter import pack_filter
     from .kernels.conv import (
         conv2d_implicit_gemm,
@@ -38,6 +46,7 @@ if TYPE_CHECKING:
         conv_transpose3d_implicit_gemm,
     )
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
+    from .kernels.gradients import conv_weight_gradient
     from .planner import Plan
     from .planner.entry import plan
     from .problem import ConvProblem
@@ -61,15 +70,22 @@ __all__ = [
     "Profile",
     "UnsupportedError",
     "conv1d",
+    "conv1d_input",
+    "conv1d_weight",
     "conv2d",
     "conv2d_implicit_gemm",
+    "conv2d_input",
+    "conv2d_weight",
     "conv3d",
     "conv3d_implicit_gemm",
+    "conv3d_input",
+    "conv3d_weight",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose2d_implicit_gemm",
     "conv_transpose3d",
     "conv_transpose3d_implicit_gemm",
+    "conv_weight_gradient",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
     "depthwise_conv2d",
@@ -96,6 +112,13 @@ _HOMES = {
     "conv_transpose3d": "api.conv_transpose",
     "conv_transpose2d_implicit_gemm": "kernels.conv",
     "conv_transpose3d_implicit_gemm": "kernels.conv",
+    "conv1d_input": "api.gradients",
+    "conv1d_weight": "api.gradients",
+    "conv2d_input": "api.gradients",
+    "conv2d_weight": "api.gradients",
+    "conv3d_input": "api.gradients",
+    "conv3d_weight": "api.gradients",
+    "conv_weight_gradient": "kernels.gradients",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",

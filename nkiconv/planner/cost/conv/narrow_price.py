@@ -16,9 +16,8 @@ from .common import matmul_rates, planes_met, planes_seen
 
 #: ns from when stationaries are cleared until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
-#: ns of a kernel with frames in front beside triggers for windows in pieces, and the part of all else that these do not
-#: hide.
-FRAMES_START_NS, BEHIND = 25_000.0, 0.02
+#: Part of all else that triggers for windows in pieces of frames and x do not hide, or of these where they take less.
+BEHIND = 0.1
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -77,9 +76,10 @@ class NarrowPrice:
         skew_ns = skew(target, narrow.U * geometry.K, target.store_skew_ns)
         end_ns = to_store_ns + skew_ns + last_ns + target.dma_end_ns
         found_ns = max(summed_ns + end_ns, stored_ns)
+        pieces_ns = self._pieces_ns()
         if geometry.frames is None:
-            return float(found_ns + self._pieces_ns())
-        return float(max(found_ns, FRAMES_START_NS + self._pieces_ns()) + BEHIND * found_ns)
+            return float(found_ns + pieces_ns)
+        return float(max(found_ns, pieces_ns) + BEHIND * min(found_ns, pieces_ns))
 
     def _pieces_ns(self) -> float:
         """ns of triggers for windows of planes that come in pieces, each channel of x by itself."""

@@ -1,0 +1,331 @@
+"""Gradients of convolutions on arrays, under the names of torch.nn.grad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError, GeometryError, raise_all
+from ..kernels.gradients import conv_weight_gradient
+from ..planner.conv import X_PERMS
+from ..planner.request import Config
+from ..problem import dtype_name
+from ..reference import AnyArray
+from .calls import Places, launch, nl_dtype, pair_of, per_axis, places_violations
+from .conv1d import LAYOUTS_1D, as_rows, with_height
+from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, conv_problem
+from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
+
+_ACCEPTED = ("fp32", "bf16", "fp16")
+
+
+def conv2d_weight(
+    x: AnyArray,
+    weight_size: Sequence[int],
+    gy: AnyArray,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    accumulate_into: AnyArray | None = None,
+    bias_gradient: bool = False,
+    out_dtype: Any = "float32",
+    precision: str | None = None,
+    lnc: int = 2,
+    config: Config = None,
+) -> Any:
+    """Gradient of `conv2d` with respect to its filters, as ``torch.nn.grad.conv2d_weight`` has it.
+
+    Args:
+        x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16, fp16 or fp32. N may be 0.
+        weight_size: shape of the filters, (K, C / groups, R, S).
+        gy: gradient of y, [N, K, P, Q] or [N, P, Q, K]; fp32 with fp32 x, bf16 or fp16 with either of them.
+        stride, padding, dilation, groups, layout: those of the convolution.
+        accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
+        bias_gradient: also return the gradient of the bias.
+        out_dtype: of the result, fp32, bf16 or fp16.
+        precision: of fp32 arrays: None, "bf16" or "tf32", as in `conv2d`.
+        lnc: cores that share the work, 1 or 2. config: settings of the kernel; None: its own.
+
+    Returns: [K, C / groups, R, S]; with bias_gradient the pair of it and [K], fp32. Sums are fp32.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
+    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+
+
+def conv3d_weight(
+    x: AnyArray,
+    weight_size: Sequence[int],
+    gy: AnyArray,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    groups: int = 1,
+    layout: str = "NCDHW",
+    accumulate_into: AnyArray | None = None,
+    bias_gradient: bool = False,
+    out_dtype: Any = "float32",
+    precision: str | None = None,
+    lnc: int = 2,
+    config: Config = None,
+) -> Any:
+    """Gradient of `conv3d` with respect to its filters, as ``torch.nn.grad.conv3d_weight`` has it.
+
+    Args:
+        x: [N, C, D, H, W], or [N, D, H, W, C] with layout="NDHWC". weight_size: (K, C / groups, T, R, S).
+        gy: [N, K, Z, P, Q] or [N, Z, P, Q, K]. The rest: as in `conv2d_weight`, for three axes.
+
+    Returns: [K, C / groups, T, R, S]; with bias_gradient the pair of it and [K].
+
+    Raises: as `conv2d_weight`.
+    """
+    places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
+    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+
+
+def conv1d_weight(
+    x: AnyArray,
+    weight_size: Sequence[int],
+    gy: AnyArray,
+    *,
+    stride: int = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    layout: str = "NCW",
+    accumulate_into: AnyArray | None = None,
+    bias_gradient: bool = False,
+    out_dtype: Any = "float32",
+    precision: str | None = None,
+    lnc: int = 2,
+    config: Config = None,
+) -> Any:
+    """Gradient of `conv1d` with respect to its filters: `conv2d_weight` of rows of height 1.
+
+    Args:
+        x: [N, C, W], or [N, W, C] with layout="NWC". weight_size: (K, C / groups, S). gy: [N, K, Q] or [N, Q, K].
+        stride, dilation: ints. padding: an int, or (left, right). The rest: as in `conv2d_weight`.
+
+    Returns: [K, C / groups, S]; with bias_gradient the pair of it and [K].
+
+    Raises: as `conv2d_weight`.
+    """
+    if layout not in LAYOUTS_1D:
+        raise GeometryError(f"layout={layout!r}: accepted are {', '.join(LAYOUTS_1D)}; use one of them")
+    for name, value in (("x", x), ("gy", gy)):
+        if not isinstance(value, np.ndarray) or value.ndim != 3:
+            raise GeometryError(f"{name}: must be an array of 3 axes, {layout}; pass one")
+    size = _sizes("weight_size", weight_size, 3)
+    axis = layout.index("W")
+    found = conv2d_weight(
+        with_height(x, axis),
+        (*size[:2], 1, size[2]),
+        with_height(gy, axis),
+        stride=(1, stride),
+        padding=((0, 0), pair_of(padding)),
+        dilation=(1, dilation),
+        groups=groups,
+        layout=LAYOUTS_1D[layout],
+        accumulate_into=None if accumulate_into is None else with_height(accumulate_into, 2),
+        bias_gradient=bias_gradient,
+        out_dtype=out_dtype,
+        precision=precision,
+        lnc=lnc,
+        config=config,
+    )
+    return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
+
+
+def conv1d_input(
+    input_size: Sequence[int],
+    w: AnyArray,
+    gy: AnyArray,
+    *,
+    stride: int = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    layout: str = "NCW",
+    **more: Any,
+) -> Any:
+    """Gradient of `conv1d` with respect to x, as ``torch.nn.grad.conv1d_input`` has it: a transposed convolution.
+
+    Args: input_size: of x, in its layout. w: [K, C / groups, S]. The rest: as in `conv2d_input`.
+
+    Returns: an array of input_size.
+
+    Raises: as `conv_transpose1d`; GeometryError where gy is none of such an x.
+    """
+    size = _extents("input_size", input_size, layout, LAYOUTS_1D)
+    numbers = (stride,), (pair_of(padding),), (dilation,)
+    after = _output_padding(size, w, gy, numbers, layout)
+    return conv_transpose1d(
+        gy, w, stride=stride, padding=pair_of(padding), output_padding=after[0], dilation=dilation, groups=groups,
+        layout=layout, **more,
+    )  # fmt: skip
+
+
+def conv2d_input(
+    input_size: Sequence[int],
+    w: AnyArray,
+    gy: AnyArray,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+    **more: Any,
+) -> Any:
+    """Gradient of `conv2d` with respect to x, as ``torch.nn.grad.conv2d_input`` has it: a transposed convolution.
+
+    Args:
+        input_size: shape of x, in its layout.
+        w: [K, C / groups, R, S]. gy: gradient of y, [N, K, P, Q] or [N, P, Q, K].
+        stride, padding, dilation, groups, layout: those of the convolution; padding: an int, (height, width) or pairs.
+        more: out_dtype, precision, lnc, strict_nonfinite, algorithm, config, as in `conv_transpose2d`.
+
+    Returns: an array of input_size, of gy's dtype or out_dtype.
+
+    Raises: as `conv_transpose2d`; GeometryError where gy is none of such an x.
+    """
+    return _input(IMAGES, conv_transpose2d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
+
+
+def conv3d_input(
+    input_size: Sequence[int],
+    w: AnyArray,
+    gy: AnyArray,
+    *,
+    stride: int | Places = 1,
+    padding: Any = 0,
+    dilation: int | Places = 1,
+    groups: int = 1,
+    layout: str = "NCDHW",
+    **more: Any,
+) -> Any:
+    """Gradient of `conv3d` with respect to x, as ``torch.nn.grad.conv3d_input`` has it; see `conv2d_input`.
+
+    Returns: an array of input_size, of gy's dtype or out_dtype.
+
+    Raises: as `conv_transpose3d`; GeometryError where gy is none of such an x.
+    """
+    return _input(VOLUMES, conv_transpose3d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
+
+
+def _weight(
+    kind: Kind,
+    x: Any,
+    weight_size: Any,
+    gy: Any,
+    places: dict[str, Any],
+    layout: str,
+    after: dict[str, Any],
+    precision: str | None,
+    lnc: int,
+    config: Config,
+) -> Any:
+    """The gradient of the filters, of calls without images too."""
+    size, cannot = _sizes("weight_size", weight_size, kind.axes + 2), f"{kind.name}_weight cannot run this call"
+    dtype = gy.dtype if isinstance(gy, np.ndarray) else np.dtype(np.float32)
+    like = np.broadcast_to(np.zeros((), dtype), size)
+    raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
+    if x.shape[0] == 0:
+        zeros = np.zeros(size, np.float32) if after["accumulate_into"] is None else after["accumulate_into"]
+        return (zeros, np.zeros(size[0], np.float32)) if after["bias_gradient"] else zeros
+    problem = conv_problem(x, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
+    if not isinstance(gy, np.ndarray) or gy.shape != problem.output_shape:
+        shape = getattr(gy, "shape", type(gy).__name__)
+        raise GeometryError(f"gy.shape={shape}: must be y's, {problem.output_shape}; pass the gradient of y")
+    if dtype_name(x.dtype) not in _ACCEPTED:
+        raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(_ACCEPTED)}; cast x and gy")
+    into = after["accumulate_into"]
+    if into is not None and (into.shape != size or into.dtype != np.float32):
+        raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
+    perm = X_PERMS[layout]
+    arguments = {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": (1,) * kind.axes,
+        "feature_group_count": problem.groups,
+        "in_perm": perm,
+        "out_perm": tuple(perm.index(axis) for axis in range(len(perm))),
+        "accumulate_into": into,
+        "bias_gradient": after["bias_gradient"],
+        "out_dtype": nl_dtype(after["out_dtype"]),
+        "precision": precision,
+        "algorithm": None if config is None else "blocks",
+        "config": config,
+    }
+    return launch(conv_weight_gradient, (x, gy, size), arguments, lnc, trace_only=False).y
+
+
+def _input(
+    kind: Kind, transposed: Any, input_size: Any, w: Any, gy: Any, numbers: Any, groups: int, layout: str, more: Any
+) -> Any:
+    """The gradient of x, by a transposed convolution."""
+    size = _extents("input_size", input_size, layout, kind.layouts)
+    stride, padding, dilation = numbers
+    raise_all(f"{kind.name}_input cannot run this call", [
+        *places_violations({"stride": stride, "dilation": dilation}, kind.axes)
+    ])  # fmt: skip
+    pairs = _pairs(padding, kind)
+    strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
+    after = _output_padding(size, w, gy, (strides, pairs, dilations), layout)
+    return transposed(
+        gy, w, stride=strides, padding=pairs, output_padding=after, dilation=dilations, groups=groups, layout=layout,
+        **more,
+    )  # fmt: skip
+
+
+def _pairs(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
+    """Padding in pairs, of an int, one an axis, or pairs."""
+    each = padding if isinstance(padding, tuple) and len(padding) == kind.axes else (padding,) * kind.axes
+    if not all(type(one) is int or (isinstance(one, tuple) and len(one) == 2) for one in each):
+        raise GeometryError(f"padding={padding!r}: must be an int, an int an axis, or {kind.sides}; pass one of these")
+    return tuple((one, one) if type(one) is int else one for one in each)
+
+
+def _output_padding(size: tuple[int, ...], w: Any, gy: Any, numbers: Any, layout: str) -> tuple[int, ...]:
+    """Elements behind those of x that a window of y sees. size: extents of x along its axes after N and C."""
+    axes = [layout.index(letter) for letter in layout if letter not in "NC"]
+    for name, array in (("w", w), ("gy", gy)):
+        if not isinstance(array, np.ndarray) or array.ndim != len(axes) + 2:
+            raise GeometryError(f"{name}: must be an array of {len(axes) + 2} axes; pass one")
+    found = []
+    for index, axis in enumerate(axes):
+        stride, (before, after), dilation = (one[index] for one in numbers)
+        spanned = (gy.shape[axis] - 1) * stride + (w.shape[index + 2] - 1) * dilation + 1 - before - after
+        if not 0 <= size[index] - spanned < stride:
+            raise GeometryError(
+                f"gy.shape={gy.shape}: {gy.shape[axis]} outputs on axis {axis} come of {spanned} to "
+                f"{spanned + stride - 1} elements, input_size has {size[index]}; pass the gradient of its y"
+            )
+        found.append(size[index] - spanned)
+    return tuple(found)
+
+
+def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]:
+    """Extents of an array's axes after N and C, by its shape."""
+    if layout not in layouts:
+        raise GeometryError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
+    shape = _sizes(name, size, len(layout))
+    return tuple(shape[layout.index(letter)] for letter in layout if letter not in "NC")
+
+
+def _sizes(name: str, size: Any, axes: int) -> tuple[int, ...]:
+    """A shape of so many axes."""
+    found = tuple(size) if isinstance(size, Sequence) else ()
+    if len(found) != axes or not all(isinstance(one, int) and one >= 1 for one in found):
+        raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
+    return found

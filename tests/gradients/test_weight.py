@@ -1,0 +1,236 @@
+"""Gradients of filters and biases against torch in float64, exact on integers."""
+
+import re
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from depthwise import same_bits
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.simulator import KernelAssertionError
+
+FORWARD = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
+WEIGHT = {1: nkiconv.conv1d_weight, 2: nkiconv.conv2d_weight, 3: nkiconv.conv3d_weight}
+INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
+LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+#: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
+PLAIN = (9, 3, 1, 1, 1, 1)
+PROBLEMS = {
+    "same": ((2, 5, 7, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "several tiles, banks and passes": ((3, 70, 260, 1), (14, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)),
+    "strides, dilations, cropped": ((1, 20, 13, 1), (17, 5, 2, 1, 2, 1), (30, 3, 3, 2, -1, 3)),
+    "stem": ((2, 3, 64, 1), (24, 7, 2, 1, 3, 3), (24, 7, 2, 1, 3, 3)),
+    "columns beside each other": ((1, 6, 32, 1), PLAIN, (10, 3, 1, 1, 1, 1)),
+    "groups": ((2, 12, 8, 4), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "depthwise": ((2, 6, 12, 6), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "pointwise": ((3, 140, 130, 1), (6, 1, 1, 1, 0, 0), (5, 1, 1, 1, 0, 0)),
+    "pointwise, strided": ((3, 14, 13, 1), (7, 1, 2, 1, 0, 0), (9, 1, 2, 1, 0, 0)),
+    "window outside x": ((1, 3, 4, 1), (3, 3, 1, 1, 6, 5), (4, 3, 1, 1, 7, 4)),
+    "many taps": ((1, 2, 3, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
+    "volumes": ((2, 6, 7, 1), (5, 3, 1, 1, 1, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "volumes, strided": ((2, 6, 7, 1), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
+    "sequences": ((3, 10, 9, 1), (50, 4, 1, 1, 3, 0)),
+    "long filter": ((1, 3, 2, 1), (700, 600, 1, 1, 300, 299)),
+}
+
+
+def outputs(axis):
+    size, taps, stride, dilation, before, after = axis
+    return (size + before + after - (taps - 1) * dilation - 1) // stride + 1
+
+
+def places_of(axes):
+    """stride, padding, dilation as nkiconv's functions take them."""
+    if len(axes) == 1:
+        return {"stride": axes[0][2], "padding": axes[0][4:], "dilation": axes[0][3]}
+    return {name: tuple(axis[at] for axis in axes) for name, at in (("stride", 2), ("dilation", 3))} | {
+        "padding": tuple(axis[4:] for axis in axes)
+    }
+
+
+def problem_of(channels, axes, dtype="bf16", seed=0):
+    """(x, gy, shape of w) of integers."""
+    N, C, K, groups = channels
+    rng = np.random.default_rng(seed)
+    kind = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}[dtype]
+    x = rng.integers(-3, 4, (N, C, *(axis[0] for axis in axes))).astype(kind)
+    gy = rng.integers(-3, 4, (N, K, *map(outputs, axes))).astype(kind)
+    return x, gy, (K, C // groups, *(axis[1] for axis in axes))
+
+
+def expected(x, gy, shape, axes, groups):
+    """(dw, db, dx) by torch in float64, with w of integers; and that w."""
+    x64 = torch.tensor(x.astype(np.float64), requires_grad=True)
+    w = np.random.default_rng(7).integers(-2, 3, shape).astype(np.float64)
+    w64 = torch.tensor(w, requires_grad=True)
+    around = [one for axis in reversed(axes) for one in axis[4:]]
+    numbers = {"stride": tuple(axis[2] for axis in axes), "dilation": tuple(axis[3] for axis in axes)}
+    padded = torch.nn.functional.pad(x64, around)
+    y = FORWARD[len(axes)](padded, w64, groups=groups, **numbers)
+    y.backward(torch.tensor(gy.astype(np.float64)))
+    return w64.grad.numpy(), gy.astype(np.float64).sum((0, *range(2, gy.ndim))), x64.grad.numpy(), w
+
+
+def last(array):
+    """An array with its channels last."""
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def check(channels, axes, is_last=False, dtype="bf16", **more):
+    x, gy, shape = problem_of(channels, axes, dtype)
+    dw, db, _, _ = expected(x, gy, shape, axes, channels[3])
+    layout = LAYOUTS[len(axes)][is_last]
+    if is_last:
+        x, gy = last(x), last(gy)
+    into = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32) if more.pop("adds", False) else None
+    found = WEIGHT[len(axes)](
+        x, shape, gy, groups=channels[3], layout=layout, accumulate_into=into, **places_of(axes), **more
+    )
+    found, bias = found if more.get("bias_gradient") else (found, db)
+    np.testing.assert_array_equal(found.astype(np.float64), dw + (0 if into is None else into))
+    np.testing.assert_array_equal(bias.astype(np.float64), db)
+    return found
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_is_exact(name, is_last):
+    channels, *axes = PROBLEMS[name]
+    one, two = (check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("name", ["same", "stem", "volumes", "several tiles, banks and passes"])
+def test_it_adds_to_what_there_is(name):
+    channels, *axes = PROBLEMS[name]
+    for split in (0, 1):
+        config = (("split", split), ("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1))
+        check(channels, axes, True, adds=True, bias_gradient=True, config=config)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
+def test_dtypes(dtype, precision):
+    channels, *axes = PROBLEMS["strides, dilations, cropped"]
+    check(channels, axes, dtype=dtype, precision=precision, bias_gradient=True)
+    check(channels, axes, True, dtype=dtype, precision=precision, bias_gradient=True)
+
+
+def test_the_result_can_be_rounded():
+    channels, *axes = PROBLEMS["same"]
+    x, gy, shape = problem_of(channels, axes)
+    found = nkiconv.conv2d_weight(x, shape, gy, out_dtype="bfloat16", **places_of(axes))
+    assert found.dtype == ml_dtypes.bfloat16
+    exact = expected(x, gy, shape, axes, 1)[0]
+    np.testing.assert_array_equal(found, exact.astype(ml_dtypes.bfloat16))
+
+
+@st.composite
+def an_axis(draw, most):
+    taps, stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    size, before, after = draw(st.integers(1, most)), draw(st.integers(-1, 4)), draw(st.integers(-1, 4))
+    axis = (size, taps, stride, dilation, before, after)
+    hypothesis.assume(size + before + after >= (taps - 1) * dilation + 1)
+    hypothesis.assume(size + min(0, before) + min(0, after) >= 1)
+    return axis
+
+
+@st.composite
+def a_problem(draw, axes):
+    groups = draw(st.sampled_from((1, 1, 2, 3)))
+    C, K = (groups * draw(st.integers(1, most)) for most in (9, 40))
+    found = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - axes :])))
+    return (draw(st.integers(1, 3)), C, K, groups), list(found)
+
+
+@settings(max_examples=60, deadline=None)
+@hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans())
+def test_any_images_are_exact(problem, is_last, lnc, bias):
+    check(*problem, is_last, lnc=lnc, bias_gradient=bias)
+
+
+@settings(max_examples=20, deadline=None)
+@hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2))
+def test_any_volumes_are_exact(problem, is_last, lnc):
+    check(*problem, is_last, lnc=lnc)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@hypothesis.given(st.one_of(a_problem(2), a_problem(2), a_problem(3)), st.booleans(), st.integers(1, 2), st.booleans())
+def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias):
+    check(*problem, is_last, lnc=lnc, bias_gradient=bias)
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in ("many taps", "window outside x")])
+def test_inputs_are_exact(name, is_last):
+    channels, *axes = PROBLEMS[name]
+    x, gy, shape = problem_of(channels, axes)
+    _, _, dx, w = expected(x, gy, shape, axes, channels[3])
+    layout, size = LAYOUTS[len(axes)][is_last], x.shape
+    if is_last:
+        gy, size = last(gy), last(x).shape
+    found = INPUT[len(axes)](
+        size, w.astype(ml_dtypes.bfloat16), gy, groups=channels[3], layout=layout, out_dtype="float32",
+        **places_of(axes),
+    )  # fmt: skip
+    np.testing.assert_array_equal(np.moveaxis(found, -1, 1) if is_last else found, dx)
+
+
+def test_gradients_are_adjoint():
+    """<gy, conv(x, w)> = <dx, x> = <dw, w>."""
+    channels, *axes = PROBLEMS["several tiles, banks and passes"]
+    x, gy, shape = problem_of(channels, axes)
+    w = np.random.default_rng(1).integers(-2, 3, shape).astype(ml_dtypes.bfloat16)
+    y = nkiconv.conv2d(x, w, out_dtype="float32", **places_of(axes))
+    dw = nkiconv.conv2d_weight(x, shape, gy, **places_of(axes))
+    dx = nkiconv.conv2d_input(x.shape, w, gy, out_dtype="float32", **places_of(axes))
+    products = [np.vdot(a.astype(np.float64), b.astype(np.float64)) for a, b in ((gy, y), (dx, x), (dw, w))]
+    assert products[0] == products[1] == products[2]
+
+
+def test_no_images_have_no_gradient():
+    x, gy = np.zeros((0, 3, 5, 5), np.float32), np.zeros((0, 4, 3, 3), np.float32)
+    dw, db = nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, bias_gradient=True)
+    assert dw.shape == (4, 3, 3, 3)
+    assert not dw.any()
+    assert not db.any()
+
+
+IMAGE = {"x": np.zeros((1, 3, 5, 5), np.float32), "weight_size": (4, 3, 3, 3), "gy": np.zeros((1, 4, 3, 3), np.float32)}
+REFUSED = [
+    ({"gy": np.zeros((1, 4, 5, 5), np.float32)}, "gy.shape=(1, 4, 5, 5): must be y's, (1, 4, 3, 3)"),
+    ({"weight_size": (4, 3, 3)}, "weight_size=(4, 3, 3): must be 4 ints of at least 1"),
+    ({"groups": 2}, "x has C=3 in groups=2"),
+    ({"stride": 0}, "stride=0: must be an int of at least 1"),
+    ({"accumulate_into": np.zeros((4, 3, 3, 3), np.float16)}, "accumulate_into: must be float32 of weight_size"),
+    ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
+    ({"config": (("beside", 2),)}, "config beside=2, K=4, stride=1: at most 1"),
+    ({"config": (("channels", 200),)}, "config channels=200: a bank of 512 columns holds all taps of 3"),
+    ({"config": (("turns", 2),)}, "blocks has no setting turns"),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), REFUSED)
+def test_refusals(more, message):
+    with pytest.raises((nkiconv.NkiconvError, KernelAssertionError), match=re.escape(message)):
+        nkiconv.conv2d_weight(**{**IMAGE, **more})
+
+
+def test_gradients_of_another_x_are_refused():
+    with pytest.raises(nkiconv.GeometryError, match=re.escape("3 outputs on axis 2 come of 5 to 5 elements")):
+        nkiconv.conv2d_input((1, 3, 7, 5), np.zeros((4, 3, 3, 3), np.float32), IMAGE["gy"])
+
+
+def test_a_bare_kernel_refuses_lhs_dilation():
+    spec = [nkiconv.spec((1, 3, 5, 5), "fp32"), nkiconv.spec((1, 4, 9, 9), "fp32")]
+    with pytest.raises(KernelAssertionError, match=re.escape("lhs_dilation=(1, 2, 2): a filter gradient takes 1")):
+        nkiconv.simulator.execute(
+            conv_weight_gradient[2], (*spec, (4, 3, 1, 1)), {"lhs_dilation": (2, 2)}, trace_only=True
+        )
