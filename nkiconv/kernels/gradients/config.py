@@ -11,12 +11,15 @@ from ..conv.geometry import num_taps
 
 #: Matmuls on zeros before the first others: so many, and one for each so many bytes a partition of the first tile.
 WARM_UP, WARM_UP_BYTES = 28, 600
-#: Tiles that are there together, at most.
-BUFFERS_MAX = 64
+#: Tiles that are there together, at most, and those that the rule takes where banks do not need them all.
+BUFFERS_MAX, BUFFERS = 64, 6
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
 #: Rows and columns of a block that the rule tries.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
+#: Bytes a partition that come, or go, while a column passes the array; and how much longer sums take that the cores
+#: add, which nothing hides.
+COLUMN_BYTES, EXPOSED = 1, 6
 #: Bytes of a run in HBM below which a DMA takes as long (trn2.toml, dma).
 RUN_BYTES = 512
 
@@ -84,15 +87,14 @@ def max_channels(geometry, beside):
 
 def weight_settings(geometry, config):
     """All settings; what a config leaves open: the columns of gy beside each other with which banks take fewest columns
-    of the array, banks as full as can be, and passes and blocks with fewest matmuls of the busier core that fit, of
-    these those that move least."""
+    of the array, banks as full as can be, and passes and blocks that fit and take least (see `block_score`)."""
     C, beside = geometry.C // geometry.groups, most_beside(geometry)
     wider = (beside - 1) * (geometry.columns.stride // geometry.columns.dilation)
     if geometry.columns.taps + wider >= beside * geometry.columns.taps:
         beside = 1
     beside = setting(config, "beside", beside)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
-    found, least, parts = None, (0, 0), div_ceil(C, channels)
+    found, least, parts = None, 0, div_ceil(C, channels)
     whole = div_ceil(geometry.K // geometry.groups, nl.tile_size.pmax)
     for outputs in choices(config, "outputs", (1, 2, 4, 8, div_ceil(whole, 2), whole)):
         for inputs in choices(config, "inputs", (1, 2, 3, 4, 5, 6, 7, 8, div_ceil(parts, 2), parts)):
@@ -114,8 +116,9 @@ def choices(config, name, values):
 def settings_of(geometry, config, channels, sizes, block, buffers):
     """All settings; as given here where a config has none. sizes: (outputs, inputs, split, beside)."""
     outputs, inputs, split, beside = sizes
-    per_part = block_bytes(geometry, block[0], block[1], channels, sizes)
-    warmup = min(WARM_UP_MAX, WARM_UP + per_part // WARM_UP_BYTES)
+    # rows come one by one
+    first_bytes = block_bytes(geometry, block[0], block[1], channels, sizes) // block[0]
+    warmup = min(WARM_UP_MAX, WARM_UP + first_bytes // WARM_UP_BYTES)
     return WeightConfig(
         rows=setting(config, "rows", block[0]),
         columns=setting(config, "columns", block[1]),
@@ -136,8 +139,8 @@ def banks_of_taps(geometry):
 
 
 def best_block(geometry, config, channels, sizes):
-    """(settings, (matmuls of the busier core, bytes that it moves)) with the best block of these sizes, or None."""
-    P, Q, found, least = geometry.rows.out, geometry.columns.out, None, (0, 0)
+    """(settings, what they take) with the best block of these sizes, or None."""
+    P, Q, found, least = geometry.rows.out, geometry.columns.out, None, 0
     for rows in choices(config, "rows", EXTENTS):
         for columns in choices(config, "columns", EXTENTS + (Q,)):
             if (
@@ -149,7 +152,7 @@ def best_block(geometry, config, channels, sizes):
                 continue
             buffers = buffers_of(geometry, rows, columns, channels, sizes, config)
             if buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES and buffers > 0:
-                score = block_score(geometry, rows, columns, channels, sizes)
+                score = block_score(geometry, rows, columns, channels, sizes, buffers)
                 if found == None or score < least:
                     found, least = settings_of(geometry, config, channels, sizes, (rows, columns), buffers), score
     return None if found == None else (found, least)
@@ -162,7 +165,8 @@ def buffers_of(geometry, rows, columns, channels, sizes, config):
     if jobs_of_pass(geometry, channels, sizes) > PSUM_BANKS and sizes[0] * sizes[1] > 1:
         given = setting(config, "buffers", mine)
         return mine if mine <= min(given, BUFFERS_MAX) else 0
-    return min(setting(config, "buffers", 2), mine)
+    room = BLOCK_BYTES // block_bytes(geometry, rows, columns, channels, sizes)
+    return min(setting(config, "buffers", max(2, min(BUFFERS, room))), mine)
 
 
 def num_tiles(geometry, rows, columns):
@@ -178,8 +182,8 @@ def jobs_of_pass(geometry, channels, sizes):
     return outputs * inputs * banks_of_taps(geometry)
 
 
-def block_score(geometry, rows, columns, channels, sizes):
-    """(matmuls of the busier core, bytes that both move)."""
+def block_score(geometry, rows, columns, channels, sizes, buffers):
+    """What the busier core takes, in columns of the array: matmuls, or what moves, and what neither hides."""
     outputs, inputs, split, beside = sizes
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
     passes = (
@@ -188,9 +192,21 @@ def block_score(geometry, rows, columns, channels, sizes):
     parts, jobs = num_tiles(geometry, rows, columns), jobs_of_pass(geometry, channels, sizes)
     mine = passes * div_ceil(parts, PARTS) if split == 1 else div_ceil(passes, PARTS) * parts
     moved = moved_bytes(geometry, rows, columns, channels, sizes)
-    # what is split goes to HBM and back
-    sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax * (5 if split == 1 else 1)
-    return mine * rows * div_ceil(columns, beside) * jobs, passes * parts * (moved[0] + moved[1]) + sums
+    array = mine * rows * div_ceil(columns, beside) * jobs * bank_columns(geometry, channels, beside)
+    moving = (moved[0] + moved[1]) * (passes * parts // PARTS) // COLUMN_BYTES
+    sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax // COLUMN_BYTES * (EXPOSED if split == 1 else 1)
+    room = 2 * buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES
+    if passes > PARTS and buffers == 1 and not room:
+        # blocks of a pass wait for those of the pass before to be done with
+        return array + moving + sums
+    return max(array, moving) + min(array, moving) // 8 + sums
+
+
+def bank_columns(geometry, channels, beside):
+    """Columns of a bank of sums, at most."""
+    columns = geometry.columns
+    taps = geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
+    return min(BANK_COLUMNS, taps * channels)
 
 
 def moved_bytes(geometry, rows, columns, channels, sizes):

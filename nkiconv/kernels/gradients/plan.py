@@ -24,7 +24,7 @@ from .config import weight_config_refusal, weight_settings
 from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
-ROWS_BOXES = 8
+ROWS_BOXES = 24
 
 
 @dataclass
