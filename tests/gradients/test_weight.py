@@ -12,7 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
+from nkiconv.kernels.conv.geometry import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.kernels.gradients.pixels import copy_instructions
+from nkiconv.kernels.gradients.plan import plan_weight, weight_bytes, weight_instructions
 from nkiconv.simulator import KernelAssertionError
 
 FORWARD = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
@@ -112,6 +115,43 @@ def test_it_adds_to_what_there_is(name):
     for split in (0, 1):
         config = (("split", split), ("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1))
         check(channels, axes, True, adds=True, bias_gradient=True, config=config)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_copies_with_channels_beside_each_other(name):
+    channels, *axes = PROBLEMS[name]
+    check(channels, axes, config=(("pixels", 1),), bias_gradient=True)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_it_needs_no_more_than_it_says(name, is_last):
+    channels, *axes = PROBLEMS[name]
+    x, gy, shape = problem_of(channels, axes)
+    places = {key: value for key, value in places_of(axes).items() if key != "dilation"}
+    places["rhs_dilation"] = places_of(axes)["dilation"]
+    if len(axes) == 1:
+        x, gy, shape = x[:, :, None], gy[:, :, None], (*shape[:2], 1, shape[2])
+        places = {"stride": (1, axes[0][2]), "rhs_dilation": (1, axes[0][3]), "padding": ((0, 0), axes[0][4:])}
+    rank = len(places["stride"])
+    more = {"lhs_dilation": (1,) * rank, "feature_group_count": channels[3], "bias_gradient": True, **places}
+    perms = None, None
+    if is_last:
+        x, gy = last(x), last(gy)
+        perms = (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
+        more |= {"in_perm": perms[0], "out_perm": perms[1]}
+    for lnc in (1, 2):
+        traced = nkiconv.simulator.execute(conv_weight_gradient[lnc], (x, gy, shape), more, trace_only=True)
+        numbers = more["padding"], more["stride"], more["rhs_dilation"], more["lhs_dilation"]
+        like = nkiconv.spec(shape, "bf16")
+        geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1))[0]
+        plan, reason = plan_weight(geometry, None, True, lnc)
+        assert reason == ""
+        copies = copy_instructions(geometry) if plan.geometry.x_strides != geometry.x_strides else 0
+        most = max(len(program.instructions) for program in traced.programs)
+        assert most <= copies + weight_instructions(plan.geometry, plan, lnc)
+        assert traced.sbuf_peak_bytes <= weight_bytes(plan.geometry, plan)
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])

@@ -10,6 +10,7 @@ from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
 from .loop import WeightWork, run_weight
+from .pixels import copy_pixels
 from .plan import plan_weight
 
 #: The algorithm's name in a Plan.
@@ -92,10 +93,12 @@ def conv_weight_gradient(
     if bias_gradient:
         db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
+    if plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides:
+        copy_pixels(operands, geometry)
     run_weight(
         WeightWork(
             operands=operands,
-            geometry=geometry,
+            geometry=plan.geometry,
             plan=plan,
             added=accumulate_into,
             bias=db_hbm,

@@ -40,6 +40,8 @@ class WeightConfig(nl.NKIObject):
     beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
+    #: 1: x and gy are copied first, so that channels lie side by side, or 0: they are taken as they lie
+    pixels: int
     #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
     split: int
     #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
@@ -50,7 +52,13 @@ def weight_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most = BANK_COLUMNS
     table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, most)))
-    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("buffers", (1, BUFFERS_MAX)), ("split", (0, 1)))
+    table = table + (
+        ("inputs", (1, most)),
+        ("beside", (1, 4)),
+        ("buffers", (1, BUFFERS_MAX)),
+        ("split", (0, 1)),
+        ("pixels", (0, 1)),
+    )
     reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
     beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
     if reason == "" and beside > most_beside(geometry):
@@ -86,8 +94,9 @@ def max_channels(geometry, beside):
 
 
 def weight_settings(geometry, config):
-    """All settings; what a config leaves open: the columns of gy beside each other with which banks take fewest columns
-    of the array, banks as full as can be, and passes and blocks that fit and take least (see `block_score`)."""
+    """(all settings, what they take, see `block_score`); what a config leaves open: the columns of gy beside each other
+    with which banks take fewest columns of the array, banks as full as can be, and passes and blocks that fit and take
+    least."""
     C, beside = geometry.C // geometry.groups, most_beside(geometry)
     wider = (beside - 1) * (geometry.columns.stride // geometry.columns.dilation)
     if geometry.columns.taps + wider >= beside * geometry.columns.taps:
@@ -102,9 +111,9 @@ def weight_settings(geometry, config):
                 one = best_block(geometry, config, channels, (outputs, inputs, split, beside))
                 if one != None and (found == None or one[1] < least):
                     found, least = one
-    if found != None:
-        return found
-    return settings_of(geometry, config, channels, (1, 1, 0, beside), (1, beside), 2)
+    if found == None:
+        found = settings_of(geometry, config, channels, (1, 1, 0, beside), (1, beside), 2)
+    return found, least
 
 
 def choices(config, name, values):
@@ -127,6 +136,7 @@ def settings_of(geometry, config, channels, sizes, block, buffers):
         inputs=setting(config, "inputs", inputs),
         beside=beside,
         buffers=setting(config, "buffers", buffers),
+        pixels=setting(config, "pixels", 0),
         split=setting(config, "split", split),
         warmup=setting(config, "warmup", warmup),
     )
@@ -193,7 +203,7 @@ def block_score(geometry, rows, columns, channels, sizes, buffers):
     mine = passes * div_ceil(parts, PARTS) if split == 1 else div_ceil(passes, PARTS) * parts
     moved = moved_bytes(geometry, rows, columns, channels, sizes)
     array = mine * rows * div_ceil(columns, beside) * jobs * bank_columns(geometry, channels, beside)
-    moving = (moved[0] + moved[1]) * (passes * parts // PARTS) // COLUMN_BYTES
+    moving = (moved[0] + moved[1]) * mine // COLUMN_BYTES
     sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax // COLUMN_BYTES * (EXPOSED if split == 1 else 1)
     room = 2 * buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES
     if passes > PARTS and buffers == 1 and not room:

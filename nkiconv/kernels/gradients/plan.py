@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, some_of
-from ..conv.geometry import instructions_refusal
+from ..conv.geometry import Geometry, instructions_refusal
 from .config import weight_config_refusal, weight_settings
+from .pixels import copy_instructions, pixels_of, takes_pixels
 from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
@@ -75,6 +76,8 @@ class WeightPlan(nl.NKIObject):
     buffers: int
     split: bool
     warmup: int
+    #: the Geometry that blocks are of: of copies where channels are to lie side by side
+    geometry: Geometry
 
 
 def make_weight_plan(geometry, config, bias):
@@ -112,6 +115,7 @@ def make_weight_plan(geometry, config, bias):
         buffers=config.buffers,
         split=split,
         warmup=config.warmup,
+        geometry=geometry,
     )
 
 
@@ -160,13 +164,18 @@ def append_jobs(jobs, geometry, group, k, c):
 
 
 def plan_weight(geometry, config, bias, cores):
-    """(WeightPlan, "") on `cores` cores, or (None, why not)."""
+    """(WeightPlan, "") on `cores` cores, or (None, why not). geometry: of x and gy as they lie."""
     reason = weight_config_refusal(geometry, config)
     if reason == "":
         reason = weight_refusal(geometry)
     if reason != "":
         return None, reason
-    plan = make_weight_plan(geometry, weight_settings(geometry, config), bias)
+    copies = 0
+    if takes_pixels(geometry, config):
+        copies = copy_instructions(geometry)
+        geometry = pixels_of(geometry)
+    settings = weight_settings(geometry, config)[0]
+    plan = make_weight_plan(geometry, settings, bias)
     for one in plan.passes:
         if len(one.rounds) > 1 and len(one.tiles) > plan.buffers * (PARTS if plan.split else 1):
             return None, (
@@ -180,7 +189,8 @@ def plan_weight(geometry, config, bias, cores):
             f"{needed} bytes a partition of SBUF for its blocks, there are {nl.tile_size.total_available_sbuf_size}; "
             f"use smaller blocks, fewer banks or fewer channels"
         )
-    reason = instructions_refusal(geometry, "a filter gradient", weight_instructions(geometry, plan, cores))
+    count = copies + weight_instructions(geometry, plan, cores)
+    reason = instructions_refusal(geometry, "a filter gradient", count)
     return (plan, "") if reason == "" else (None, reason)
 
 
