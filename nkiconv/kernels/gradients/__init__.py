@@ -64,7 +64,8 @@ def conv_weight_gradient(
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
-    axes, places = len(stride), (padding, stride, rhs_dilation, lhs_dilation)
+    axes = len(stride) if isinstance(stride, tuple) else 0
+    places = (padding, stride, rhs_dilation, lhs_dilation)
     require(axes == 2 or axes == 3, f"stride={stride}: must have 2 or 3 entries, an axis each; pass as many")
     check_axes(img_ref, places, axes)
     check_choice(algorithm, config, WEIGHT_ALGORITHMS)
@@ -72,20 +73,7 @@ def conv_weight_gradient(
     geometry, y_shape, _ = read_geometry(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
-    require(
-        tuple(grad_ref.shape) == tuple(y_shape),
-        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
-    )
-    dw_dtype = nl.float32 if out_dtype == None else out_dtype
-    require(
-        dw_dtype in (nl.float32, nl.bfloat16, nl.float16),
-        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
-    )
-    require(
-        accumulate_into == None
-        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
-        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
-    )
+    dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
     require(plan != None, reason)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
@@ -107,3 +95,22 @@ def conv_weight_gradient(
         )
     )
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
+
+
+def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):
+    """dw's dtype; refused are gy of another shape than y's, and what dw cannot be, or cannot be added to."""
+    require(
+        tuple(grad_ref.shape) == tuple(y_shape),
+        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
+    )
+    dtype = nl.float32 if out_dtype == None else out_dtype
+    require(
+        dtype in (nl.float32, nl.bfloat16, nl.float16),
+        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
+    )
+    require(
+        accumulate_into == None
+        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
+        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
+    )
+    return dtype
