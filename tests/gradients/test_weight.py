@@ -127,6 +127,14 @@ def test_copies_with_channels_beside_each_other(name):
     check(channels, axes, config=(("pixels", 1),), bias_gradient=True)
 
 
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_tiles_wait_for_room(buffers):
+    channels, *axes = PROBLEMS["several tiles, banks and passes"]
+    config = (("buffers", buffers), ("rows", 1), ("columns", 2), ("outputs", 1), ("inputs", 1))
+    for is_last in (False, True):
+        check(channels, axes, is_last, config=config, bias_gradient=True)
+
+
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", FEW)

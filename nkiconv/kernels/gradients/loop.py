@@ -105,29 +105,25 @@ def add_piece(halves, into, added, piece):
 
 def run_pass(work, one, tiles):
     """Sums of the jobs of a Pass over these tiles, and their results: the first round goes along with the loads."""
-    buffers, loaded, plan = start_buffers(work, one), [], work.plan
+    buffers = start_buffers(work, one)
+    loaded, last = [load_blocks(work, one, tiles[0], buffers[0], len(tiles[0]) <= ROWS_BOXES)], len(tiles) - 1
     for which in range(len(one.rounds)):
         jobs = one.rounds[which]
-        sums = start_sums(work, jobs)
-        if which == 0:
-            loaded.append(load_blocks(work, one, tiles[0], buffers[0], len(tiles[0]) <= ROWS_BOXES))
-            for index in range(len(tiles) - 1):
-                into = buffers[(index + 1) % len(buffers)]
-                loaded.append(load_blocks(work, one, tiles[index + 1], into, False))
-                for place in plan.places:
-                    for bank in range(len(jobs)):
-                        add_products(
-                            work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0)
-                        )
-        if which == 0 and len(tiles) == 1:
-            for place in plan.places:
+        sums, done = start_sums(work, jobs), 0
+        while which == 0 and done < max(1, last):
+            # the next tile comes meanwhile, where it has room of its own
+            if len(buffers) > 1 and done < last:
+                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[(done + 1) % len(buffers)], False))
+            for place in work.plan.places:
                 for bank in range(len(jobs)):
-                    add_products(work, one, jobs[bank], sums[bank], loaded[0], place, place != (0, 0))
+                    add_products(work, one, jobs[bank], sums[bank], loaded[done], place, done > 0 or place != (0, 0))
+            if len(buffers) == 1 and done < last:
+                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[0], False))
+            done += 1
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
-            first = 0 if which > 0 else (len(tiles) - 1 if len(tiles) > 1 else 1)
-            for index in range(first, len(tiles)):
-                for place in plan.places:
+            for index in range(done, len(tiles)):
+                for place in work.plan.places:
                     add_products(work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0))
             store_sums(work, jobs[bank], sums[bank])
 
