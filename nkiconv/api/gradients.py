@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, GeometryError, raise_all
+from ..errors import DtypeError, GeometryError, LayoutError, raise_all
 from ..kernels.gradients import conv_weight_gradient
 from ..planner.conv import X_PERMS
 from ..planner.request import Config
@@ -120,7 +120,7 @@ def conv1d_weight(
     Raises: as `conv2d_weight`.
     """
     if layout not in LAYOUTS_1D:
-        raise GeometryError(f"layout={layout!r}: accepted are {', '.join(LAYOUTS_1D)}; use one of them")
+        raise LayoutError(f"layout={layout!r}: accepted are {', '.join(LAYOUTS_1D)}; use one of them")
     for name, value in (("x", x), ("gy", gy)):
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise GeometryError(f"{name}: must be an array of 3 axes, {layout}; pass one")
@@ -318,7 +318,7 @@ def _output_padding(size: tuple[int, ...], w: Any, gy: Any, numbers: Any, layout
 def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]:
     """Extents of an array's axes after N and C, by its shape."""
     if layout not in layouts:
-        raise GeometryError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
+        raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
     shape = _sizes(name, size, len(layout))
     return tuple(shape[layout.index(letter)] for letter in layout if letter not in "NC")
 

@@ -275,6 +275,15 @@ def test_refusals(more, message):
         nkiconv.conv2d_weight(**{**IMAGE, **more})
 
 
+def test_layouts_are_refused_by_name():
+    x, gy, w = np.zeros((1, 3, 5), np.float32), np.zeros((1, 4, 3), np.float32), np.zeros((4, 3, 3), np.float32)
+    for call in (lambda: nkiconv.conv1d_weight(x, w.shape, gy, layout="CNW"),
+                 lambda: nkiconv.conv1d_input(x.shape, w, gy, layout="CNW"),
+                 lambda: nkiconv.conv2d_weight(**IMAGE, layout="CHWN")):  # fmt: skip
+        with pytest.raises(nkiconv.LayoutError, match="layout='C.*accepted are"):
+            call()
+
+
 def test_gradients_of_another_x_are_refused():
     with pytest.raises(nkiconv.GeometryError, match=re.escape("3 outputs on axis 2 come of 5 to 5 elements")):
         nkiconv.conv2d_input((1, 3, 7, 5), np.zeros((4, 3, 3, 3), np.float32), IMAGE["gy"])
