@@ -280,7 +280,7 @@ def test_layouts_are_refused_by_name():
     for call in (lambda: nkiconv.conv1d_weight(x, w.shape, gy, layout="CNW"),
                  lambda: nkiconv.conv1d_input(x.shape, w, gy, layout="CNW"),
                  lambda: nkiconv.conv2d_weight(**IMAGE, layout="CHWN")):  # fmt: skip
-        with pytest.raises(nkiconv.LayoutError, match="layout='C.*accepted are"):
+        with pytest.raises(nkiconv.LayoutError, match=r"layout='C.*accepted are"):
             call()
 
 
