@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
+from .._axis import greatest_common_divisor
 from .._tiles import size_of
 from .call import operands_of
 from .planes import window_channels
@@ -32,18 +33,11 @@ def register_of(geometry, apart):
     if min(min(apart[0], apart[1]), apart[2]) <= 0:
         return None
     frames, own = x_sizes(geometry)
-    for by in (1, common(common(apart[0], apart[1]), apart[2])):
+    for by in (1, greatest_common_divisor(greatest_common_divisor(apart[0], apart[1]), apart[2])):
         x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
         if max(frames % x, own % x) == 0 and max(y_size(geometry) % y, y_size(geometry) % residual) == 0:
             return Register(by=by, x=x, y=y, residual=residual)
     return None
-
-
-def common(a, b):
-    """The greatest number that divides both."""
-    while b > 0:
-        a, b = b, a % b
-    return a
 
 
 def x_sizes(geometry):
@@ -61,12 +55,8 @@ def y_size(geometry):
 
 def moved_operands(operands, precision, register, at):
     """Operands whose x, frames, y and residual the register `at` moves."""
-    x, y, frames = (
-        in_rows(operands.x, register.x),
-        in_rows(operands.y, register.y),
-        in_rows(operands.frames, register.x),
-    )
-    residual = in_rows(operands.residual, register.residual)
+    x, frames = in_rows(operands.x, register.x), in_rows(operands.frames, register.x)
+    y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.residual)
     found = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
     found.moved = at
     return found

@@ -88,9 +88,13 @@ def most_beside(geometry):
 
 def max_channels(geometry, beside):
     """Input channels of a bank of sums, at most."""
+    return max(1, min(geometry.C // geometry.groups, BANK_COLUMNS // taps_beside(geometry, beside)))
+
+
+def taps_beside(geometry, beside):
+    """Taps of a plane in the window of so many columns of gy beside each other."""
     columns = geometry.columns
-    taps = geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
-    return max(1, min(geometry.C // geometry.groups, BANK_COLUMNS // taps))
+    return geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
 
 
 def weight_settings(geometry, config):
@@ -98,8 +102,7 @@ def weight_settings(geometry, config):
     with which banks take fewest columns of the array, banks as full as can be, and passes and blocks that fit and take
     least."""
     C, beside = geometry.C // geometry.groups, most_beside(geometry)
-    wider = (beside - 1) * (geometry.columns.stride // geometry.columns.dilation)
-    if geometry.columns.taps + wider >= beside * geometry.columns.taps:
+    if taps_beside(geometry, beside) >= beside * taps_beside(geometry, 1):
         beside = 1
     beside = setting(config, "beside", beside)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
@@ -202,7 +205,8 @@ def block_score(geometry, rows, columns, channels, sizes, buffers):
     parts, jobs = num_tiles(geometry, rows, columns), jobs_of_pass(geometry, channels, sizes)
     mine = passes * div_ceil(parts, PARTS) if split == 1 else div_ceil(passes, PARTS) * parts
     moved = moved_bytes(geometry, rows, columns, channels, sizes)
-    array = mine * rows * div_ceil(columns, beside) * jobs * bank_columns(geometry, channels, beside)
+    bank_columns = min(BANK_COLUMNS, taps_beside(geometry, beside) * channels)
+    array = mine * rows * div_ceil(columns, beside) * jobs * bank_columns
     moving = (moved[0] + moved[1]) * mine // COLUMN_BYTES
     sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax // COLUMN_BYTES * (EXPOSED if split == 1 else 1)
     room = 2 * buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES
@@ -210,13 +214,6 @@ def block_score(geometry, rows, columns, channels, sizes, buffers):
         # blocks of a pass wait for those of the pass before to be done with
         return array + moving + sums
     return max(array, moving) + min(array, moving) // 8 + sums
-
-
-def bank_columns(geometry, channels, beside):
-    """Columns of a bank of sums, at most."""
-    columns = geometry.columns
-    taps = geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
-    return min(BANK_COLUMNS, taps * channels)
 
 
 def moved_bytes(geometry, rows, columns, channels, sizes):

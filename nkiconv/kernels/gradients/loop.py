@@ -227,10 +227,8 @@ def load_x_of(work, one, tile, blocks, t, window):
         if plane[2] > 0 and low < high and wn > 0:
             h = box.p * rows.stride + one.r[0] * rows.dilation - rows.before + low
             w = box.q * columns.stride + one.s[0] * columns.dilation - columns.before + box.columns.low
-            offset, place = (
-                offset_at(strides, (one.c[0], plane[3], h, w)),
-                place_of(box.part, low, box.columns.low, last),
-            )
+            offset = offset_at(strides, (one.c[0], plane[3], h, w))
+            place = place_of(box.part, low, box.columns.low, last)
             pattern = lead_of(box, strides, steps) + free_of(strides, (one.c[1], high - low, wn))
             load_box(blocks.x[t], work.operands.x, place, pattern, offset)
 

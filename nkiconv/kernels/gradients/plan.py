@@ -144,7 +144,7 @@ def batches_of(geometry, config, bias):
                     joins = len(found[-1]) + len(jobs) <= PSUM_BANKS
                 if joins:
                     found[-1] = found[-1] + jobs
-                elif geometry.planes.taps * config.outputs * config.inputs > 1:
+                elif config.outputs * config.inputs > 1:
                     found.append(jobs)
                 else:
                     for part in cut(len(jobs), PSUM_BANKS):

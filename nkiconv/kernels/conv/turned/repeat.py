@@ -8,8 +8,9 @@ loop equally often.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._axis import greatest_common_divisor
 from ..._tiles import div_ceil
-from ..moved import HAS_LOOPS, Register, common, register_of
+from ..moved import HAS_LOOPS, Register, register_of
 
 
 @dataclass
@@ -25,11 +26,11 @@ class Steps(nl.NKIObject):
 def steps_alike(geometry, plan):
     """The Steps of all items of a plan, or None."""
     axis = geometry.rows
-    each = plan.loop * plan.rows // common(plan.rows, axis.stride)
+    each = plan.loop * plan.rows // greatest_common_divisor(plan.rows, axis.stride)
     if each == 0 or not HAS_LOOPS:
         return None
     # steps from `steady` on load rows of the last taps alone, and those of a body into tiles that such loads had before
-    shared = common(axis.stride, axis.dilation)
+    shared = greatest_common_divisor(axis.stride, axis.dilation)
     steady, tap = axis.dilation // shared, max(0, axis.taps - axis.stride // shared)
     low, high = steady + each - 1, axis.out
     for item in plan.items:
