@@ -136,6 +136,11 @@ def test_tiles_wait_for_room(buffers):
         check(channels, axes, is_last, config=config, bias_gradient=True)
 
 
+def test_banks_of_many_taps_pass_over_many_tiles():
+    channels, *axes = PROBLEMS["many taps of several planes"]
+    check(channels, axes, True, config=(("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1), ("split", 0)))
+
+
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", FEW)
