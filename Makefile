@@ -89,6 +89,7 @@ $(ZOO): $(ALL) pyproject.toml
 
 zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 135 models (six minutes): tests/zoo.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo --out tests/zoo.md $(OPTIONS)
+	@cat tests/zoo.md
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
