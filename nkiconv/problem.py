@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 
 #: Data types that the kernels read and write, by nkiconv's name.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -41,6 +41,8 @@ E4M3FN_REMEDY = (
 #: D, P for H, Q for W.
 LAYOUTS = ("NCHW", "NHWC")
 VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
+#: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
+DIRECTIONS = ("forward", "dgrad", "wgrad")
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -164,6 +166,7 @@ class ConvProblem:
     D: int | None = None  # input planes of a volume; None: images, which have no such axis
     T: int | None = None  # filter planes of a volume; None is replaced by 1 there
     transposed: bool = False  # whether w is [C, K / groups, ...] with taps in reverse order; see `transpose`
+    direction: str = "forward"  # what is computed: y, or with "wgrad" the gradient of w from x and that of y
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise dtype and refuse what cannot be."""
@@ -271,10 +274,18 @@ class ConvProblem:
         return 2 * self.N * self.K * (self.C // self.groups) * math.prod(axis.products for axis in self.axes)
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that are read, and written, if each tensor is moved once: x and w, and y; of a filter gradient x and
+        that of y, and that of w in fp32."""
+        x, w, y = map(math.prod, (self.input_shape, self.filter_shape, self.output_shape))
+        if self.direction == "wgrad":
+            return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
+        return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
+
+    @property
     def min_bytes(self) -> int:
-        """Bytes moved if x and w are read once and y is written once."""
-        inputs = self.itemsize * (math.prod(self.input_shape) + math.prod(self.filter_shape))
-        return inputs + DTYPES[self.out_dtype].itemsize * math.prod(self.output_shape)
+        """Bytes moved if each tensor is moved once."""
+        return sum(self.moved)
 
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
@@ -317,6 +328,49 @@ class ConvProblem:
             rhs_dilation=dilation,
             lhs_dilation=stride,
             transposed=True,
+        )
+
+    def toward(self, direction: str) -> ConvProblem:
+        """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
+
+        That of x is a convolution itself: of strides the transposed one, with w as it is; else one with taps reversed
+        and channels exchanged. That of a transposed convolution's w is the filter gradient of its dgrad, in which x and
+        y have changed places.
+
+        Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one.
+        """
+        if direction not in DIRECTIONS:
+            accepted = ", ".join(DIRECTIONS)
+            raise UnsupportedError(f"direction={direction!r}: accepted are {accepted}; use one of them")
+        if direction == "forward":
+            return self
+        if self.direction != "forward":
+            raise UnsupportedError(f"direction={direction!r}: the problem is a gradient itself; pass the convolution's")
+        if direction == "dgrad":
+            return self._dgrad()
+        if max(self.lhs_dilation) > 1 and not self.transposed:
+            raise UnsupportedError(
+                f"lhs_dilation={self.lhs_dilation}: a filter gradient takes 1; plan that of the transposed convolution"
+            )
+        found = self._dgrad() if self.transposed else self
+        return found.replace(direction="wgrad")
+
+    def _dgrad(self) -> ConvProblem:
+        around, sizes = [], []
+        for axis in self.axes:
+            before = axis.window - 1 - axis.lo
+            outputs = (axis.out - 1) * axis.stride + 1
+            around.append((before, axis.dilated + axis.window - 1 - before - outputs))
+            sizes.append(axis.out)
+        steps = max(self.stride) > 1 and max(self.lhs_dilation) == 1 and not self.is_depthwise
+        return self.replace(
+            C=self.K,
+            K=self.C,
+            **dict(zip("DHW"[-len(sizes) :], sizes, strict=True)),
+            stride=self.lhs_dilation,
+            lhs_dilation=self.stride,
+            padding=tuple(around),
+            transposed=steps and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:
@@ -424,6 +478,21 @@ def _flag(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
         yield GeometryError(f"{name}={value!r}: must be True or False; pass one of these")
 
 
+def _direction(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
+    if value not in ("forward", "wgrad"):
+        yield UnsupportedError(
+            f"{name}={value!r}: must be 'forward' or 'wgrad', as a dgrad is a convolution itself; use toward()"
+        )
+
+
+def _plain_wgrad(problem: ConvProblem) -> Iterator[NkiconvError]:
+    if problem.direction == "wgrad" and (problem.transposed or max(problem.lhs_dilation) > 1):
+        yield UnsupportedError(
+            f"direction='wgrad', transposed={problem.transposed}, lhs_dilation={problem.lhs_dilation}: a filter "
+            "gradient takes False and 1; that of a transposed convolution is its dgrad's, use toward()"
+        )
+
+
 def _no_stride(problem: ConvProblem) -> Iterator[NkiconvError]:
     if problem.transposed and max(problem.stride) > 1:
         yield GeometryError(
@@ -476,6 +545,7 @@ _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     "dtype": _dtype,
     "layout": _layout,
     "transposed": _flag,
+    "direction": _direction,
 }
 
 _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
@@ -484,6 +554,7 @@ _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
 _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvError]]]] = [
     ({"C", "K", "groups"}, _groups),
     ({"stride", "transposed"}, _no_stride),
+    ({"lhs_dilation", "transposed", "direction"}, _plain_wgrad),
     ({"D", "T"} | _PER_AXIS, _output_of("Z", "depth", "D", "T")),
     ({"H", "R"} | _PER_AXIS, _output_of("P", "height", "H", "R")),
     ({"W", "S"} | _PER_AXIS, _output_of("Q", "width", "W", "S")),

@@ -35,12 +35,25 @@ class WeightWork(nl.NKIObject):
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """A tile of units in SBUF: of x by plane of taps (None where no job has it) [units, rows, columns, c], or with c
-    first, and gy [units, rows, columns, k], or with k first."""
+    """A buffer in SBUF of a tile of units: of x by plane of taps (None where no job has it) [units, rows, columns, c],
+    or with c first, and gy [units, rows, columns, k], or with k first.
+
+    zeros: for each plane of taps, and for gy, which tile with which taps the zeros around blocks are there for.
+    """
 
     x: list
     y: object
-    units: int
+    zeros: list
+
+
+@dataclass
+class Feed(nl.NKIObject):
+    """Tiles of all passes in the order of need, (Pass, number) each, which take buffers in turn; how many are loaded,
+    or on their way."""
+
+    tiles: list
+    buffers: list
+    loaded: int
 
 
 def run_weight(work):
@@ -51,9 +64,10 @@ def run_weight(work):
     if work.bias != None:
         work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=work.operands.w_dtype, buffer=nl.sbuf)
         nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+    buffers = start_buffers(work)
     if not plan.split:
-        for one in some_of(plan.passes, share(len(plan.passes), cores, core)):
-            run_pass(work, one, one.tiles)
+        mine = some_of(plan.passes, share(len(plan.passes), cores, core))
+        run_passes(work, mine, buffers, (0, 1))
         return
     into, bias, added = work.operands.y, work.bias, work.added
     operands, halves, biases = work.operands, [], []
@@ -65,8 +79,7 @@ def run_weight(work):
     for half in range(mine[0], mine[0] + mine[1]):
         operands.y = halves[half]
         work.bias = biases[half]
-        for one in plan.passes:
-            run_pass(work, one, some_of(one.tiles, share(len(one.tiles), PARTS, half)))
+        run_passes(work, plan.passes, buffers, (half, PARTS))
     for one in halves:
         meet(one)
     add_halves(halves, into, added)
@@ -103,29 +116,49 @@ def add_piece(halves, into, added, piece):
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
-def run_pass(work, one, tiles):
-    """Sums of the jobs of a Pass over these tiles, and their results: the first round goes along with the loads."""
-    buffers = start_buffers(work, one)
-    loaded, last = [load_blocks(work, one, tiles[0], buffers[0], len(tiles[0]) <= ROWS_BOXES)], len(tiles) - 1
+def run_passes(work, passes, buffers, part):
+    """Passes one after the other over this part (number, of how many) of their tiles."""
+    feed, spans = Feed(tiles=[], buffers=buffers, loaded=0), []
+    for one in passes:
+        first, count = share(len(one.tiles), part[1], part[0])
+        spans.append((len(feed.tiles), count))
+        for number in range(first, first + count):
+            feed.tiles.append((one, number))
+    for index in range(len(passes)):
+        run_pass(work, passes[index], feed, spans[index])
+
+
+def run_pass(work, one, feed, span):
+    """Sums of the jobs of a Pass over tiles of a Feed (first, how many), and their results: the first round goes along
+    with the loads, those of the next pass go along with the last one."""
+    first, count = span
+    ahead, last_round = len(feed.buffers), len(one.rounds) - 1
     for which in range(len(one.rounds)):
         jobs = one.rounds[which]
         sums, done = start_sums(work, jobs), 0
-        while which == 0 and done < max(1, last):
-            # the next tile comes meanwhile, where it has room of its own
-            if len(buffers) > 1 and done < last:
-                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[(done + 1) % len(buffers)], False))
+        while which == 0 and done < count - 1:
+            # tiles of several rounds stay
+            load_until(work, feed, first + (done if last_round == 0 else 0) + ahead)
             for place in work.plan.places:
                 for bank in range(len(jobs)):
-                    add_products(work, one, jobs[bank], sums[bank], loaded[done], place, done > 0 or place != (0, 0))
-            if len(buffers) == 1 and done < last:
-                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[0], False))
+                    add_products(work, jobs[bank], sums[bank], feed, first + done, place, done > 0 or place != (0, 0))
             done += 1
+        load_until(work, feed, first + (count - 1 if last_round == 0 else 0) + ahead)
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
-            for index in range(done, len(tiles)):
+            for index in range(done, count):
                 for place in work.plan.places:
-                    add_products(work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0))
+                    adds = index > 0 or place != (0, 0)
+                    add_products(work, jobs[bank], sums[bank], feed, first + index, place, adds)
             store_sums(work, jobs[bank], sums[bank])
+
+
+def load_until(work, feed, end):
+    """Have the tiles of a Feed below number `end` be loaded."""
+    for index in range(feed.loaded, min(end, len(feed.tiles))):
+        one, number = feed.tiles[index]
+        load_blocks(work, one, number, feed.buffers[index % len(feed.buffers)], index == 0)
+    feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
 def start_sums(work, jobs):
@@ -145,31 +178,43 @@ def is_channels_last(strides):
     return strides[0] == 1
 
 
-def start_buffers(work, one):
-    """Blocks that tiles take in turn; nothing is loaded."""
+def start_buffers(work):
+    """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
     geometry, plan, found = work.geometry, work.plan, []
-    rows, columns = window_sizes(geometry, plan, one)
-    P_MAX, x_last = nl.tile_size.pmax, is_channels_last(geometry.x_strides)
-    x_shape = (P_MAX, rows, columns, one.c[1]) if x_last else (P_MAX, one.c[1], rows, columns)
-    y_shape = (P_MAX, plan.rows, plan.columns, one.k[1])
-    if not is_channels_last(geometry.y_strides):
-        y_shape = (P_MAX, one.k[1], plan.rows, plan.columns)
-    for _ in range(min(plan.buffers, len(one.tiles))):
-        x = filled(geometry.planes.taps, None)
+    rows, columns, c, k, planes, tiles = 1, 1, 1, 1, [], 0
+    for one in plan.passes:
+        sizes = window_sizes(geometry, plan, one)
+        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
+        c, k, tiles = max(c, one.c[1]), max(k, one.k[1]), tiles + len(one.tiles)
         for t in one.planes:
+            if t not in planes:
+                planes.append(t)
+    P_MAX = nl.tile_size.pmax
+    x_shape = (P_MAX, rows, columns, c) if is_channels_last(geometry.x_strides) else (P_MAX, c, rows, columns)
+    y_shape = (P_MAX, plan.rows, plan.columns, k)
+    if not is_channels_last(geometry.y_strides):
+        y_shape = (P_MAX, k, plan.rows, plan.columns)
+    for _ in range(min(plan.buffers, tiles)):
+        x = filled(geometry.planes.taps, None)
+        for t in planes:
             x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
         y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
-        found.append(Blocks(x=x, y=y_sbuf, units=0))
+        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(geometry.planes.taps + 1, None)))
     return found
 
 
-def load_blocks(work, one, tile, into, by_rows):
-    """Blocks of a tile of units. by_rows: whether rows come in the order in which they are needed, each by itself."""
-    plan, rows = work.plan, work.geometry.rows
-    blocks = Blocks(x=into.x, y=into.y, units=units_of(tile))
-    clear_y(work, tile, blocks)
+def load_blocks(work, one, number, blocks, is_first):
+    """A Pass's tile of this number into a buffer. is_first: whether nothing was loaded before, so that rows come in the
+    order in which they are needed, each by itself."""
+    plan, rows, tile, y_zeros = work.plan, work.geometry.rows, one.tiles[number], work.geometry.planes.taps
+    by_rows = is_first and len(tile) <= ROWS_BOXES
+    if blocks.zeros[y_zeros] != number:
+        clear_y(work, tile, blocks)
+        blocks.zeros[y_zeros] = number
     for t in one.planes:
-        clear_x(work, one, tile, blocks, t)
+        if blocks.zeros[t] != (number, one.r, one.s):
+            clear_x(work, one, tile, blocks, t)
+            blocks.zeros[t] = (number, one.r, one.s)
     steps, there = plan.rows if by_rows else 1, 0
     for p in range(steps):
         needed = window_sizes(work.geometry, plan, one)[0] if p + 1 == steps else p * rows.stride + one.r[1]
@@ -177,7 +222,6 @@ def load_blocks(work, one, tile, into, by_rows):
             load_x_of(work, one, tile, blocks, t, (there, needed))
         there = max(there, needed)
         load_y(work, one, tile, blocks, (p, p + 1) if by_rows else (0, plan.rows))
-    return blocks
 
 
 def clear_y(work, tile, blocks):
@@ -281,9 +325,11 @@ def columns_of(work, job, count):
     return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
-def add_products(work, one, job, acc_psum, blocks, place, adds):
-    """Products of a position of all blocks of a tile, and of those beside it, added to a job's sums."""
-    units, k, stationary = blocks.units, job.k0 - one.k[0], None
+def add_products(work, job, acc_psum, feed, index, place, adds):
+    """Products of a position of all blocks of a Feed's tile, and of those beside it, added to a job's sums."""
+    one, number = feed.tiles[index]
+    blocks, units = feed.buffers[index % len(feed.buffers)], units_of(one.tiles[number])
+    k, stationary = job.k0 - one.k[0], None
     p, q = place
     count = min(work.plan.beside, work.plan.columns - q)
     outputs, columns = count * job.kn, columns_of(work, job, count)
@@ -297,22 +343,23 @@ def add_products(work, one, job, acc_psum, blocks, place, adds):
         sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
     elif count < work.plan.beside:
         sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
-    moving = moving_of(work, one, job, blocks, place, columns)
+    moving = moving_of(work, one, job, (blocks, units), place, columns)
     nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
 
 
-def moving_of(work, one, job, blocks, place, count):
-    """The window of x of a job at a position of all blocks, with so many columns of taps; or ones."""
+def moving_of(work, one, job, some, place, count):
+    """The window of x of a job at a position of blocks (Blocks, how many), with so many columns of taps; or ones."""
+    blocks, units = some
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
-        return of_array(work.ones_sbuf, work.operands)[0 : blocks.units, 0:1, 0:1, 0:1]
+        return of_array(work.ones_sbuf, work.operands)[0 : units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
     h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
     h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):
-        return x_sbuf[0 : blocks.units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
-    return x_sbuf[0 : blocks.units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
+        return x_sbuf[0 : units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
+    return x_sbuf[0 : units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
 
 
 def store_sums(work, job, acc_psum):

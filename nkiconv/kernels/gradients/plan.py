@@ -174,7 +174,7 @@ def plan_weight(geometry, config, bias, cores):
     if takes_pixels(geometry, config):
         copies = copy_instructions(geometry)
         geometry = pixels_of(geometry)
-    settings = weight_settings(geometry, config)[0]
+    settings = weight_settings(geometry, config)
     plan = make_weight_plan(geometry, settings, bias)
     for one in plan.passes:
         if len(one.rounds) > 1 and len(one.tiles) > plan.buffers * (PARTS if plan.split else 1):
