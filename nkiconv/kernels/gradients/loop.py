@@ -352,14 +352,14 @@ def moving_of(work, one, job, some, place, count):
     blocks, units = some
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
-        return of_array(work.ones_sbuf, work.operands)[0 : units, 0:1, 0:1, 0:1]
+        return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
     h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
     h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):
-        return x_sbuf[0 : units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
-    return x_sbuf[0 : units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
+        return x_sbuf[0:units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
+    return x_sbuf[0:units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
 
 
 def store_sums(work, job, acc_psum):

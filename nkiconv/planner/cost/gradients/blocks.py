@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
-from ....kernels._warm import WARM_UP_MAX
+from ....kernels._tiles import div_ceil
 from ....kernels.gradients.config import (
-    BUFFERS_MAX,
     WeightConfig,
-    banks_of_taps,
     max_channels,
     most_beside,
     weight_config_refusal,
@@ -20,7 +18,7 @@ from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, 
 from ....kernels.gradients.plan import plan_weight
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, changed, config_of, ints, pairs_of, with_settings
+from ..algorithm import Algorithm, Guess, Shape, changed, config_of, ints, pairs_of
 from ..conv.relayout import copy_ns
 from .blocks_price import BlocksPrice, Sizes
 
@@ -30,6 +28,8 @@ EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
 #: Matmuls on zeros that a search tries.
 WARM_UPS = (0, 28, 44, 60, 80)
+#: Settings of least time that a search starts from, and a wide one.
+BEST, WIDE_BEST = 10, 40
 
 
 class Blocks(Algorithm):
@@ -41,7 +41,7 @@ class Blocks(Algorithm):
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         best = self._best(shape, dict(config or ()))
-        return None if best is None or self._plan(shape, best[1]) is None else Guess(best[1], best[0])
+        return best[0] if best and self._plan(shape, best[0].config) is not None else None
 
     def settle(self, shape: Shape, config: Config) -> Config:
         given = dict(config or ())
@@ -50,11 +50,11 @@ class Blocks(Algorithm):
         if len(given) == len(dataclasses.fields(WeightConfig)):
             return pairs_of(WeightConfig(**given))
         best = shape.once(("blocks, best", config), lambda: self._best(shape, given))
-        return config if best is None else best[1]
+        return best[0].config if best else config
 
-    def _best(self, shape: Shape, given: dict[str, Any]) -> tuple[float, Config] | None:
-        """(ns, settings) of least time that have the given ones, of x and gy as they lie, or of copies of them."""
-        found: list[tuple[float, Config]] = []
+    def _best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+        """Of settings that have the given ones some of least time, of x and gy as they lie, or of copies of them."""
+        found: list[Guess] = []
         for pixels in _choices(given, "pixels", (0, 1)):
             geometry, copied_ns = shape.geometry, 0.0
             if takes_pixels(geometry, (("pixels", pixels),)):
@@ -63,11 +63,11 @@ class Blocks(Algorithm):
             elif pixels and "pixels" not in given:
                 continue
             price = BlocksPrice(shape.target, geometry, shape.cores)
-            best = min(((price.ns(one), one) for one in _sizes(geometry, given)), key=_first, default=None)
-            if best is not None:
-                settings = {**best[1].settings, "warmup": price.warmup(best[1]), **given, "pixels": pixels}
-                found.append((best[0] + copied_ns, pairs_of(WeightConfig(**settings))))
-        return min(found, key=_first, default=None)
+            best = heapq.nsmallest(count, (price.settled(one, given) for one in _sizes(geometry, given)), key=_first)
+            for ns, sizes in best:
+                settings = {**sizes.settings, "warmup": price.warmup(sizes), **given, "pixels": pixels}
+                found.append(Guess(pairs_of(WeightConfig(**settings)), ns + copied_ns))
+        return heapq.nsmallest(count, found, key=lambda one: one.ns)
 
     def _plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's own plan; None of settings that it refuses."""
@@ -75,26 +75,24 @@ class Blocks(Algorithm):
         return shape.once(("blocks", config), lambda: plan_weight(shape.geometry, config, bias, shape.cores)[0])
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        ways = ({}, *({"split": split} for split in (0, 1)), *({"pixels": pixels} for pixels in (0, 1)))
-        beside = ({"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry))
-        return [self.settle(shape, config_of(**way)) for way in (*ways, *beside)]
+        ways = [{name: value} for name in ("split", "pixels") for value in (0, 1)]
+        ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
+        best = self._best(shape, {}, WIDE_BEST if wide else BEST)
+        return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
         P, Q = shape.geometry.rows.out, shape.geometry.columns.out
         others = {
+            "buffers": [one for one in (now["buffers"] - 1, now["buffers"] + 1, 2 * now["buffers"]) if one],
             "rows": [one for one in _around(now["rows"], P) if one <= P],
             "columns": [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q],
             "outputs": (now["outputs"] // 2, now["outputs"] * 2),
             "inputs": (now["inputs"] - 1, now["inputs"] + 1, now["inputs"] * 2),
-            "buffers": (now["buffers"] - 1, now["buffers"] + 1, min(BUFFERS_MAX, 2 * now["buffers"])),
             "warmup": WARM_UPS,
+            "split": (1 - now["split"],),
         }
-        from_one = ("rows", "columns", "outputs", "inputs", "buffers")
-        # settings that go with those that change are left open
-        blocks = changed(config, from_one, **others)
-        open_blocks = [config_of(**{**now, "split": 1 - now["split"]})]
-        return [*blocks, *open_blocks]
+        return changed(config, ("rows", "columns", "outputs", "inputs", "buffers"), **others)
 
     def unit(self, shape: Shape, config: Config) -> int:
         return 1
@@ -105,14 +103,14 @@ class Blocks(Algorithm):
             "passes": len(plan.passes),
             "tiles": sum(len(one.tiles) for one in plan.passes),
             "banks": sum(len(jobs) for one in plan.passes for jobs in one.rounds),
-            **{name: value for name, value in ints(plan).items()},
+            **ints(plan),
         }
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.settle(shape, config)
 
 
-def _first(one: tuple[float, Any]) -> float:
+def _first(one: tuple[float, Sizes]) -> float:
     return one[0]
 
 
@@ -139,11 +137,8 @@ def _sizes(geometry: Any, given: Mapping[str, Any]) -> Iterator[Sizes]:
                 for inputs in _choices(given, "inputs", _up_to(parts, INPUTS)):
                     for split in _choices(given, "split", (0, 1)):
                         sizes = Sizes(geometry, channels, outputs, inputs, beside, split)
-                        yield from sizes.with_blocks(
-                            _choices(given, "rows", _up_to(geometry.rows.out, EXTENTS)),
-                            _columns(geometry, given),
-                            given.get("buffers"),
-                        )
+                        rows = _choices(given, "rows", _up_to(geometry.rows.out, EXTENTS))
+                        yield from sizes.with_blocks(rows, _columns(geometry, given))
 
 
 def _columns(geometry: Any, given: Mapping[str, Any]) -> tuple[int, ...]:

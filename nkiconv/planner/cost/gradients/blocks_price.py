@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +27,6 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns
 from ..conv.relayout import MEET_NS, START_NS
-
-#: Tiles that are there together where banks do not need them all.
-BUFFERS = 6
 
 
 @dataclass(frozen=True)
@@ -61,19 +59,20 @@ class Sizes:
         found: int = block_bytes(self.geometry, (self.rows, self.columns), self.channels, self.of_pass)
         return found
 
-    def with_blocks(self, rows: tuple[int, ...], columns: tuple[int, ...], buffers: int | None) -> Iterator[Sizes]:
-        """These sizes with all blocks of such rows and columns that fit."""
+    def with_blocks(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> Iterator[Sizes]:
+        """These sizes with all blocks of such rows and columns, in the buffers that they need, that fit."""
         for p in rows:
             for q in columns:
-                if q < self.beside:
-                    continue
-                each = block_bytes(self.geometry, (p, q), self.channels, self.of_pass)
-                needed = buffers_needed(self.geometry, (p, q), self.channels, self.of_pass)
-                tiles = div_ceil(units_in(self.geometry, p, q), PARTITIONS)
-                count = buffers or max(needed, min(BUFFERS, BLOCK_BYTES // each))
-                is_all = jobs_of_pass(self.geometry, self.channels, self.of_pass) > PSUM_BANKS
-                if count * each <= BLOCK_BYTES and (buffers or not is_all or tiles <= BUFFERS_MAX):
-                    yield dataclasses.replace(self, rows=p, columns=q, buffers=count)
+                if q >= self.beside:
+                    needed = buffers_needed(self.geometry, (p, q), self.channels, self.of_pass)
+                    found = dataclasses.replace(self, rows=p, columns=q, buffers=needed)
+                    if found.buffers <= found.most_buffers:
+                        yield found
+
+    @property
+    def most_buffers(self) -> int:
+        """Tiles that fit."""
+        return min(BUFFERS_MAX, BLOCK_BYTES // self.bytes)
 
 
 class BlocksPrice:
@@ -83,29 +82,46 @@ class BlocksPrice:
         self.target, self.geometry, self.cores = target, geometry, cores
         self._moved = functools.cache(self._moved_of)
 
-    def ns(self, sizes: Sizes) -> float:
-        """From the first DMA to the last."""
+    def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
+        """(ns from the first DMA to the last, sizes with as many buffers as pay). With more, the first tile's loads
+        that wait for zeros come after those of others that wait for nothing."""
         target, geometry = self.target, self.geometry
-        K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
-        ks, cs = div_ceil(K, PARTITIONS), div_ceil(C, sizes.channels)
-        jobs = jobs_of_pass(geometry, sizes.channels, sizes.of_pass)
-        passes = geometry.groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
-        if ks == cs == 1:
-            together = max(1, min(geometry.groups, PSUM_BANKS // jobs))
-            passes, jobs = div_ceil(geometry.groups, together), together * jobs
+        jobs, passes = self._jobs(sizes)
         tiles = div_ceil(units_in(geometry, sizes.rows, sizes.columns), PARTITIONS)
-        mine = passes * div_ceil(tiles, self.cores) if sizes.split else div_ceil(passes, self.cores) * tiles
+        of_core = div_ceil(tiles, self.cores) if sizes.split else tiles
+        mine = of_core * (passes if sizes.split else div_ceil(passes, self.cores))
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
         positions = sizes.rows * div_ceil(sizes.columns, sizes.beside)
         tile_ns = positions * jobs * matmul_ns(target, geometry, width)
         load_ns, first_ns = self._load_ns(sizes)
-        array_ns, moving_ns = mine * tile_ns, mine * load_ns
-        if passes > self.cores and sizes.buffers == 1 and 2 * sizes.bytes > BLOCK_BYTES:
-            # blocks of a pass wait for those of the pass before to be done with
-            worked_ns = array_ns + moving_ns
+        array_ns, moving_ns = mine * tile_ns, mine * load_ns + self._stored_ns(sizes)
+        worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
+        rounds, buffers = div_ceil(jobs, PSUM_BANKS), sizes.buffers
+        if rounds > 1:
+            # all tiles come before the first banks are read out
+            worked_ns = max(worked_ns, of_core * load_ns + array_ns - (of_core * tile_ns - tile_ns) / rounds)
+            if passes > self.cores:
+                # the next pass's tiles come meanwhile, or wait
+                buffers = given.get("buffers", min(2 * buffers, sizes.most_buffers))
+                worked_ns = worked_ns if buffers >= 2 * of_core else max(worked_ns, array_ns + moving_ns)
         else:
-            worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
-        return self._start_ns() + worked_ns + self._sums_ns(sizes, width)
+            # a buffer is loaded, worked on and free again
+            turn_ns = target.hop_dma_ns + self._start_ns() + load_ns + tile_ns
+            needed = max(2, math.ceil(turn_ns / max(tile_ns, load_ns)))
+            buffers = given.get("buffers", min(needed, sizes.most_buffers))
+            worked_ns = max(worked_ns, first_ns + mine * turn_ns / buffers)
+        found = dataclasses.replace(sizes, buffers=buffers)
+        return self._start_ns() + worked_ns + self._sums_ns(sizes, width), found
+
+    def _jobs(self, sizes: Sizes) -> tuple[int, int]:
+        """Banks of a pass, and passes."""
+        K, C, groups = self.geometry.K, self.geometry.C, self.geometry.groups
+        ks, cs = div_ceil(K // groups, PARTITIONS), div_ceil(C // groups, sizes.channels)
+        jobs = jobs_of_pass(self.geometry, sizes.channels, sizes.of_pass)
+        if ks == cs == 1:
+            together = max(1, min(groups, PSUM_BANKS // jobs))
+            return together * jobs, div_ceil(groups, together)
+        return jobs, groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
 
     def warmup(self, sizes: Sizes) -> int:
         """Matmuls on zeros until the first rows are there."""
@@ -140,13 +156,19 @@ class BlocksPrice:
         engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
         return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
 
+    def _stored_ns(self, sizes: Sizes) -> float:
+        """Of the stores of all sums, which go along with the loads but where the cores add them up at the end."""
+        geometry = self.geometry
+        filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
+        found: float = self.target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
+        return 0.0 if sizes.split else found / self.cores
+
     def _sums_ns(self, sizes: Sizes, width: int) -> float:
         """Of the last bank's read-out and store; of the sums of both cores' halves, which nothing hides."""
         target, geometry = self.target, self.geometry
-        filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
-        run = 4.0 * num_taps(geometry) * sizes.channels
         end_ns = width * target.scalar_ns + target.scalar_done_ns + target.first_packet_ns + target.dma_end_ns
         if not sizes.split:
-            return float(end_ns + target.hbm_ns(filters / self.cores, run) / 2)
-        each_ns = target.hbm_ns(filters, run)
+            return float(end_ns)
+        filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
+        each_ns = target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
         return float(end_ns + START_NS + MEET_NS + each_ns * (1 + PARTS / self.cores / 2 + 1 / self.cores))
