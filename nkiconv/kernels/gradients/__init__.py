@@ -9,7 +9,8 @@ from .._tiles import require
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
-from .loop import WeightWork, run_weight
+from .halves import WeightWork
+from .loop import run_weight
 from .pixels import copy_pixels
 from .plan import plan_weight
 

@@ -94,7 +94,7 @@ def make_weight_plan(geometry, config, bias):
         if len(seen) == 0:
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-        tiles = tiles_of_units(planes, rows, columns)
+        tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax)
         rounds = []
         for part in cut(len(jobs), PSUM_BANKS):
             rounds.append(some_of(jobs, part))

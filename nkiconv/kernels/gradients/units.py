@@ -80,8 +80,8 @@ def planes_of(axis):
     return runs
 
 
-def tiles_of_units(planes, rows, columns):
-    """Lists of the Boxes of each tile of units of these Runs."""
+def tiles_of_units(planes, rows, columns, most):
+    """Lists of the Boxes of each tile of up to `most` units of these Runs."""
     tiles, boxes, part = [], [], 0
     for one in planes:
         for row in rows:
@@ -89,7 +89,7 @@ def tiles_of_units(planes, rows, columns):
                 shape, at = (one.count, row.count, column.count), 0
                 total = shape[0] * shape[1] * shape[2]
                 while at < total:
-                    counts = most_at(shape, at, min(total - at, nl.tile_size.pmax - part))
+                    counts = most_at(shape, at, min(total - at, most - part))
                     size = counts[0] * counts[1] * counts[2]
                     z, rest = at // (shape[1] * shape[2]), at % (shape[1] * shape[2])
                     p, q = rest // shape[2], rest % shape[2]
@@ -106,7 +106,7 @@ def tiles_of_units(planes, rows, columns):
                         )
                     )
                     at, part = at + size, part + size
-                    if part == nl.tile_size.pmax:
+                    if part == most:
                         tiles.append(boxes)
                         boxes, part = [], 0
     if part > 0:
