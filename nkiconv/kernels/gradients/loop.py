@@ -47,20 +47,23 @@ def run_weight(work):
     buffers = start_buffers(work)
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_passes(work, mine, buffers, (0, 1))
+        run_passes(work, mine, buffers, -1)
         return
     halves, mine = start_halves(work), share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         take_half(work, halves, half)
-        run_passes(work, plan.passes, buffers, (half, PARTS))
+        run_passes(work, plan.passes, buffers, half)
     end_halves(halves)
 
 
-def run_passes(work, passes, buffers, part):
-    """Passes one after the other over this part (number, of how many) of their tiles."""
+def run_passes(work, passes, buffers, half):
+    """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
     feed, spans = Feed(tiles=[], buffers=buffers, loaded=0), []
     for one in passes:
-        first, count = share(len(one.tiles), part[1], part[0])
+        first, count = 0, len(one.tiles)
+        if half >= 0:
+            first = one.half * half
+            count = one.half if half == 0 else count - one.half
         spans.append((len(feed.tiles), count))
         for number in range(first, first + count):
             feed.tiles.append((one, number))

@@ -87,14 +87,17 @@ class BlocksPrice:
         that wait for zeros come after those of others that wait for nothing."""
         target, geometry = self.target, self.geometry
         jobs, passes = self._jobs(sizes)
-        tiles = div_ceil(units_in(geometry, sizes.rows, sizes.columns), PARTITIONS)
-        of_core = div_ceil(tiles, self.cores) if sizes.split else tiles
-        mine = of_core * (passes if sizes.split else div_ceil(passes, self.cores))
+        units = units_in(geometry, sizes.rows, sizes.columns)
+        of_core, turns = div_ceil(units, PARTITIONS), div_ceil(passes, self.cores)
+        if sizes.split:
+            units, turns = div_ceil(units, PARTS), passes * PARTS // self.cores
+            of_core = div_ceil(units, PARTITIONS)
+        mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
         positions = sizes.rows * div_ceil(sizes.columns, sizes.beside)
         tile_ns = positions * jobs * matmul_ns(target, geometry, width)
         load_ns, first_ns = self._load_ns(sizes)
-        array_ns, moving_ns = mine * tile_ns, mine * load_ns + self._stored_ns(sizes)
+        array_ns, moving_ns = mine * tile_ns, turns * units / PARTITIONS * load_ns + self._stored_ns(sizes)
         worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
         rounds, buffers = div_ceil(jobs, PSUM_BANKS), sizes.buffers
         if rounds > 1:
