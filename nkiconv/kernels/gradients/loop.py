@@ -10,7 +10,7 @@ from .._tiles import PARTS, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
-from .loads import Piece, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
+from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, window_sizes
 from .units import units_of
 
@@ -100,7 +100,7 @@ def load_until(work, feed, end):
     """Have the tiles of a Feed below number `end` be loaded."""
     for index in range(feed.loaded, min(end, len(feed.tiles))):
         one, number = feed.tiles[index]
-        load_blocks(work, one, number, feed.buffers[index % len(feed.buffers)], index == 0)
+        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], index == 0, index < len(feed.buffers))
     feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
@@ -138,9 +138,10 @@ def start_buffers(work):
     return found
 
 
-def load_blocks(work, one, number, blocks, is_first):
-    """A Pass's tile of this number into a buffer. is_first: whether nothing was loaded before, so that rows come in the
-    order in which they are needed, each by itself."""
+def load_blocks(work, what, blocks, is_first, is_new):
+    """A tile (Pass, number) into a buffer. is_first: whether nothing was loaded before, so that rows come in the order
+    in which they are needed, each by itself; is_new: whether nothing was in this buffer before, for which it waits."""
+    one, number = what
     plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
     rows, columns = window_sizes(geometry, plan, one)
     piece = Piece(
@@ -154,12 +155,15 @@ def load_blocks(work, one, number, blocks, is_first):
         w=(0, columns),
         part=0,
     )
+    holds = is_new and not is_first
     if blocks.zeros[geometry.planes.taps] != number:
         clear_y(geometry, piece, tile, blocks.y)
+        if holds:
+            hold_loads(blocks.y, geometry.y_strides, 0, 0)
         blocks.zeros[geometry.planes.taps] = number
     for t in one.planes:
         if blocks.zeros[t] != (number, one.r, one.s):
-            clear_x(geometry, piece, tile, blocks.x[t], t)
+            clear_x(geometry, piece, tile, blocks.x[t], t, holds)
             blocks.zeros[t] = (number, one.r, one.s)
     by_rows = is_first and len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0
