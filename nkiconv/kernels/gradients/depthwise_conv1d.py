@@ -17,7 +17,7 @@ from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
-from .rows import copy_rows, gradient_geometry, rows_of
+from .rows import copy_rows, flat_rows, gradient_geometry
 
 #: Bytes of an element of sums.
 SUM_BYTES = 4
@@ -69,7 +69,7 @@ def depthwise_conv1d_weight_gradient(
         f"lhs_dilation={lhs_dilation}: a filter gradient takes 1; exchange x and gy, whose stride it is then",
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    x_rows, gy_rows, several = rows_of(forward, True), rows_of(forward, False), forward.N > 1
+    x_rows, gy_rows, several = flat_rows(forward, True), flat_rows(forward, False), forward.N > 1
     geometry = gradient_geometry(forward, x_rows, gy_rows)
     added = None if several else accumulate_into
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
@@ -82,9 +82,7 @@ def depthwise_conv1d_weight_gradient(
         sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
     if bias_gradient:
         db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
-    operands = Operands(
-        x=copy_rows(img_ref, x_rows), w=gy_hbm, y=sums_hbm, bias=None, residual=added, state=None
-    )
+    operands = Operands(x=copy_rows(img_ref, x_rows), w=gy_hbm, y=sums_hbm, bias=None, residual=added, state=None)
     run_algorithm(algorithm, operands, geometry, extras, config)
     if several:
         meet(sums_hbm)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import size_of
 from ..conv.relayout import rows_copy, to_rows
 from ..depthwise_conv1d.geometry import Geometry
 
@@ -18,7 +17,7 @@ class Rows(nl.NKIObject):
     parts: list
 
 
-def rows_of(geometry, is_x):
+def flat_rows(geometry, is_x):
     """Rows of x of a convolution, or of its gy."""
     N, C, size = geometry.N, geometry.C, geometry.W if is_x else geometry.Q
     n_step, c_step, step = geometry.y_n, geometry.y_c, geometry.y_q
