@@ -18,7 +18,11 @@ from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
 from .rows import copy_rows, flat_rows, gradient_geometry
+from .skewed.kernel import skewed
+from .skewed.plan import skewed_refusal
 
+#: The algorithms that can be asked for by name.
+ROWS_ALGORITHMS = ALGORITHMS + ("skewed",)
 #: Bytes of an element of sums.
 SUM_BYTES = 4
 
@@ -60,7 +64,7 @@ def depthwise_conv1d_weight_gradient(
 
     Raises: an assertion that names argument, value, rule and remedy, before any instruction.
     """
-    check_choice(algorithm, config, ALGORITHMS)
+    check_choice(algorithm, config, ROWS_ALGORITHMS)
     like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
     forward, y_shape = read_geometry(img_ref, like, places, feature_group_count, 1, perms)
@@ -69,25 +73,53 @@ def depthwise_conv1d_weight_gradient(
         f"lhs_dilation={lhs_dilation}: a filter gradient takes 1; exchange x and gy, whose stride it is then",
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    x_rows, gy_rows, several = flat_rows(forward, True), flat_rows(forward, False), forward.N > 1
+    x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
     geometry = gradient_geometry(forward, x_rows, gy_rows)
-    added = None if several else accumulate_into
-    sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
-    epilogue = read_epilogue(None, None, added, "pre_activation", sum_bytes)
-    extras = Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
-    algorithm = algorithm_for(algorithm, geometry, extras, config)
-    dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
-    sums_hbm, db_hbm, gy_hbm = dw_hbm, None, copy_rows(grad_ref, gy_rows)
-    if several:
-        sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
+    extras = extras_of_rows(forward, accumulate_into, dw_dtype)
+    algorithm = algorithm_of_rows(algorithm, forward, geometry, extras, config)
+    dw_hbm, db_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm), None
     if bias_gradient:
         db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
-    operands = Operands(x=copy_rows(img_ref, x_rows), w=gy_hbm, y=sums_hbm, bias=None, residual=added, state=None)
-    run_algorithm(algorithm, operands, geometry, extras, config)
-    if several:
-        meet(sums_hbm)
-        lines = (forward.C, forward.S, forward.w_c, forward.w_s)
-        fold_images(sums_hbm, forward.N, lines, dw_hbm, accumulate_into)
+    x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
+    if algorithm == "skewed":
+        strides = (
+            (forward.C * x_rows.row, x_rows.row, x_rows.step),
+            (forward.C * gy_rows.row, gy_rows.row, gy_rows.step),
+        )
+        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
+    else:
+        convolve_rows_with(algorithm, (x_hbm, gy_hbm, dw_hbm, accumulate_into), forward, geometry, extras, config)
     if bias_gradient:
         sum_positions(gy_hbm, geometry, forward.N, db_hbm)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
+
+
+def extras_of_rows(forward, added, dw_dtype):
+    """Extras of the convolution of x with gy: of one image it writes the gradient, else fp32 sums."""
+    several = forward.N > 1
+    sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
+    epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
+    return Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
+
+
+def algorithm_of_rows(algorithm, forward, geometry, extras, config):
+    """An algorithm that takes this gradient; refused is one that does not."""
+    if algorithm == "skewed":
+        reason = skewed_refusal(forward, config, nl.num_programs())
+        require(reason == "", reason)
+        return algorithm
+    return algorithm_for(algorithm, geometry, extras, config)
+
+
+def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):
+    """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, and what is added to it, or None."""
+    x_hbm, gy_hbm, dw_hbm, added = tensors
+    several, sums_hbm = forward.N > 1, dw_hbm
+    if several:
+        sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
+    residual = None if several else added
+    operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None)
+    run_algorithm(algorithm, operands, geometry, extras, config)
+    if several:
+        meet(sums_hbm)
+        fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, added)
