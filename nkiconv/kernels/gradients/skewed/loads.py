@@ -25,26 +25,44 @@ class UnitRun(nl.NKIObject):
     high: int
 
 
-def skewed_tiles(work):
-    """UnitTiles full of zeros; what is never loaded stays so."""
+def skewed_tiles(work, turn):
+    """UnitTiles with zeros where nothing is ever loaded. turn: number of the tiles before, which decides who writes
+    them."""
     plan, P_MAX = work.plan, nl.tile_size.pmax
     tiles = UnitTiles(
         x=nl.ndarray((P_MAX, plan.tiles, plan.groups, plan.window), dtype=work.x.dtype, buffer=nl.sbuf),
         gy=nl.ndarray((P_MAX, plan.tiles, plan.groups, plan.beside, plan.padded), dtype=work.gy.dtype, buffer=nl.sbuf),
     )
-    clear_tiles(tiles)
+    engines = (nisa.engine.vector, nisa.engine.gpsimd)
+    clear_gy(tiles, engines[turn % 2])
+    low, high = 0, plan.window
+    for run in x_runs(work):
+        low, high = max(low, run.low), min(high, run.high)
+    clear_x(tiles, (0, min(low, plan.window)), engines[(turn + 1) % 2])
+    clear_x(tiles, (max(low, high), plan.window), engines[(turn + 1) % 2])
     return tiles
 
 
-def clear_tiles(tiles):
-    """Zeros everywhere; two at once where they have 16 bits."""
-    nisa.memset(dst=words_of(tiles.gy), value=0.0, engine=nisa.engine.vector)
-    nisa.memset(dst=words_of(tiles.x), value=0.0, engine=nisa.engine.gpsimd)
+def clear_gy(tiles, engine):
+    """Zeros in all of gy, two at once where they have 16 bits."""
+    gy_sbuf = tiles.gy
+    if gy_sbuf.dtype != nl.float32:
+        gy_sbuf = gy_sbuf.view(nl.float32)
+    nisa.memset(dst=gy_sbuf, value=0.0, engine=engine)
 
 
-def words_of(tile):
-    """A tile as fp32."""
-    return tile if tile.dtype == nl.float32 else tile.view(nl.float32)
+def clear_x(tiles, columns, engine):
+    """Zeros in columns (first, end) of the windows of x."""
+    first, end = columns
+    if first < end:
+        shape = tiles.x.shape
+        nisa.memset(dst=tiles.x[0 : shape[0], 0 : shape[1], 0 : shape[2], first:end], value=0.0, engine=engine)
+
+
+def x_runs(work):
+    """UnitRuns of windows of x."""
+    plan, geometry = work.plan, work.geometry
+    return unit_runs(plan.units, plan.unit * geometry.stride, -geometry.pad_left, geometry.W, plan.window)
 
 
 def load_batch(work, block, tiles):
@@ -52,8 +70,8 @@ def load_batch(work, block, tiles):
     plan, geometry = work.plan, work.geometry
     if block.count < plan.beside * block.length:
         # what channels before left in places that these do not fill
-        clear_tiles(tiles)
-    x_runs = unit_runs(plan.units, plan.unit * geometry.stride, -geometry.pad_left, geometry.W, plan.window)
+        clear_gy(tiles, nisa.engine.vector)
+        clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)
     gy_runs = unit_runs(plan.units, plan.unit, 0, geometry.Q, plan.unit)
     for row in range(plan.beside):
         channels = min(block.length, block.count - row * block.length)
@@ -63,10 +81,9 @@ def load_batch(work, block, tiles):
             x_sbuf = x_sbuf[0 : x_sbuf.shape[0], tile, 0:channels, 0 : plan.window]
             for run in gy_runs:
                 load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, 0))
-            for run in x_runs:
-                load_units(
-                    work, x_sbuf, work.x, work.x_strides, there, run, (plan.unit * geometry.stride, geometry.pad_left)
-                )
+            for run in x_runs(work):
+                place = (plan.unit * geometry.stride, geometry.pad_left)
+                load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
 
 
 def unit_runs(units, apart, first, size, window):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...._nki import nl
 from ..._axis import greatest_common_divisor
 from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf
+from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_into, div_ceil, fits_sbuf
 from ..._warm import WARM_UP_MAX
 from ...depthwise_conv1d.free_channels import channel_block
 from ...depthwise_conv1d.geometry import instructions_refusal
@@ -51,11 +51,15 @@ class SkewedPlan(nl.NKIObject):
     unit: int
     positions: int
     passes: int
-    #: taps of a chunk, and chunks; elements of x between columns of a matmul, and its columns
+    #: parts of a pass's positions whose products are added before they are put in step, and positions of one
+    folds: int
+    part: int
+    #: taps of a chunk, and chunks; elements of x between columns of a matmul, and its columns; those of a part
     taps: int
     chunks: int
     step: int
     columns: int
+    part_columns: int
     #: elements of x of a unit, and of gy with zeros behind them; even
     window: int
     padded: int
@@ -98,9 +102,15 @@ def cut_skewed(geometry, beside):
     images = div_ceil(geometry.N, tiles)
     unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
     step = greatest_common_divisor(stride, dilation)
-    positions = min(most, POSITIONS_COLUMNS * step // stride + 1)
-    passes = div_ceil(unit, positions)
+    positions = min(unit, most, POSITIONS_COLUMNS * step // stride + 1)
+    folds, passes = positions // QUADRANT, div_ceil(unit, positions)
     positions = div_ceil(unit, passes)
+    if folds > 1:
+        # as engines address partitions
+        passes = div_ceil(unit, folds * QUADRANT)
+        folds = div_ceil(unit, passes * QUADRANT)
+        positions = folds * QUADRANT
+    folds = max(1, folds)
     taps = (BANK_COLUMNS - 1 - (positions - 1) * stride // step) * step // dilation + 1
     chunks = div_ceil(geometry.S, taps)
     taps = div_ceil(geometry.S, chunks)
@@ -114,10 +124,13 @@ def cut_skewed(geometry, beside):
         unit=unit,
         positions=positions,
         passes=passes,
+        folds=folds,
+        part=positions // folds,
         taps=taps,
         chunks=chunks,
         step=step,
         columns=((positions - 1) * stride + (taps - 1) * dilation) // step + 1,
+        part_columns=((positions // folds - 1) * stride + (taps - 1) * dilation) // step + 1,
         window=window + window % 2,
         padded=padded + padded % 2,
         batches=[],
