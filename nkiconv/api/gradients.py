@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all
 from ..kernels.gradients import conv_weight_gradient
 from ..planner.conv import X_PERMS
+from ..planner.depthwise_gradient import takes_rows
 from ..planner.request import Config
 from ..problem import dtype_name
 from ..reference import AnyArray
@@ -17,6 +18,8 @@ from .calls import Places, launch, nl_dtype, pair_of, per_axis, places_violation
 from .conv1d import LAYOUTS_1D, as_rows, with_height
 from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, conv_problem
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
+from .depthwise_gradients import run_depthwise_weight
+from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
 _ACCEPTED = ("fp32", "bf16", "fp16")
 
@@ -124,7 +127,7 @@ def conv1d_weight(
     for name, value in (("x", x), ("gy", gy)):
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise GeometryError(f"{name}: must be an array of 3 axes, {layout}; pass one")
-    size = _sizes("weight_size", weight_size, 3)
+    size = sizes_of("weight_size", weight_size, 3)
     axis = layout.index("W")
     found = conv2d_weight(
         with_height(x, axis),
@@ -235,22 +238,17 @@ def _weight(
     config: Config,
 ) -> Any:
     """The gradient of the filters, of calls without images too."""
-    size, cannot = _sizes("weight_size", weight_size, kind.axes + 2), f"{kind.name}_weight cannot run this call"
-    dtype = gy.dtype if isinstance(gy, np.ndarray) else np.dtype(np.float32)
-    like = np.broadcast_to(np.zeros((), dtype), size)
+    size, cannot = sizes_of("weight_size", weight_size, kind.axes + 2), f"{kind.name}_weight cannot run this call"
+    like, into = filter_like(size, gy), after["accumulate_into"]
     raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
     if x.shape[0] == 0:
-        zeros = np.zeros(size, np.float32) if after["accumulate_into"] is None else after["accumulate_into"]
-        return (zeros, np.zeros(size[0], np.float32)) if after["bias_gradient"] else zeros
+        return of_no_images(size, into, after["bias_gradient"])
     problem = conv_problem(x, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
-    if not isinstance(gy, np.ndarray) or gy.shape != problem.output_shape:
-        shape = getattr(gy, "shape", type(gy).__name__)
-        raise GeometryError(f"gy.shape={shape}: must be y's, {problem.output_shape}; pass the gradient of y")
+    check_gradients(gy, problem.output_shape, into, size)
     if dtype_name(x.dtype) not in _ACCEPTED:
         raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(_ACCEPTED)}; cast x and gy")
-    into = after["accumulate_into"]
-    if into is not None and (into.shape != size or into.dtype != np.float32):
-        raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
+    if precision is None and config is None and takes_rows(problem):
+        return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
     perm = X_PERMS[layout]
     arguments = {
         "padding": problem.padding,
@@ -319,13 +317,5 @@ def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]
     """Extents of an array's axes after N and C, by its shape."""
     if layout not in layouts:
         raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
-    shape = _sizes(name, size, len(layout))
+    shape = sizes_of(name, size, len(layout))
     return tuple(shape[layout.index(letter)] for letter in layout if letter not in "NC")
-
-
-def _sizes(name: str, size: Any, axes: int) -> tuple[int, ...]:
-    """A shape of so many axes."""
-    found = tuple(size) if isinstance(size, Sequence) else ()
-    if len(found) != axes or not all(isinstance(one, int) and one >= 1 for one in found):
-        raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
-    return found
