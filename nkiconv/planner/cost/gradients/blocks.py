@@ -62,7 +62,7 @@ class Blocks(Algorithm):
                 geometry, copied_ns = pixels_of(geometry), sum(copy_ns(shape.target, one) for one in copies)
             elif pixels and "pixels" not in given:
                 continue
-            price = BlocksPrice(shape.target, geometry, shape.cores)
+            price = BlocksPrice(shape.target, geometry)
             best = heapq.nsmallest(count, (price.settled(one, given) for one in _sizes(geometry, given)), key=_first)
             for ns, sizes in best:
                 settings = {**sizes.settings, "warmup": price.warmup(sizes), **given, "pixels": pixels}

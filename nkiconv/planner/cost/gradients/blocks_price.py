@@ -76,10 +76,10 @@ class Sizes:
 
 
 class BlocksPrice:
-    """Times of the busier core, in ns."""
+    """Times of the busier of two cores, in ns: on one core settings are the same, and so results are."""
 
-    def __init__(self, target: Target, geometry: Any, cores: int) -> None:
-        self.target, self.geometry, self.cores = target, geometry, cores
+    def __init__(self, target: Target, geometry: Any) -> None:
+        self.target, self.geometry = target, geometry
         self._moved = functools.cache(self._moved_of)
 
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
@@ -88,9 +88,9 @@ class BlocksPrice:
         target, geometry = self.target, self.geometry
         jobs, passes = self._jobs(sizes)
         units = units_in(geometry, sizes.rows, sizes.columns)
-        of_core, turns = div_ceil(units, PARTITIONS), div_ceil(passes, self.cores)
+        of_core, turns = div_ceil(units, PARTITIONS), div_ceil(passes, PARTS)
         if sizes.split:
-            units, turns = div_ceil(units, PARTS), passes * PARTS // self.cores
+            units, turns = div_ceil(units, PARTS), passes
             of_core = div_ceil(units, PARTITIONS)
         mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
@@ -103,7 +103,7 @@ class BlocksPrice:
         if rounds > 1:
             # all tiles come before the first banks are read out
             worked_ns = max(worked_ns, of_core * load_ns + array_ns - (of_core * tile_ns - tile_ns) / rounds)
-            if passes > self.cores:
+            if passes > PARTS:
                 # the next pass's tiles come meanwhile, or wait
                 buffers = given.get("buffers", min(2 * buffers, sizes.most_buffers))
                 worked_ns = worked_ns if buffers >= 2 * of_core else max(worked_ns, array_ns + moving_ns)
@@ -164,7 +164,7 @@ class BlocksPrice:
         geometry = self.geometry
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
         found: float = self.target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
-        return 0.0 if sizes.split else found / self.cores
+        return 0.0 if sizes.split else found / PARTS
 
     def _sums_ns(self, sizes: Sizes, width: int) -> float:
         """Of the last bank's read-out and store; of the sums of both cores' halves, which nothing hides."""
@@ -174,4 +174,4 @@ class BlocksPrice:
             return float(end_ns)
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
         each_ns = target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
-        return float(end_ns + START_NS + MEET_NS + each_ns * (1 + PARTS / self.cores / 2 + 1 / self.cores))
+        return float(end_ns + START_NS + MEET_NS + 2 * each_ns)
