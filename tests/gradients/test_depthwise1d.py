@@ -148,7 +148,9 @@ def test_conv1d_weight_takes_it(layout):
         given = x, gy
     places = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:], "groups": C, "layout": layout}
     dw, db = nkiconv.conv1d_weight(given[0], (C, 1, axis[1]), given[1], bias_gradient=True, **places)
-    by_blocks = nkiconv.conv1d_weight(given[0], (C, 1, axis[1]), given[1], algorithm="blocks", config=(("pixels", 0),), **places)
+    by_blocks = nkiconv.conv1d_weight(
+        given[0], (C, 1, axis[1]), given[1], algorithm="blocks", config=(("pixels", 0),), **places
+    )
     wanted = expected(x, gy, axis)
     np.testing.assert_array_equal(dw[:, 0], wanted[0])
     np.testing.assert_array_equal(db, wanted[1])
