@@ -5,7 +5,7 @@ import pytest
 from nkiconv import ConvProblem, Plan, plan
 
 pytestmark = pytest.mark.simulator_only
-GROUPED = ConvProblem(N=1, C=128, K=128, H=14, W=14, R=3, S=3, groups=16, padding=((1, 1), (1, 1)))
+GROUPED = ConvProblem(N=1, C=256, K=256, H=28, W=28, R=3, S=3, groups=32, padding=((1, 1), (1, 1)))
 TURNS = {"pe.row_tiles_overlap": 0.0}
 
 
@@ -26,6 +26,6 @@ def test_a_plan_says_what_it_would_take_if_row_tiles_took_turns():
 
 
 def test_a_plan_without_row_tiles_has_nothing_to_say():
-    found = plan(GROUPED.replace(groups=1), use_cache=False)
+    found = plan(GROUPED.replace(groups=1, C=64, K=64), use_cache=False)
     assert found.in_turns is None
     assert "row tiles" not in found.explain()
