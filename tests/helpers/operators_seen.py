@@ -17,8 +17,8 @@ class Seen(TorchDispatchMode):
 
     @property
     def convolutions(self):
-        """Those that convolve, without the gradients of filters, which are torch's."""
-        return [name for name in self.names if "conv" in name and "backward" not in name]
+        """Those that convolve, or are gradients of filters."""
+        return [name for name in self.names if "conv" in name]
 
     @property
     def only_nkiconvs(self):

@@ -103,10 +103,10 @@ def test_epilogue_and_its_derivatives(name, activation, position):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=0, atol=200 * 2.0**-24 * 16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_input_gradients_are_exact(data):
-    """The gradient is a convolution of ours, of integers: any stride, dilation, groups and padding; compare mode."""
+def test_gradients_are_exact(data):
+    """Of integers, by the kernels: any stride, dilation, groups and padding."""
     rank = data.draw(st.sampled_from([1, 2, 3]))
     groups = data.draw(st.integers(1, 3))
     sizes = [data.draw(st.integers(1, 9 if rank < 3 else 5)) for _ in range(rank)]
@@ -123,10 +123,11 @@ def test_input_gradients_are_exact(data):
     x, w, bias = tensors((2, groups * per_c, *sizes), (groups * per_k, per_c, *taps), seed=len(sizes) + sum(taps))
     leaves = [leaf.requires_grad_() for leaf in (x, w, bias)]
     ours, theirs = FUNCTIONS[f"conv{rank}d"]
-    y, expected = ours(*leaves, groups=groups, **numbers), theirs(*leaves, groups=groups, **numbers)
-    g = torch.randint(-3, 4, y.shape, generator=torch.Generator().manual_seed(1)).float()
+    expected = theirs(*leaves, groups=groups, **numbers)
+    g = torch.randint(-3, 4, expected.shape, generator=torch.Generator().manual_seed(1)).float()
     try:
-        os.environ["NKICONV_CPU"] = "compare"
+        os.environ["NKICONV_CPU"] = "simulate"
+        y = ours(*leaves, groups=groups, **numbers)
         found = torch.autograd.grad(y, leaves, g)
     finally:
         del os.environ["NKICONV_CPU"]

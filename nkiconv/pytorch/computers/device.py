@@ -110,7 +110,7 @@ def filters_gradient(
 
     It returns sums, in fp32: nki.language's dtypes are no argument of Python's own types, which rounding would need.
     """
-    problem = asked.problem(x, filter_like(x, size))
+    problem = asked.problem(x, filter_like(x, size, dtype))
     arguments = {name: plain(value) for name, value in conv_arguments(problem).items()}
     if bias:
         arguments["bias_gradient"] = True

@@ -50,6 +50,7 @@ def convolve(
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     if asked.transposed:
+        asked.problem(x, w)  # refuses strides, which the functions of arrays do not know
         return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
     if asked.rank > 1:
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
@@ -177,7 +178,7 @@ def _over(expected: torch.Tensor, found: torch.Tensor, bound: Any) -> float:
     finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(bound)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return float("inf")
-    return float((np.abs(one - other)[finite] / (2 * bound[finite])).max(initial=0.0))
+    return float((np.abs(one[finite] - other[finite]) / (2 * bound[finite])).max(initial=0.0))
 
 
 def filters_gradient(

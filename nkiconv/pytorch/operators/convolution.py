@@ -229,9 +229,9 @@ class Convolution:
             )
 
 
-def filter_like(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """In place of a filter of a tensor's dtype and device, one that is only its shape."""
-    return tensor.new_empty(()).expand(list(size))
+def filter_like(tensor: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """In place of a filter on a tensor's device, one that is only its shape and dtype."""
+    return tensor.new_empty((), dtype=dtype).expand(list(size))
 
 
 def _places(values: tuple[Any, ...], height: Any) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from . import autograd, gradients
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import registrar
-from .tensor_kinds import DTYPES, tensor_violations
+from .tensor_kinds import tensor_violations
 
 #: Arguments of an operator behind its two tensors.
 _ARGUMENTS = 8
@@ -43,7 +43,7 @@ def of_filters(
         back, size = gradients.backwards(asked, x.shape[2:], w), w.shape
         if not asked.transposed:
             size = torch.Size([x.shape[1], w.shape[0] // asked.groups, *w.shape[2:]])
-        exchanged, _ = of_filters(back, x, of_z, filter_like(w, size))
+        exchanged, _ = of_filters(back, x, of_z, filter_like(w, size, w.dtype))
         of_w = exchanged if asked.transposed else host.forwards(exchanged, asked.groups)
         return of_w, gradients.of_bias(of_z) if bias else None
     if spread:  # and strides, which no function of ours has: torch puts the zeros between, and the kernel meets them
@@ -78,14 +78,12 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
     if len(size) != asked.rank + 2 or min(size) < 1:
         errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
     asked.refuse(errors)
-    like = filter_like(x, size)
+    like = filter_like(x, size, dtype)
     asked.check(x, like, None, None)
     if g.device != x.device:
         errors.append(UnsupportedError(f"grad.device={g.device}: must be that of input, {x.device}; move one of them"))
     if g.dtype != x.dtype:
         errors.append(DtypeError(f"grad.dtype={g.dtype}: must be that of input, {x.dtype}; cast one of them"))
-    if dtype not in ((torch.float64,) if x.dtype == torch.float64 else DTYPES):
-        errors.append(DtypeError(f"dtype={dtype}: must be a filter's that goes with input's, {x.dtype}; pass such"))
     if list(g.shape) != asked.shape(x, like):
         shape = tuple(asked.shape(x, like))
         errors.append(GeometryError(f"grad.shape={tuple(g.shape)}: must be y's, {shape}; pass the gradient of y"))
