@@ -17,8 +17,8 @@ class Seen(TorchDispatchMode):
 
     @property
     def convolutions(self):
-        """Those that convolve, or are gradients of filters."""
-        return [name for name in self.names if "conv" in name]
+        """Those that convolve, and nkiconv's for gradients of filters, but not torch's."""
+        return [name for name in self.names if "conv" in name and "backward" not in name]
 
     @property
     def only_nkiconvs(self):

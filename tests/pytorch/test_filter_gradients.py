@@ -313,6 +313,30 @@ def test_batches(dims, bias):
     assert torch.equal(found[1], expected[1]) if bias else found[1].shape == (3, 0)
 
 
+@pytest.mark.parametrize("name", ["conv1d, groups, strides", "depthwise_conv1d", "conv_transpose1d"])
+def test_gradients_of_each_sample(name, simulate):
+    x_shape, w_shape, more = CALLS[name]
+    function = name.partition(",")[0]
+    x, w = integers(x_shape, w_shape)
+
+    def each(convolve):
+        return func.vmap(func.grad(lambda w, x: convolve(x[None], w).pow(2).sum()), (None, 0))(w, x)
+
+    ours = functools.partial(getattr(pytorch, function), **more)
+    close(each(ours), each(lambda x, w: torchs(function, x, w, None, more)))
+
+
+@pytest.mark.parametrize("which", ["torch", "simulate"])
+def test_gradients_may_be_changed_in_place(which, monkeypatch):
+    """As optimizers do, with a graph behind them too."""
+    monkeypatch.setenv("NKICONV_CPU", which)
+    x, g = (one.clone().requires_grad_() for one in (X, G))
+    dw, db = operator(x, g)
+    (dw.mul_(2).sum() + db.add_(1).sum()).backward()
+    dw, db = formula(x, g)
+    close(g.grad, torch.autograd.grad(2 * dw.sum() + db.sum(), g)[0])
+
+
 def test_gradcheck():
     x, g = (one.double().requires_grad_() for one in (X[:1], G[:1]))
     assert torch.autograd.gradcheck(operator, (x, g), check_forward_ad=True, check_batched_grad=True)
