@@ -159,14 +159,17 @@ def test_derivatives_with_uneven_padding_and_gaps(padding, gaps, stride, dilatio
         assert torch.equal(one.double(), other)
 
 
-def test_second_derivatives():
+def test_second_derivatives(mode):
     """Of numbers from -1 to 1: no sum reaches 2^24, so that they are exact in any order."""
     ours = [leaf.clamp(-1, 1).requires_grad_() for leaf in tensors((2, 4, 6, 5), (6, 2, 3, 2))]
     theirs = [leaf.detach().double().requires_grad_() for leaf in ours]
 
     def second(convolve, x, w, bias):
-        (first,) = torch.autograd.grad(convolve(x, w, bias, padding=1, groups=2).pow(2).sum(), x, create_graph=True)
-        return torch.autograd.grad(first.pow(2).sum(), (x, w))
+        y = convolve(x, w, bias, padding=1, groups=2).pow(2).sum()
+        first = torch.autograd.grad(y, (x, w), create_graph=True)
+        return *torch.autograd.grad(first[0].pow(2).sum(), (x, w), retain_graph=True), *torch.autograd.grad(
+            first[1].sum(), (x, w)
+        )
 
     for one, other in zip(second(pytorch.conv2d, *ours), second(F.conv2d, *theirs), strict=True):
         assert 0 < other.abs().max() < 2**24

@@ -203,11 +203,11 @@ def compare_filters_gradient(
 
     Raises ComparisonError, naming the layer.
     """
-    x = F.pad(x, [zeros for pair in reversed(asked.padding) for zeros in pair])
+    found = filters_gradient(asked, x, g, size, dtype, bias)
+    around = F.pad(x, [zeros for pair in reversed(asked.padding) for zeros in pair])
     bare = dataclasses.replace(asked, padding=((0, 0),) * asked.rank)
-    expected = host.filters_gradient(bare, x, g, size, dtype, bias)
-    found = filters_gradient(bare, x, g, size, dtype, bias)
-    x64, g64 = x.double(), g.double()
+    expected = host.filters_gradient(bare, around, g, size, dtype, bias)
+    x64, g64 = around.double(), g.double()
     truth = host.filters_gradient(bare, x64, g64, size, torch.float64, bias)
     magnitude = host.filters_gradient(bare, x64.abs(), g64.abs(), size, torch.float64, bias)
     terms = math.prod(g.shape) // g.shape[1]

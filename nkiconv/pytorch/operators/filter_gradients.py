@@ -33,10 +33,11 @@ _ARGUMENTS = 8
 def of_filters(
     asked: Convolution, of_z: Tensor, x: Tensor, w: Tensor, bias: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """(dL/dw of dL/dz, with `bias` dL/dbias, fp32), in one pass where dL/dz is not exchanged with x.
+    """(dL/dw of dL/dz, with `bias` dL/dbias, fp32), in one pass where x and dL/dz are not exchanged. w: its shape and
+    dtype are read.
 
-    Exchanged are they where there are zeros between the elements of x, none of which is then multiplied: the filter
-    gradient is that of the convolution of dL/dz that dL/dx is, whose result x is.
+    They are exchanged where there are zeros between the elements of x, of which none is then multiplied: dL/dw is that
+    of the convolution of dL/dz that dL/dx is, whose result x is.
     """
     spread = max(asked.lhs_dilation) > 1
     if asked.transposed or (spread and max(asked.stride) == 1):
