@@ -7,8 +7,9 @@ With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y 
 
     dL/dxs = conv(dL/dz between width - 1 zeros on both sides, flipped w), and dL/d final states on its last columns
 
-which is the same kernel again. dL/dw and dL/dbias are torch's. Packed sequences have an operator of their own for the
-derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile cannot look into.
+which is the same kernel again; dL/dw and dL/dbias are those of any convolution of xs. Packed sequences have an operator
+of their own for the derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile
+cannot look into. Their dL/dw and dL/dbias are torch's (`sequences`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torch.nn import functional as F
 
 from ..computers import host, modes
 from ..errors import UnsupportedError
-from ..operators import autograd, custom, gradients
+from ..operators import autograd, filter_gradients, gradients
+from ..operators.calls import call, with_batch
 from ..operators.registrar import registrar
 from . import sequences, states
 from .checks import check_call
@@ -153,16 +155,18 @@ def _of_rows(
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
-        of_xs = custom.call(again, of_z, filters, None, residual)
+        of_xs = call(again, of_z, filters, None, residual)
         of_x = of_xs[..., columns:] if needs[0] else None
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:
         rows = x if initial_states is None else states.with_state(x, initial_states, gap)
-        of_w = gradients.of_filters(
-            states.causal(channels, gap if initial_states is None else 0, None, ctx.layer), of_z, rows, w
-        ).squeeze(1)
-    if needs[2] and bias is not None:
-        of_bias = gradients.of_bias(of_z, bias.dtype)
+        plain = states.causal(channels, gap if initial_states is None else 0, None, ctx.layer)
+        of_w, of_bias = filter_gradients.of_filters(plain, of_z, rows, w, needs[2])
+        of_w = of_w.squeeze(1)
+    elif needs[2]:
+        of_bias = gradients.of_bias(of_z)
+    if of_bias is not None and bias is not None:
+        of_bias = of_bias.to(bias.dtype)
     return of_x, of_w, of_bias, of_states
 
 
@@ -237,16 +241,16 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(args[:4], in_dims[:4], strict=True)
     )
-    each = [custom.with_batch(x, in_dims[0], size)]
-    each += [] if initial is None else [custom.with_batch(initial, in_dims[3], size)]
+    each = [with_batch(x, in_dims[0], size)]
+    each += [] if initial is None else [with_batch(initial, in_dims[3], size)]
     if in_dims[1] is None and in_dims[2] is None:
         rows = [tensor.flatten(0, 1) for tensor in each]
         found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
         y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
         return (y, final), (0, 0)
     rows = [tensor.transpose(0, 1).flatten(1, 2) for tensor in each]
-    weight = custom.with_batch(weight, in_dims[1], size).flatten(0, 1)
-    bias = None if bias is None else custom.with_batch(bias, in_dims[2], size).flatten()
+    weight = with_batch(weight, in_dims[1], size).flatten(0, 1)
+    bias = None if bias is None else with_batch(bias, in_dims[2], size).flatten()
     found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
     channels = rows[0].shape[1] // size
     y, final = (one.reshape(one.shape[0], size, channels, one.shape[2]) for one in found)

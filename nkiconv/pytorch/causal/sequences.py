@@ -204,7 +204,7 @@ def backward(
         sums = [(wide * host.wide(row.index_select(1, columns + tap))).sum(1) for tap in range(w.shape[2])]
         of_w = torch.stack(sums, 1)[:, None].to(w.dtype)
     if needs[2] and bias is not None:
-        of_bias = gradients.of_bias(of_z[None], bias.dtype)
+        of_bias = gradients.of_bias(of_z[None]).to(bias.dtype)
     return of_x if needs[0] else None, of_w, of_bias, of_states if needs[3] else None
 
 

@@ -17,13 +17,14 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
+from ...kernels.gradients import conv_weight_gradient
 from ...planner.conv import kernel_arguments as conv_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
-from ..operators.convolution import Convolution
+from ..operators.convolution import Convolution, filter_like
 from ..operators.frames import shaped
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
@@ -31,6 +32,8 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
+#: What `launcher` calls the kernel for filters' gradients, which is no operation of the planner's.
+FILTERS = "filters_gradient"
 
 
 def convolve(
@@ -100,6 +103,27 @@ def convolve_with_states(
     return _shaped(y, asked.shape(x, w)), final
 
 
+def filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(dw, with `bias` db) of the kernel for filters' gradients, which follows its own rule: there are no plans for it.
+
+    It returns sums, in fp32: nki.language's dtypes are no argument of Python's own types, which rounding would need.
+    """
+    problem = asked.problem(x, filter_like(x, size, dtype))
+    arguments = {name: plain(value) for name, value in conv_arguments(problem).items()}
+    if bias:
+        arguments["bias_gradient"] = True
+    found = launcher(FILTERS, cores())(
+        x.reshape(problem.input_shape).contiguous(),
+        g.reshape(problem.output_shape).contiguous(),
+        filter_shape=plain(problem.filter_shape),
+        **arguments,
+    )
+    dw, db = found if bias else (found, None)
+    return _shaped(dw, list(size)).to(dtype), db
+
+
 def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
     """A kernel's result as the operator has it, and no view of anything: what follows may change it in place."""
     if list(y.shape) == shape:
@@ -134,8 +158,8 @@ def cores() -> int:
 
 @functools.cache
 def launcher(operation: str, lnc: int) -> Any:
-    """The kernel on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = OPERATIONS[operation].kernel
+    """The kernel of an operation, or FILTERS, on so many cores, as torch-neuronx of this machine calls it."""
+    kernel = conv_weight_gradient if operation == FILTERS else OPERATIONS[operation].kernel
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 

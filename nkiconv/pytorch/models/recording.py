@@ -23,8 +23,8 @@ from ...errors import UnsupportedError
 from ...planner import Asked
 from ...problem import ConvProblem
 from ..causal import states
+from ..operators.calls import ARGUMENTS, asked_of
 from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
-from ..operators.custom import ARGUMENTS, asked_of
 from ..operators.frames import shaped
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
