@@ -9,13 +9,15 @@ from .._tiles import require
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
+from .diagonals.loop import run_diagonals
+from .diagonals.plan import plan_diagonals
 from .halves import WeightWork
 from .loop import run_weight
 from .pixels import copy_pixels
 from .plan import plan_weight
 
 #: The algorithm's name in a Plan.
-WEIGHT_ALGORITHMS = ("blocks",)
+WEIGHT_ALGORITHMS = ("blocks", "diagonals")
 
 
 @dataclass
@@ -75,7 +77,12 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
+    by_diagonals = algorithm == "diagonals"
+    plan, reason = None, ""
+    if by_diagonals:
+        plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())
+    else:
+        plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
     require(plan != None, reason)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = None
@@ -84,17 +91,19 @@ def conv_weight_gradient(
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
     if plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides:
         copy_pixels(operands, geometry)
-    run_weight(
-        WeightWork(
-            operands=operands,
-            geometry=plan.geometry,
-            plan=plan,
-            added=accumulate_into,
-            bias=db_hbm,
-            ones_sbuf=None,
-            ledger=new_ledger(),
-        )
+    work = WeightWork(
+        operands=operands,
+        geometry=plan.geometry,
+        plan=plan,
+        added=accumulate_into,
+        bias=db_hbm,
+        ones_sbuf=None,
+        ledger=new_ledger(),
     )
+    if by_diagonals:
+        run_diagonals(work)
+    else:
+        run_weight(work)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 
 
