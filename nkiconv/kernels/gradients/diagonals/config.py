@@ -36,13 +36,7 @@ class DiagonalsConfig(nl.NKIObject):
     warmup: int
 
 
-def sums_columns(geometry, rows, columns, bias):
-    """Columns of sums of a group and a block."""
-    window = window_of(geometry.rows, rows) * window_of(geometry.columns, columns)
-    return geometry.C // geometry.groups * window + (1 if bias else 0)
-
-
-def diagonals_config_refusal(geometry, config, bias):
+def diagonals_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
@@ -54,11 +48,6 @@ def diagonals_config_refusal(geometry, config, bias):
     rows, columns, k = setting(config, "rows", 1), setting(config, "columns", 1), geometry.K // geometry.groups
     if reason == "" and rows * columns * k > parts:
         return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
-    if reason == "" and sums_columns(geometry, rows, columns, bias) > most:
-        return (
-            f"config rows={rows} columns={columns}: {sums_columns(geometry, rows, columns, bias)} columns of sums, a "
-            f"bank has {most}; use fewer"
-        )
     return reason
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._masks import keep_between, keep_equal
+from .plan import read_columns
 
 
 @dataclass
@@ -31,7 +32,7 @@ def make_folding(plan):
         for c in range(plan.c):
             into = places_sbuf[0 : size * k, group : group + 1, c * taps : (c + 1) * taps]
             pattern = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
-            offset = group * plan.columns + c * plan.window[0] * plan.window[1]
+            offset = read_columns(plan, group) + c * plan.window[0] * plan.window[1]
             nisa.iota(dst=into, pattern=pattern, offset=offset, channel_multiplier=0)
     indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     wanted = plan.c * taps
@@ -43,8 +44,7 @@ def make_folding(plan):
     )
     if plan.bias:
         last_sbuf = indices_sbuf[0 : size * k, 0 : plan.per_gather, wanted : wanted + 1]
-        pattern = [[plan.columns, plan.per_gather]]
-        nisa.iota(dst=last_sbuf, pattern=pattern, offset=plan.columns - 1, channel_multiplier=0)
+        nisa.iota(dst=last_sbuf, pattern=[[1, plan.per_gather]], offset=0, channel_multiplier=0)
     return Folding(indices_sbuf=indices_sbuf, ones_sbuf=make_ones(k, size))
 
 

@@ -10,17 +10,19 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import end_halves, start_halves, start_ones, take_half
-from ..loads import Piece, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
+from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from ..units import units_of
 from .fold import Folding, make_folding
+from .plan import READS, read_columns
 
 
 @dataclass
 class Constants(nl.NKIObject):
-    """Zeros [128, 128], and what folds."""
+    """Zeros [128, 128], what folds, and tiles of sums as read out, some for each tile of rows: zeros where no x is."""
 
     zeros_sbuf: object
     folding: Folding
+    reads: list
 
 
 @dataclass
@@ -59,7 +61,8 @@ def run_diagonals(work):
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
     start_ones(work)
-    constants = Constants(zeros_sbuf=zeros_sbuf, folding=make_folding(plan))
+    reads = start_reads(plan)
+    constants = Constants(zeros_sbuf=zeros_sbuf, folding=make_folding(plan), reads=reads)
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_steps(work, constants, steps_of(plan, mine, plan.tiles))
@@ -70,6 +73,21 @@ def run_diagonals(work):
         tiles = some_of(plan.tiles, share(len(plan.tiles), PARTS, half))
         run_steps(work, constants, steps_of(plan, plan.passes, tiles))
     end_halves(halves)
+
+
+def start_reads(plan):
+    """Tiles of sums as read out, READS for each tile of rows; zeros where a block's window never sees x."""
+    rows, height, width, found = positions_of(plan), plan.window[0], plan.window[1], []
+    h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
+    for _ in range(READS * plan.settings.side):
+        first, columns = read_columns(plan, 0), read_columns(plan, plan.per_gather)
+        read_sbuf = nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
+        if plan.bias:
+            nisa.memset(dst=read_sbuf[0:rows, 0:first], value=0.0, engine=nisa.engine.gpsimd)
+        windows = read_sbuf[0:rows, first:columns].reshape((rows, count, height, width))
+        clear_sides(windows, False, (h[0], h[0] + h[1]), (w[0], w[0] + w[1]), plan.window)
+        found.append(read_sbuf)
+    return found
 
 
 def steps_of(plan, passes, tiles):
@@ -85,7 +103,7 @@ def steps_of(plan, passes, tiles):
 
 def run_steps(work, constants, steps):
     """Steps, each loaded so many ahead as there are buffers; a pass is stored after the products of the next step."""
-    settings, sums, waiting = work.plan.settings, [], []
+    settings, sums, waiting, turn = work.plan.settings, [], [], 0
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
     for index in range(min(ahead, len(steps))):
@@ -96,7 +114,7 @@ def run_steps(work, constants, steps):
             load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)])
         if step.first:
             sums = start_taps(work, step)
-        run_products(work, constants, step, there, sums)
+        turn = run_products(work, constants, step, there, sums, turn)
         for one in waiting:
             store_taps(work, constants, one[0], one[1])
         waiting = [(step.parts, sums)] if step.last else []
@@ -168,48 +186,48 @@ def positions_of(plan):
 
 
 def products_of(plan, tiles):
-    """(Products of a group in a step, whether the first covers the window of a block)."""
+    """(Products of a group in a step, whether the first covers all that there is of a block's window)."""
     settings, rows, columns, found = plan.settings, plan.geometry.rows, plan.geometry.columns, []
+    covers = False
     for index in range(len(tiles)):
-        extent = [0, 0]
+        extent = (0, 0)
         for box in tiles[index]:
-            extent = [max(extent[0], box.rows.extent), max(extent[1], box.columns.extent)]
+            extent = (max(extent[0], box.rows.extent), max(extent[1], box.columns.extent))
         for i in range(settings.down):
             for j in range(settings.across):
                 p, q = i * settings.rows, j * settings.columns
-                h, w = clipped(p * rows.stride, plan.window[0], plan.h), None
-                w = clipped(q * columns.stride, plan.window[1], plan.w)
+                h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
+                w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
                 if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
-                    one = Product(tile=index, p=p, q=q, h=h, w=w)
-                    found = [one] + found if (h[1], w[1]) == plan.window else found + [one]
-    covers = False
-    if len(found) > 0:
-        one = found[0]
-        covers = (one.h[1], one.w[1]) == plan.window
+                    one = [Product(tile=index, p=p, q=q, h=h, w=w)]
+                    if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
+                        covers, found = True, one + found
+                    else:
+                        found = found + one
     return found, covers
 
 
-def clipped(first, count, there):
-    """(first of what is there, how many, first of its own) of so many elements of which only some are there."""
+def clipped(first, count, there, seen):
+    """(first of what is there, how many, first of what is seen of a window) of so many elements, some of which are
+    there."""
     low, high = max(first, there[0]), min(first + count, there[0] + there[1])
-    return low - there[0], max(0, high - low), low - first
+    return low - there[0], max(0, high - low), low - first - seen[0]
 
 
-def run_products(work, constants, step, tiles, sums):
-    """Sums of taps of a step: written, or added to those of the steps of the pass before."""
+def run_products(work, constants, step, tiles, sums, turn):
+    """Sums of taps of a step: written, or added to those of the steps of the pass before. Returns how many sets of
+    tiles as read out have been in use, `turn` before."""
     plan, T = work.plan, work.geometry.planes.taps
-    products, covers = products_of(plan, step.tiles)
-    first = step.parts[0]
-    jobs = first[1] * T
-    for some in cut_at(jobs, plan.per_gather):
-        reads = []
-        for _ in step.parts:
-            shape = (positions_of(plan), some[1], plan.columns)
-            reads.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
+    products = products_of(plan, step.tiles)
+    for some in cut_at(step.parts[0][1] * T, plan.per_gather):
+        first = turn % READS * plan.settings.side
+        reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
-            fill_banks(work, constants, step, tiles, (some[0] + bank[0], bank[1]), (products, covers), reads, bank[0])
+            fill_banks(work, constants, step, tiles, (some[0] + bank[0], bank[1]), products, reads, bank[0])
         for part in range(len(step.parts)):
             gather_taps(work, constants, reads[part], sums[part], some, step.first)
+        turn += 1
+    return turn
 
 
 def jobs_of(work, part, some):
@@ -223,24 +241,34 @@ def fill_banks(work, constants, step, tiles, some, products, reads, into):
     for _ in step.parts:
         banks.append(nl.ndarray((positions_of(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
     for index in range(some[1]):
-        for part in range(len(step.parts) if not products[1] else 0):
-            if index < jobs_of(work, step.parts[part], some):
-                add_zeros(plan, constants, banks[part], part, index)
-        for number in range(len(products[0])):
+        for number in range(-1, len(products[0])):
             for part in range(len(step.parts)):
                 if index < jobs_of(work, step.parts[part], some):
-                    adds = number > 0 or not products[1]
-                    add_product(work, step, tiles, products[0][number], banks[part], (part, some[0] + index, index), adds)
+                    if number >= 0:
+                        place, adds = (part, some[0] + index, index, number > 0), number > 0 or not products[1]
+                        add_product(work, step, tiles, products[0][number], banks[part], place, adds)
+                    elif not products[1]:
+                        add_zeros(plan, constants, banks[part], part, index)
     for part in range(len(step.parts)):
         count = jobs_of(work, step.parts[part], some)
         if count > 0:
-            source = banks[part][0 : positions_of(plan), 0 : count * plan.columns]
-            target = reads[part][0 : positions_of(plan), into : into + count, 0 : plan.columns]
-            nisa.tensor_copy(
-                dst=target,
-                src=source.reshape((positions_of(plan), count, plan.columns)),
-                engine=pick(work.ledger, count * plan.columns, False),
-            )
+            read_bank(work, banks[part], reads[part], count, into)
+
+
+def read_bank(work, bank_psum, read_sbuf, count, into):
+    """A bank of so many jobs, read out from the `into`-th on."""
+    plan, rows = work.plan, positions_of(work.plan)
+    hs, ws, size, width = plan.seen[0], plan.seen[1], plan.window[0] * plan.window[1], plan.window[1]
+    pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
+    sums = bank_psum[0:rows, 0 : count * plan.c * hs[1] * ws[1]]
+    nisa.tensor_copy(
+        dst=read_sbuf.ap(pattern=pattern, offset=read_columns(plan, into) + hs[0] * width + ws[0]),
+        src=sums.reshape((rows, count * plan.c, hs[1], ws[1])),
+        engine=pick(work.ledger, sums.shape[1], False),
+    )
+    if plan.bias:
+        last, target = plan.per_bank * (plan.columns - 1), read_sbuf[0:rows, into : into + count]
+        nisa.tensor_copy(dst=target, src=bank_psum[0:rows, last : last + count], engine=pick(work.ledger, count, False))
 
 
 def multiply(plan, dst, stationary, moving, part, adds):
@@ -261,17 +289,18 @@ def multiply(plan, dst, stationary, moving, part, adds):
 
 def add_zeros(plan, constants, bank_psum, part, index):
     """Zeros where no block covers all of a window."""
-    rows = nl.tile_size.pmax // plan.settings.side
+    rows, columns = nl.tile_size.pmax // plan.settings.side, plan.c * plan.seen[0][1] * plan.seen[1][1]
     zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : positions_of(plan)]
-    moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, plan.columns)
-    sums = bank_psum[0 : positions_of(plan), index * plan.columns : (index + 1) * plan.columns]
+    moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
+    sums = bank_psum[0 : positions_of(plan), index * columns : (index + 1) * columns]
     multiply(plan, sums, zeros_sbuf, moving, part, False)
 
 
 def add_product(work, step, tiles, product, bank_psum, place, adds):
-    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank)."""
+    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank, whether it is not the
+    first)."""
     plan, T, geometry, settings = work.plan, work.geometry.planes.taps, work.geometry, work.plan.settings
-    part, job, index = place
+    part, job, index, follows = place
     units, group = units_of(step.tiles[product.tile]), job // T
     p0 = part * (nl.tile_size.pmax // settings.side)
     there = tiles[product.tile]
@@ -288,14 +317,14 @@ def add_product(work, step, tiles, product, bank_psum, place, adds):
         moving = moving.permute((0, 3, 1, 2))
     else:
         moving = x_sbuf[p0 : p0 + units, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
-    size, width, rows = bank_psum.shape[1], plan.window[1], positions_of(plan)
-    pattern = [[size, rows], [plan.window[0] * width, c], [width, h[1]], [1, w[1]]]
-    sums = bank_psum.ap(pattern=pattern, offset=index * plan.columns + h[2] * width + w[2])
+    hs, ws, rows = plan.seen[0][1], plan.seen[1][1], positions_of(plan)
+    pattern = [[bank_psum.shape[1], rows], [hs * ws, c], [ws, h[1]], [1, w[1]]]
+    sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
     multiply(plan, sums, stationary, moving, part, adds)
     if plan.bias:
         ones_sbuf = of_array(work.ones_sbuf, work.operands)[p0 : p0 + units, 0:1, 0:1, 0:1]
-        last = (index + 1) * plan.columns - 1
-        multiply(plan, bank_psum[0:rows, last : last + 1], stationary, ones_sbuf, part, adds)
+        last = plan.per_bank * c * hs * ws + index
+        multiply(plan, bank_psum[0:rows, last : last + 1], stationary, ones_sbuf, part, follows)
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
@@ -308,7 +337,7 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_n_gather(
         dst=target,
-        data=read_sbuf[0:rows, 0:count, 0 : plan.columns],
+        data=read_sbuf[0:rows, 0 : read_columns(plan, count)],
         indices=constants.folding.indices_sbuf[0:rows, 0:count, 0 : plan.each],
     )
     if not writes:

@@ -16,14 +16,16 @@ border of what there is of x are clipped, so that whole planes are loaded in one
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
+from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf, share
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..units import planes_of, runs_of, tiles_of_units
-from .config import diagonals_config_refusal, diagonals_settings, sums_columns
+from .config import diagonals_config_refusal, diagonals_settings
 
 #: Elements of a partition that one gather takes (nki.isa nc_n_gather).
 GATHERED = 512
+#: Tiles of sums as read out, of a tile of rows, that are filled in turn.
+READS = 2
 
 
 @dataclass
@@ -38,8 +40,8 @@ class DiagonalsPlan(nl.NKIObject):
     """Passes that the cores share, or with split tiles of units that they share.
 
     k, c: output and input channels of a group; window: (rows, columns) of x of a block; h, w: (first, how many) of the
-    rows and columns of a unit's window that are inside x for any unit; columns: of sums of a group; each: of them that
-    are gathered; per_bank: groups of a bank; per_gather: of a gather; settings: all.
+    rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
+    sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather; settings: all.
     """
 
     geometry: Geometry
@@ -50,6 +52,7 @@ class DiagonalsPlan(nl.NKIObject):
     window: tuple
     h: tuple
     w: tuple
+    seen: tuple
     columns: int
     each: int
     per_bank: int
@@ -65,32 +68,29 @@ def make_diagonals_plan(geometry, config, bias):
     rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
     columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))
     tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, nl.tile_size.pmax // config.side)
-    passes, groups = [], geometry.groups
-    for some in cut_at(groups, config.side * config.groups):
-        parts = []
-        for part in cut_at(some[1], div_ceil(some[1], config.side)):
-            parts.append((some[0] + part[0], part[1]))
-        passes.append(Groups(parts=parts))
-    c, window = geometry.C // groups, (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns))
-    total = sums_columns(geometry, config.rows, config.columns, bias)
-    each, per_bank = c * rows_axis.taps * columns_axis.taps + (1 if bias else 0), BANK_COLUMNS // total
+    c, window = geometry.C // geometry.groups, (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns))
+    h, w = seen_of(rows), seen_of(columns)
+    seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
+    seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
+    total = c * seen[0][1] * seen[1][1] + (1 if bias else 0)
     jobs = config.groups * geometry.planes.taps
-    per_bank = min(per_bank, jobs)
+    each, per_bank = c * rows_axis.taps * columns_axis.taps + (1 if bias else 0), min(max(1, BANK_COLUMNS // total), jobs)
     return DiagonalsPlan(
         geometry=geometry,
         settings=config,
         bias=bias,
-        k=geometry.K // groups,
+        k=geometry.K // geometry.groups,
         c=c,
         window=window,
-        h=seen_of(rows),
-        w=seen_of(columns),
+        h=h,
+        w=w,
+        seen=seen,
         columns=total,
         each=each,
         per_bank=per_bank,
         per_gather=min(div_ceil(jobs, per_bank), max(1, GATHERED // (each * per_bank))) * per_bank,
         tiles=tiles,
-        passes=passes,
+        passes=passes_of(geometry.groups, config),
         split=config.split == 1 and len(tiles) >= PARTS,
     )
 
@@ -104,17 +104,51 @@ def seen_of(runs):
     return low, max(1, high - low)
 
 
+def seen_of_blocks(step, count, window, there):
+    """(first, how many) elements of the windows of so many blocks of a unit, `step` apart, that are there for any."""
+    low, high = window, 0
+    for index in range(count):
+        first = max(index * step, there[0])
+        end = min(index * step + window, there[0] + there[1])
+        if first < end:
+            low, high = min(low, first - index * step), max(high, end - index * step)
+    return (low, high - low) if low < high else (0, 1)
+
+
+def passes_of(groups, config):
+    """Groups of each pass; the last one of each core comes group by group, so that little is left to do at the end."""
+    found, ends = [], []
+    whole = cut_at(groups, config.side * config.groups)
+    for half in range(PARTS):
+        mine = share(len(whole), PARTS, half)
+        ends.append(mine[0] + mine[1] - 1)
+    for index in range(len(whole)):
+        first, count = whole[index]
+        most = config.side if index in ends else config.side * config.groups
+        for some in cut_at(count, most):
+            parts = []
+            for part in cut_at(some[1], div_ceil(some[1], config.side)):
+                parts.append((first + some[0] + part[0], part[1]))
+            found.append(Groups(parts=parts))
+    return found
+
+
 def plan_diagonals(geometry, config, bias, cores):
     """(DiagonalsPlan, "") on `cores` cores, or (None, why not)."""
     reason = diagonals_refusal(geometry, bias)
     if reason == "":
-        reason = diagonals_config_refusal(geometry, config, bias)
+        reason = diagonals_config_refusal(geometry, config)
     if reason != "":
         return None, reason
     plan = make_diagonals_plan(geometry, diagonals_settings(geometry, config, bias), bias)
+    settings = plan.settings
+    if plan.columns > BANK_COLUMNS:
+        return None, (
+            f"config rows={settings.rows} columns={settings.columns}: {plan.columns} columns of sums, a bank has "
+            f"{BANK_COLUMNS}; use fewer"
+        )
     needed = diagonals_bytes(plan)
     if not fits_sbuf(needed):
-        settings = plan.settings
         return None, (
             f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across} "
             f"groups={settings.groups}: diagonals need {needed} bytes a partition of SBUF for their units, there are "
@@ -129,7 +163,7 @@ def diagonals_refusal(geometry, bias):
     k, c, most = geometry.K // geometry.groups, geometry.C // geometry.groups, nl.tile_size.pmax
     if k > most:
         return f'K={geometry.K}, groups={geometry.groups}: diagonals take {most} of a group; use algorithm="blocks"'
-    needed = sums_columns(geometry, 1, 1, bias)
+    needed = c * geometry.rows.taps * geometry.columns.taps + (1 if bias else 0)
     if needed > BANK_COLUMNS:
         return (
             f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of sums, "
@@ -146,13 +180,18 @@ def unit_bytes(geometry, plan):
     return (x_size + y_size) * settings.groups * geometry.itemsize
 
 
+def read_columns(plan, jobs):
+    """Columns of sums of so many groups as they are gathered from: of biases, of all that there could be, and windows."""
+    return (plan.per_gather if plan.bias else 0) + jobs * plan.c * plan.window[0] * plan.window[1]
+
+
 def diagonals_bytes(plan):
     """Bytes a partition, at most."""
     settings, geometry = plan.settings, plan.geometry
     jobs = settings.groups * geometry.planes.taps
     units = settings.buffers * settings.together * unit_bytes(geometry, plan)
-    # sums as read out and as gathered, of two passes, and results
-    sums = settings.side * (2 * plan.per_gather * (plan.columns + plan.each) + 4 * jobs * plan.each) * 4
+    # as read out, twice; as gathered, of two passes; results
+    sums = settings.side * (READS * read_columns(plan, plan.per_gather) + plan.per_gather * plan.each + 4 * jobs * plan.each) * 4
     constants = (plan.per_gather * plan.each * 3 + 4 * nl.tile_size.pmax * (plan.k + 2)) * 4
     return units + sums + constants
 
