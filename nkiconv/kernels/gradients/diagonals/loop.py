@@ -107,11 +107,12 @@ def run_steps(work, constants, steps):
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
     for index in range(min(ahead, len(steps))):
-        load_step(work, steps[index], buffers[index])
+        load_step(work, steps[index], buffers[index], index == 0 or index + 1 == len(steps))
     for index in range(len(steps)):
         step, there = steps[index], buffers[index % len(buffers)]
         if index + ahead < len(steps):
-            load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)])
+            by_rows = index + ahead == 0 or index + ahead + 1 == len(steps)
+            load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)], by_rows)
         if step.first:
             sums = start_taps(work, step)
         turn = run_products(work, constants, step, there, sums, turn)
@@ -155,20 +156,28 @@ def piece_of(plan, part, group):
     )
 
 
-def load_step(work, step, tiles):
-    """What a step needs of x and gy."""
-    geometry, plan = work.geometry, work.plan
+def load_step(work, step, tiles, by_rows):
+    """What a step needs of x and gy. by_rows: whether rows of blocks come one by one, if each tile of rows has one group,
+    so that products begin before all is there."""
+    geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
+    bands = settings.down if by_rows and settings.groups == 1 else 1
     for index in range(len(step.tiles)):
         tile, into = step.tiles[index], tiles[index]
-        whole = piece_of(plan, 0, step.parts[0])
+        whole = piece_of(work.plan, 0, step.parts[0])
         clear_y(geometry, whole, tile, into.y)
-        for t in range(geometry.planes.taps):
+        for t in range(taps):
             clear_x(geometry, whole, tile, into.x[t], t)
-        for part in range(len(step.parts)):
-            piece = piece_of(plan, part, step.parts[part])
-            load_y(work, piece, tile, into.y, (0, piece.rows))
-            for t in range(geometry.planes.taps):
-                load_x_of(work, piece, tile, into.x[t], t, (piece.h[0], piece.h[0] + piece.h[1]))
+        there, rows = whole.h[0], whole.rows // bands
+        for band in range(bands):
+            needed = whole.h[0] + whole.h[1]
+            if band + 1 < bands:
+                needed = min(needed, max(there, band * rows * geometry.rows.stride + work.plan.window[0]))
+            for part in range(len(step.parts)):
+                piece = piece_of(work.plan, part, step.parts[part])
+                load_y(work, piece, tile, into.y, (band * rows, (band + 1) * rows))
+                for t in range(taps):
+                    load_x_of(work, piece, tile, into.x[t], t, (there, needed))
+            there = needed
 
 
 def start_taps(work, step):

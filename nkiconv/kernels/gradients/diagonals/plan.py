@@ -16,7 +16,7 @@ border of what there is of x are clipped, so that whole planes are loaded in one
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf, share
+from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..units import planes_of, runs_of, tiles_of_units
@@ -116,20 +116,13 @@ def seen_of_blocks(step, count, window, there):
 
 
 def passes_of(groups, config):
-    """Groups of each pass; the last one of each core comes group by group, so that little is left to do at the end."""
-    found, ends = [], []
-    whole = cut_at(groups, config.side * config.groups)
-    for half in range(PARTS):
-        mine = share(len(whole), PARTS, half)
-        ends.append(mine[0] + mine[1] - 1)
-    for index in range(len(whole)):
-        first, count = whole[index]
-        most = config.side if index in ends else config.side * config.groups
-        for some in cut_at(count, most):
-            parts = []
-            for part in cut_at(some[1], div_ceil(some[1], config.side)):
-                parts.append((first + some[0] + part[0], part[1]))
-            found.append(Groups(parts=parts))
+    """Groups of each pass."""
+    found = []
+    for some in cut_at(groups, config.side * config.groups):
+        parts = []
+        for part in cut_at(some[1], div_ceil(some[1], config.side)):
+            parts.append((some[0] + part[0], part[1]))
+        found.append(Groups(parts=parts))
     return found
 
 
@@ -205,6 +198,7 @@ def diagonals_instructions(plan, cores):
     blocks = settings.down * settings.across * (2 if plan.bias else 1)
     products = len(plan.tiles) * blocks * jobs * parts
     reads = div_ceil(len(plan.tiles), settings.together) * jobs * parts * 4
-    loads = (boxes * parts + 4 * len(plan.tiles)) * (T + 1)
+    # rows of blocks of the first and the last step may come one by one
+    loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
     total = (products + reads + loads + 8 * jobs * parts) * len(plan.passes)
     return div_ceil(total, min(cores, PARTS if plan.split else len(plan.passes))) + settings.warmup + 128
