@@ -10,7 +10,7 @@ from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
 from .diagonals.loop import run_diagonals
-from .diagonals.plan import plan_diagonals
+from .diagonals.plan import plan_diagonals, takes_diagonals
 from .halves import WeightWork
 from .loop import run_weight
 from .pixels import copy_pixels
@@ -61,7 +61,8 @@ def conv_weight_gradient(
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" and its settings (see config), or None.
+        algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config), or None: diagonals
+            where there are several groups of at most 16 channels in and out, if they take these, else blocks.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
 
@@ -77,7 +78,7 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    by_diagonals = algorithm == "diagonals"
+    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
     plan, reason = None, ""
     if by_diagonals:
         plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())

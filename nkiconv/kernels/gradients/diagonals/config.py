@@ -7,9 +7,19 @@ from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
+from ..config import COLUMN_BYTES, EXTENTS, RUN_BYTES, choices
 
-#: Steps that are there together, at most, and units of a partition.
-BUFFERS_MAX, TOGETHER_MAX = 16, 64
+#: Steps that are there together, at most, and those that the rule takes; units of a partition, at most.
+BUFFERS_MAX, BUFFERS, TOGETHER_MAX = 16, 3, 64
+#: Groups, and units of a partition, that the rule tries.
+GROUPS, TOGETHER = (1, 2, 4, 8, 12, 16, 32, 64), (1, 2, 4)
+#: Matmuls on zeros before the first others.
+WARM_UP = 40
+#: Bytes a partition of SBUF for the units that are there together, and sums of taps.
+ROOM_BYTES = 170_000
+#: Columns that pass between two matmuls on different tiles of rows; columns of the array that a read-out takes beside
+#: its own, and a gathered element.
+ROW_TILE_COLUMNS, READ_COLUMNS, GATHER_COLUMNS = 64, 64, 16
 
 
 @dataclass(frozen=True)
@@ -52,16 +62,94 @@ def diagonals_config_refusal(geometry, config):
 
 
 def diagonals_settings(geometry, config, bias):
-    """All settings, as given or as the rule has them."""
+    """All settings; what a config leaves open is what takes least, of some of each, by `diagonals_score`."""
+    found, least, P, Q = None, 0, geometry.rows.out, geometry.columns.out
+    last = geometry.x_strides[0] == 1 and geometry.C > 1
+    for side in choices(config, "side", (1, 2, 4)):
+        for block in blocks_of(geometry, config, side, bias):
+            down, across = div_ceil(P, block[0]), div_ceil(Q, block[1])
+            for i in choices(config, "down", (down, div_ceil(down, 2), div_ceil(down, 4), 2, 1)):
+                for j in choices(config, "across", (across, div_ceil(across, 2), 1) if last else (across,)):
+                    for groups in choices(config, "groups", GROUPS + (div_ceil(geometry.groups, PARTS * side),)):
+                        for together in choices(config, "together", TOGETHER):
+                            one = settings_of_diagonals(config, side, block, (i, j), groups, together)
+                            score = diagonals_score(geometry, one, bias)
+                            if found == None or score < least:
+                                found, least = one, score
+    return found
+
+
+def settings_of_diagonals(config, side, block, blocks, groups, together):
+    """All settings; as given here where a config has none."""
     return DiagonalsConfig(
-        rows=setting(config, "rows", 1),
-        columns=setting(config, "columns", 1),
-        down=setting(config, "down", 1),
-        across=setting(config, "across", 1),
-        side=setting(config, "side", 1),
-        groups=setting(config, "groups", 1),
-        together=setting(config, "together", 1),
-        buffers=setting(config, "buffers", 2),
+        rows=block[0],
+        columns=block[1],
+        down=blocks[0],
+        across=blocks[1],
+        side=side,
+        groups=groups,
+        together=together,
+        buffers=setting(config, "buffers", BUFFERS),
         split=setting(config, "split", 0),
-        warmup=setting(config, "warmup", 28),
+        warmup=setting(config, "warmup", WARM_UP),
     )
+
+
+def blocks_of(geometry, config, side, bias):
+    """(rows, columns) of blocks: for each number of rows those columns that take least of the array."""
+    found, P, Q, k = [], geometry.rows.out, geometry.columns.out, geometry.K // geometry.groups
+    for rows in choices(config, "rows", EXTENTS):
+        best, least = 0, 0
+        for columns in choices(config, "columns", EXTENTS + (Q,)):
+            sums = window_columns(geometry, rows, columns, bias)
+            fits = rows * columns * k <= nl.tile_size.pmax and sums <= BANK_COLUMNS and rows <= P and columns <= Q
+            if fits or (setting(config, "rows", 0) > 0 and setting(config, "columns", 0) > 0):
+                work = div_ceil(P, rows) * div_ceil(Q, columns) * max(sums, side * ROW_TILE_COLUMNS)
+                if best == 0 or work < least:
+                    best, least = columns, work
+        if best > 0:
+            found.append((rows, best))
+    return found if len(found) > 0 else [(setting(config, "rows", 1), setting(config, "columns", 1))]
+
+
+def window_columns(geometry, rows, columns, bias):
+    """Columns of sums of a group and a block, at most."""
+    height = min(window_of(geometry.rows, rows), geometry.rows.size)
+    width = min(window_of(geometry.columns, columns), geometry.columns.size)
+    return geometry.C // geometry.groups * height * width + (1 if bias else 0)
+
+
+def diagonals_score(geometry, one, bias):
+    """What the busier core takes, in columns of the array: matmuls, what moves, or sums that are read out; and of the
+    first and the last step what hides nothing. Far more where there is no room."""
+    k, c, T, groups = geometry.K // geometry.groups, geometry.C // geometry.groups, geometry.planes.taps, geometry.groups
+    rows, columns = one.rows * one.down, one.columns * one.across
+    units = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
+    tiles = div_ceil(units, nl.tile_size.pmax // one.side)
+    steps = div_ceil(tiles, one.together)
+    passes = div_ceil(div_ceil(groups, one.side * one.groups), 1 if one.split == 1 else PARTS)
+    if one.split == 1:
+        steps = div_ceil(steps, PARTS)
+    height = min(window_of(geometry.rows, rows), geometry.rows.size)
+    width = min(window_of(geometry.columns, columns), geometry.columns.size)
+    x_size, y_size = T * height * width * c, rows * columns * k
+    sums = window_columns(geometry, one.rows, one.columns, bias)
+    taps = c * geometry.rows.taps * geometry.columns.taps
+    array = one.groups * T * one.together * one.down * one.across * max(sums, one.side * ROW_TILE_COLUMNS)
+    runs = run_penalty(geometry.x_strides, height * width, width, (one.groups * c, geometry.C), geometry.hbm_itemsize)
+    moving = x_size * runs * geometry.hbm_itemsize
+    runs = run_penalty(geometry.y_strides, rows * columns, columns, (one.groups * k, geometry.K), geometry.hbm_itemsize)
+    moving = (moving + y_size * runs * geometry.hbm_itemsize) // 8 * one.groups * one.together // COLUMN_BYTES
+    reads = one.groups * T * one.side * (max(sums + READ_COLUMNS, taps * GATHER_COLUMNS))
+    needed = (x_size + y_size) * one.groups * one.together * geometry.itemsize * min(one.buffers, steps * passes)
+    over = max(0, needed + 8 * one.side * one.groups * T * taps - ROOM_BYTES)
+    step = max(array, moving, reads)
+    return step * steps * passes + array + moving + reads + over * 1024
+
+
+def run_penalty(strides, plane, width, channels, item):
+    """Eight times how much longer elements take to come in runs as short as theirs."""
+    most = plane * item
+    if strides[0] == 1:
+        most = channels[0] * item if channels[0] < channels[1] else width * channels[1] * item
+    return max(8, div_ceil(8 * RUN_BYTES, max(1, most)))

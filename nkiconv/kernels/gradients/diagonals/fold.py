@@ -28,17 +28,15 @@ def make_folding(plan):
     nisa.tensor_reduce(dst=first_sbuf, op=nl.add, data=firsts_sbuf, axis=1)
     places_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     taps = rows.taps * columns.taps
-    for group in range(plan.per_gather):
-        for c in range(plan.c):
-            into = places_sbuf[0 : size * k, group : group + 1, c * taps : (c + 1) * taps]
-            pattern = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
-            offset = read_columns(plan, group) + c * plan.window[0] * plan.window[1]
-            nisa.iota(dst=into, pattern=pattern, offset=offset, channel_multiplier=0)
-    indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     wanted = plan.c * taps
+    by_window = [[plan.c * plan.window[0] * plan.window[1], plan.per_gather], [plan.window[0] * plan.window[1], plan.c]]
+    by_tap = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
+    into = places_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted]
+    nisa.iota(dst=into, pattern=by_window + by_tap, offset=read_columns(plan, 0), channel_multiplier=0)
+    indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(
         dst=indices_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted],
-        data=places_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted],
+        data=into,
         op0=nl.add,
         operand0=first_sbuf,
     )

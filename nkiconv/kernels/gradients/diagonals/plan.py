@@ -19,11 +19,14 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
+from ..plan import weight_refusal
 from ..units import planes_of, runs_of, tiles_of_units
 from .config import diagonals_config_refusal, diagonals_settings
 
 #: Elements of a partition that one gather takes (nki.isa nc_n_gather).
 GATHERED = 512
+#: Channels of a group up to which a bare kernel takes diagonals.
+FEW_CHANNELS = 16
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
 
@@ -128,7 +131,9 @@ def passes_of(groups, config):
 
 def plan_diagonals(geometry, config, bias, cores):
     """(DiagonalsPlan, "") on `cores` cores, or (None, why not)."""
-    reason = diagonals_refusal(geometry, bias)
+    reason = weight_refusal(geometry)
+    if reason == "":
+        reason = diagonals_refusal(geometry, bias)
     if reason == "":
         reason = diagonals_config_refusal(geometry, config)
     if reason != "":
@@ -149,6 +154,12 @@ def plan_diagonals(geometry, config, bias, cores):
         )
     reason = instructions_refusal(geometry, "a filter gradient by diagonals", diagonals_instructions(plan, cores))
     return (plan, "") if reason == "" else (None, reason)
+
+
+def takes_diagonals(geometry, bias):
+    """Whether a bare kernel takes diagonals: where there are several groups of few channels."""
+    few = max(geometry.K, geometry.C) <= FEW_CHANNELS * geometry.groups
+    return few and geometry.groups > 1 and plan_diagonals(geometry, None, bias, 1)[1] == ""
 
 
 def diagonals_refusal(geometry, bias):
@@ -183,10 +194,11 @@ def diagonals_bytes(plan):
     settings, geometry = plan.settings, plan.geometry
     jobs = settings.groups * geometry.planes.taps
     units = settings.buffers * settings.together * unit_bytes(geometry, plan)
-    # as read out, twice; as gathered, of two passes; results
-    sums = settings.side * (READS * read_columns(plan, plan.per_gather) + plan.per_gather * plan.each + 4 * jobs * plan.each) * 4
-    constants = (plan.per_gather * plan.each * 3 + 4 * nl.tile_size.pmax * (plan.k + 2)) * 4
-    return units + sums + constants
+    # as read out; as gathered, of two passes, and to be added; what is stored
+    sums = READS * read_columns(plan, plan.per_gather) + plan.per_gather * plan.each + 2 * jobs * plan.each
+    # indices, as fp32 too; which positions and channels are a partition's; zeros
+    constants = 2 * plan.per_gather * plan.each + 4 * nl.tile_size.pmax
+    return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
 
 
 def diagonals_instructions(plan, cores):
