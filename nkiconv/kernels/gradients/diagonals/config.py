@@ -7,7 +7,7 @@ from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
-from ..config import COLUMN_BYTES, EXTENTS, RUN_BYTES, choices
+from ..config import COLUMN_BYTES, EXTENTS, choices
 
 #: Steps that are there together, at most, and those that the rule takes; units of a partition, at most.
 BUFFERS_MAX, BUFFERS, TOGETHER_MAX = 16, 3, 64
@@ -16,10 +16,14 @@ GROUPS, TOGETHER = (1, 2, 4, 8, 12, 16, 32, 64), (1, 2, 4)
 #: Matmuls on zeros before the first others.
 WARM_UP = 40
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
-ROOM_BYTES = 170_000
+ROOM_BYTES = 200_000
+#: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
+READ_MOST = 1024
 #: Columns that pass between two matmuls on different tiles of rows; columns of the array that a read-out takes beside
-#: its own, and a gathered element.
-ROW_TILE_COLUMNS, READ_COLUMNS, GATHER_COLUMNS = 64, 64, 16
+#: its own, a gathered element, and the end of a pass for each tile of rows.
+ROW_TILE_COLUMNS, READ_COLUMNS, GATHER_COLUMNS, END_COLUMNS = 64, 64, 16, 512
+#: Bytes of a run in HBM that it takes as long to begin, and as long as which it takes at least (trn2.toml, dma).
+RUN_START_BYTES, RUN_LEAST_BYTES = 128, 286
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ def diagonals_settings(geometry, config, bias):
     for side in choices(config, "side", (1, 2, 4)):
         for block in blocks_of(geometry, config, side, bias):
             down, across = div_ceil(P, block[0]), div_ceil(Q, block[1])
-            for i in choices(config, "down", (down, div_ceil(down, 2), div_ceil(down, 4), 2, 1)):
-                for j in choices(config, "across", (across, div_ceil(across, 2), 1) if last else (across,)):
+            for i in choices(config, "down", parts_of(down)):
+                for j in choices(config, "across", parts_of(across) if last else (across,)):
                     for groups in choices(config, "groups", GROUPS + (div_ceil(geometry.groups, PARTS * side),)):
                         for together in choices(config, "together", TOGETHER):
                             one = settings_of_diagonals(config, side, block, (i, j), groups, together)
@@ -77,6 +81,11 @@ def diagonals_settings(geometry, config, bias):
                             if found == None or score < least:
                                 found, least = one, score
     return found
+
+
+def parts_of(count):
+    """How many blocks of so many a unit may have."""
+    return count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1
 
 
 def settings_of_diagonals(config, side, block, blocks, groups, together):
@@ -122,7 +131,12 @@ def window_columns(geometry, rows, columns, bias):
 def diagonals_score(geometry, one, bias):
     """What the busier core takes, in columns of the array: matmuls, what moves, or sums that are read out; and of the
     first and the last step what hides nothing. Far more where there is no room."""
-    k, c, T, groups = geometry.K // geometry.groups, geometry.C // geometry.groups, geometry.planes.taps, geometry.groups
+    k, c, T, groups = (
+        geometry.K // geometry.groups,
+        geometry.C // geometry.groups,
+        geometry.planes.taps,
+        geometry.groups,
+    )
     rows, columns = one.rows * one.down, one.columns * one.across
     units = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
     tiles = div_ceil(units, nl.tile_size.pmax // one.side)
@@ -135,21 +149,22 @@ def diagonals_score(geometry, one, bias):
     x_size, y_size = T * height * width * c, rows * columns * k
     sums = window_columns(geometry, one.rows, one.columns, bias)
     taps = c * geometry.rows.taps * geometry.columns.taps
-    array = one.groups * T * one.together * one.down * one.across * max(sums, one.side * ROW_TILE_COLUMNS)
+    products = one.groups * T * one.together * one.down * one.across
+    array = products * max(sums, one.side * ROW_TILE_COLUMNS) + one.side * END_COLUMNS
     runs = run_penalty(geometry.x_strides, height * width, width, (one.groups * c, geometry.C), geometry.hbm_itemsize)
     moving = x_size * runs * geometry.hbm_itemsize
     runs = run_penalty(geometry.y_strides, rows * columns, columns, (one.groups * k, geometry.K), geometry.hbm_itemsize)
     moving = (moving + y_size * runs * geometry.hbm_itemsize) // 8 * one.groups * one.together // COLUMN_BYTES
-    reads = one.groups * T * one.side * (max(sums + READ_COLUMNS, taps * GATHER_COLUMNS))
+    reads = one.side * (one.groups * T * max(sums + READ_COLUMNS, taps * GATHER_COLUMNS) + END_COLUMNS)
     needed = (x_size + y_size) * one.groups * one.together * geometry.itemsize * min(one.buffers, steps * passes)
-    over = max(0, needed + 8 * one.side * one.groups * T * taps - ROOM_BYTES)
+    over = max(0, needed + 8 * one.side * (one.groups * T * taps + 2 * READ_MOST) - ROOM_BYTES)
     step = max(array, moving, reads)
     return step * steps * passes + array + moving + reads + over * 1024
 
 
 def run_penalty(strides, plane, width, channels, item):
     """Eight times how much longer elements take to come in runs as short as theirs."""
-    most = plane * item
+    run = plane * item
     if strides[0] == 1:
-        most = channels[0] * item if channels[0] < channels[1] else width * channels[1] * item
-    return max(8, div_ceil(8 * RUN_BYTES, max(1, most)))
+        run = channels[0] * item if channels[0] < channels[1] else width * channels[1] * item
+    return max(8, 6 * max(run + RUN_START_BYTES, RUN_LEAST_BYTES) // run)

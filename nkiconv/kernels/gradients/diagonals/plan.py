@@ -21,10 +21,8 @@ from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..plan import weight_refusal
 from ..units import planes_of, runs_of, tiles_of_units
-from .config import diagonals_config_refusal, diagonals_settings
+from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 
-#: Elements of a partition that one gather takes (nki.isa nc_n_gather).
-GATHERED = 512
 #: Channels of a group up to which a bare kernel takes diagonals.
 FEW_CHANNELS = 16
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
@@ -71,13 +69,19 @@ def make_diagonals_plan(geometry, config, bias):
     rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
     columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))
     tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, nl.tile_size.pmax // config.side)
-    c, window = geometry.C // geometry.groups, (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns))
+    c, window = (
+        geometry.C // geometry.groups,
+        (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns)),
+    )
     h, w = seen_of(rows), seen_of(columns)
     seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
     total = c * seen[0][1] * seen[1][1] + (1 if bias else 0)
     jobs = config.groups * geometry.planes.taps
-    each, per_bank = c * rows_axis.taps * columns_axis.taps + (1 if bias else 0), min(max(1, BANK_COLUMNS // total), jobs)
+    each, per_bank = (
+        c * rows_axis.taps * columns_axis.taps + (1 if bias else 0),
+        min(max(1, BANK_COLUMNS // total), jobs),
+    )
     return DiagonalsPlan(
         geometry=geometry,
         settings=config,
@@ -91,7 +95,8 @@ def make_diagonals_plan(geometry, config, bias):
         columns=total,
         each=each,
         per_bank=per_bank,
-        per_gather=min(div_ceil(jobs, per_bank), max(1, GATHERED // (each * per_bank))) * per_bank,
+        per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
+        * per_bank,
         tiles=tiles,
         passes=passes_of(geometry.groups, config),
         split=config.split == 1 and len(tiles) >= PARTS,
