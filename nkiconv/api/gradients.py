@@ -36,6 +36,7 @@ def conv2d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv2d` with respect to its filters, as ``torch.nn.grad.conv2d_weight`` has it.
@@ -49,7 +50,8 @@ def conv2d_weight(
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
         precision: of fp32 arrays: None, "bf16" or "tf32", as in `conv2d`.
-        lnc: cores that share the work, 1 or 2. config: settings of the kernel; None: its own.
+        lnc: cores that share the work, 1 or 2. algorithm, config: "blocks", also for None where there is a config, or
+            "diagonals", and its settings; None: the kernel's own.
 
     Returns: [K, C / groups, R, S]; with bias_gradient the pair of it and [K], fp32. Sums are fp32.
 
@@ -57,7 +59,7 @@ def conv2d_weight(
     """
     places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, (algorithm, config))
 
 
 def conv3d_weight(
@@ -75,6 +77,7 @@ def conv3d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv3d` with respect to its filters, as ``torch.nn.grad.conv3d_weight`` has it.
@@ -89,7 +92,7 @@ def conv3d_weight(
     """
     places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, (algorithm, config))
 
 
 def conv1d_weight(
@@ -107,6 +110,7 @@ def conv1d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv1d` with respect to its filters: `conv2d_weight` of rows of height 1.
@@ -140,6 +144,7 @@ def conv1d_weight(
         out_dtype=out_dtype,
         precision=precision,
         lnc=lnc,
+        algorithm=algorithm,
         config=config,
     )
     return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
@@ -232,9 +237,9 @@ def _weight(
     after: dict[str, Any],
     precision: str | None,
     lnc: int,
-    config: Config,
+    choice: tuple[str | None, Config],
 ) -> Any:
-    """The gradient of the filters, of calls without images too."""
+    """The gradient of the filters, of calls without images too. choice: (algorithm, config)."""
     size, cannot = _sizes("weight_size", weight_size, kind.axes + 2), f"{kind.name}_weight cannot run this call"
     dtype = gy.dtype if isinstance(gy, np.ndarray) else np.dtype(np.float32)
     like = np.broadcast_to(np.zeros((), dtype), size)
@@ -264,8 +269,8 @@ def _weight(
         "bias_gradient": after["bias_gradient"],
         "out_dtype": nl_dtype(after["out_dtype"]),
         "precision": precision,
-        "algorithm": None if config is None else "blocks",
-        "config": config,
+        "algorithm": "blocks" if choice[0] is None and choice[1] is not None else choice[0],
+        "config": choice[1],
     }
     return launch(conv_weight_gradient, (x, gy, size), arguments, lnc, trace_only=False).y
 
