@@ -207,7 +207,8 @@ def products_of(plan, tiles):
                 p, q = i * settings.rows, j * settings.columns
                 h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
                 w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
-                if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
+                # the bias's sums are of gy that sees no x too
+                if p < extent[0] and q < extent[1] and (plan.bias or (h[1] > 0 and w[1] > 0)):
                     one = [Product(tile=index, p=p, q=q, h=h, w=w)]
                     if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
                         covers, found = True, one + found
@@ -320,16 +321,16 @@ def add_product(work, step, tiles, product, bank_psum, place, adds):
     else:
         stationary = y_sbuf[p0 : p0 + units, group * k : (group + 1) * k, p[0] : p[1], q[0] : q[1]]
         stationary = stationary.permute((0, 2, 3, 1))
-    h, w = product.h, product.w
-    if is_channels_last(geometry.x_strides):
-        moving = x_sbuf[p0 : p0 + units, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
-        moving = moving.permute((0, 3, 1, 2))
-    else:
-        moving = x_sbuf[p0 : p0 + units, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
-    hs, ws, rows = plan.seen[0][1], plan.seen[1][1], positions_of(plan)
-    pattern = [[bank_psum.shape[1], rows], [hs * ws, c], [ws, h[1]], [1, w[1]]]
-    sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
-    multiply(plan, sums, stationary, moving, part, adds)
+    h, w, hs, ws, rows = product.h, product.w, plan.seen[0][1], plan.seen[1][1], positions_of(plan)
+    if h[1] > 0 and w[1] > 0:
+        if is_channels_last(geometry.x_strides):
+            moving = x_sbuf[p0 : p0 + units, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
+            moving = moving.permute((0, 3, 1, 2))
+        else:
+            moving = x_sbuf[p0 : p0 + units, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
+        pattern = [[bank_psum.shape[1], rows], [hs * ws, c], [ws, h[1]], [1, w[1]]]
+        sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
+        multiply(plan, sums, stationary, moving, part, adds)
     if plan.bias:
         ones_sbuf = of_array(work.ones_sbuf, work.operands)[p0 : p0 + units, 0:1, 0:1, 0:1]
         last = plan.per_bank * c * hs * ws + index
