@@ -10,11 +10,11 @@ from ...conv.cuts import window_of
 from ..config import COLUMN_BYTES, EXTENTS, choices
 
 #: Steps that are there together, at most, and those that the rule takes; units of a partition, at most.
-BUFFERS_MAX, BUFFERS, TOGETHER_MAX = 16, 3, 64
+STEPS_MAX, STEPS, TOGETHER_MAX = 16, 3, 64
 #: Groups, and units of a partition, that the rule tries.
 GROUPS, TOGETHER = (1, 2, 4, 8, 12, 16, 32, 64), (1, 2, 4)
 #: Matmuls on zeros before the first others.
-WARM_UP = 40
+WARM_UP_STEPS = 40
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
 #: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
@@ -55,7 +55,7 @@ def diagonals_config_refusal(geometry, config):
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
     table = table + (("side", (1, 4)), ("groups", (1, most)), ("together", (1, TOGETHER_MAX)))
-    table = table + (("buffers", (1, BUFFERS_MAX)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (("buffers", (1, STEPS_MAX)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "diagonals")
     if reason == "" and setting(config, "side", 1) == 3:
         return "config side=3: the array's rows are 1, 2 or 4 tiles; use one of these"
@@ -98,9 +98,9 @@ def settings_of_diagonals(config, side, block, blocks, groups, together):
         side=side,
         groups=groups,
         together=together,
-        buffers=setting(config, "buffers", BUFFERS),
+        buffers=setting(config, "buffers", STEPS),
         split=setting(config, "split", 0),
-        warmup=setting(config, "warmup", WARM_UP),
+        warmup=setting(config, "warmup", WARM_UP_STEPS),
     )
 
 
@@ -158,7 +158,7 @@ def diagonals_score(geometry, one, bias):
     reads = one.side * (one.groups * T * max(sums + READ_COLUMNS, taps * GATHER_COLUMNS) + END_COLUMNS)
     needed = (x_size + y_size) * one.groups * one.together * geometry.itemsize * min(one.buffers, steps * passes)
     over = max(0, needed + 8 * one.side * (one.groups * T * taps + 2 * READ_MOST) - ROOM_BYTES)
-    step = max(array, moving, reads)
+    step = max(array, max(moving, reads))
     return step * steps * passes + array + moving + reads + over * 1024
 
 

@@ -157,8 +157,8 @@ def piece_of(plan, part, group):
 
 
 def load_step(work, step, tiles, by_rows):
-    """What a step needs of x and gy. by_rows: whether rows of blocks come one by one, if each tile of rows has one group,
-    so that products begin before all is there."""
+    """What a step needs of x and gy. by_rows: whether rows of blocks come one by one, if each tile of rows has one
+    group, so that products begin before all is there."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     bands = settings.down if by_rows and settings.groups == 1 else 1
     for index in range(len(step.tiles)):
@@ -246,7 +246,7 @@ def jobs_of(work, part, some):
 
 
 def fill_banks(work, constants, step, tiles, some, products, reads, into):
-    """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out from `into` on."""
+    """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
     plan, banks = work.plan, []
     for _ in step.parts:
         banks.append(nl.ndarray((positions_of(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
@@ -307,8 +307,8 @@ def add_zeros(plan, constants, bank_psum, part, index):
 
 
 def add_product(work, step, tiles, product, bank_psum, place, adds):
-    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank, whether it is not the
-    first)."""
+    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank, whether it is not
+    the first)."""
     plan, T, geometry, settings = work.plan, work.geometry.planes.taps, work.geometry, work.plan.settings
     part, job, index, follows = place
     units, group = units_of(step.tiles[product.tile]), job // T

@@ -42,7 +42,7 @@ class DiagonalsPlan(nl.NKIObject):
 
     k, c: output and input channels of a group; window: (rows, columns) of x of a block; h, w: (first, how many) of the
     rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
-    sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather; settings: all.
+    sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather.
     """
 
     geometry: Geometry
@@ -175,8 +175,8 @@ def diagonals_refusal(geometry, bias):
     needed = c * geometry.rows.taps * geometry.columns.taps + (1 if bias else 0)
     if needed > BANK_COLUMNS:
         return (
-            f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of sums, "
-            f'a bank has {BANK_COLUMNS}; use algorithm="blocks"'
+            f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
+            f'sums, a bank has {BANK_COLUMNS}; use algorithm="blocks"'
         )
     return ""
 
@@ -190,7 +190,7 @@ def unit_bytes(geometry, plan):
 
 
 def read_columns(plan, jobs):
-    """Columns of sums of so many groups as they are gathered from: of biases, of all that there could be, and windows."""
+    """Columns of sums of so many groups as they are gathered from: room for all biases, and their windows."""
     return (plan.per_gather if plan.bias else 0) + jobs * plan.c * plan.window[0] * plan.window[1]
 
 
