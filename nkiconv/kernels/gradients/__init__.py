@@ -11,6 +11,7 @@ from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
 from .diagonals.loop import run_diagonals
 from .diagonals.plan import plan_diagonals, takes_diagonals
+from .diagonals.planes import copy_planes
 from .halves import WeightWork
 from .loop import run_weight
 from .pixels import copy_pixels
@@ -61,8 +62,8 @@ def conv_weight_gradient(
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config); None: diagonals where
-            there are several groups of at most 16 channels in and out, if they take these, else blocks.
+        algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config); None: diagonals
+            where there are several groups of at most 16 channels in and out, if they take these, else blocks.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
 
@@ -91,7 +92,10 @@ def conv_weight_gradient(
         db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
     if plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides:
-        copy_pixels(operands, geometry)
+        if by_diagonals:
+            copy_planes(operands, geometry)
+        else:
+            copy_pixels(operands, geometry)
     work = WeightWork(
         operands=operands,
         geometry=plan.geometry,

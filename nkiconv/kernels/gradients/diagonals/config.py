@@ -44,6 +44,8 @@ class DiagonalsConfig(nl.NKIObject):
     together: int
     #: of these, how many are there at once, one of them at work, from 1
     buffers: int
+    #: 1: x and gy are copied first, so that the pixels of a plane lie side by side, or 0: they are taken as they lie
+    planes: int
     #: 1: the cores share tiles of units, whose sums they add, or 0: groups
     split: int
     #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
@@ -55,7 +57,7 @@ def diagonals_config_refusal(geometry, config):
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
     table = table + (("side", (1, 4)), ("groups", (1, most)), ("together", (1, TOGETHER_MAX)))
-    table = table + (("buffers", (1, STEPS_MAX)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (("buffers", (1, STEPS_MAX)), ("planes", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "diagonals")
     if reason == "" and setting(config, "side", 1) == 3:
         return "config side=3: the array's rows are 1, 2 or 4 tiles; use one of these"
@@ -65,8 +67,9 @@ def diagonals_config_refusal(geometry, config):
     return reason
 
 
-def diagonals_settings(geometry, config, bias):
-    """All settings; what a config leaves open is what takes least, of some of each, by `diagonals_score`."""
+def diagonals_settings(geometry, config, bias, planes):
+    """All settings, of copies or not (planes); what a config leaves open is what takes least, of some of each, by
+    `diagonals_score`."""
     found, least, P, Q = None, 0, geometry.rows.out, geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     for side in choices(config, "side", (1, 2, 4)):
@@ -76,7 +79,7 @@ def diagonals_settings(geometry, config, bias):
                 for j in choices(config, "across", parts_of(across) if last else (across,)):
                     for groups in choices(config, "groups", GROUPS + (div_ceil(geometry.groups, PARTS * side),)):
                         for together in choices(config, "together", TOGETHER):
-                            one = settings_of_diagonals(config, side, block, (i, j), groups, together)
+                            one = settings_of_diagonals(config, side, block, (i, j), (groups, together, planes))
                             score = diagonals_score(geometry, one, bias)
                             if found == None or score < least:
                                 found, least = one, score
@@ -88,16 +91,17 @@ def parts_of(count):
     return count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1
 
 
-def settings_of_diagonals(config, side, block, blocks, groups, together):
-    """All settings; as given here where a config has none."""
+def settings_of_diagonals(config, side, block, blocks, more):
+    """All settings; as given here where a config has none. more: (groups, together, planes)."""
     return DiagonalsConfig(
         rows=block[0],
         columns=block[1],
         down=blocks[0],
         across=blocks[1],
         side=side,
-        groups=groups,
-        together=together,
+        groups=more[0],
+        together=more[1],
+        planes=more[2],
         buffers=setting(config, "buffers", STEPS),
         split=setting(config, "split", 0),
         warmup=setting(config, "warmup", WARM_UP_STEPS),

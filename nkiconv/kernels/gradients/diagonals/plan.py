@@ -16,12 +16,14 @@ border of what there is of x are clipped, so that whole planes are loaded in one
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ..._settings import setting
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..plan import weight_refusal
 from ..units import planes_of, runs_of, tiles_of_units
-from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
+from .config import READ_MOST, diagonals_config_refusal, diagonals_score, diagonals_settings
+from .planes import copied_columns, planes_instructions, planes_of_pixels, takes_planes
 
 #: Channels of a group up to which a bare kernel takes diagonals.
 FEW_CHANNELS = 16
@@ -143,8 +145,11 @@ def plan_diagonals(geometry, config, bias, cores):
         reason = diagonals_config_refusal(geometry, config)
     if reason != "":
         return None, reason
-    plan = make_diagonals_plan(geometry, diagonals_settings(geometry, config, bias), bias)
-    settings = plan.settings
+    copies, settings = 0, chosen_settings(geometry, config, bias)
+    if settings.planes == 1 and takes_planes(geometry):
+        copies = planes_instructions(geometry)
+        geometry = planes_of_pixels(geometry)
+    plan = make_diagonals_plan(geometry, settings, bias)
     if plan.columns > BANK_COLUMNS:
         return None, (
             f"config rows={settings.rows} columns={settings.columns}: {plan.columns} columns of sums, a bank has "
@@ -157,8 +162,26 @@ def plan_diagonals(geometry, config, bias, cores):
             f"groups={settings.groups}: diagonals need {needed} bytes a partition of SBUF for their units, there are "
             f'{nl.tile_size.total_available_sbuf_size}; use smaller ones, or algorithm="blocks"'
         )
-    reason = instructions_refusal(geometry, "a filter gradient by diagonals", diagonals_instructions(plan, cores))
+    count = copies + diagonals_instructions(plan, cores)
+    reason = instructions_refusal(geometry, "a filter gradient by diagonals", count)
     return (plan, "") if reason == "" else (None, reason)
+
+
+def chosen_settings(geometry, config, bias):
+    """All settings: of copies of x and gy, where a config asks for them or the rule finds that they pay."""
+    given, several = setting(config, "planes", -1), takes_planes(geometry)
+    apart = None
+    if given != 1 or not several:
+        apart = diagonals_settings(geometry, config, bias, 0)
+    if given == 0 or not several:
+        return apart
+    copied = planes_of_pixels(geometry)
+    beside = diagonals_settings(copied, config, bias, 1)
+    if apart != None:
+        pays = diagonals_score(copied, beside, bias) + copied_columns(geometry)
+        if diagonals_score(geometry, apart, bias) <= pays:
+            return apart
+    return beside
 
 
 def takes_diagonals(geometry, bias):
