@@ -54,7 +54,7 @@ def test_every_problem_is_exact(name, is_last):
     assert same_bits(one, two)
 
 
-@pytest.mark.parametrize("name", ["depthwise", "strided", "groups", "volumes"])
+@pytest.mark.parametrize("name", ["depthwise", "strided", "groups"])
 @pytest.mark.parametrize("values", CONFIGS)
 def test_settings(values, name):
     channels, *axes = PROBLEMS[name]
@@ -113,7 +113,7 @@ def test_it_needs_no_more_than_it_says(name):
     geometry = read_geometry(
         x, nkiconv.spec(shape, "bf16"), numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1)
     )[0]
-    for values in (None, *CONFIGS[:3]):
+    for values in (None, CONFIGS[0]):
         config = values and tuple(zip(ORDER, values, strict=True))
         plan, reason = plan_diagonals(geometry, config, True, 2)
         if reason == "":
@@ -150,7 +150,7 @@ def any_is_exact(problem, config, is_last, lnc, bias):
         raise
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
 def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)

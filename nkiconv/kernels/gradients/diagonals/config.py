@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
 from ..config import COLUMN_BYTES, EXTENTS, choices
@@ -72,13 +72,16 @@ def diagonals_settings(geometry, config, bias, planes):
     `diagonals_score`."""
     found, least, P, Q = None, 0, geometry.rows.out, geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
+    tiles = div_ceil(geometry.planes.out * P * Q, QUADRANT)
     for side in choices(config, "side", (1, 2, 4)):
+        most = div_ceil(geometry.groups, side)
+        several = choices(config, "groups", up_to(most, (div_ceil(most, PARTS),) + GROUPS))
         for block in blocks_of(geometry, config, side, bias):
             down, across = div_ceil(P, block[0]), div_ceil(Q, block[1])
             for i in choices(config, "down", parts_of(down)):
                 for j in choices(config, "across", parts_of(across) if last else (across,)):
-                    for groups in choices(config, "groups", GROUPS + (div_ceil(geometry.groups, PARTS * side),)):
-                        for together in choices(config, "together", TOGETHER):
+                    for groups in several:
+                        for together in choices(config, "together", up_to(tiles, TOGETHER)):
                             one = settings_of_diagonals(config, side, block, (i, j), (groups, together, planes))
                             score = diagonals_score(geometry, one, bias)
                             if found == None or score < least:
@@ -88,7 +91,16 @@ def diagonals_settings(geometry, config, bias, planes):
 
 def parts_of(count):
     """How many blocks of so many a unit may have."""
-    return count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1
+    return up_to(count, (count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1))
+
+
+def up_to(most, values):
+    """Values of at most that much, each once."""
+    found = ()
+    for value in values:
+        if value <= most and value not in found:
+            found = found + (value,)
+    return found
 
 
 def settings_of_diagonals(config, side, block, blocks, more):
