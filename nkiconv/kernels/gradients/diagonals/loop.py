@@ -252,13 +252,18 @@ def fill_banks(work, constants, step, tiles, some, products, reads, into):
         banks.append(nl.ndarray((positions_of(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
     for index in range(some[1]):
         for number in range(-1, len(products[0])):
+            # one after the other on other tiles of rows, which work side by side then
             for part in range(len(step.parts)):
                 if index < jobs_of(work, step.parts[part], some):
+                    place, adds = (part, some[0] + index, index), number > 0 or not products[1]
                     if number >= 0:
-                        place, adds = (part, some[0] + index, index, number > 0), number > 0 or not products[1]
                         add_product(work, step, tiles, products[0][number], banks[part], place, adds)
                     elif not products[1]:
                         add_zeros(plan, constants, banks[part], part, index)
+            for part in range(len(step.parts) if plan.bias and number >= 0 else 0):
+                if index < jobs_of(work, step.parts[part], some):
+                    place = (part, some[0] + index, index)
+                    add_biases(work, step, tiles, products[0][number], banks[part], place, number > 0)
     for part in range(len(step.parts)):
         count = jobs_of(work, step.parts[part], some)
         if count > 0:
@@ -306,35 +311,44 @@ def add_zeros(plan, constants, bank_psum, part, index):
     multiply(plan, sums, zeros_sbuf, moving, part, False)
 
 
+def gy_of(work, step, tiles, product, place):
+    """gy of a block of a group: [units, rows, columns, k]."""
+    plan, settings, k = work.plan, work.plan.settings, work.plan.k
+    part, group = place[0], place[1] // work.geometry.planes.taps
+    first, there = part * (nl.tile_size.pmax // settings.side), tiles[product.tile]
+    end, y_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.y, work.operands)
+    p, q = (product.p, product.p + settings.rows), (product.q, product.q + settings.columns)
+    if is_channels_last(work.geometry.y_strides):
+        return y_sbuf[first:end, p[0] : p[1], q[0] : q[1], group * k : (group + 1) * k]
+    return y_sbuf[first:end, group * k : (group + 1) * k, p[0] : p[1], q[0] : q[1]].permute((0, 2, 3, 1))
+
+
 def add_product(work, step, tiles, product, bank_psum, place, adds):
-    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank, whether it is not
-    the first)."""
-    plan, T, geometry, settings = work.plan, work.geometry.planes.taps, work.geometry, work.plan.settings
-    part, job, index, follows = place
-    units, group = units_of(step.tiles[product.tile]), job // T
-    p0 = part * (nl.tile_size.pmax // settings.side)
-    there = tiles[product.tile]
-    y_sbuf, x_sbuf = of_array(there.y, work.operands), of_array(there.x[job % T], work.operands)
-    p, q, k, c = (product.p, product.p + settings.rows), (product.q, product.q + settings.columns), plan.k, plan.c
-    if is_channels_last(geometry.y_strides):
-        stationary = y_sbuf[p0 : p0 + units, p[0] : p[1], q[0] : q[1], group * k : (group + 1) * k]
+    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank)."""
+    plan, T, c, h, w = work.plan, work.geometry.planes.taps, work.plan.c, product.h, product.w
+    if h[1] == 0 or w[1] == 0:
+        return
+    part, job, index = place
+    group, there, first = job // T, tiles[product.tile], part * (nl.tile_size.pmax // plan.settings.side)
+    end, x_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.x[job % T], work.operands)
+    if is_channels_last(work.geometry.x_strides):
+        moving = x_sbuf[first:end, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
+        moving = moving.permute((0, 3, 1, 2))
     else:
-        stationary = y_sbuf[p0 : p0 + units, group * k : (group + 1) * k, p[0] : p[1], q[0] : q[1]]
-        stationary = stationary.permute((0, 2, 3, 1))
-    h, w, hs, ws, rows = product.h, product.w, plan.seen[0][1], plan.seen[1][1], positions_of(plan)
-    if h[1] > 0 and w[1] > 0:
-        if is_channels_last(geometry.x_strides):
-            moving = x_sbuf[p0 : p0 + units, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
-            moving = moving.permute((0, 3, 1, 2))
-        else:
-            moving = x_sbuf[p0 : p0 + units, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
-        pattern = [[bank_psum.shape[1], rows], [hs * ws, c], [ws, h[1]], [1, w[1]]]
-        sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
-        multiply(plan, sums, stationary, moving, part, adds)
-    if plan.bias:
-        ones_sbuf = of_array(work.ones_sbuf, work.operands)[p0 : p0 + units, 0:1, 0:1, 0:1]
-        last = plan.per_bank * c * hs * ws + index
-        multiply(plan, bank_psum[0:rows, last : last + 1], stationary, ones_sbuf, part, follows)
+        moving = x_sbuf[first:end, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
+    hs, ws = plan.seen[0][1], plan.seen[1][1]
+    pattern = [[bank_psum.shape[1], positions_of(plan)], [hs * ws, c], [ws, h[1]], [1, w[1]]]
+    sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
+    multiply(plan, sums, gy_of(work, step, tiles, product, place), moving, part, adds)
+
+
+def add_biases(work, step, tiles, product, bank_psum, place, adds):
+    """A block's gy, added to the sums of biases at a place: as of `add_product`."""
+    plan, part, first = work.plan, place[0], place[0] * (nl.tile_size.pmax // work.plan.settings.side)
+    end, last = first + units_of(step.tiles[product.tile]), plan.per_bank * (plan.columns - 1) + place[2]
+    ones_sbuf = of_array(work.ones_sbuf, work.operands)[first:end, 0:1, 0:1, 0:1]
+    sums = bank_psum[0 : positions_of(plan), last : last + 1]
+    multiply(plan, sums, gy_of(work, step, tiles, product, place), ones_sbuf, part, adds)
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
