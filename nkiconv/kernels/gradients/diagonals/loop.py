@@ -313,7 +313,7 @@ def add_zeros(plan, constants, bank_psum, part, index):
 
 def gy_of(work, step, tiles, product, place):
     """gy of a block of a group: [units, rows, columns, k]."""
-    plan, settings, k = work.plan, work.plan.settings, work.plan.k
+    settings, k = work.plan.settings, work.plan.k
     part, group = place[0], place[1] // work.geometry.planes.taps
     first, there = part * (nl.tile_size.pmax // settings.side), tiles[product.tile]
     end, y_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.y, work.operands)
