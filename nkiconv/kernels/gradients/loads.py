@@ -48,14 +48,14 @@ def clear_y(geometry, piece, tile, y_sbuf):
 def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
     """Zeros around x, at a plane of taps, where it is not there for all units of a tile. holds: whether its loads are
     to come behind those of others that wait for zeros."""
-    low, high = piece.h[0], piece.h[0] + piece.h[1]
-    left, right = piece.w[0], piece.w[0] + piece.w[1]
+    bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
+    low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for box in tile:
-        low, left = max(low, box.rows.low), max(left, box.columns.low)
+        low, left = max(low, min(box.rows.low, bottom)), max(left, min(box.columns.low, side))
         high, right = min(high, box.rows.high), min(right, box.columns.high)
         if met(geometry.planes, t, box.z, 1)[2] == 0:
             low, high = piece.h[0], piece.h[0]
-    low, left, last = low - piece.h[0], left - piece.w[0], is_channels_last(geometry.x_strides)
+    low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
     clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
     if holds and inside[0][0] < inside[0][1] and inside[1][0] < inside[1][1]:
