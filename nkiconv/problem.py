@@ -20,7 +20,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
+from nkiconv.axis import Axis, output_of
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 
 #: Data types that the kernels read and write, by nkiconv's name.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -41,6 +42,8 @@ E4M3FN_REMEDY = (
 #: D, P for H, Q for W.
 LAYOUTS = ("NCHW", "NHWC")
 VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
+#: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
+DIRECTIONS = ("forward", "dgrad", "wgrad")
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -88,55 +91,6 @@ def _numpy_name(dtype: Any) -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One spatial axis of a convolution, in elements; the only place that knows the formula of P and Q."""
-
-    size: int  # D, H or W
-    taps: int  # T, R or S
-    stride: int
-    lo: int  # zeros in front; negative crops
-    hi: int  # zeros behind; negative crops
-    rhs_dilation: int  # distance of neighbouring taps
-    lhs_dilation: int  # distance of neighbouring inputs, before padding
-
-    @property
-    def dilated(self) -> int:
-        """Extent of the input with lhs_dilation - 1 zeros between neighbours."""
-        return (self.size - 1) * self.lhs_dilation + 1
-
-    @property
-    def padded(self) -> int:
-        """Extent of the dilated input after padding or cropping; below 1 if the crop leaves nothing."""
-        return self.lo + self.dilated + self.hi
-
-    @property
-    def window(self) -> int:
-        """Extent that the dilated filter covers."""
-        return (self.taps - 1) * self.rhs_dilation + 1
-
-    @property
-    def out(self) -> int:
-        """Z, P or Q: how many places the window has; below 1 if it has none."""
-        return (self.padded - self.window) // self.stride + 1
-
-    @property
-    def products(self) -> int:
-        """Pairs of an output and a tap that meet an input or padding, not a zero that lhs_dilation puts in between."""
-        spread = self.lhs_dilation
-        if spread == 1:
-            return self.out * self.taps
-        period = spread // math.gcd(self.stride, spread)
-        found = 0
-        for tap in range(min(self.taps, spread)):
-            # taps that are spread apart meet the same outputs
-            alike = -(-(self.taps - tap) // spread)
-            for q in range(min(period, self.out)):
-                if (q * self.stride + tap * self.rhs_dilation - self.lo) % spread == 0:
-                    found += alike * -(-(self.out - q) // period)
-        return found
-
-
 @dataclass(frozen=True, kw_only=True)
 class ConvProblem:
     """A convolution, described once: extents as counts, pairs as (height, width), with the depth before them where
@@ -164,6 +118,7 @@ class ConvProblem:
     D: int | None = None  # input planes of a volume; None: images, which have no such axis
     T: int | None = None  # filter planes of a volume; None is replaced by 1 there
     transposed: bool = False  # whether w is [C, K / groups, ...] with taps in reverse order; see `transpose`
+    direction: str = "forward"  # what is computed: y, or with "wgrad" the gradient of w from x and that of y
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise dtype and refuse what cannot be."""
@@ -271,10 +226,18 @@ class ConvProblem:
         return 2 * self.N * self.K * (self.C // self.groups) * math.prod(axis.products for axis in self.axes)
 
     @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes that are read, and written, if each tensor is moved once: x and w, and y; of a filter gradient x and
+        that of y, and that of w in fp32."""
+        x, w, y = map(math.prod, (self.input_shape, self.filter_shape, self.output_shape))
+        if self.direction == "wgrad":
+            return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
+        return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
+
+    @property
     def min_bytes(self) -> int:
-        """Bytes moved if x and w are read once and y is written once."""
-        inputs = self.itemsize * (math.prod(self.input_shape) + math.prod(self.filter_shape))
-        return inputs + DTYPES[self.out_dtype].itemsize * math.prod(self.output_shape)
+        """Bytes moved if each tensor is moved once."""
+        return sum(self.moved)
 
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
@@ -317,6 +280,49 @@ class ConvProblem:
             rhs_dilation=dilation,
             lhs_dilation=stride,
             transposed=True,
+        )
+
+    def toward(self, direction: str) -> ConvProblem:
+        """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
+
+        That of x is a convolution itself: of strides the transposed one, with w as it is; else one with taps reversed
+        and channels exchanged. That of a transposed convolution's w is the filter gradient of its dgrad, in which x and
+        y have changed places.
+
+        Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one.
+        """
+        if direction not in DIRECTIONS:
+            accepted = ", ".join(DIRECTIONS)
+            raise UnsupportedError(f"direction={direction!r}: accepted are {accepted}; use one of them")
+        if direction == "forward":
+            return self
+        if self.direction != "forward":
+            raise UnsupportedError(f"direction={direction!r}: the problem is a gradient itself; pass the convolution's")
+        if direction == "dgrad":
+            return self._dgrad()
+        if max(self.lhs_dilation) > 1 and not self.transposed:
+            raise UnsupportedError(
+                f"lhs_dilation={self.lhs_dilation}: a filter gradient takes 1; plan that of the transposed convolution"
+            )
+        found = self._dgrad() if self.transposed else self
+        return found.replace(direction="wgrad")
+
+    def _dgrad(self) -> ConvProblem:
+        around, sizes = [], []
+        for axis in self.axes:
+            before = axis.window - 1 - axis.lo
+            outputs = (axis.out - 1) * axis.stride + 1
+            around.append((before, axis.dilated + axis.window - 1 - before - outputs))
+            sizes.append(axis.out)
+        steps = max(self.stride) > 1 and max(self.lhs_dilation) == 1 and not self.is_depthwise
+        return self.replace(
+            C=self.K,
+            K=self.C,
+            **dict(zip("DHW"[-len(sizes) :], sizes, strict=True)),
+            stride=self.lhs_dilation,
+            lhs_dilation=self.stride,
+            padding=tuple(around),
+            transposed=steps and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:
@@ -424,6 +430,21 @@ def _flag(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
         yield GeometryError(f"{name}={value!r}: must be True or False; pass one of these")
 
 
+def _direction(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
+    if value not in ("forward", "wgrad"):
+        yield UnsupportedError(
+            f"{name}={value!r}: must be 'forward' or 'wgrad', as a dgrad is a convolution itself; use toward()"
+        )
+
+
+def _plain_wgrad(problem: ConvProblem) -> Iterator[NkiconvError]:
+    if problem.direction == "wgrad" and (problem.transposed or max(problem.lhs_dilation) > 1):
+        yield UnsupportedError(
+            f"direction='wgrad', transposed={problem.transposed}, lhs_dilation={problem.lhs_dilation}: a filter "
+            "gradient takes False and 1; that of a transposed convolution is its dgrad's, use toward()"
+        )
+
+
 def _no_stride(problem: ConvProblem) -> Iterator[NkiconvError]:
     if problem.transposed and max(problem.stride) > 1:
         yield GeometryError(
@@ -447,26 +468,6 @@ def _first_divisors(n: int, count: int = 3) -> str:
     return ", ".join(map(str, divisors[:count])) + (", ..." if len(divisors) > count else "")
 
 
-def _output_of(out: str, direction: str, size: str, taps: str) -> Callable[[ConvProblem], Iterator[NkiconvError]]:
-    """The rule that there is output along an axis."""
-
-    def rule(problem: ConvProblem) -> Iterator[NkiconvError]:
-        if getattr(problem, direction).out < 1:
-            yield _no_output(getattr(problem, direction), out, direction, size, taps)
-
-    return rule
-
-
-def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
-    spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
-    fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
-    remedy = "crop less" if fits_uncropped else "pad the input or shorten the filter"
-    return GeometryError(
-        f"{out}={axis.out}: output {direction} must be at least 1 ({size}={axis.size}{spread} + pad {axis.lo}+{axis.hi}"
-        f", window {axis.window} = dilation {axis.rhs_dilation}*({taps}-1)+1); {remedy}"
-    )
-
-
 _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     **dict.fromkeys(_COUNTS, _extent),
     "stride": _places,
@@ -476,6 +477,7 @@ _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     "dtype": _dtype,
     "layout": _layout,
     "transposed": _flag,
+    "direction": _direction,
 }
 
 _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
@@ -484,7 +486,8 @@ _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
 _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvError]]]] = [
     ({"C", "K", "groups"}, _groups),
     ({"stride", "transposed"}, _no_stride),
-    ({"D", "T"} | _PER_AXIS, _output_of("Z", "depth", "D", "T")),
-    ({"H", "R"} | _PER_AXIS, _output_of("P", "height", "H", "R")),
-    ({"W", "S"} | _PER_AXIS, _output_of("Q", "width", "W", "S")),
+    ({"lhs_dilation", "transposed", "direction"}, _plain_wgrad),
+    ({"D", "T"} | _PER_AXIS, output_of("Z", "depth", "D", "T")),
+    ({"H", "R"} | _PER_AXIS, output_of("P", "height", "H", "R")),
+    ({"W", "S"} | _PER_AXIS, output_of("Q", "width", "W", "S")),
 ]

@@ -34,7 +34,7 @@ LEAST_BLOCK = 16
 #: Rows of outputs of the smallest part, and output channels where there are more weights than pixels.
 LEAST_ROWS, LEAST_K = 4, 128
 #: Channels of the smallest part of many groups, and how many such parts there must be.
-LEAST_CHANNELS, MANY = 32, 16
+LEAST_CHANNELS, MANY = 32, 4
 #: Images from which on whole images are taken, and rows of outputs that these have at most.
 MANY_IMAGES, WHOLE_ROWS = 256, 64
 #: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
@@ -107,22 +107,7 @@ class Conv(Operation):
         return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
-        geometry = shape.geometry.direct or shape.geometry
-        rows, columns = geometry.rows, geometry.columns
-        planes = geometry.planes
-        found = {"N": planes.images if self.volumes else planes.out, "C": geometry.C, "K": geometry.K}
-        found["groups"] = geometry.groups
-        if self.volumes:
-            found |= {"D": planes.size // planes.images, "T": planes.taps, "Z": planes.out // planes.images}
-            for name in ("stride", "dilation", "lhs_dilation", "before"):
-                found[f"{name}_d"] = getattr(planes, name)
-        found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
-        for name in ("stride", "dilation", "lhs_dilation", "before"):
-            found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}
-        found["rows"] = geometry.planes.out * rows.out * columns.out
-        found["contraction"] = num_taps(geometry) * (geometry.C // geometry.groups)
-        found["itemsize"] = geometry.itemsize
-        return {name: int(value) for name, value in found.items()}
+        return letters_of(shape.geometry.direct or shape.geometry, self.volumes)
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
         """Rows of outputs of one image, or images; columns where there are few rows; groups; channels of small images.
@@ -181,6 +166,25 @@ class ConvTranspose3d(Conv):
     """Volumes, transposed."""
 
     name, kernel, volumes, transposed = "conv_transpose3d", conv_transpose3d_implicit_gemm, True, True
+
+
+def letters_of(geometry: Geometry, volumes: bool) -> dict[str, int]:
+    """The letters of a problem and its parameters by name."""
+    rows, columns = geometry.rows, geometry.columns
+    planes = geometry.planes
+    found = {"N": planes.images if volumes else planes.out, "C": geometry.C, "K": geometry.K}
+    found["groups"] = geometry.groups
+    if volumes:
+        found |= {"D": planes.size // planes.images, "T": planes.taps, "Z": planes.out // planes.images}
+        for name in ("stride", "dilation", "lhs_dilation", "before"):
+            found[f"{name}_d"] = getattr(planes, name)
+    found |= {"H": rows.size, "W": columns.size, "R": rows.taps, "S": columns.taps, "P": rows.out, "Q": columns.out}
+    for name in ("stride", "dilation", "lhs_dilation", "before"):
+        found |= {f"{name}_h": getattr(rows, name), f"{name}_w": getattr(columns, name)}
+    found["rows"] = geometry.planes.out * rows.out * columns.out
+    found["contraction"] = num_taps(geometry) * (geometry.C // geometry.groups)
+    found["itemsize"] = geometry.itemsize
+    return {name: int(value) for name, value in found.items()}
 
 
 def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:

@@ -30,6 +30,7 @@ def plan(
     problem: ConvProblem,
     lnc: int = 2,
     *,
+    direction: str = "forward",
     bias: bool = False,
     activation: str | None = None,
     residual: str | None = None,
@@ -57,6 +58,9 @@ def plan(
         problem: any; a depthwise row (groups = C = K, H = R = 1) is planned for `depthwise_conv1d`, all others, and
             what that lacks, for `conv2d`, volumes for `conv3d`.
         lnc: cores, 1 or 2.
+        direction: "forward", or of the convolution's gradients "dgrad", that of x, or "wgrad", that of w; see
+            `ConvProblem.toward`. With "wgrad", bias is whether the bias's gradient is asked for too, and out_dtype is
+            dw's.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
         scaled, pool, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, pooling
@@ -96,7 +100,7 @@ def plan(
         raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
     names = None if algorithms is None else tuple(algorithms)
     wanted = Request(
-        problem=problem,
+        problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,
         lnc=lnc,
         asked=asked,
         constants=sorted_constants(constants),

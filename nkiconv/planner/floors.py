@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from ..kernels.floors import copy_floor, launch_floor
-from ..problem import DTYPES, ConvProblem
+from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.dtypes import canonical
 from ..simulator.hardware import PARTITIONS
@@ -39,9 +38,8 @@ class Floors:
 
 def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None) -> Floors:
     """Floors of a problem on 1 or 2 cores. constants: values by name, instead of trn2.toml's."""
-    inputs = prod(problem.input_shape) + prod(problem.filter_shape)
+    inputs, outputs = (count // problem.itemsize for count in problem.moved)
     changed = tuple(sorted((constants or {}).items()))
-    outputs = prod(problem.output_shape) * DTYPES[problem.out_dtype].itemsize // problem.itemsize
     parts = -(-max(inputs, outputs) * problem.itemsize // (lnc * BYTES_MAX))
     found = _floors(max(lnc, inputs // parts), outputs // parts, problem.itemsize, problem.dtype, lnc, changed)
     return found if parts == 1 else replace(found, copy_us=found.copy_us * parts)

@@ -9,18 +9,25 @@ from ..errors import NkiconvError, UnsupportedError
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
+from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
 from .operation import Operation
 from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
 
 #: Every operation by its name, the special one first.
 OPERATIONS: dict[str, Operation] = {
-    one.name: one for one in (DepthwiseConv1d(), Conv2d(), Conv3d(), ConvTranspose2d(), ConvTranspose3d())
+    one.name: one
+    for one in (
+        *(DepthwiseConv1d(), Conv2d(), Conv3d(), ConvTranspose2d(), ConvTranspose3d()),
+        *(ConvWeight("conv2d_weight", False), ConvWeight("conv3d_weight", True)),
+    )
 }
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
     """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if no other does."""
+    if problem.direction == "wgrad":
+        return OPERATIONS["conv3d_weight" if problem.is_volume else "conv2d_weight"]
     if problem.transposed:
         return OPERATIONS["conv_transpose3d" if problem.is_volume else "conv_transpose2d"]
     if problem.is_volume:

@@ -92,10 +92,12 @@ def check(channels, axes, is_last=False, dtype="bf16", **more):
     layout = LAYOUTS[len(axes)][is_last]
     if is_last:
         x, gy = last(x), last(gy)
+    algorithm = None if more.get("config") is None else "blocks"
     into = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32) if more.pop("adds", False) else None
     found = WEIGHT[len(axes)](
-        x, shape, gy, groups=channels[3], layout=layout, accumulate_into=into, **places_of(axes), **more
-    )
+        x, shape, gy, groups=channels[3], layout=layout, accumulate_into=into, algorithm=algorithm, **places_of(axes),
+        **more,
+    )  # fmt: skip
     found, bias = found if more.get("bias_gradient") else (found, db)
     np.testing.assert_array_equal(found.astype(np.float64), dw + (0 if into is None else into))
     np.testing.assert_array_equal(bias.astype(np.float64), db)
@@ -262,6 +264,7 @@ def test_no_images_have_no_gradient():
 
 
 IMAGE = {"x": np.zeros((1, 3, 5, 5), np.float32), "weight_size": (4, 3, 3, 3), "gy": np.zeros((1, 4, 3, 3), np.float32)}
+BLOCKS = {"algorithm": "blocks"}
 REFUSED = [
     ({"gy": np.zeros((1, 4, 5, 5), np.float32)}, "gy.shape=(1, 4, 5, 5): must be y's, (1, 4, 3, 3)"),
     ({"weight_size": (4, 3, 3)}, "weight_size=(4, 3, 3): must be 4 ints of at least 1"),
@@ -269,9 +272,11 @@ REFUSED = [
     ({"stride": 0}, "stride=0: must be an int of at least 1"),
     ({"accumulate_into": np.zeros((4, 3, 3, 3), np.float16)}, "accumulate_into: must be float32 of weight_size"),
     ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
-    ({"config": (("beside", 2),)}, "config beside=2, K=4, stride=1: at most 1"),
-    ({"config": (("channels", 200),)}, "config channels=200: a bank of 512 columns holds all taps of 3"),
-    ({"config": (("turns", 2),)}, "blocks has no setting turns"),
+    ({"config": (("rows", 2),)}, "settings belong to an algorithm"),
+    ({"algorithm": "squares"}, "algorithm='squares': accepted are None, blocks"),
+    ({**BLOCKS, "config": (("beside", 2),)}, "config beside=2, K=4, stride=1: at most 1"),
+    ({**BLOCKS, "config": (("channels", 200),)}, "config channels=200: a bank of 512 columns holds all taps of 3"),
+    ({**BLOCKS, "config": (("turns", 2),)}, "blocks has no setting turns"),
 ]
 
 

@@ -1,7 +1,5 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
-from dataclasses import dataclass
-
 from ..._nki import nki, nl
 from .._arguments import check_choice
 from .._engines import new_ledger
@@ -9,20 +7,14 @@ from .._tiles import require
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
-from .loop import WeightWork, run_weight
+from .halves import WeightWork
+from .loop import run_weight
 from .pixels import copy_pixels
 from .plan import plan_weight
+from .result import FilterLike, result_dtype
 
 #: The algorithm's name in a Plan.
 WEIGHT_ALGORITHMS = ("blocks",)
-
-
-@dataclass
-class FilterLike(nl.NKIObject):
-    """Shape and dtype of the filter that there is none of here."""
-
-    shape: tuple
-    dtype: object
 
 
 @nki.jit
@@ -95,22 +87,3 @@ def conv_weight_gradient(
         )
     )
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
-
-
-def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):
-    """dw's dtype; refused are gy of another shape than y's, and what dw cannot be, or cannot be added to."""
-    require(
-        tuple(grad_ref.shape) == tuple(y_shape),
-        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
-    )
-    dtype = nl.float32 if out_dtype == None else out_dtype
-    require(
-        dtype in (nl.float32, nl.bfloat16, nl.float16),
-        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
-    )
-    require(
-        accumulate_into == None
-        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
-        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
-    )
-    return dtype

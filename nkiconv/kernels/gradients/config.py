@@ -1,4 +1,4 @@
-"""Settings of the filter gradient, and what a bare kernel takes where they are left open."""
+"""Settings of the filter gradient, and the plain ones that a bare kernel takes where they are left open."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,11 @@ from .._settings import setting, settings_refusal
 from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, div_ceil
 from .._warm import WARM_UP_MAX
 from ..conv.cuts import window_of
-from ..conv.geometry import num_taps
 
-#: Matmuls on zeros before the first others: so many, and one for each so many bytes a partition of the first tile.
-WARM_UP, WARM_UP_BYTES = 28, 600
-#: Tiles that are there together, at most, and those that the rule takes where banks do not need them all.
-BUFFERS_MAX, BUFFERS = 64, 6
+#: Tiles that are there together, at most.
+BUFFERS_MAX = 64
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
-#: Rows and columns of a block that the rule tries.
-EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
-#: Bytes a partition that come, or go, while a column passes the array; and how much longer sums take that the cores
-#: add, which nothing hides.
-COLUMN_BYTES, EXPOSED = 1, 6
-#: Bytes of a run in HBM below which a DMA takes as long (trn2.toml, dma).
-RUN_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -98,51 +88,41 @@ def taps_beside(geometry, beside):
 
 
 def weight_settings(geometry, config):
-    """(all settings, what they take, see `block_score`); what a config leaves open: the columns of gy beside each other
-    with which banks take fewest columns of the array, banks as full as can be, and passes and blocks that fit and take
-    least."""
-    C, beside = geometry.C // geometry.groups, most_beside(geometry)
-    if taps_beside(geometry, beside) >= beside * taps_beside(geometry, 1):
-        beside = 1
-    beside = setting(config, "beside", beside)
+    """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
+    which two tiles are there at a time, with as many units as fill a tile."""
+    C, beside, P_MAX = geometry.C // geometry.groups, setting(config, "beside", 1), nl.tile_size.pmax
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
-    found, least, parts = None, 0, div_ceil(C, channels)
-    whole = div_ceil(geometry.K // geometry.groups, nl.tile_size.pmax)
-    for outputs in choices(config, "outputs", (1, 2, 4, 8, div_ceil(whole, 2), whole)):
-        for inputs in choices(config, "inputs", (1, 2, 3, 4, 5, 6, 7, 8, div_ceil(parts, 2), parts)):
-            for split in choices(config, "split", (0, 1)):
-                one = best_block(geometry, config, channels, (outputs, inputs, split, beside))
-                if one != None and (found == None or one[1] < least):
-                    found, least = one
-    if found == None:
-        found = settings_of(geometry, config, channels, (1, 1, 0, beside), (1, beside), 2)
-    return found, least
-
-
-def choices(config, name, values):
-    """Values to try of a setting: the given one, or these."""
-    given = setting(config, name, -1)
-    return values if given < 0 else (given,)
-
-
-def settings_of(geometry, config, channels, sizes, block, buffers):
-    """All settings; as given here where a config has none. sizes: (outputs, inputs, split, beside)."""
-    outputs, inputs, split, beside = sizes
-    # rows come one by one
-    first_bytes = block_bytes(geometry, block[0], block[1], channels, sizes) // block[0]
-    warmup = min(WARM_UP_MAX, WARM_UP + first_bytes // WARM_UP_BYTES)
+    together = max(1, min(div_ceil(C, channels), PSUM_BANKS // banks_of_taps(geometry)))
+    sizes = (setting(config, "outputs", 1), setting(config, "inputs", together), setting(config, "split", 0))
+    rows = setting(config, "rows", geometry.rows.out)
+    columns = setting(config, "columns", geometry.columns.out)
+    while (
+        setting(config, "rows", 0) == 0
+        and rows > 1
+        and (units_in(geometry, rows, columns) < P_MAX or not fits_twice(geometry, (rows, columns), channels, sizes))
+    ):
+        rows = div_ceil(rows, 2)
+    while setting(config, "columns", 0) == 0 and not fits_twice(geometry, (rows, columns), channels, sizes):
+        if columns == max(1, beside):
+            break
+        columns = max(div_ceil(columns, 2), beside)
     return WeightConfig(
-        rows=setting(config, "rows", block[0]),
-        columns=setting(config, "columns", block[1]),
+        rows=rows,
+        columns=columns,
         channels=channels,
-        outputs=setting(config, "outputs", outputs),
-        inputs=setting(config, "inputs", inputs),
+        outputs=sizes[0],
+        inputs=sizes[1],
         beside=beside,
-        buffers=setting(config, "buffers", buffers),
+        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes)),
         pixels=setting(config, "pixels", 0),
-        split=setting(config, "split", split),
-        warmup=setting(config, "warmup", warmup),
+        split=sizes[2],
+        warmup=setting(config, "warmup", 0),
     )
+
+
+def fits_twice(geometry, block, channels, sizes):
+    """Whether two tiles of such blocks are within BLOCK_BYTES."""
+    return 2 * block_bytes(geometry, block, channels, sizes) <= BLOCK_BYTES
 
 
 def banks_of_taps(geometry):
@@ -151,90 +131,29 @@ def banks_of_taps(geometry):
     return geometry.planes.taps * (1 if R * S <= BANK_COLUMNS else R * div_ceil(S, BANK_COLUMNS))
 
 
-def best_block(geometry, config, channels, sizes):
-    """(settings, what they take) with the best block of these sizes, or None."""
-    P, Q, found, least = geometry.rows.out, geometry.columns.out, None, 0
-    for rows in choices(config, "rows", EXTENTS):
-        for columns in choices(config, "columns", EXTENTS + (Q,)):
-            if (
-                rows > P
-                or columns > Q
-                or columns < sizes[3]
-                or (geometry.x_strides[0] != 1 and columns < Q and setting(config, "columns", 0) == 0)
-            ):
-                continue
-            buffers = buffers_of(geometry, rows, columns, channels, sizes, config)
-            if buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES and buffers > 0:
-                score = block_score(geometry, rows, columns, channels, sizes, buffers)
-                if found == None or score < least:
-                    found, least = settings_of(geometry, config, channels, sizes, (rows, columns), buffers), score
-    return None if found == None else (found, least)
+def buffers_needed(geometry, block, channels, sizes):
+    """Tiles of blocks that must be there together, two, or all of a core's where banks take several rounds."""
+    units = units_in(geometry, block[0], block[1])
+    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, nl.tile_size.pmax)
+    is_all = jobs_of_pass(geometry, channels, sizes) > PSUM_BANKS and sizes[0] * sizes[1] > 1
+    return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
 
 
-def buffers_of(geometry, rows, columns, channels, sizes, config):
-    """Tiles of blocks that must be there together: two, or all where banks take several rounds; 0: too many."""
-    parts = num_tiles(geometry, rows, columns)
-    mine = div_ceil(parts, PARTS) if sizes[2] == 1 else parts
-    if jobs_of_pass(geometry, channels, sizes) > PSUM_BANKS and sizes[0] * sizes[1] > 1:
-        given = setting(config, "buffers", mine)
-        return mine if mine <= min(given, BUFFERS_MAX) else 0
-    room = BLOCK_BYTES // block_bytes(geometry, rows, columns, channels, sizes)
-    return min(setting(config, "buffers", max(2, min(BUFFERS, room))), mine)
-
-
-def num_tiles(geometry, rows, columns):
-    """Tiles of blocks of so many rows and columns."""
-    blocks = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
-    return div_ceil(blocks, nl.tile_size.pmax)
+def units_in(geometry, rows, columns):
+    """Blocks of so many rows and columns."""
+    return geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
 
 
 def jobs_of_pass(geometry, channels, sizes):
-    """Banks of sums of a pass, at most."""
+    """Banks of sums of a pass, at most. sizes: (outputs, inputs, ...)."""
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
     outputs, inputs = min(sizes[0], div_ceil(K, nl.tile_size.pmax)), min(sizes[1], div_ceil(C, channels))
     return outputs * inputs * banks_of_taps(geometry)
 
 
-def block_score(geometry, rows, columns, channels, sizes, buffers):
-    """What the busier core takes, in columns of the array: matmuls, or what moves, and what neither hides."""
-    outputs, inputs, split, beside = sizes
-    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
-    passes = (
-        geometry.groups * div_ceil(div_ceil(K, nl.tile_size.pmax), outputs) * div_ceil(div_ceil(C, channels), inputs)
-    )
-    parts, jobs = num_tiles(geometry, rows, columns), jobs_of_pass(geometry, channels, sizes)
-    mine = passes * div_ceil(parts, PARTS) if split == 1 else div_ceil(passes, PARTS) * parts
-    moved = moved_bytes(geometry, rows, columns, channels, sizes)
-    bank_columns = min(BANK_COLUMNS, taps_beside(geometry, beside) * channels)
-    array = mine * rows * div_ceil(columns, beside) * jobs * bank_columns
-    moving = (moved[0] + moved[1]) * mine // COLUMN_BYTES
-    sums = 4 * K * geometry.C * num_taps(geometry) // nl.tile_size.pmax // COLUMN_BYTES * (EXPOSED if split == 1 else 1)
-    room = 2 * buffers * block_bytes(geometry, rows, columns, channels, sizes) <= BLOCK_BYTES
-    if passes > PARTS and buffers == 1 and not room:
-        # blocks of a pass wait for those of the pass before to be done with
-        return array + moving + sums
-    return max(array, moving) + min(array, moving) // 8 + sums
-
-
-def moved_bytes(geometry, rows, columns, channels, sizes):
-    """Bytes of (x, gy) of a block, in runs of RUN_BYTES at least."""
-    item, found = geometry.hbm_itemsize, []
-    x = (window_of(geometry.rows, rows), window_of(geometry.columns, columns), min(geometry.C, channels * sizes[1]))
-    y = (rows, columns, min(geometry.K, nl.tile_size.pmax * sizes[0]))
-    for one in ((x, geometry.C, geometry.x_strides), (y, geometry.K, geometry.y_strides)):
-        extents, all_channels, strides = one
-        h, w, c = extents
-        if strides[0] != 1:
-            found.append(c * h * max(RUN_BYTES, w * item))
-        elif c == all_channels:
-            found.append(h * max(RUN_BYTES, w * c * item))
-        else:
-            found.append(h * w * max(RUN_BYTES, c * item))
-    return found[0] * geometry.planes.taps, found[1]
-
-
-def block_bytes(geometry, rows, columns, channels, sizes):
-    """Bytes a partition of a block of x and of gy, of the channels of a pass at most."""
+def block_bytes(geometry, block, channels, sizes):
+    """Bytes a partition of a block (rows, columns) of x and of gy, of the channels of a pass at most."""
+    rows, columns = block
     x_size = window_of(geometry.rows, rows) * window_of(geometry.columns, columns) * geometry.planes.taps
     chunks, outputs = min(geometry.C, channels * sizes[1]), min(geometry.K, nl.tile_size.pmax * sizes[0])
     return (x_size * chunks + rows * columns * outputs) * geometry.itemsize

@@ -5,42 +5,37 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import Ledger, pick
-from .._tiles import PARTS, cut_at, filled, share, size_of, some_of
+from .._engines import pick
+from .._tiles import PARTS, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
-from ..conv.boxes import load_box, offset_at
-from ..conv.call import Operands, of_array
-from ..conv.geometry import Geometry, met
-from ..conv.relayout import meet
-from .plan import ROWS_BOXES, WeightPlan, window_sizes
+from ..conv.call import of_array
+from .halves import end_halves, start_halves, start_ones, take_half
+from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
+from .plan import ROWS_BOXES, window_sizes
 from .units import units_of
-
-#: Columns of a piece of what both cores have summed up.
-SUM_COLUMNS = 512
-
-
-@dataclass
-class WeightWork(nl.NKIObject):
-    """What one core has at hand. operands: x, gy as w, and as y fp32 sums or the result in HBM; added: what that is
-    added to, or None; bias: of its gradient in HBM, or None."""
-
-    operands: Operands
-    geometry: Geometry
-    plan: WeightPlan
-    added: object
-    bias: object
-    ones_sbuf: object
-    ledger: Ledger
 
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """A tile of units in SBUF: of x by plane of taps (None where no job has it) [units, rows, columns, c], or with c
-    first, and gy [units, rows, columns, k], or with k first."""
+    """A buffer in SBUF of a tile of units: of x by plane of taps (None where no job has it) [units, rows, columns, c],
+    or with c first, and gy [units, rows, columns, k], or with k first.
+
+    zeros: for each plane of taps, and for gy, which tile with which taps the zeros around blocks are there for.
+    """
 
     x: list
     y: object
-    units: int
+    zeros: list
+
+
+@dataclass
+class Feed(nl.NKIObject):
+    """Tiles of all passes in the order of need, (Pass, number) each, which take buffers in turn; how many are loaded,
+    or on their way."""
+
+    tiles: list
+    buffers: list
+    loaded: int
 
 
 def run_weight(work):
@@ -48,84 +43,65 @@ def run_weight(work):
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.warmup, 1)
-    if work.bias != None:
-        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=work.operands.w_dtype, buffer=nl.sbuf)
-        nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+    start_ones(work)
+    buffers = start_buffers(work)
     if not plan.split:
-        for one in some_of(plan.passes, share(len(plan.passes), cores, core)):
-            run_pass(work, one, one.tiles)
+        mine = some_of(plan.passes, share(len(plan.passes), cores, core))
+        run_passes(work, mine, buffers, -1)
         return
-    into, bias, added = work.operands.y, work.bias, work.added
-    operands, halves, biases = work.operands, [], []
-    for _ in range(PARTS):
-        halves.append(nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.shared_hbm))
-        biases.append(None if bias == None else nl.ndarray(bias.shape, dtype=nl.float32, buffer=nl.shared_hbm))
-    mine = share(PARTS, cores, core)
-    work.added = None
+    halves, mine = start_halves(work), share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
-        operands.y = halves[half]
-        work.bias = biases[half]
-        for one in plan.passes:
-            run_pass(work, one, some_of(one.tiles, share(len(one.tiles), PARTS, half)))
-    for one in halves:
-        meet(one)
-    add_halves(halves, into, added)
-    if bias != None:
-        for one in biases:
-            meet(one)
-        add_halves(biases, bias, None)
+        take_half(work, halves, half)
+        run_passes(work, plan.passes, buffers, half)
+    end_halves(halves)
 
 
-def add_halves(halves, into, added):
-    """This core's part of the sum of two tensors in HBM, and of one that it is added to, or None."""
-    first, count = share(size_of(into.shape), nl.num_programs(), nl.program_id(0))
-    whole = count // SUM_COLUMNS
-    for some in cut_at(whole, nl.tile_size.pmax):
-        add_piece(halves, into, added, (first + some[0] * SUM_COLUMNS, some[1], SUM_COLUMNS))
-    if count % SUM_COLUMNS > 0:
-        add_piece(halves, into, added, (first + whole * SUM_COLUMNS, 1, count % SUM_COLUMNS))
+def run_passes(work, passes, buffers, half):
+    """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
+    feed, spans = Feed(tiles=[], buffers=buffers, loaded=0), []
+    for one in passes:
+        first, count = 0, len(one.tiles)
+        if half >= 0:
+            first = one.half * half
+            count = one.half if half == 0 else count - one.half
+        spans.append((len(feed.tiles), count))
+        for number in range(first, first + count):
+            feed.tiles.append((one, number))
+    for index in range(len(passes)):
+        run_pass(work, passes[index], feed, spans[index])
 
 
-def add_piece(halves, into, added, piece):
-    """The same of neighbouring elements: (first, rows, columns)."""
-    offset, parts, columns = piece
-    pattern, sums = [[columns, parts], [1, columns]], []
-    for one in halves if added == None else halves + [added]:
-        part_sbuf = nl.ndarray((parts, columns), dtype=nl.float32, buffer=nl.sbuf)
-        copy(part_sbuf, one.ap(pattern=pattern, offset=offset))
-        sums.append(part_sbuf)
-    found_sbuf = nl.ndarray((parts, columns), dtype=into.dtype, buffer=nl.sbuf)
-    if added != None:
-        nisa.tensor_tensor(dst=sums[0], data1=sums[0], data2=sums[1], op=nl.add)
-        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[2], op=nl.add)
-    else:
-        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[1], op=nl.add)
-    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
-
-
-def run_pass(work, one, tiles):
-    """Sums of the jobs of a Pass over these tiles, and their results: the first round goes along with the loads."""
-    buffers = start_buffers(work, one)
-    loaded, last = [load_blocks(work, one, tiles[0], buffers[0], len(tiles[0]) <= ROWS_BOXES)], len(tiles) - 1
+def run_pass(work, one, feed, span):
+    """Sums of the jobs of a Pass over tiles of a Feed (first, how many), and their results: the first round goes along
+    with the loads, those of the next pass go along with the last one."""
+    first, count = span
+    ahead, last_round = len(feed.buffers), len(one.rounds) - 1
     for which in range(len(one.rounds)):
         jobs = one.rounds[which]
         sums, done = start_sums(work, jobs), 0
-        while which == 0 and done < max(1, last):
-            # the next tile comes meanwhile, where it has room of its own
-            if len(buffers) > 1 and done < last:
-                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[(done + 1) % len(buffers)], False))
+        while which == 0 and done < count - 1:
+            # tiles of several rounds stay
+            load_until(work, feed, first + (done if last_round == 0 else 0) + ahead)
             for place in work.plan.places:
                 for bank in range(len(jobs)):
-                    add_products(work, one, jobs[bank], sums[bank], loaded[done], place, done > 0 or place != (0, 0))
-            if len(buffers) == 1 and done < last:
-                loaded.append(load_blocks(work, one, tiles[done + 1], buffers[0], False))
+                    add_products(work, jobs[bank], sums[bank], feed, first + done, place, done > 0 or place != (0, 0))
             done += 1
+        load_until(work, feed, first + (count - 1 if last_round == 0 else 0) + ahead)
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
-            for index in range(done, len(tiles)):
+            for index in range(done, count):
                 for place in work.plan.places:
-                    add_products(work, one, jobs[bank], sums[bank], loaded[index], place, index > 0 or place != (0, 0))
+                    adds = index > 0 or place != (0, 0)
+                    add_products(work, jobs[bank], sums[bank], feed, first + index, place, adds)
             store_sums(work, jobs[bank], sums[bank])
+
+
+def load_until(work, feed, end):
+    """Have the tiles of a Feed below number `end` be loaded."""
+    for index in range(feed.loaded, min(end, len(feed.tiles))):
+        one, number = feed.tiles[index]
+        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], index == 0, index < len(feed.buffers))
+    feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
 def start_sums(work, jobs):
@@ -140,140 +116,63 @@ def start_sums(work, jobs):
     return found
 
 
-def is_channels_last(strides):
-    """Whether channels are side by side."""
-    return strides[0] == 1
-
-
-def start_buffers(work, one):
-    """Blocks that tiles take in turn; nothing is loaded."""
+def start_buffers(work):
+    """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
     geometry, plan, found = work.geometry, work.plan, []
-    rows, columns = window_sizes(geometry, plan, one)
-    P_MAX, x_last = nl.tile_size.pmax, is_channels_last(geometry.x_strides)
-    x_shape = (P_MAX, rows, columns, one.c[1]) if x_last else (P_MAX, one.c[1], rows, columns)
-    y_shape = (P_MAX, plan.rows, plan.columns, one.k[1])
-    if not is_channels_last(geometry.y_strides):
-        y_shape = (P_MAX, one.k[1], plan.rows, plan.columns)
-    for _ in range(min(plan.buffers, len(one.tiles))):
-        x = filled(geometry.planes.taps, None)
+    rows, columns, c, k, planes, tiles = 1, 1, 1, 1, [], 0
+    for one in plan.passes:
+        sizes = window_sizes(geometry, plan, one)
+        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
+        c, k, tiles = max(c, one.c[1]), max(k, one.k[1]), tiles + len(one.tiles)
         for t in one.planes:
+            if t not in planes:
+                planes.append(t)
+    x_shape = room_of(geometry.x_strides, c, rows, columns)
+    y_shape = room_of(geometry.y_strides, k, plan.rows, plan.columns)
+    for _ in range(min(plan.buffers, tiles)):
+        x = filled(geometry.planes.taps, None)
+        for t in planes:
             x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
         y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
-        found.append(Blocks(x=x, y=y_sbuf, units=0))
+        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(geometry.planes.taps + 1, None)))
     return found
 
 
-def load_blocks(work, one, tile, into, by_rows):
-    """Blocks of a tile of units. by_rows: whether rows come in the order in which they are needed, each by itself."""
-    plan, rows = work.plan, work.geometry.rows
-    blocks = Blocks(x=into.x, y=into.y, units=units_of(tile))
-    clear_y(work, tile, blocks)
+def load_blocks(work, what, blocks, is_first, is_new):
+    """A tile (Pass, number) into a buffer. is_first: whether nothing was loaded before, so that rows come in the order
+    in which they are needed, each by itself; is_new: whether nothing was in this buffer before, for which it waits."""
+    one, number = what
+    plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
+    rows, columns = window_sizes(geometry, plan, one)
+    piece = Piece(
+        rows=plan.rows,
+        columns=plan.columns,
+        k=one.k,
+        c=one.c,
+        r=one.r,
+        s=one.s,
+        h=(0, rows),
+        w=(0, columns),
+        part=0,
+    )
+    holds = is_new and not is_first
+    if blocks.zeros[geometry.planes.taps] != number:
+        clear_y(geometry, piece, tile, blocks.y)
+        if holds:
+            hold_loads(blocks.y, geometry.y_strides, 0, 0)
+        blocks.zeros[geometry.planes.taps] = number
     for t in one.planes:
-        clear_x(work, one, tile, blocks, t)
+        if blocks.zeros[t] != (number, one.r, one.s):
+            clear_x(geometry, piece, tile, blocks.x[t], t, holds)
+            blocks.zeros[t] = (number, one.r, one.s)
+    by_rows = is_first and len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0
     for p in range(steps):
-        needed = window_sizes(work.geometry, plan, one)[0] if p + 1 == steps else p * rows.stride + one.r[1]
+        needed = rows if p + 1 == steps else p * geometry.rows.stride + one.r[1]
         for t in one.planes:
-            load_x_of(work, one, tile, blocks, t, (there, needed))
+            load_x_of(work, piece, tile, blocks.x[t], t, (there, needed))
         there = max(there, needed)
-        load_y(work, one, tile, blocks, (p, p + 1) if by_rows else (0, plan.rows))
-    return blocks
-
-
-def clear_y(work, tile, blocks):
-    """Zeros where a block of gy has fewer rows or columns."""
-    plan, inside = work.plan, (work.plan.rows, work.plan.columns)
-    for box in tile:
-        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent))
-    last = is_channels_last(work.geometry.y_strides)
-    clear_sides(blocks.y, last, (0, inside[0]), (0, inside[1]), (plan.rows, plan.columns))
-
-
-def clear_x(work, one, tile, blocks, t):
-    """Zeros around x, at a plane of taps, where it is not there for all units of a tile."""
-    geometry, sizes = work.geometry, window_sizes(work.geometry, work.plan, one)
-    low, high, left, right = 0, sizes[0], 0, sizes[1]
-    for box in tile:
-        low, left = max(low, box.rows.low), max(left, box.columns.low)
-        high, right = min(high, box.rows.high), min(right, box.columns.high)
-        if met(geometry.planes, t, box.z, 1)[2] == 0:
-            low, high = 0, 0
-    last = is_channels_last(geometry.x_strides)
-    clear_sides(blocks.x[t], last, (low, max(low, high)), (left, max(left, right)), sizes)
-
-
-def load_y(work, one, tile, blocks, rows):
-    """Rows (first, end) of gy of a tile's units."""
-    strides = work.geometry.y_strides
-    last = is_channels_last(strides)
-    for box in tile:
-        end = min(rows[1], box.rows.extent)
-        if rows[0] < end:
-            offset = offset_at(strides, (one.k[0], box.z, box.p + rows[0], box.q))
-            extents = (one.k[1], end - rows[0], box.columns.extent)
-            pattern = lead_of(box, strides, (1, 1, 1)) + free_of(strides, extents)
-            load_box(blocks.y, work.operands.w, place_of(box.part, rows[0], 0, last), pattern, offset)
-
-
-def load_x_of(work, one, tile, blocks, t, window):
-    """Rows (first, end) of the windows of x of a tile's units at a plane of taps."""
-    geometry, strides = work.geometry, work.geometry.x_strides
-    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
-    steps = (geometry.planes.stride, rows.stride, columns.stride)
-    for box in tile:
-        plane = met(geometry.planes, t, box.z, 1)
-        low, high = max(window[0], box.rows.low), min(window[1], box.rows.high)
-        wn = box.columns.high - box.columns.low
-        if plane[2] > 0 and low < high and wn > 0:
-            h = box.p * rows.stride + one.r[0] * rows.dilation - rows.before + low
-            w = box.q * columns.stride + one.s[0] * columns.dilation - columns.before + box.columns.low
-            offset = offset_at(strides, (one.c[0], plane[3], h, w))
-            place = place_of(box.part, low, box.columns.low, last)
-            pattern = lead_of(box, strides, steps) + free_of(strides, (one.c[1], high - low, wn))
-            load_box(blocks.x[t], work.operands.x, place, pattern, offset)
-
-
-def place_of(part, row, column, last):
-    """Where a box begins in a tile of units."""
-    return (part, row, column, 0) if last else (part, 0, row, column)
-
-
-def free_of(strides, extents):
-    """Entries of an access pattern for (channels, rows, columns), as they lie in a tile of units."""
-    channels, rows = [strides[0], extents[0]], [strides[2], extents[1]]
-    if is_channels_last(strides):
-        return [rows, [strides[3], extents[2]], channels]
-    return [channels, rows, [strides[3], extents[2]]]
-
-
-def lead_of(box, strides, steps):
-    """Entries of an access pattern for the units of a Box. steps: elements of x from output to output."""
-    apart = (strides[1] * steps[0], strides[2] * steps[1] * box.rows.apart, strides[3] * steps[2] * box.columns.apart)
-    found = []
-    for axis in range(3):
-        if box.counts[axis] > 1:
-            found.append([apart[axis], box.counts[axis]])
-    return found if len(found) > 0 else [[1, 1]]
-
-
-def clear_sides(tile, last, rows, columns, sizes):
-    """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
-    parts, each, index = tile.shape[0], tile.shape[3], 0
-    strips = ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
-    strips = strips + ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
-    if last and each % 2 == 0 and tile.dtype != nl.float32:
-        # two channels at once
-        tile = tile.view(nl.float32)
-        each = each // 2
-    for some in strips:
-        h0, h1, w0, w1 = some
-        if h0 < h1 and w0 < w1:
-            engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
-            index += 1
-            if last:
-                nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0:each], value=0.0, engine=engine)
-            else:
-                nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+        load_y(work, piece, tile, blocks.y, (p, p + 1) if by_rows else (0, plan.rows))
 
 
 def columns_of(work, job, count):
@@ -281,9 +180,11 @@ def columns_of(work, job, count):
     return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
-def add_products(work, one, job, acc_psum, blocks, place, adds):
-    """Products of a position of all blocks of a tile, and of those beside it, added to a job's sums."""
-    units, k, stationary = blocks.units, job.k0 - one.k[0], None
+def add_products(work, job, acc_psum, feed, index, place, adds):
+    """Products of a position of all blocks of a Feed's tile, and of those beside it, added to a job's sums."""
+    one, number = feed.tiles[index]
+    blocks, units = feed.buffers[index % len(feed.buffers)], units_of(one.tiles[number])
+    k, stationary = job.k0 - one.k[0], None
     p, q = place
     count = min(work.plan.beside, work.plan.columns - q)
     outputs, columns = count * job.kn, columns_of(work, job, count)
@@ -297,22 +198,23 @@ def add_products(work, one, job, acc_psum, blocks, place, adds):
         sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
     elif count < work.plan.beside:
         sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
-    moving = moving_of(work, one, job, blocks, place, columns)
+    moving = moving_of(work, one, job, (blocks, units), place, columns)
     nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
 
 
-def moving_of(work, one, job, blocks, place, count):
-    """The window of x of a job at a position of all blocks, with so many columns of taps; or ones."""
+def moving_of(work, one, job, some, place, count):
+    """The window of x of a job at a position of blocks (Blocks, how many), with so many columns of taps; or ones."""
+    blocks, units = some
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
-        return of_array(work.ones_sbuf, work.operands)[0 : blocks.units, 0:1, 0:1, 0:1]
+        return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
     h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
     h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):
-        return x_sbuf[0 : blocks.units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
-    return x_sbuf[0 : blocks.units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
+        return x_sbuf[0:units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
+    return x_sbuf[0:units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
 
 
 def store_sums(work, job, acc_psum):

@@ -5,10 +5,6 @@ from .._settings import setting
 from .._tiles import size_of
 from ..conv.geometry import copy_of
 from ..conv.relayout import FEW, Transposed, copy_transposed, meet, pieces_of
-from .config import COLUMN_BYTES, weight_settings
-
-#: Columns of the array that a byte a partition of a copy takes.
-COPY_COLUMNS = 2
 
 
 def copies_pixels(strides, channels):
@@ -17,16 +13,9 @@ def copies_pixels(strides, channels):
 
 
 def takes_pixels(geometry, config):
-    """Whether x and gy are copied: as a config says, or where that takes less, the copies included."""
+    """Whether x and gy are copied, as a config says; there is nothing to copy where channels are side by side."""
     several = copies_pixels(geometry.x_strides, geometry.C) or copies_pixels(geometry.y_strides, geometry.K)
-    given = setting(config, "pixels", -1)
-    if not several or given >= 0:
-        return several and given == 1
-    planes, x, y = geometry.planes, geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
-    elements = geometry.C * planes.size * x + geometry.K * planes.out * y
-    copied = elements * geometry.hbm_itemsize // nl.tile_size.pmax * COPY_COLUMNS // COLUMN_BYTES
-    apart, beside = weight_settings(geometry, config), weight_settings(pixels_of(geometry), config)
-    return apart[1] == 0 or (beside[1] > 0 and beside[1] + copied < apart[1])
+    return several and setting(config, "pixels", 0) == 1
 
 
 def pixels_of(geometry):

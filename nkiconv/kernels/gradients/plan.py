@@ -22,7 +22,7 @@ from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fit
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels
-from .units import extent_of, planes_of, runs_of, tiles_of_units
+from .units import count_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
@@ -48,7 +48,7 @@ class Job(nl.NKIObject):
 class Pass(nl.NKIObject):
     """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
     of x and gy they need: (first, how many) of channels and of rows and columns of taps, planes of taps; Boxes of each
-    tile of units."""
+    tile of units; how many tiles have the first half of the units."""
 
     rounds: list
     k: tuple
@@ -57,6 +57,7 @@ class Pass(nl.NKIObject):
     s: tuple
     planes: list
     tiles: list
+    half: int
 
 
 @dataclass
@@ -94,11 +95,13 @@ def make_weight_plan(geometry, config, bias):
         if len(seen) == 0:
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-        tiles = tiles_of_units(planes, rows, columns)
+        count = div_ceil(count_of(planes) * count_of(rows) * count_of(columns), PARTS)
+        tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax, count if config.split == 1 else 0)
         rounds = []
         for part in cut(len(jobs), PSUM_BANKS):
             rounds.append(some_of(jobs, part))
-        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
+        half = div_ceil(count, nl.tile_size.pmax)
+        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles, half=half))
     first = passes[0]
     split = config.split == 1 and len(first.tiles) >= PARTS
     places = []
@@ -174,13 +177,14 @@ def plan_weight(geometry, config, bias, cores):
     if takes_pixels(geometry, config):
         copies = copy_instructions(geometry)
         geometry = pixels_of(geometry)
-    settings = weight_settings(geometry, config)[0]
+    settings = weight_settings(geometry, config)
     plan = make_weight_plan(geometry, settings, bias)
     for one in plan.passes:
-        if len(one.rounds) > 1 and len(one.tiles) > plan.buffers * (PARTS if plan.split else 1):
+        needed = one.half if plan.split else len(one.tiles)
+        if len(one.rounds) > 1 and needed > plan.buffers:
             return None, (
                 f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {PSUM_BANKS} banks need all "
-                f"{len(one.tiles)} tiles of blocks at once; use as many, or fewer outputs and inputs"
+                f"{needed} tiles of blocks at once; use as many, or fewer outputs and inputs"
             )
     needed = weight_bytes(geometry, plan)
     if not fits_sbuf(needed):

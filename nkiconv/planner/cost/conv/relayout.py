@@ -32,7 +32,7 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
     if flips(algorithm, geometry):
         found += _flip_ns(target, geometry)
-    return found + sum(_copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
+    return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
 
 
 def _flip_ns(target: Target, geometry: Any) -> float:
@@ -49,7 +49,7 @@ def _flip_ns(target: Target, geometry: Any) -> float:
     return float(START_NS + max(copied_ns, moved_ns) + runs_ns / (PARTS if geometry.groups == 1 else 1))
 
 
-def _copy_ns(target: Target, part: Any) -> float:
+def copy_ns(target: Target, part: Any) -> float:
     """ns of both cores for a copy."""
     A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines

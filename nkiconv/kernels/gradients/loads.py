@@ -1,0 +1,146 @@
+"""x and gy of a tile of units on their way to SBUF: what a unit's window has of x, zeros around it."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from ..conv.boxes import load_box, offset_at
+from ..conv.geometry import met
+
+
+@dataclass
+class Piece(nl.NKIObject):
+    """What there is room for in a tile of units. rows, columns: of gy of a unit; k, c, r, s: (first, how many) of
+    channels of gy and of x, and of rows and columns of taps; h, w: the same of rows and columns of a unit's window of
+    x; part: partition of the first unit."""
+
+    rows: int
+    columns: int
+    k: tuple
+    c: tuple
+    r: tuple
+    s: tuple
+    h: tuple
+    w: tuple
+    part: int
+
+
+def is_channels_last(strides):
+    """Whether channels are side by side."""
+    return strides[0] == 1
+
+
+def room_of(strides, channels, rows, columns):
+    """Shape of a tile of units."""
+    if is_channels_last(strides):
+        return nl.tile_size.pmax, rows, columns, channels
+    return nl.tile_size.pmax, channels, rows, columns
+
+
+def clear_y(geometry, piece, tile, y_sbuf):
+    """Zeros where a unit has fewer rows or columns of gy."""
+    inside = piece.rows, piece.columns
+    for box in tile:
+        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent))
+    last = is_channels_last(geometry.y_strides)
+    clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
+
+
+def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
+    """Zeros around x, at a plane of taps, where it is not there for all units of a tile. holds: whether its loads are
+    to come behind those of others that wait for zeros."""
+    low, high = piece.h[0], piece.h[0] + piece.h[1]
+    left, right = piece.w[0], piece.w[0] + piece.w[1]
+    for box in tile:
+        low, left = max(low, box.rows.low), max(left, box.columns.low)
+        high, right = min(high, box.rows.high), min(right, box.columns.high)
+        if met(geometry.planes, t, box.z, 1)[2] == 0:
+            low, high = piece.h[0], piece.h[0]
+    low, left, last = low - piece.h[0], left - piece.w[0], is_channels_last(geometry.x_strides)
+    inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
+    clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
+    if holds and inside[0][0] < inside[0][1] and inside[1][0] < inside[1][1]:
+        hold_loads(x_sbuf, geometry.x_strides, low, left)
+
+
+def hold_loads(tile, strides, row, column):
+    """Have the loads of a tile of units, which all write this row and column, wait for the zeros before them, so that
+    they come behind loads that do."""
+    for engine in (nisa.engine.vector, nisa.engine.gpsimd):
+        if is_channels_last(strides):
+            nisa.memset(dst=tile[0 : tile.shape[0], row : row + 1, column : column + 1, 0:1], value=0.0, engine=engine)
+        else:
+            nisa.memset(dst=tile[0 : tile.shape[0], 0:1, row : row + 1, column : column + 1], value=0.0, engine=engine)
+
+
+def load_y(work, piece, tile, y_sbuf, rows):
+    """Rows (first, end) of gy of a tile's units."""
+    strides = work.geometry.y_strides
+    last = is_channels_last(strides)
+    for box in tile:
+        end = min(rows[1], box.rows.extent)
+        if rows[0] < end:
+            offset = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q))
+            extents = (piece.k[1], end - rows[0], box.columns.extent)
+            pattern = lead_of(box, strides, (1, 1, 1)) + free_of(strides, extents)
+            load_box(y_sbuf, work.operands.w, place_of(piece.part + box.part, rows[0], 0, last), pattern, offset)
+
+
+def load_x_of(work, piece, tile, x_sbuf, t, window):
+    """Rows (first, end) of the windows of x of a tile's units at a plane of taps."""
+    geometry, strides = work.geometry, work.geometry.x_strides
+    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
+    steps = (geometry.planes.stride, rows.stride, columns.stride)
+    for box in tile:
+        plane = met(geometry.planes, t, box.z, 1)
+        low, high = max(window[0], box.rows.low), min(window[1], box.rows.high)
+        wn = box.columns.high - box.columns.low
+        if plane[2] > 0 and low < high and wn > 0:
+            h = box.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low
+            w = box.q * columns.stride + piece.s[0] * columns.dilation - columns.before + box.columns.low
+            offset = offset_at(strides, (piece.c[0], plane[3], h, w))
+            place = place_of(piece.part + box.part, low - piece.h[0], box.columns.low - piece.w[0], last)
+            pattern = lead_of(box, strides, steps) + free_of(strides, (piece.c[1], high - low, wn))
+            load_box(x_sbuf, work.operands.x, place, pattern, offset)
+
+
+def place_of(part, row, column, last):
+    """Where a box begins in a tile of units."""
+    return (part, row, column, 0) if last else (part, 0, row, column)
+
+
+def free_of(strides, extents):
+    """Entries of an access pattern for (channels, rows, columns), as they lie in a tile of units."""
+    channels, rows = [strides[0], extents[0]], [strides[2], extents[1]]
+    if is_channels_last(strides):
+        return [rows, [strides[3], extents[2]], channels]
+    return [channels, rows, [strides[3], extents[2]]]
+
+
+def lead_of(box, strides, steps):
+    """Entries of an access pattern for the units of a Box. steps: elements of x from output to output."""
+    apart = (strides[1] * steps[0], strides[2] * steps[1] * box.rows.apart, strides[3] * steps[2] * box.columns.apart)
+    found = []
+    for axis in range(3):
+        if box.counts[axis] > 1:
+            found.append([apart[axis], box.counts[axis]])
+    return found if len(found) > 0 else [[1, 1]]
+
+
+def clear_sides(tile, last, rows, columns, sizes):
+    """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
+    parts, each, index = tile.shape[0], tile.shape[3], 0
+    strips = ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
+    strips = strips + ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
+    if last and each % 2 == 0 and tile.dtype != nl.float32:
+        # two channels at once
+        tile = tile.view(nl.float32)
+        each = each // 2
+    for some in strips:
+        h0, h1, w0, w1 = some
+        if h0 < h1 and w0 < w1:
+            engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
+            index += 1
+            if last:
+                nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0:each], value=0.0, engine=engine)
+            else:
+                nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)

@@ -1,0 +1,111 @@
+"""How the planner, and callers with arrays, speak to the kernels of filter gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._nki import nl
+from ..errors import DtypeError, NkiconvError, UnsupportedError
+from ..kernels.conv.geometry import Geometry
+from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
+from ..kernels.gradients.plan import plan_weight
+from ..problem import ConvProblem
+from ..simulator import ArraySpec
+from ..simulator.timing import Rates
+from .conv import X_PERMS, Y_PERMS, geometry_of, letters_of
+from .cost.algorithm import Shape
+from .operation import Operation, Reduction
+from .request import DTYPES, Asked, Config, Request, nl_name
+
+#: Images from which on fewer are timed, a few of them at a time.
+MANY_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class WeightExtras:
+    """What is asked for beside the gradient of w."""
+
+    bias: bool
+
+
+class ConvWeight(Operation):
+    """Gradients of filters of images or volumes, any groups."""
+
+    kernel = conv_weight_gradient
+    algorithms = WEIGHT_ALGORITHMS
+    fallback = "blocks"
+    dtypes = DTYPES
+
+    def __init__(self, name: str, volumes: bool) -> None:
+        self.name, self.volumes = name, volumes
+
+    def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        if problem.direction != "wgrad":
+            yield UnsupportedError(
+                f"operation={self.name!r}: the problem's direction is {problem.direction!r}; take its toward('wgrad')"
+            )
+        if problem.is_volume != self.volumes:
+            has = "has" if problem.is_volume else "lacks"
+            yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
+        if problem.dtype not in self.dtypes:
+            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
+        plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
+        for one in dataclasses.fields(Asked):
+            if getattr(asked, one.name) != getattr(plain, one.name):
+                yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: a filter gradient has none; drop it")
+        if asked.precision is not None and problem.dtype != "fp32":
+            yield UnsupportedError(
+                f"precision={asked.precision!r}: x and gy are {problem.dtype}, whose products are exact; drop it"
+            )
+
+    def shape(self, request: Request, rates: Rates) -> Shape:
+        geometry = weight_geometry(request.problem, request.asked)
+        return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
+
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
+        return str(plan_weight(shape.geometry, config, shape.extras.bias, shape.cores)[1])
+
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        problem, asked = request.problem, request.asked
+        dtype = nl_name(problem.dtype)
+        kwargs = weight_arguments(problem, algorithm=algorithm, config=config)
+        if asked.bias:
+            kwargs["bias_gradient"] = True
+        if asked.precision is not None:
+            kwargs["precision"] = asked.precision
+        if asked.out_dtype is not None:
+            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        tensors = ArraySpec(problem.input_shape, dtype), ArraySpec(problem.output_shape, dtype)
+        return (*tensors, problem.filter_shape), kwargs
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        return letters_of(shape.geometry, self.volumes)
+
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
+        if problem.N < MANY_IMAGES:
+            return None
+        return Reduction(lambda N: problem.replace(N=N), lambda one: one.N, "images", MANY_IMAGES // 8, exact=False)
+
+
+def weight_geometry(problem: ConvProblem, asked: Asked) -> Geometry:
+    """The kernel's own description of a filter gradient's convolution."""
+    return geometry_of(problem, Asked(precision=asked.precision))
+
+
+def weight_arguments(problem: ConvProblem, *, algorithm: str | None, config: Config) -> dict[str, Any]:
+    """The kernel's arguments for a problem, beside tensors and what is asked for."""
+    found: dict[str, Any] = {
+        "padding": problem.padding,
+        "stride": problem.stride,
+        "rhs_dilation": problem.rhs_dilation,
+        "lhs_dilation": problem.lhs_dilation,
+        "feature_group_count": problem.groups,
+    }
+    if not problem.channels_first:
+        found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
+    return found | ({} if algorithm is None else {"algorithm": algorithm, "config": config})

@@ -1,0 +1,1 @@
+"""Cost models of filter gradients."""
