@@ -34,7 +34,8 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
-#: What the kernel for filters' gradients of depthwise rows is called here: the planner knows the convolution that it is.
+#: The kernel for filters' gradients of depthwise rows, by a name of our own: the planner has plans of the convolution
+#: that it is.
 ROWS = "depthwise_conv1d_weight"
 #: Who makes the arguments of an operation's kernel, if not `conv_arguments`; and which are of filters' gradients.
 _MAKERS: dict[str, Any] = {
@@ -218,8 +219,8 @@ def _choice(request: Request, effort: str) -> tuple[str | None, Any]:
         found = answer(request) if effort == "timed" else estimated(request)
     except NkiconvError as error:
         warnings.warn(
-            f"{request.operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is no plan, "
-            f"and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
+            f"{request.operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is "
+            f"no plan, and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
             PlanWarning,
             stacklevel=2,
         )
