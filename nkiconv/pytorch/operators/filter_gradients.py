@@ -64,7 +64,7 @@ def _call(
     return dw, db
 
 
-def _asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int, ...], bool, torch.dtype]:
+def weight_asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int, ...], bool, torch.dtype]:
     """(the convolution, size, bias, dtype) of an operator's arguments behind its tensors."""
     size, stride, padding, dilation, groups, bias, dtype, layer = rest
     pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
@@ -106,19 +106,19 @@ def _define(rank: int) -> Any:
         dtype: torch.dtype,
         layer: str | None,
     ) -> tuple[Tensor, Tensor]:
-        asked, *_ = _asked(rank, (size, stride, padding, dilation, groups, bias, dtype, layer))
+        asked, *_ = weight_asked(rank, (size, stride, padding, dilation, groups, bias, dtype, layer))
         _check(asked, input, grad, tuple(size), dtype)
         dw, db = dispatch.filters_gradient(asked, input, grad, tuple(size), dtype, bias)
         return dw, input.new_empty(0, dtype=host.wide_dtype(input)) if db is None else db
 
     def fake(input: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        asked, size, bias, dtype = _asked(rank, rest)
+        asked, size, bias, dtype = weight_asked(rank, rest)
         _check(asked, input, grad, size, dtype)
         db = input.new_empty(size[0] if bias else 0, dtype=host.wide_dtype(input))
         return input.new_empty(size, dtype=dtype), db
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.asked, ctx.size, ctx.bias, ctx.dtype = _asked(rank, inputs[2:])
+        ctx.asked, ctx.size, ctx.bias, ctx.dtype = weight_asked(rank, inputs[2:])
         autograd.save(ctx, *inputs[:2])
 
     def backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -148,7 +148,7 @@ def _define(rank: int) -> Any:
     def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         tensors = [one if dim is None else one.movedim(dim, 0) for one, dim in zip(args[:2], in_dims[:2], strict=True)]
         g = with_batch(tensors[1], in_dims[1], info.batch_size)
-        return _batched(_asked(rank, args[2:]), info.batch_size, tensors[0], in_dims[0] is not None, g), (0, 0)
+        return _batched(weight_asked(rank, args[2:]), info.batch_size, tensors[0], in_dims[0] is not None, g), (0, 0)
 
     name = f"conv{rank}d_weight"
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)

@@ -19,6 +19,8 @@ import torch
 from ..computers import host
 from .convolution import Convolution
 
+#: What follows a layer's name in that of its input gradient.
+GRADIENT = ", gradient"
 #: Activations whose slope their own result tells.
 _BY_RESULT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": lambda y: (y > 0).to(y.dtype),
@@ -100,7 +102,7 @@ def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolut
         stride=asked.lhs_dilation,
         lhs_dilation=asked.stride,
         padding=tuple(zeros),
-        layer=None if asked.layer is None else f"{asked.layer}, gradient",
+        layer=None if asked.layer is None else f"{asked.layer}{GRADIENT}",
     )
 
 
