@@ -7,8 +7,7 @@ from typing import Any
 
 from ..errors import raise_all
 from ..kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
-from ..planner.depthwise_conv1d import kernel_arguments
-from ..planner.depthwise_gradient import weight_request
+from ..planner.depthwise_gradient import rows_arguments, weight_request
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Config
@@ -98,7 +97,6 @@ def run_depthwise_weight(
     of_rows = request.problem, request.asked
     raise_all(_CANNOT, list(choice_refusals(_OPERATION, *of_rows, algorithm, config, lnc)))
     algorithm, config = settled(request, algorithm, config)
-    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
-    del arguments["strict_nonfinite"]
+    arguments = rows_arguments(problem, algorithm=algorithm, config=config)
     arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
     return launch(depthwise_conv1d_weight_gradient, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..problem import ConvProblem
+from .depthwise_conv1d import kernel_arguments
 from .operations import operation_of
-from .request import Asked, Request
+from .request import Asked, Config, Request
 
 
 def takes_rows(problem: ConvProblem) -> bool:
@@ -41,3 +44,10 @@ def weight_request(
     residual = "pre_activation" if one and accumulates else None
     asked = Asked(out_dtype=out_dtype if one else "fp32", residual=residual)
     return Request(problem=x_by_gy(problem), lnc=lnc, asked=asked, operation="depthwise_conv1d")
+
+
+def rows_arguments(problem: ConvProblem, *, algorithm: str | None, config: Config) -> dict[str, Any]:
+    """The arguments of `depthwise_conv1d_weight_gradient` for a problem, beside tensors and what is asked for."""
+    found = kernel_arguments(problem, algorithm=algorithm, config=config)
+    del found["strict_nonfinite"]
+    return found
