@@ -82,9 +82,8 @@ def choice_refusals(
             yield UnsupportedError(reason)
 
 
-def choice_violations(operation: Operation, algorithm: Any, config: Any) -> Iterator[NkiconvError]:
-    """Errors of the name of a call's algorithm and of settings without one."""
-    accepted = operation.algorithms
+def choice_violations(accepted: tuple[str, ...], algorithm: Any, config: Any) -> Iterator[NkiconvError]:
+    """Errors of the name of a call's algorithm, which must be accepted, and of settings without one."""
     if algorithm is not None and algorithm not in accepted:
         yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(accepted)}; use one of them")
     if algorithm is None and config is not None:

@@ -4,7 +4,8 @@
 
 Of one image that is a depthwise convolution of x with gy: its taps are q, its outputs s, its stride is the dilation and
 its dilation the stride. Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all. Sums
-of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient.
+of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient. Where
+filters are short against rows, `skewed` takes less: it adds all images and positions on the array.
 """
 
 from ..._nki import nki, nl
@@ -22,7 +23,10 @@ from .skewed.kernel import skewed
 from .skewed.plan import skewed_refusal
 
 #: The algorithms that can be asked for by name.
-ROWS_ALGORITHMS = ALGORITHMS + ("skewed",)
+SKEWED = "skewed"
+ROWS_ALGORITHMS = ALGORITHMS + (SKEWED,)
+#: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
+SKEWED_TAPS, SKEWED_POSITIONS = 8, 4
 #: Bytes of an element of sums.
 SUM_BYTES = 4
 
@@ -58,7 +62,8 @@ def depthwise_conv1d_weight_gradient(
         accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
         bias_gradient: also return that of the bias, [C], fp32.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: as of `depthwise_conv1d_implicit_gemm` for the convolution of x with gy.
+        algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
+            x with gy; None leaves the choice to the kernel.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
 
@@ -81,7 +86,7 @@ def depthwise_conv1d_weight_gradient(
     if bias_gradient:
         db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
-    if algorithm == "skewed":
+    if algorithm == SKEWED:
         strides = (
             (forward.C * x_rows.row, x_rows.row, x_rows.step),
             (forward.C * gy_rows.row, gy_rows.row, gy_rows.step),
@@ -103,8 +108,11 @@ def extras_of_rows(forward, added, dw_dtype):
 
 
 def algorithm_of_rows(algorithm, forward, geometry, extras, config):
-    """An algorithm that takes this gradient; refused is one that does not."""
-    if algorithm == "skewed":
+    """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
+    many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
+    if algorithm == None and many and skewed_refusal(forward, None, nl.num_programs()) == "":
+        return SKEWED
+    if algorithm == SKEWED:
         reason = skewed_refusal(forward, config, nl.num_programs())
         require(reason == "", reason)
         return algorithm

@@ -19,6 +19,8 @@ BESIDE = (1, 2, 4, 8, 16)
 SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
 #: Without a config: bytes a partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
 TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 98_304, 28, 8
+#: Columns of the array that a channel may take, for more channels beside each other and longer runs.
+CHANNEL_COLUMNS = 192
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
 
@@ -82,7 +84,13 @@ def skewed_config_refusal(config):
 
 def skewed_settings(geometry, config):
     """The SkewedConfig of (name, value) pairs, and defaults for what they leave open."""
-    beside = setting(config, "beside", 4)
+    beside = 1
+    for most in BESIDE:
+        plan = cut_skewed(geometry, most)
+        columns = plan.tiles * plan.passes * plan.chunks * max(nl.tile_size.pmax, plan.columns)
+        if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
+            beside = most
+    beside = setting(config, "beside", beside)
     buffers = setting(config, "buffers", 3)
     plan = cut_skewed(geometry, beside)
     groups = min(TILES_BYTES // (buffers * group_bytes(geometry, plan)), SKEWED_GROUPS_MAX)
@@ -102,7 +110,7 @@ def cut_skewed(geometry, beside):
     images = div_ceil(geometry.N, tiles)
     unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
     step = greatest_common_divisor(stride, dilation)
-    positions = min(unit, most, POSITIONS_COLUMNS * step // stride + 1)
+    positions = min(unit, min(most, POSITIONS_COLUMNS * step // stride + 1))
     folds, passes = positions // QUADRANT, div_ceil(unit, positions)
     positions = div_ceil(unit, passes)
     if folds > 1:
@@ -180,5 +188,5 @@ def count_skewed_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most: loads, matmuls and read-outs of products, sums and stores."""
     jobs = plan.groups * plan.chunks
     loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
-    matmuls = jobs * (plan.tiles * plan.passes + 4)
+    matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
     return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + plan.warmup + 32

@@ -1,0 +1,1 @@
+"""Cost models of the algorithms that only filter gradients have."""

@@ -1,0 +1,76 @@
+"""`skewed` on the host: a core takes so many matmuls' channels, each a share of the array, of DMA and of read-outs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....kernels._tiles import div_ceil
+from ....kernels.gradients.skewed.plan import BESIDE, SkewedPlan, skewed_plan_of, skewed_refusal, skewed_settings
+from ....simulator.timing.target import Target
+from ...request import Config
+from ..algorithm import Guess, config_of, pairs_of
+
+#: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
+ENDS_NS = 11_000.0
+#: How much longer than its busiest part a group takes.
+TOGETHER = 1.15
+#: Bytes of an element of products and sums.
+_SUM_BYTES = 4
+
+
+def skewed_guess(geometry: Any, cores: int, target: Target) -> Guess | None:
+    """The settings that take least for a gradient of a convolution; None where the algorithm takes none of it."""
+    configs = [config_of(beside=beside) for beside in BESIDE if beside <= geometry.C]
+    found = [
+        Guess(pairs_of(skewed_settings(geometry, config)), skewed_ns(geometry, config, cores, target))
+        for config in configs
+        if not skewed_refusal(geometry, config, cores)
+    ]
+    return min(found, key=lambda one: one.ns, default=None)
+
+
+def skewed_ns(geometry: Any, config: Config, cores: int, target: Target) -> float:
+    """ns of a core: the first batch's loads, then all groups one after the other."""
+    plan = skewed_plan_of(geometry, config)
+    groups = div_ceil(len(plan.batches), cores) * plan.groups
+    loads_ns = load_ns(geometry, plan, target)
+    each_ns = max(array_ns(geometry, plan, target), loads_ns + results_ns(plan, target), read_ns(plan, target))
+    return float(ENDS_NS + plan.groups * loads_ns + TOGETHER * groups * each_ns)
+
+
+def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
+    """The array's share of a group: products, at half rate where matmuls stream too few columns, and sums of rows."""
+    column_ns, least, passes, cycles = target.tensor_column_ns, target.matmul_columns_min, 1.0, 1.0
+    if geometry.itemsize == _SUM_BYTES:
+        passes = target.matmul_passes_fp32
+        cycles = target.tensor_column_fp32_ns / column_ns / passes
+    taken = max(plan.columns * cycles, least)
+    sums = target.onezero_passes_fp32 * plan.chunks * (plan.taps + (plan.folds > 1) * plan.part_columns)
+    products_ns = plan.tiles * plan.passes * plan.chunks * passes * (taken * column_ns + target.matmul_ns)
+    full = plan.columns * cycles * target.half_rate >= target.window_work * taken
+    return float((products_ns + sums * column_ns) / (1.0 if full else target.half_rate))
+
+
+def load_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
+    """DMA's share of a group: runs of x and of gy, a unit each."""
+    itemsize, lines = geometry.itemsize, plan.tiles * plan.beside * plan.units * plan.images
+    runs_ns = target.run_ns(plan.unit * itemsize) + target.run_ns(min(plan.window, geometry.W) * itemsize)
+    num_bytes = lines * (plan.unit + min(plan.window, geometry.W)) * itemsize
+    return float(max(lines * runs_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
+
+
+def results_ns(plan: SkewedPlan, target: Target) -> float:
+    """The same for products on their way to HBM and back."""
+    rows = plan.beside * plan.part * plan.chunks
+    to_ns = plan.part_columns * _SUM_BYTES * target.byte_ns
+    num_bytes = rows * (plan.part_columns + plan.taps) * _SUM_BYTES
+    back_ns = target.run_ns(plan.taps * _SUM_BYTES)
+    return float(max(rows * (to_ns + back_ns) / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
+
+
+def read_ns(plan: SkewedPlan, target: Target) -> float:
+    """Read-outs of a group, which Vector and Scalar share."""
+    columns = plan.columns
+    if plan.folds > 1:
+        columns = plan.part_columns * (plan.beside * plan.folds + 1)
+    return float(plan.chunks * (columns + plan.taps) / (1 / target.vector_ns + 1 / target.scalar_ns))
