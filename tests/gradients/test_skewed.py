@@ -36,6 +36,18 @@ def test_channels_beside_each_other(name, beside):
     assert same_bits(one, two)
 
 
+#: Of PROBLEMS and MORE those without stride and dilation.
+PLAIN = [name for name, ((N, _), axis) in {**PROBLEMS, **MORE}.items() if axis[2:4] == (1, 1) and N < 100]
+
+
+@pytest.mark.parametrize("shifts", [2, 3, 16])
+@pytest.mark.parametrize("name", PLAIN)
+def test_parts_of_taps(name, shifts):
+    given = {**PROBLEMS, **MORE}[name]
+    one, two = (check(*given, algorithm=SKEWED, config=(("shifts", shifts),), lnc=lnc, adds=True) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
 @pytest.mark.parametrize("buffers", [2, 5])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])

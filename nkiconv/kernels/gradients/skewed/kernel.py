@@ -22,7 +22,7 @@ Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
 from ..._tiles import BANK_COLUMNS, share, some_of
@@ -30,7 +30,7 @@ from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry
 from .loads import load_batch, skewed_tiles
-from .plan import SkewedPlan, skewed_plan_of
+from .plan import SkewedPlan, channels_of, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
 SKEW_SCRATCH = 4
@@ -223,7 +223,7 @@ def multiply_units(work, tiles, job, into_psum):
     """T of a group and chunk: all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
     group, chunk = job // plan.chunks, job % plan.chunks
-    lines = plan.beside * plan.units * plan.images
+    lines = channels_of(plan) * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
     for tile in range(plan.tiles):
         for one in range(plan.passes):
@@ -251,10 +251,9 @@ def put_in_step(work, block, index):
 
 def store_batch(work, block, in_step_sbuf):
     """Rows of T summed up, added to what there is, and stored."""
-    plan, geometry = work.plan, work.geometry
+    plan = work.plan
     beside, groups, taps = plan.beside, block.length, plan.chunks * plan.taps
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
-    places = (geometry.w_c, geometry.w_s, 0)
     dtype = work.dw.dtype if work.added == None else nl.float32
     sums_sbuf = nl.ndarray((beside, jobs, plan.taps), dtype=dtype, buffer=nl.sbuf)
     for first in range(0, jobs, each):
@@ -272,11 +271,29 @@ def store_batch(work, block, in_step_sbuf):
             src=sums_psum,
             engine=pick(work.ledger, count * plan.taps, False),
         )
-    found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : geometry.S]
+    found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : plan.span]
     if work.added != None:
-        added_sbuf = nl.ndarray((beside, groups, geometry.S), dtype=nl.float32, buffer=nl.sbuf)
-        move_free(added_sbuf, work.added, block, 0, places, True)
-        whole_sbuf = nl.ndarray((beside, groups, geometry.S), dtype=work.dw.dtype, buffer=nl.sbuf)
+        added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
+        move_results(work, added_sbuf, work.added, block, True)
+        whole_sbuf = nl.ndarray((beside, groups, plan.span), dtype=work.dw.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=whole_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         found_sbuf = whole_sbuf
-    move_free(found_sbuf, work.dw, block, 0, places, False)
+    move_results(work, found_sbuf, work.dw, block, False)
+
+
+def move_results(work, tile_sbuf, hbm, block, load):
+    """[channels beside each other, groups, taps], or parts of taps, to a tensor that lies as dw does, or back."""
+    plan, geometry = work.plan, work.geometry
+    if plan.apart == 0:
+        move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), load)
+        return
+    groups, full, rest = block.length, geometry.S // plan.span, geometry.S % plan.span
+    if load and rest > 0:
+        nisa.memset(dst=tile_sbuf, value=0.0)
+    for part in ((0, full, plan.span), (full, 1, rest)):
+        row, rows, taps = part
+        if rows * taps > 0:
+            pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
+            offset = block.c0 * geometry.w_c + row * plan.span * geometry.w_s
+            part_sbuf = tile_sbuf[row : row + rows, 0:groups, 0:taps]
+            copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)

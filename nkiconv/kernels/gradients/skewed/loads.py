@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from .plan import channels_of
 
 
 @dataclass
@@ -62,27 +63,31 @@ def clear_x(tiles, columns, engine):
 def x_runs(work):
     """UnitRuns of windows of x."""
     plan, geometry = work.plan, work.geometry
-    return unit_runs(plan.units, plan.unit * geometry.stride, -geometry.pad_left, geometry.W, plan.window)
+    apart = plan.unit * geometry.stride
+    return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
 
 
 def load_batch(work, block, tiles):
     """Units of the channels of a batch."""
     plan, geometry = work.plan, work.geometry
-    if block.count < plan.beside * block.length:
+    if block.count < channels_of(plan) * block.length:
         # what channels before left in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
         clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)
-    gy_runs = unit_runs(plan.units, plan.unit, 0, geometry.Q, plan.unit)
     for row in range(plan.beside):
-        channels = min(block.length, block.count - row * block.length)
+        # parts of taps are of the same channels, on the same partitions, and see the same windows of x
+        line, first = (row, 0) if plan.apart == 0 else (0, plan.first - row * plan.apart)
+        channels, c0 = min(block.length, block.count - line * block.length), block.c0 + line * block.length
+        gy_runs = unit_runs(plan.units, plan.unit, first * plan.unit, geometry.Q, plan.unit)
         for tile in range(plan.tiles if channels > 0 else 0):
-            there = (block.c0 + row * block.length, channels, row, tile)
+            there = (c0, channels, line, tile)
             gy_sbuf, x_sbuf = tiles.gy[0 : tiles.gy.shape[0], tile, 0:channels, row, 0 : plan.padded], tiles.x
             x_sbuf = x_sbuf[0 : x_sbuf.shape[0], tile, 0:channels, 0 : plan.window]
             for run in gy_runs:
-                load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, 0))
-            for run in x_runs(work):
-                place = (plan.unit * geometry.stride, geometry.pad_left)
+                load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first * plan.unit))
+            for run in x_runs(work) if row == line else []:
+                apart = plan.unit * geometry.stride
+                place = (apart, plan.first * apart - geometry.pad_left)
                 load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
 
 
@@ -107,7 +112,7 @@ def unit_runs(units, apart, first, size, window):
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
     """A UnitRun of a tile [units, channels, elements]. there: (first channel, channels, row of those beside each other,
-    tile of images); place: (elements between units, elements in front of the first)."""
+    tile of images); place: (elements between units, the first element of the first)."""
     plan, size = work.plan, run.high - run.low
     c0, channels, row, tile = there
     n0 = tile * plan.images
@@ -118,6 +123,6 @@ def load_units(work, tile_sbuf, hbm, strides, there, run, place):
         part = (row * plan.units + unit) * plan.images
         pattern = [[place[0] * strides[2], together], [strides[0], images]]
         pattern = pattern + [[strides[1], channels], [strides[2], size]]
-        offset = n0 * strides[0] + c0 * strides[1] + (unit * place[0] - place[1] + run.low) * strides[2]
+        offset = n0 * strides[0] + c0 * strides[1] + (unit * place[0] + place[1] + run.low) * strides[2]
         into_sbuf = tile_sbuf[part : part + together * images, 0:channels, run.low : run.high]
         copy(into_sbuf, hbm.ap(pattern=pattern, offset=offset))

@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ....kernels._tiles import div_ceil
-from ....kernels.gradients.skewed.plan import BESIDE, SkewedPlan, skewed_plan_of, skewed_refusal, skewed_settings
+from ....kernels.gradients.skewed.plan import (
+    BESIDE,
+    SkewedPlan,
+    channels_of,
+    skewed_plan_of,
+    skewed_refusal,
+    skewed_settings,
+)
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, config_of, pairs_of
 
 #: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
 ENDS_NS = 11_000.0
+#: Parts of taps that are tried.
+SHIFTS = (4, 6, 8, 12, 16)
 #: How much longer than its busiest part a group takes.
 TOGETHER = 1.15
 #: Bytes of an element of products and sums.
@@ -20,7 +29,8 @@ _SUM_BYTES = 4
 
 def skewed_guess(geometry: Any, cores: int, target: Target) -> Guess | None:
     """The settings that take least for a gradient of a convolution; None where the algorithm takes none of it."""
-    configs = [config_of(beside=beside) for beside in BESIDE if beside <= geometry.C]
+    configs = [config_of(beside=beside, shifts=1) for beside in BESIDE if beside <= geometry.C]
+    configs += [config_of(beside=1, shifts=shifts) for shifts in SHIFTS if shifts < geometry.S]
     found = [
         Guess(pairs_of(skewed_settings(geometry, config)), skewed_ns(geometry, config, cores, target))
         for config in configs
@@ -53,9 +63,10 @@ def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
 
 def load_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
     """DMA's share of a group: runs of x and of gy, a unit each."""
-    itemsize, lines = geometry.itemsize, plan.tiles * plan.beside * plan.units * plan.images
-    runs_ns = target.run_ns(plan.unit * itemsize) + target.run_ns(min(plan.window, geometry.W) * itemsize)
-    num_bytes = lines * (plan.unit + min(plan.window, geometry.W)) * itemsize
+    itemsize, lines = geometry.itemsize, plan.tiles * channels_of(plan) * plan.units * plan.images
+    window, rows = min(plan.window, geometry.W), plan.beside // channels_of(plan)
+    runs_ns = rows * target.run_ns(plan.unit * itemsize) + target.run_ns(window * itemsize)
+    num_bytes = lines * (rows * plan.unit + window) * itemsize
     return float(max(lines * runs_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
 
 
