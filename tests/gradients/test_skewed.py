@@ -8,7 +8,13 @@ from depthwise_gradients import FEW, PROBLEMS, check, problem_of
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.gradients.depthwise_conv1d import SKEWED, depthwise_conv1d_weight_gradient
-from nkiconv.kernels.gradients.skewed.plan import BESIDE, count_skewed_instructions, group_bytes, skewed_plan_of
+from nkiconv.kernels.gradients.skewed.plan import (
+    BESIDE,
+    count_skewed_instructions,
+    group_bytes,
+    result_bytes,
+    skewed_plan_of,
+)
 from nkiconv.planner.cost.gradients.skewed import skewed_ns
 from nkiconv.planner.depthwise_conv1d import geometry_of
 from nkiconv.planner.depthwise_gradient import weight_choice
@@ -90,8 +96,8 @@ def test_it_needs_no_more_than_it_says(name):
     plan, geometry = skewed_plan_of(geometry_of(problem), None), geometry_of(problem)
     found = nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], args, more, trace_only=True)
     assert max(len(one.instructions) for one in found.programs) <= count_skewed_instructions(geometry, plan, 2)
-    results = 8 * plan.groups * plan.chunks * (plan.columns + 3 * plan.taps)
-    assert found.sbuf_peak_bytes <= plan.buffers * plan.groups * group_bytes(geometry, plan) + results + 2048
+    each = plan.buffers * group_bytes(geometry, plan) + result_bytes(plan)
+    assert found.sbuf_peak_bytes <= plan.groups * each + 2048
 
 
 @pytest.mark.simulator_only

@@ -30,7 +30,7 @@ from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry
 from .loads import load_batch, skewed_tiles
-from .plan import SkewedPlan, channels_of, skewed_plan_of
+from .plan import SkewedPlan, matmul_channels, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
 SKEW_SCRATCH = 4
@@ -223,7 +223,7 @@ def multiply_units(work, tiles, job, into_psum):
     """T of a group and chunk: all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
     group, chunk = job // plan.chunks, job % plan.chunks
-    lines = channels_of(plan) * plan.units * plan.images
+    lines = matmul_channels(plan) * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
     for tile in range(plan.tiles):
         for one in range(plan.passes):
@@ -274,14 +274,14 @@ def store_batch(work, block, in_step_sbuf):
     found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : plan.span]
     if work.added != None:
         added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
-        move_results(work, added_sbuf, work.added, block, True)
+        move_gradients(work, added_sbuf, work.added, block, True)
         whole_sbuf = nl.ndarray((beside, groups, plan.span), dtype=work.dw.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=whole_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         found_sbuf = whole_sbuf
-    move_results(work, found_sbuf, work.dw, block, False)
+    move_gradients(work, found_sbuf, work.dw, block, False)
 
 
-def move_results(work, tile_sbuf, hbm, block, load):
+def move_gradients(work, tile_sbuf, hbm, block, load):
     """[channels beside each other, groups, taps], or parts of taps, to a tensor that lies as dw does, or back."""
     plan, geometry = work.plan, work.geometry
     if plan.apart == 0:

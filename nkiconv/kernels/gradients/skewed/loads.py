@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from .plan import channels_of
+from .plan import matmul_channels
 
 
 @dataclass
@@ -70,7 +70,7 @@ def x_runs(work):
 def load_batch(work, block, tiles):
     """Units of the channels of a batch."""
     plan, geometry = work.plan, work.geometry
-    if block.count < channels_of(plan) * block.length:
+    if block.count < matmul_channels(plan) * block.length:
         # what channels before left in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
         clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)

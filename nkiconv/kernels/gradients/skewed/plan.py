@@ -19,7 +19,7 @@ BESIDE = (1, 2, 4, 8, 16)
 SHIFTS_MAX = 32
 SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
 #: Without a config: bytes a partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
-TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 98_304, 28, 8
+TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
 #: Taps of a part, at most, where they are cut into parts.
 SHIFT_TAPS = 512
 #: Columns of the array that a channel may take, for more channels beside each other and longer runs.
@@ -115,7 +115,8 @@ def skewed_settings(geometry, config):
     beside = setting(config, "beside", beside)
     buffers = setting(config, "buffers", 3)
     plan = cut_skewed(geometry, beside, shifts)
-    groups = min(TILES_BYTES // (buffers * group_bytes(geometry, plan)), SKEWED_GROUPS_MAX)
+    each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
+    groups = min(TILES_BYTES // each, SKEWED_GROUPS_MAX)
     groups = min(groups, div_ceil(geometry.C, PARTS * CORE_BATCHES * beside))
     return SkewedConfig(
         beside=beside,
@@ -202,7 +203,7 @@ def cut_skewed(geometry, beside, shifts):
     )
 
 
-def channels_of(plan):
+def matmul_channels(plan):
     """Channels of a matmul."""
     return plan.beside if plan.apart == 0 else 1
 
@@ -211,9 +212,9 @@ def skewed_plan_of(geometry, config):
     """The SkewedPlan of (name, value) pairs."""
     settings = skewed_settings(geometry, config)
     plan = cut_skewed(geometry, settings.beside, settings.shifts)
-    parts = PARTS * div_ceil(geometry.C, PARTS * channels_of(plan) * settings.groups)
+    parts = PARTS * div_ceil(geometry.C, PARTS * matmul_channels(plan) * settings.groups)
     for some in cut_into(geometry.C, min(parts, geometry.C)):
-        block = channel_block(some[0], some[1], channels_of(plan))
+        block = channel_block(some[0], some[1], matmul_channels(plan))
         plan.batches.append(block)
         plan.groups = max(plan.groups, block.length)
     plan.buffers = min(settings.buffers, len(plan.batches))
@@ -226,15 +227,18 @@ def group_bytes(geometry, plan):
     return plan.tiles * (plan.window + plan.beside * plan.padded) * geometry.itemsize
 
 
+def result_bytes(plan):
+    """Bytes a partition of products, those in step, sums and what they are added to, of two batches."""
+    return 8 * plan.chunks * (plan.columns + 3 * plan.taps)
+
+
 def skewed_refusal(geometry, config, cores):
     """Why this algorithm does not take a gradient on `cores` cores; "" if it does."""
     reason = skewed_config_refusal(geometry, config)
     if reason != "":
         return reason
     plan = skewed_plan_of(geometry, config)
-    # products, in step, sums and what they are added to, of two batches
-    results = 8 * plan.groups * plan.chunks * (plan.columns + 3 * plan.taps)
-    needed = plan.buffers * plan.groups * group_bytes(geometry, plan) + results
+    needed = plan.groups * (plan.buffers * group_bytes(geometry, plan) + result_bytes(plan))
     if not fits_sbuf(needed):
         return (
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes a partition of SBUF for x, "

@@ -8,7 +8,7 @@ from ....kernels._tiles import div_ceil
 from ....kernels.gradients.skewed.plan import (
     BESIDE,
     SkewedPlan,
-    channels_of,
+    matmul_channels,
     skewed_plan_of,
     skewed_refusal,
     skewed_settings,
@@ -63,8 +63,8 @@ def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
 
 def load_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
     """DMA's share of a group: runs of x and of gy, a unit each."""
-    itemsize, lines = geometry.itemsize, plan.tiles * channels_of(plan) * plan.units * plan.images
-    window, rows = min(plan.window, geometry.W), plan.beside // channels_of(plan)
+    itemsize, lines = geometry.itemsize, plan.tiles * matmul_channels(plan) * plan.units * plan.images
+    window, rows = min(plan.window, geometry.W), plan.beside // matmul_channels(plan)
     runs_ns = rows * target.run_ns(plan.unit * itemsize) + target.run_ns(window * itemsize)
     num_bytes = lines * (rows * plan.unit + window) * itemsize
     return float(max(lines * runs_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
