@@ -25,7 +25,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
-from ..._tiles import BANK_COLUMNS, share, some_of
+from ..._tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry
@@ -58,6 +58,8 @@ class SkewedWork(nl.NKIObject):
     scratch: list
     #: banks whose parts are yet to be added, in order
     banks: list
+    #: sums of parts of the stacks of a bank so far, or None
+    sums_psum: object
     ledger: Ledger
 
 
@@ -72,10 +74,11 @@ class SkewedBatch(nl.NKIObject):
 
 @dataclass
 class SkewedBank(nl.NKIObject):
-    """A bank of T of a batch, of jobs from `first` on: [(r, part, p), jobs, columns]."""
+    """A bank of T of a stack of a batch, of jobs from `first` on: [(part, r, p), jobs, columns]."""
 
     batch: object
     first: int
+    stack: int
     parts: object
 
 
@@ -96,6 +99,7 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         folds_sbuf=None,
         scratch=[],
         banks=[],
+        sums_psum=None,
         ledger=new_ledger(),
     )
     warm_up(warm_zeros(), plan.warmup, 1)
@@ -130,31 +134,39 @@ def banks_up_to(work, index):
 
 
 def start_sums_of_rows(work):
-    """Ones [(r, p), r'] where r' = r; of several parts of positions [(r, part, p), (r', p')] where r' = r and p' = p;
-    and scratch."""
-    plan, jobs = work.plan, work.plan.groups * work.plan.chunks
-    rows = plan.beside * plan.part
-    work.ones_sbuf = nl.ndarray((rows, plan.beside), dtype=nl.float32, buffer=nl.sbuf)
+    """Ones [(row, p), row'] where row' = row; of several parts of positions the matrix that adds them; scratch."""
+    plan = work.plan
+    rows = rows_of_sums(plan)
+    work.ones_sbuf = nl.ndarray((rows * plan.part, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=work.ones_sbuf, value=1.0)
-    keep_between(work.ones_sbuf, [[-plan.part, plan.beside]], plan.part, work.ones_sbuf)
+    keep_between(work.ones_sbuf, [[-plan.part, rows]], plan.part, work.ones_sbuf)
     if plan.folds > 1:
-        work.folds_sbuf = nl.ndarray((plan.folds * rows, rows), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=work.folds_sbuf, value=0.0)
-        ones_sbuf = nl.ndarray((plan.part, plan.part), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=ones_sbuf, value=1.0)
-        for index in range(plan.beside * plan.folds):
-            first, column = index * plan.part, index // plan.folds * plan.part
-            one_sbuf = work.folds_sbuf[first : first + plan.part, column : column + plan.part]
-            nisa.tensor_copy(dst=one_sbuf, src=keep_diagonal(ones_sbuf))
+        work.folds_sbuf = matrix_of_parts(plan)
     for _ in range(SKEW_SCRATCH):
-        size = rows * jobs * plan.part_columns
+        size = rows * plan.part * (plan.groups // plan.stacks) * plan.chunks * plan.part_columns
         work.scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
 
 
-def keep_diagonal(ones_sbuf):
-    """The unit matrix of ones, in their place."""
-    keep_equal(ones_sbuf, [[-1, ones_sbuf.shape[1]]], ones_sbuf)
-    return ones_sbuf
+def rows_of_sums(plan):
+    """Rows of gradients that sums lie on: a stack's channels beside each other, or parts of taps."""
+    return plan.stacks * plan.beside
+
+
+def matrix_of_parts(plan):
+    """[(part, line), column], 1 where line is the column of the middle quadrant: of a slice that begins as many
+    quadrants earlier, sums go to a later one."""
+    shape = (plan.folds * QUADRANT, (2 * plan.stacks - 1) * QUADRANT)
+    matrix_sbuf, ones_sbuf = (
+        nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf),
+        nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf),
+    )
+    nisa.memset(dst=matrix_sbuf, value=0.0)
+    nisa.memset(dst=ones_sbuf, value=1.0)
+    middle = (plan.stacks - 1) * QUADRANT
+    for part in range(plan.folds):
+        one_sbuf = matrix_sbuf[part * QUADRANT : (part + 1) * QUADRANT, middle : middle + QUADRANT]
+        keep_equal(one_sbuf, [[-1, QUADRANT]], ones_sbuf)
+    return matrix_sbuf
 
 
 def multiply_batch(work, block, tiles, index):
@@ -162,30 +174,32 @@ def multiply_batch(work, block, tiles, index):
     those of `work.banks`."""
     plan, rows = work.plan, work.plan.beside * work.plan.positions
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
-    shape = (plan.beside * plan.part, jobs, plan.part_columns)
+    shape = (rows_of_sums(plan) * plan.part, jobs, plan.part_columns)
     batch = SkewedBatch(index=index, jobs=jobs, sums_sbuf=nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     for first in range(0, jobs, each):
         count = min(each, jobs - first)
-        products_psum = nl.ndarray((rows, count, plan.columns), dtype=nl.float32, buffer=nl.psum)
-        for job in range(count):
-            multiply_units(work, tiles, first + job, products_psum[0:rows, job, 0 : plan.columns])
-        parts_sbuf = products_psum
-        if plan.folds > 1:
-            parts_sbuf = align_parts(work, products_psum)
-        work.banks.append(SkewedBank(batch=batch, first=first, parts=parts_sbuf))
-        finish_banks(work, LATE_BANKS if plan.folds > 1 else 0)
+        for stack in range(plan.stacks):
+            products_psum = nl.ndarray((rows, count, plan.columns), dtype=nl.float32, buffer=nl.psum)
+            for job in range(count):
+                group, chunk = (first + job) // plan.chunks, (first + job) % plan.chunks
+                place = (stack * block.length + group, chunk)
+                multiply_units(work, tiles, place, products_psum[0:rows, job, 0 : plan.columns])
+            parts_sbuf = products_psum
+            if plan.folds > 1:
+                parts_sbuf = align_parts(work, products_psum)
+            work.banks.append(SkewedBank(batch=batch, first=first, stack=stack, parts=parts_sbuf))
+            finish_banks(work, LATE_BANKS if plan.folds > 1 else 0)
 
 
 def align_parts(work, products_psum):
-    """T [(r, part, p), jobs, columns] in SBUF, each part from the columns on that its positions see first."""
-    plan, count = work.plan, products_psum.shape[1]
-    columns, part = plan.part_columns, plan.part
+    """T [(part, r, p), jobs, columns] in SBUF, each part from the columns on that its positions see first."""
+    plan, count, columns = work.plan, products_psum.shape[1], work.plan.part_columns
     parts_sbuf = nl.ndarray((products_psum.shape[0], count, columns), dtype=nl.float32, buffer=nl.sbuf)
-    for index in range(plan.beside * plan.folds):
-        j = index % plan.folds * part * work.geometry.stride // plan.step
+    for part in range(plan.folds):
+        j = part * plan.part * work.geometry.stride // plan.step
         nisa.tensor_copy(
-            dst=parts_sbuf[index * part : (index + 1) * part, 0:count, 0:columns],
-            src=products_psum[index * part : (index + 1) * part, 0:count, j : j + columns],
+            dst=parts_sbuf[part * QUADRANT : (part + 1) * QUADRANT, 0:count, 0:columns],
+            src=products_psum[part * QUADRANT : (part + 1) * QUADRANT, 0:count, j : j + columns],
             engine=pick(work.ledger, count * columns, False),
         )
     return parts_sbuf
@@ -194,44 +208,49 @@ def align_parts(work, products_psum):
 def finish_banks(work, most):
     """Finish banks until only so many are left: their parts are added, and what is a batch's last sends T to HBM."""
     plan, columns = work.plan, work.plan.part_columns
-    rows = plan.beside * plan.part
+    rows = rows_of_sums(plan) * plan.part
     while len(work.banks) > most:
         bank = work.banks[0]
         work.banks = work.banks[1 : len(work.banks)]
-        batch, count, sums_psum = bank.batch, bank.parts.shape[1], bank.parts
+        batch, count, stack = bank.batch, bank.parts.shape[1], bank.stack
         if plan.folds > 1:
-            sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
+            if stack == 0:
+                work.sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
+            first = (plan.stacks - 1 - stack) * QUADRANT
             nisa.nc_matmul(
-                dst=sums_psum,
-                stationary=work.folds_sbuf,
+                dst=work.sums_psum,
+                stationary=work.folds_sbuf[0 : plan.folds * QUADRANT, first : first + rows],
                 moving=bank.parts,
                 is_stationary_onezero=True,
-                accumulate=False,
+                accumulate=stack > 0,
             )
-        nisa.tensor_copy(
-            dst=batch.sums_sbuf[0:rows, bank.first : bank.first + count, 0:columns],
-            src=sums_psum,
-            engine=pick(work.ledger, count * columns, False),
-        )
-        if bank.first + count == batch.jobs:
-            row = batch.jobs * columns
-            scratch_hbm = work.scratch[batch.index % SKEW_SCRATCH]
-            copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
+        if stack == plan.stacks - 1:
+            nisa.tensor_copy(
+                dst=batch.sums_sbuf[0:rows, bank.first : bank.first + count, 0:columns],
+                src=bank.parts if plan.folds == 1 else work.sums_psum,
+                engine=pick(work.ledger, count * columns, False),
+            )
+            if bank.first + count == batch.jobs:
+                row, scratch_hbm = batch.jobs * columns, work.scratch[batch.index % SKEW_SCRATCH]
+                copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
 
 
-def multiply_units(work, tiles, job, into_psum):
-    """T of a group and chunk: all units, a pass for so many of their positions."""
+def multiply_units(work, tiles, place, into_psum):
+    """T of (a group, a chunk): all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
-    group, chunk = job // plan.chunks, job % plan.chunks
+    group, chunk = place
     lines = matmul_channels(plan) * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
     for tile in range(plan.tiles):
         for one in range(plan.passes):
             p = one * plan.positions
             j = p * geometry.stride + chunk * plan.taps * geometry.dilation
+            stationary = gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions]
+            if plan.folds > 1:
+                stationary = stationary.reshape_dim(2, (plan.folds, plan.part)).permute((0, 2, 1, 3))
             nisa.nc_matmul(
                 dst=into_psum,
-                stationary=gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions],
+                stationary=stationary,
                 moving=x_sbuf[0:lines, tile, group, j : j + reach : plan.step],
                 accumulate=tile + one > 0,
             )
@@ -242,8 +261,9 @@ def put_in_step(work, block, index):
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
     scratch_hbm = work.scratch[index % SKEW_SCRATCH]
     row = jobs * plan.part_columns
-    in_step_sbuf = nl.ndarray((plan.beside * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
-    lines = [[plan.part * row, plan.beside], [row + geometry.stride // plan.step, plan.part]]
+    rows = rows_of_sums(plan)
+    in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
+    lines = [[plan.part * row, rows], [row + geometry.stride // plan.step, plan.part]]
     columns = [[plan.part_columns, jobs], [geometry.dilation // plan.step, plan.taps]]
     copy(in_step_sbuf, scratch_hbm.ap(pattern=lines + columns, offset=0))
     return in_step_sbuf
@@ -252,7 +272,7 @@ def put_in_step(work, block, index):
 def store_batch(work, block, in_step_sbuf):
     """Rows of T summed up, added to what there is, and stored."""
     plan = work.plan
-    beside, groups, taps = plan.beside, block.length, plan.chunks * plan.taps
+    beside, groups, taps = rows_of_sums(plan), block.length, plan.chunks * plan.taps
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
     dtype = work.dw.dtype if work.added == None else nl.float32
     sums_sbuf = nl.ndarray((beside, jobs, plan.taps), dtype=dtype, buffer=nl.sbuf)
@@ -287,13 +307,17 @@ def move_gradients(work, tile_sbuf, hbm, block, load):
     if plan.apart == 0:
         move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), load)
         return
-    groups, full, rest = block.length, geometry.S // plan.span, geometry.S % plan.span
-    if load and rest > 0:
+    full, rest = geometry.S // plan.span, geometry.S % plan.span
+    if load and (rest > 0 or block.count < plan.stacks * block.length):
         nisa.memset(dst=tile_sbuf, value=0.0)
-    for part in ((0, full, plan.span), (full, 1, rest)):
-        row, rows, taps = part
-        if rows * taps > 0:
-            pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
-            offset = block.c0 * geometry.w_c + row * plan.span * geometry.w_s
-            part_sbuf = tile_sbuf[row : row + rows, 0:groups, 0:taps]
-            copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)
+    for stack in range(plan.stacks):
+        before = stack * block.length
+        groups = max(0, min(block.length, block.count - before))
+        for part in ((0, full, plan.span), (full, 1, rest)):
+            row, rows, taps = part
+            if groups * rows * taps > 0:
+                pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
+                offset = (block.c0 + before) * geometry.w_c + row * plan.span * geometry.w_s
+                first = stack * plan.beside + row
+                part_sbuf = tile_sbuf[first : first + rows, 0:groups, 0:taps]
+                copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)

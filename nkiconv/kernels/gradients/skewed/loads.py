@@ -70,25 +70,31 @@ def x_runs(work):
 def load_batch(work, block, tiles):
     """Units of the channels of a batch."""
     plan, geometry = work.plan, work.geometry
-    if block.count < matmul_channels(plan) * block.length:
+    each = matmul_channels(plan)
+    if block.count < each * plan.stacks * block.length:
         # what channels before left in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
         clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)
     for row in range(plan.beside):
         # parts of taps are of the same channels, on the same partitions, and see the same windows of x
         line, first = (row, 0) if plan.apart == 0 else (0, plan.first - row * plan.apart)
-        channels, c0 = min(block.length, block.count - line * block.length), block.c0 + line * block.length
         gy_runs = unit_runs(plan.units, plan.unit, first * plan.unit, geometry.Q, plan.unit)
-        for tile in range(plan.tiles if channels > 0 else 0):
-            there = (c0, channels, line, tile)
-            gy_sbuf, x_sbuf = tiles.gy[0 : tiles.gy.shape[0], tile, 0:channels, row, 0 : plan.padded], tiles.x
-            x_sbuf = x_sbuf[0 : x_sbuf.shape[0], tile, 0:channels, 0 : plan.window]
-            for run in gy_runs:
-                load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first * plan.unit))
-            for run in x_runs(work) if row == line else []:
-                apart = plan.unit * geometry.stride
-                place = (apart, plan.first * apart - geometry.pad_left)
-                load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
+        for stack in range(plan.stacks):
+            before, group = (stack * each + line) * block.length, stack * block.length
+            channels = max(0, min(block.length, block.count - before))
+            for tile in range(plan.tiles if channels > 0 else 0):
+                there = (block.c0 + before, channels, line, tile)
+                gy_sbuf, x_sbuf = (
+                    tiles.gy[0 : tiles.gy.shape[0], tile, group : group + channels, row, 0 : plan.padded],
+                    tiles.x,
+                )
+                x_sbuf = x_sbuf[0 : x_sbuf.shape[0], tile, group : group + channels, 0 : plan.window]
+                for run in gy_runs:
+                    load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first * plan.unit))
+                for run in x_runs(work) if row == line else []:
+                    apart = plan.unit * geometry.stride
+                    place = (apart, plan.first * apart - geometry.pad_left)
+                    load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
 
 
 def unit_runs(units, apart, first, size, window):

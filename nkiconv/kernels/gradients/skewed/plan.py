@@ -20,6 +20,8 @@ SHIFTS_MAX = 32
 SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
 #: Without a config: bytes a partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
 TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
+#: Quadrants of partitions, to which sums of as many groups go.
+STACKS = 4
 #: Taps of a part, at most, where they are cut into parts.
 SHIFT_TAPS = 512
 #: Columns of the array that a channel may take, for more channels beside each other and longer runs.
@@ -66,9 +68,11 @@ class SkewedPlan(nl.NKIObject):
     unit: int
     positions: int
     passes: int
-    #: parts of a pass's positions whose products are added before they are put in step, and positions of one
+    #: parts of a pass's positions whose products are added before they are put in step, and positions of one; parts of
+    #: a batch's groups whose sums then lie on partitions of their own
     folds: int
     part: int
+    stacks: int
     #: taps of a chunk, and chunks; elements of x between columns of a matmul, and its columns; those of a part
     taps: int
     chunks: int
@@ -163,14 +167,13 @@ def cut_skewed(geometry, beside, shifts):
         units, unit, images = cut_units(geometry, beside)
     step = greatest_common_divisor(stride, dilation)
     positions = min(unit, min(nl.tile_size.pmax // beside, POSITIONS_COLUMNS * step // stride + 1))
-    folds, passes = positions // QUADRANT, div_ceil(unit, positions)
+    folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
     positions = div_ceil(unit, passes)
-    if folds > 1:
+    if beside * part == QUADRANT and positions > part:
         # as engines address partitions
-        passes = div_ceil(unit, folds * QUADRANT)
-        folds = div_ceil(unit, passes * QUADRANT)
-        positions = folds * QUADRANT
-    folds = max(1, folds)
+        folds = div_ceil(positions, part)
+        positions = folds * part
+        passes = div_ceil(unit, positions)
     taps = (BANK_COLUMNS - 1 - (positions - 1) * stride // step) * step // dilation + 1
     chunks = div_ceil(span, taps)
     taps = div_ceil(span, chunks)
@@ -189,6 +192,7 @@ def cut_skewed(geometry, beside, shifts):
         passes=passes,
         folds=folds,
         part=positions // folds,
+        stacks=1,
         taps=taps,
         chunks=chunks,
         step=step,
@@ -212,11 +216,12 @@ def skewed_plan_of(geometry, config):
     """The SkewedPlan of (name, value) pairs."""
     settings = skewed_settings(geometry, config)
     plan = cut_skewed(geometry, settings.beside, settings.shifts)
+    plan.stacks = STACKS if plan.folds > 1 and settings.groups >= STACKS else 1
     parts = PARTS * div_ceil(geometry.C, PARTS * matmul_channels(plan) * settings.groups)
     for some in cut_into(geometry.C, min(parts, geometry.C)):
-        block = channel_block(some[0], some[1], matmul_channels(plan))
+        block = channel_block(some[0], some[1], matmul_channels(plan) * plan.stacks)
         plan.batches.append(block)
-        plan.groups = max(plan.groups, block.length)
+        plan.groups = max(plan.groups, plan.stacks * block.length)
     plan.buffers = min(settings.buffers, len(plan.batches))
     plan.warmup = settings.warmup
     return plan

@@ -55,7 +55,7 @@ def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
         passes = target.matmul_passes_fp32
         cycles = target.tensor_column_fp32_ns / column_ns / passes
     taken = max(plan.columns * cycles, least)
-    sums = target.onezero_passes_fp32 * plan.chunks * (plan.taps + (plan.folds > 1) * plan.part_columns)
+    sums = target.onezero_passes_fp32 * plan.chunks * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
     products_ns = plan.tiles * plan.passes * plan.chunks * passes * (taken * column_ns + target.matmul_ns)
     full = plan.columns * cycles * target.half_rate >= target.window_work * taken
     return float((products_ns + sums * column_ns) / (1.0 if full else target.half_rate))
@@ -83,5 +83,5 @@ def read_ns(plan: SkewedPlan, target: Target) -> float:
     """Read-outs of a group, which Vector and Scalar share."""
     columns = plan.columns
     if plan.folds > 1:
-        columns = plan.part_columns * (plan.beside * plan.folds + 1)
-    return float(plan.chunks * (columns + plan.taps) / (1 / target.vector_ns + 1 / target.scalar_ns))
+        columns = plan.part_columns * (plan.folds + 1 / plan.stacks)
+    return float(plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns))
