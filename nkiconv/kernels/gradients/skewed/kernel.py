@@ -33,11 +33,11 @@ from .loads import load_batch, skewed_tiles
 from .plan import SkewedPlan, matmul_channels, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
-SKEW_SCRATCH = 4
+SKEW_SCRATCH = 6
 #: Banks on their way before the parts of the oldest are added.
 LATE_BANKS = 3
 #: Batches behind that of the products are put in step, and stored.
-STEP_LATE, STORE_LATE = 2, 3
+STEP_LATE, STORE_LATE = 3, 4
 
 
 @dataclass
