@@ -124,11 +124,12 @@ def a_problem(draw):
     return (draw(st.integers(1, 4)), draw(st.integers(1, 20))), axis
 
 
-def any_problem(problem, lnc, bias, adds, dtype):
-    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype)
+def any_problem(problem, lnc, bias, adds, dtype, algorithm):
+    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype, algorithm=algorithm)
 
 
-ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from(tuple(DTYPES))
+ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from((*DTYPES,))
+ANY = (*ANY, st.sampled_from((None, "skewed")))
 test_any_problem_is_exact = settings(max_examples=40, deadline=None)(hypothesis.given(*ANY)(any_problem))
 test_five_hundred_problems_are_exact = pytest.mark.slow(
     settings(max_examples=500, deadline=None)(hypothesis.given(*ANY)(any_problem))

@@ -18,7 +18,7 @@ from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
-from .rows import copy_rows, flat_rows, gradient_geometry
+from .rows import copy_rows, flat_rows, gradient_geometry, strides_of_rows
 from .skewed.kernel import skewed
 from .skewed.plan import skewed_refusal
 
@@ -26,7 +26,7 @@ from .skewed.plan import skewed_refusal
 SKEWED = "skewed"
 ROWS_ALGORITHMS = ALGORITHMS + (SKEWED,)
 #: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
-SKEWED_TAPS, SKEWED_POSITIONS = 8, 4
+SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
 #: Bytes of an element of sums.
 SUM_BYTES = 4
 
@@ -87,10 +87,7 @@ def depthwise_conv1d_weight_gradient(
         db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
     if algorithm == SKEWED:
-        strides = (
-            (forward.C * x_rows.row, x_rows.row, x_rows.step),
-            (forward.C * gy_rows.row, gy_rows.row, gy_rows.step),
-        )
+        strides = (strides_of_rows(x_rows, forward.C), strides_of_rows(gy_rows, forward.C))
         skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
     else:
         convolve_rows_with(algorithm, (x_hbm, gy_hbm, dw_hbm, accumulate_into), forward, geometry, extras, config)

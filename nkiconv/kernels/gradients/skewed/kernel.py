@@ -2,19 +2,22 @@
 
     dw[c, s] = sum over units (n, b) and positions p of  gy[n, c, q] * x[n, c, q stride + s dilation - left]
 
-with q = b U + p.
-Units of U neighbouring positions lie on the partitions, of all images, with the window of x that their taps see. One
-matmul takes a position more a row of its stationary [units, p] and the window as moving operand:
+with q = b U + p. Units of U neighbouring positions lie on the partitions, of all images, with the window of x that
+their taps see. A matmul takes positions as columns of its stationary [units, p] and windows as moving operand:
 
     T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      wanted is j = p stride + s dilation, the skew diagonals
 
-Several channels lie beside each other, with zeros in each other's places of the stationary; a unit has as many passes
-as its positions need, whose windows begin so much later that their sums share T. T goes to HBM and comes back in step,
-row p read p strides further on, and a matmul with ones adds its rows: all images in one sum, rounded once.
+Several channels lie beside each other, with zeros in each other's places of the stationary; or, of long filters, parts
+of the taps of one, whose stationaries are units of gy so many further down (setting `shifts`). A unit has as many
+passes as its positions need, whose windows begin so much later that their sums share T.
 
-Engine plan: DMA loads rows in runs of a unit, stores T and loads it in step; Tensor multiplies batch i and sums up
-batch i - 2; Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose
-matmuls stream at least 128 columns.
+Where 32 rows of T are all channels (or parts of taps) at as many positions, quadrants of rows are aligned as they are
+read out, and a matmul with ones adds them; those of four groups share a bank. T goes to HBM and comes back in step, row
+p read p strides further on, and another such matmul adds its rows: all images in one sum, rounded once.
+
+Engine plan: DMA loads rows in runs of a unit, stores T and loads it in step, each batch several behind the products;
+Tensor multiplies; Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor,
+whose matmuls take the time of 128 columns at least.
 
 Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 """

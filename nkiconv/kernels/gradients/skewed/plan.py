@@ -22,8 +22,8 @@ SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
 TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
-#: Taps of a part, at most, where they are cut into parts.
-SHIFT_TAPS = 512
+#: Taps above which they are cut into parts, and parts at most.
+SHIFT_TAPS, SHIFTS = 512, 8
 #: Columns of the array that a channel may take, for more channels beside each other and longer runs.
 CHANNEL_COLUMNS = 192
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
@@ -109,7 +109,7 @@ def skewed_settings(geometry, config):
     """The SkewedConfig of (name, value) pairs, and defaults for what they leave open."""
     beside, shifts = 1, 1
     if geometry.stride == 1 and geometry.dilation == 1 and setting(config, "beside", 1) == 1:
-        shifts = min(SHIFTS_MAX, div_ceil(geometry.S, SHIFT_TAPS))
+        shifts = 1 if geometry.S <= SHIFT_TAPS else SHIFTS
     shifts = setting(config, "shifts", shifts)
     for most in BESIDE if shifts == 1 else ():
         plan = cut_skewed(geometry, most, 1)
@@ -121,7 +121,12 @@ def skewed_settings(geometry, config):
     plan = cut_skewed(geometry, beside, shifts)
     each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
     groups = min(TILES_BYTES // each, SKEWED_GROUPS_MAX)
-    groups = min(groups, div_ceil(geometry.C, PARTS * CORE_BATCHES * beside))
+    wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
+    if plan.folds > 1:
+        wanted = div_ceil(wanted, STACKS) * STACKS
+    groups = min(groups, wanted)
+    if plan.folds > 1 and groups > STACKS:
+        groups = groups // STACKS * STACKS
     return SkewedConfig(
         beside=beside,
         shifts=shifts,

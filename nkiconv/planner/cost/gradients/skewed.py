@@ -54,7 +54,7 @@ def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
     if geometry.itemsize == _SUM_BYTES:
         passes = target.matmul_passes_fp32
         cycles = target.tensor_column_fp32_ns / column_ns / passes
-    taken = max(plan.columns * cycles, least)
+    taken = max(plan.columns, least) * cycles
     sums = target.onezero_passes_fp32 * plan.chunks * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
     products_ns = plan.tiles * plan.passes * plan.chunks * passes * (taken * column_ns + target.matmul_ns)
     full = plan.columns * cycles * target.half_rate >= target.window_work * taken
