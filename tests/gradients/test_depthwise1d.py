@@ -41,12 +41,12 @@ def test_algorithms(name, algorithm):
         check(*PROBLEMS[name], algorithm=algorithm)
 
 
-def test_cores_give_the_same_bits_of_real_numbers():
+@pytest.mark.parametrize("algorithm", [None, "dot", "skewed"])
+def test_cores_give_the_same_bits_of_real_numbers(algorithm):
     rng = np.random.default_rng(1)
     x, gy = (rng.standard_normal((5, 150, size)).astype(ml_dtypes.bfloat16) for size in (80, 80))
-    one, two = (
-        nkiconv.depthwise_conv1d_weight(x, (150, 5), gy, padding="same", bias_gradient=True, lnc=lnc) for lnc in (1, 2)
-    )
+    asked = {"padding": "same", "bias_gradient": True, "algorithm": algorithm}
+    one, two = (nkiconv.depthwise_conv1d_weight(x, (150, 5), gy, lnc=lnc, **asked) for lnc in (1, 2))
     assert same_bits(one[0], two[0])
     assert same_bits(one[1], two[1])
     dw, db = expected(x, gy, (80, 5, 1, 1, 2, 2))

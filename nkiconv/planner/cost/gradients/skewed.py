@@ -81,7 +81,7 @@ def results_ns(plan: SkewedPlan, target: Target) -> float:
 
 def read_ns(plan: SkewedPlan, target: Target) -> float:
     """Read-outs of a group, which Vector and Scalar share."""
-    columns = plan.columns
+    columns = float(plan.columns)
     if plan.folds > 1:
         columns = plan.part_columns * (plan.folds + 1 / plan.stacks)
     return float(plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns))
