@@ -1,8 +1,6 @@
 """What a launch should have been told, by the plan of the problem that it is."""
 
 from nkiconv import ConvProblem, plan
-from nkiconv.planner.depthwise_gradient import weight_request
-from nkiconv.planner.entry import answer
 
 DTYPE = "fp32"
 #: Kernels for gradients of filters: of any, and of those of depthwise rows.
@@ -60,8 +58,6 @@ def follows_plan(launch):
 
 
 def _plan_of_filters(launch):
-    """The plan of a filters' gradient, which of depthwise rows is that of another convolution."""
+    """The plan of a filters' gradient."""
     problem = problem_of(launch)
-    if launch.kernel == FILTERS[1]:
-        return answer(weight_request(problem, lnc=launch.lnc))
     return plan(problem, launch.lnc, direction="wgrad", bias=launch.constants.get("bias_gradient", False))

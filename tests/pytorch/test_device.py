@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
-from nkiconv.planner.depthwise_gradient import weight_request
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
@@ -59,8 +58,6 @@ def recorder(request, monkeypatch):
     else:
         for operation in OPERATIONS.values():
             monkeypatch.setattr(operation, "kernel", Wrapped(operation.kernel), raising=False)
-        rows = "depthwise_conv1d_weight_gradient"
-        monkeypatch.setattr(device, rows, Wrapped(getattr(device, rows)))
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
     device.launcher.cache_clear()
     yield found
@@ -148,7 +145,7 @@ def test_launches_of_filters_gradients(recorder, name, bias):
     assert shapes == [(*one.shape[:2], *row, *one.shape[2:]) for one in (x, g)]
     problem = asked.problem(x, w)
     request = Request(problem=problem.toward("wgrad"), asked=Asked(bias=bias))
-    found = estimate(weight_request(problem) if name == "depthwise_conv1d" else request)
+    found = estimate(request)
     assert kwargs == {
         "filter_shape": (*size[:2], *row, *size[2:]),
         "padding": (*zeros, *asked.padding),

@@ -17,11 +17,10 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
-from ...kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
 from ...planner.conv import kernel_arguments as conv_arguments
 from ...planner.conv_weight import weight_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
-from ...planner.depthwise_gradient import rows_arguments, takes_rows, weight_request
+from ...planner.depthwise_gradient import rows_arguments
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request
@@ -34,17 +33,14 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
-#: The kernel for filters' gradients of depthwise rows, by a name of our own: the planner has plans of the convolution
-#: that it is.
-ROWS = "depthwise_conv1d_weight"
 #: Who makes the arguments of an operation's kernel, if not `conv_arguments`; and which are of filters' gradients.
 _MAKERS: dict[str, Any] = {
     "depthwise_conv1d": depthwise_arguments,
-    ROWS: rows_arguments,
+    "depthwise_conv1d_weight": rows_arguments,
     "conv2d_weight": weight_arguments,
     "conv3d_weight": weight_arguments,
 }
-_OF_FILTERS = (ROWS, "conv2d_weight", "conv3d_weight")
+_OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 
 def convolve(
@@ -123,10 +119,8 @@ def filters_gradient(
     Python's own types.
     """
     problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
-    operation = ROWS
-    if not takes_rows(problem):
-        problem = problem.toward("wgrad")
-        operation = operation_of(problem).name
+    problem = problem.toward("wgrad")
+    operation = operation_of(problem).name
     arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, _effort()))
     found = launcher(operation, lnc)(
         x.reshape(problem.input_shape).contiguous(),
@@ -172,8 +166,8 @@ def cores() -> int:
 
 @functools.cache
 def launcher(operation: str, lnc: int) -> Any:
-    """The kernel of an operation, or of ROWS, on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = depthwise_conv1d_weight_gradient if operation == ROWS else OPERATIONS[operation].kernel
+    """The kernel of an operation on so many cores, as torch-neuronx of this machine calls it."""
+    kernel = OPERATIONS[operation].kernel
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 
@@ -183,10 +177,7 @@ def _arguments(
     problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    if operation == ROWS:
-        request = weight_request(problem, lnc=lnc)
-    else:
-        request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
     found = dict(_MAKERS.get(operation, conv_arguments)(problem, algorithm=algorithm, config=config))
     if asked.bias and operation in _OF_FILTERS:
