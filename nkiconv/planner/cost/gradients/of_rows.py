@@ -37,7 +37,8 @@ class OfRows(Algorithm):
         return self.base.settle(shape.extras.rows, config)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return self.base.configs(shape.extras.rows, wide)
+        # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
+        return self.base.configs(shape.extras.rows, wide) if wide or self.base.guesses(shape.extras.rows) else []
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return self.base.near(shape.extras.rows, config)
