@@ -11,7 +11,7 @@ from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
 from .halves import WeightWork
 from .loop import run_weight
-from .pixels import copy_pixels
+from .pixels import copy_pixels, takes_pixels
 from .plan import plan_weight
 
 #: The algorithm's name in a Plan.
@@ -82,7 +82,7 @@ def conv_weight_gradient(
     if bias_gradient:
         db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
-    if plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides:
+    if takes_pixels(geometry, config):
         copy_pixels(operands, geometry)
     run_weight(
         WeightWork(

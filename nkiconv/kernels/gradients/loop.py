@@ -12,7 +12,11 @@ from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
 from .loads import Piece, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, window_sizes
+from .turns import start_turns, turn_for
 from .units import units_of
+
+#: Batches ahead of which x and gy are turned.
+AHEAD = 2
 
 
 @dataclass
@@ -38,6 +42,24 @@ class Feed(nl.NKIObject):
     loaded: int
 
 
+@dataclass
+class Batch(nl.NKIObject):
+    """Products of a row of all blocks of a Feed's tile, of one of its gang, for some banks (first, how many) of the
+    jobs of a round. adds: whether they are not the first; starts, ends: whether they are those of the round, or the
+    last of the bank; stays: the first tile that must stay; oldest: that any product from now on needs."""
+
+    index: int
+    row: int
+    member: int
+    jobs: list
+    banks: tuple
+    adds: bool
+    starts: bool
+    ends: bool
+    stays: int
+    oldest: int
+
+
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
@@ -58,39 +80,92 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers, part):
     """Passes one after the other over this part (number, of how many) of their tiles."""
-    feed, spans = Feed(tiles=[], buffers=buffers, loaded=0), []
+    feed, batches = Feed(tiles=[], buffers=buffers, loaded=0), []
+    turns = start_turns(work, len(buffers)) if work.plan.turns else None
     for one in passes:
         first, count = share(len(one.tiles), part[1], part[0])
-        spans.append((len(feed.tiles), count))
+        start = len(feed.tiles)
         for number in range(first, first + count):
             feed.tiles.append((one, number))
-    for index in range(len(passes)):
-        run_pass(work, passes[index], feed, spans[index])
+        append_batches(batches, work, feed, one, (start, count))
+    oldest = len(feed.tiles)
+    for at in range(len(batches) - 1, -1, -1):
+        batch = batches[at]
+        oldest = min(oldest, batch.index)
+        batch.oldest = oldest
+    sums = []
+    for at in range(len(batches)):
+        batch = batches[at]
+        if turns == None:
+            load_until(work, feed, batch.stays + len(buffers))
+        else:
+            turn_ahead(work, turns, feed, batches, at)
+        if batch.starts:
+            sums = start_sums(work, batch.jobs)
+        run_batch(work, feed, batch, sums)
 
 
-def run_pass(work, one, feed, span):
-    """Sums of the jobs of a Pass over tiles of a Feed (first, how many), and their results: the first round goes along
-    with the loads, those of the next pass go along with the last one."""
+def append_batches(batches, work, feed, one, span):
+    """Append the Batches of a Pass over tiles of a Feed (first, how many): the first round goes along with the loads,
+    those of the next pass go along with the last one."""
     first, count = span
-    ahead, last_round = len(feed.buffers), len(one.rounds) - 1
     for which in range(len(one.rounds)):
-        jobs = one.rounds[which]
-        sums, done = start_sums(work, jobs), 0
-        while which == 0 and done < count - 1:
-            # tiles of several rounds stay
-            load_until(work, feed, first + (done if last_round == 0 else 0) + ahead)
-            for place in work.plan.places:
-                for bank in range(len(jobs)):
-                    add_products(work, jobs[bank], sums[bank], feed, first + done, place, done > 0 or place != (0, 0))
-            done += 1
-        load_until(work, feed, first + (count - 1 if last_round == 0 else 0) + ahead)
+        jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
+        done = first + count - 1 if which == 0 else first
+        for index in range(first, done):
+            append_rows(batches, work, feed, (one, jobs, (0, len(jobs))), index, (first, last))
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
-            for index in range(done, count):
-                for place in work.plan.places:
-                    adds = index > 0 or place != (0, 0)
-                    add_products(work, jobs[bank], sums[bank], feed, first + index, place, adds)
-            store_sums(work, jobs[bank], sums[bank])
+            for index in range(done, first + count):
+                append_rows(batches, work, feed, (one, jobs, (bank, 1)), index, (first, last))
+            end = batches[-1]
+            end.ends = True
+        start = batches[begin]
+        start.starts = True
+
+
+def append_rows(batches, work, feed, some, index, tiles):
+    """Append the Batches of each row of a Feed's tile. some: (Pass, jobs, which of these: (first, how many)); tiles:
+    (first of the pass, whether those before may go)."""
+    one, jobs, banks = some
+    number = feed.tiles[index][1]
+    members = len(one.tiles[number]) if work.plan.turns else 1
+    for row in range(work.plan.rows):
+        for member in range(members):
+            batches.append(
+                Batch(
+                    index=index,
+                    row=row,
+                    member=member,
+                    jobs=jobs,
+                    banks=banks,
+                    adds=index > tiles[0] or row > 0 or member > 0,
+                    starts=False,
+                    ends=False,
+                    stays=index if tiles[1] else tiles[0],
+                    oldest=0,
+                )
+            )
+
+
+def run_batch(work, feed, batch, sums):
+    """Products of a Batch, and its bank's results if these were the last."""
+    first, count = batch.banks
+    for q in range(0, work.plan.columns, work.plan.beside):
+        for bank in range(first, first + count):
+            add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
+    if batch.ends:
+        store_sums(work, batch.jobs[first], sums[first])
+
+
+def turn_ahead(work, turns, feed, batches, at):
+    """Have be turned what a Batch needs, and the next ones, unless a buffer has other tiles yet."""
+    now = batches[at]
+    for later in range(at, min(at + 1 + AHEAD, len(batches))):
+        batch = batches[later]
+        if batch.index < now.oldest + len(feed.buffers):
+            jobs = some_of(batch.jobs, batch.banks)
+            turn_for(work, turns, feed, batch.index, batch.row, jobs)
 
 
 def load_until(work, feed, end):
@@ -124,8 +199,8 @@ def start_buffers(work):
         for t in one.planes:
             if t not in planes:
                 planes.append(t)
-    x_shape = room_of(geometry.x_strides, c, rows, columns)
-    y_shape = room_of(geometry.y_strides, k, plan.rows, plan.columns)
+    x_shape = room_of(geometry.x_strides, c, plan.gang * rows, columns)
+    y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
     for _ in range(min(plan.buffers, tiles)):
         x = filled(geometry.planes.taps, None)
         for t in planes:
@@ -173,12 +248,11 @@ def columns_of(work, job, count):
     return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
-def add_products(work, job, acc_psum, feed, index, place, adds):
-    """Products of a position of all blocks of a Feed's tile, and of those beside it, added to a job's sums."""
-    one, number = feed.tiles[index]
-    blocks, units = feed.buffers[index % len(feed.buffers)], units_of(one.tiles[number])
-    k, stationary = job.k0 - one.k[0], None
-    p, q = place
+def add_products(work, job, acc_psum, feed, batch, q):
+    """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums."""
+    one, number = feed.tiles[batch.index]
+    blocks, units = feed.buffers[batch.index % len(feed.buffers)], units_of(one.tiles[number])
+    k, stationary, p = job.k0 - one.k[0], None, batch.member * work.plan.rows + batch.row
     count = min(work.plan.beside, work.plan.columns - q)
     outputs, columns = count * job.kn, columns_of(work, job, count)
     y_sbuf = of_array(blocks.y, work.operands)
@@ -191,18 +265,22 @@ def add_products(work, job, acc_psum, feed, index, place, adds):
         sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
     elif count < work.plan.beside:
         sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
-    moving = moving_of(work, one, job, (blocks, units), place, columns)
-    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
+    first = batch.row * work.geometry.rows.stride
+    if batch.member > 0:
+        first += batch.member * window_sizes(work.geometry, work.plan, one)[0]
+    moving = moving_of(work, one, job, (blocks, units), (first, q), columns)
+    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=batch.adds or q > 0)
 
 
 def moving_of(work, one, job, some, place, count):
-    """The window of x of a job at a position of blocks (Blocks, how many), with so many columns of taps; or ones."""
+    """The window of x of a job at a position (row of x, column of gy) of blocks (Blocks, how many), with so many
+    columns of taps; or ones."""
     blocks, units = some
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
         return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
-    h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
+    h = place[0] + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
     h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):
