@@ -11,7 +11,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
 from .loads import Piece, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
-from .plan import ROWS_BOXES, window_sizes
+from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .turns import start_turns, turn_for
 from .units import units_of
 
@@ -190,15 +190,10 @@ def start_sums(work, jobs):
 
 def start_buffers(work):
     """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
-    geometry, plan, found = work.geometry, work.plan, []
-    rows, columns, c, k, planes, tiles = 1, 1, 1, 1, [], 0
+    geometry, plan, found, tiles = work.geometry, work.plan, [], 0
     for one in plan.passes:
-        sizes = window_sizes(geometry, plan, one)
-        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
-        c, k, tiles = max(c, one.c[1]), max(k, one.k[1]), tiles + len(one.tiles)
-        for t in one.planes:
-            if t not in planes:
-                planes.append(t)
+        tiles += len(one.tiles)
+    (rows, columns, c), k, planes = buffer_sizes(geometry, plan)
     x_shape = room_of(geometry.x_strides, c, plan.gang * rows, columns)
     y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
     for _ in range(min(plan.buffers, tiles)):

@@ -18,9 +18,9 @@ channels, and the window is as much wider; their sums are added as they are read
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, some_of
+from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
-from .config import sum_banks, weight_config_refusal, weight_settings
+from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
 from .turned import gang_of, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import extent_of, planes_of, runs_of, tiles_of_units
@@ -106,25 +106,28 @@ def make_weight_plan(geometry, config, bias, source):
             rounds.append(some_of(jobs, part))
         most = max(most, max(c[1], k[1]))
         passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
-    gang = gang_of(geometry, config.rows, config.columns, most) if turns else 1
-    for one in passes if turns else []:
-        one.tiles = turned_tiles(geometry, planes, config, gang)
-    first = passes[0]
-    split = config.split == 1 and len(first.tiles) >= PARTS
-    return WeightPlan(
+    plan = WeightPlan(
         rows=config.rows,
         columns=config.columns,
         beside=config.beside,
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
         buffers=config.buffers,
-        split=split,
+        split=False,
         warmup=config.warmup,
         geometry=geometry,
         source=source,
         turns=turns,
-        gang=gang,
+        gang=1,
     )
+    if turns:
+        room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
+        plan.gang = max(1, min(gang_of(geometry, config.rows, config.columns, most), room))
+        for one in passes:
+            one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+    first = passes[0]
+    plan.split = config.split == 1 and len(first.tiles) >= PARTS
+    return plan
 
 
 def hull(part, first, count):
@@ -222,16 +225,29 @@ def window_sizes(geometry, plan, one):
     return extent_of(geometry.rows, plan.rows, one.r), extent_of(geometry.columns, plan.columns, one.s)
 
 
+def buffer_sizes(geometry, plan):
+    """What a tile of units needs at most: (rows, columns, channels) of x, output channels, planes of taps."""
+    rows, columns, c, k, planes = 1, 1, 1, 1, []
+    for one in plan.passes:
+        sizes = window_sizes(geometry, plan, one)
+        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
+        c, k = max(c, one.c[1]), max(k, one.k[1])
+        for t in one.planes:
+            if t not in planes:
+                planes.append(t)
+    return (rows, columns, c), k, planes
+
+
+def tile_bytes(geometry, plan):
+    """Bytes a partition of a tile of units, but for its gang."""
+    x, k, planes = buffer_sizes(geometry, plan)
+    return (len(planes) * size_of(x) + plan.rows * plan.columns * k) * geometry.itemsize
+
+
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
-    most = 0
-    for one in plan.passes:
-        rows, columns = window_sizes(geometry, plan, one)
-        x_size, y_size = len(one.planes) * rows * columns * one.c[1], plan.rows * plan.columns * one.k[1]
-        most = max(most, plan.buffers * plan.gang * (x_size + y_size) * geometry.itemsize)
-    if plan.turns:
-        most += turned_bytes(plan.source, plan)
-    return most + 3 * BANK_COLUMNS * 4 * PSUM_BANKS
+    turning = turned_bytes(plan.source, plan) if plan.turns else 0
+    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + 3 * BANK_COLUMNS * 4 * sum_banks(plan.turns)
 
 
 def weight_instructions(geometry, plan, cores):

@@ -10,15 +10,15 @@ are put in before (`turns`).
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_BYTES, cut, div_ceil, size_of, whole_words
+from .._tiles import BANK_BYTES, cut, cut_into, div_ceil, size_of, whole_words
 from ..conv.geometry import copy_of, met
 from .pixels import dense_pixels
 from .units import Box, Run, extent_of
 
 #: Bytes of neighbouring rows that a DMA takes at once, from which on it is fast; of pieces on their way, about.
-RUN_BYTES, RAW_BYTES = 512, 49_152
+RUN_BYTES, RAW_BYTES = 384, 32_768
 #: Pieces on their way, at most; rows with zeros around them that are there together.
-RAWS_MAX, SLABS = 8, 3
+RAWS_MAX, SLABS = 8, 4
 
 
 @dataclass
@@ -168,7 +168,7 @@ def pieces_of_rows(side, itemsize):
     """(first, how many) rows of windows that are loaded together; one piece: all that is there of planes."""
     low, end = columns_inside(side.columns)
     rows = div_ceil(RUN_BYTES, max(1, end - low) * itemsize)
-    return [(0, side.rows.extent)] if 2 * rows > side.rows.extent else cut(side.rows.extent, rows)
+    return cut_into(side.rows.extent, max(1, side.rows.extent // rows))
 
 
 def raw_shape(side, itemsize):
@@ -220,13 +220,13 @@ def turned_bytes(geometry, plan):
 
 
 def bank_shape(geometry, plan):
-    """Shape [128, places, channels] of transposes in a bank."""
+    """Shape [128, places, blocks of a gang, channels] of transposes in a bank."""
     most = 1
     for one in plan.passes:
         for channels in (one.c[1], one.k[1]):
-            most = max(most, chunks_of(channels, plan.gang)[-1][1] * plan.gang)
+            most = max(most, chunks_of(channels, plan.gang)[-1][1])
     room = whole_words(most, geometry.itemsize)
-    return nl.tile_size.pmax, BANK_BYTES // (room * geometry.itemsize), room
+    return nl.tile_size.pmax, BANK_BYTES // (plan.gang * room * geometry.itemsize), plan.gang, room
 
 
 def turned_instructions(geometry, plan, one):

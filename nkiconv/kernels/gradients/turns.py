@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._engines import START_WORK, copy_work, is_16bit, pick
-from .._tiles import cut_at, div_ceil, filled
+from .._tiles import cut, div_ceil, filled
 from ..conv.boxes import load_box, offset_at
 from .config import TURN_BANKS
 from .turned import (
@@ -106,12 +106,15 @@ def turn_piece(work, turns, side, chunk, rows, tile_sbuf):
     if len(side.firsts) > 0 and low < end:
         piece.raw = turns.raws[which][take_turn(turns, which, turns.raws[which])]
         load_piece(work, side, piece, work.operands.w if side.t < 0 else work.operands.x)
+    sources = []
     for row in range(rows[0], rows[0] + rows[1]):
-        blocks = blocks_inside(side.rows, row)
-        if piece.raw == None or blocks[1] == 0:
+        # zeros are put around rows before those that precede them are taken out of PSUM
+        while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
+            sources.append(source_of(work, turns, side, piece, rows[0] + len(sources)))
+        if sources[row - rows[0]] == None:
             clear_turned(work, side, piece, row, tile_sbuf)
         else:
-            turn_row(work, turns, side, piece, row, tile_sbuf)
+            turn_row(work, turns, side, piece, row, sources[row - rows[0]], tile_sbuf)
 
 
 def blocks_inside(span, row):
@@ -205,29 +208,34 @@ def row_with_zeros(work, turns, side, piece, row, blocks):
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
 
 
-def turn_row(work, turns, side, piece, row, tile_sbuf):
-    """A row of all windows into a tile."""
-    span, blocks, start = side.columns, blocks_inside(side.rows, row), 0
-    width, cn, c = (span.count - 1) * span.step + span.extent, piece.channels[1], piece.channels[0]
+def source_of(work, turns, side, piece, row):
+    """(a row of all windows [channels, planes, blocks, columns], its first column), or None where nothing is there."""
+    span, blocks = side.columns, blocks_inside(side.rows, row)
+    if piece.raw == None or blocks[1] == 0:
+        return None
     low, end = inside(span)
-    if blocks[1] == side.rows.count and low == span.first and end == low + width:
-        source, start = row_as_it_came(side, piece, row, blocks), low - columns_inside(span)[0]
-    else:
-        source = row_with_zeros(work, turns, side, piece, row, blocks)
-    parts, units = len(side.firsts) * cn, side.count * side.rows.count * span.count
-    for some in cut_at(span.extent, turns.banks[0].shape[1]):
+    if blocks[1] == side.rows.count and end - low == (span.count - 1) * span.step + span.extent:
+        return row_as_it_came(side, piece, row, blocks), low - columns_inside(span)[0]
+    return row_with_zeros(work, turns, side, piece, row, blocks), 0
+
+
+def turn_row(work, turns, side, piece, row, source, tile_sbuf):
+    """A row of all windows into a tile. source: what `source_of` finds."""
+    span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
+    units = side.count * side.rows.count * span.count
+    rows = (row, (members - 1) * side.rows.extent + row + 1)
+    for some in cut(span.extent, turns.banks[0].shape[1]):
         bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
-            w = start + some[0] + index
-            last = w + (span.count - 1) * span.step + 1
+            w = source[1] + some[0] + index
+            end = w + (span.count - 1) * span.step + 1
             nisa.nc_transpose(
-                dst=bank[0:units, index, 0:parts],
-                data=source[0:parts, 0 : side.count, 0 : side.rows.count, w : last : span.step],
+                dst=bank[0:units, index, 0:members, 0:cn],
+                data=source[0][0 : members * cn, 0 : side.count, 0 : side.rows.count, w : end : span.step],
                 engine=nisa.engine.tensor,
             )
-        for member in range(len(side.firsts)):
-            nisa.tensor_copy(
-                dst=tile_sbuf[0:units, member * side.rows.extent + row, some[0] : some[0] + some[1], c : c + cn],
-                src=bank[0:units, 0 : some[1], member * cn : member * cn + cn],
-                engine=pick(work.ledger, some[1] * cn, is_16bit(tile_sbuf.dtype)),
-            )
+        nisa.tensor_copy(
+            dst=tile_sbuf[0:units, rows[0] : rows[1] : side.rows.extent, some[0] : some[0] + some[1], c : c + cn],
+            src=bank[0:units, 0 : some[1], 0:members, 0:cn].permute((0, 2, 1, 3)),
+            engine=pick(work.ledger, some[1] * members * cn, is_16bit(tile_sbuf.dtype)),
+        )
