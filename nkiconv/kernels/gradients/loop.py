@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
-from .._tiles import PARTS, filled, share, size_of, some_of
+from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
@@ -15,8 +15,8 @@ from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .turns import start_turns, turn_for
 from .units import units_of
 
-#: Batches ahead of which x and gy are turned.
-AHEAD = 2
+#: Columns of matmuls ahead of which x and gy are turned: what that takes from the array to the tile, about.
+AHEAD = 3072
 
 
 @dataclass
@@ -98,11 +98,16 @@ def run_passes(work, passes, buffers, part):
         batch = batches[at]
         if turns == None:
             load_until(work, feed, batch.stays + len(buffers))
-        else:
-            turn_ahead(work, turns, feed, batches, at)
         if batch.starts:
             sums = start_sums(work, batch.jobs)
-        run_batch(work, feed, batch, sums)
+        first, count = batch.banks
+        for q in range(0, work.plan.columns, work.plan.beside):
+            if turns != None:
+                turn_ahead(work, turns, feed, batches, at, q)
+            for bank in range(first, first + count):
+                add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
+        if batch.ends:
+            store_sums(work, batch.jobs[first], sums[first])
 
 
 def append_batches(batches, work, feed, one, span):
@@ -148,24 +153,26 @@ def append_rows(batches, work, feed, some, index, tiles):
             )
 
 
-def run_batch(work, feed, batch, sums):
-    """Products of a Batch, and its bank's results if these were the last."""
-    first, count = batch.banks
-    for q in range(0, work.plan.columns, work.plan.beside):
-        for bank in range(first, first + count):
-            add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
-    if batch.ends:
-        store_sums(work, batch.jobs[first], sums[first])
+def turn_ahead(work, turns, feed, batches, at, q):
+    """Have be turned what a Batch needs, and those that begin less than AHEAD columns of matmuls after its column q,
+    unless a buffer has other tiles yet."""
+    now, columns, left, there = batches[at], work.plan.columns, 0, False
+    for later in range(at, turns.batches):
+        left += columns_in(work, batches[later], columns - (q if later == at else 0))
+    while turns.batches < len(batches) and (turns.batches <= at or left < AHEAD) and not there:
+        batch = batches[turns.batches]
+        there = batch.index >= now.oldest + len(feed.buffers)
+        if not there:
+            turn_for(work, turns, feed, batch.index, batch.row, some_of(batch.jobs, batch.banks))
+            left += columns_in(work, batch, columns)
+            turns.batches = turns.batches + 1
 
 
-def turn_ahead(work, turns, feed, batches, at):
-    """Have be turned what a Batch needs, and the next ones, unless a buffer has other tiles yet."""
-    now = batches[at]
-    for later in range(at, min(at + 1 + AHEAD, len(batches))):
-        batch = batches[later]
-        if batch.index < now.oldest + len(feed.buffers):
-            jobs = some_of(batch.jobs, batch.banks)
-            turn_for(work, turns, feed, batch.index, batch.row, jobs)
+def columns_in(work, batch, count):
+    """Columns of matmuls of a Batch for so many columns of gy."""
+    job = batch.jobs[batch.banks[0]]
+    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, work.plan.beside))
+    return div_ceil(count, work.plan.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):

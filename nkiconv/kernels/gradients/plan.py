@@ -22,7 +22,7 @@ from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fit
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
-from .turned import gang_of, turned_bytes, turned_instructions, turned_of, turned_tiles
+from .turned import gang_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
@@ -82,6 +82,8 @@ class WeightPlan(nl.NKIObject):
     #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
     turns: bool
     gang: int
+    #: pieces of x and of gy that are on their way together
+    raws: list
 
 
 def make_weight_plan(geometry, config, bias, source):
@@ -119,12 +121,14 @@ def make_weight_plan(geometry, config, bias, source):
         source=source,
         turns=turns,
         gang=1,
+        raws=[1, 1],
     )
     if turns:
         room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
         plan.gang = max(1, min(gang_of(geometry, config.rows, config.columns, most), room))
         for one in passes:
             one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+        plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
     return plan

@@ -15,10 +15,10 @@ from ..conv.geometry import copy_of, met
 from .pixels import dense_pixels
 from .units import Box, Run, extent_of
 
-#: Bytes of neighbouring rows that a DMA takes at once, from which on it is fast; of pieces on their way, about.
-RUN_BYTES, RAW_BYTES = 384, 32_768
-#: Pieces on their way, at most; rows with zeros around them that are there together.
-RAWS_MAX, SLABS = 8, 4
+#: Bytes of neighbouring rows that a DMA takes at once, about.
+RUN_BYTES = 384
+#: Pieces on their way together; rows with zeros around them that are there together.
+RAWS_MIN, RAWS_MAX, SLABS = 1, 8, 4
 
 
 @dataclass
@@ -168,7 +168,7 @@ def pieces_of_rows(side, itemsize):
     """(first, how many) rows of windows that are loaded together; one piece: all that is there of planes."""
     low, end = columns_inside(side.columns)
     rows = div_ceil(RUN_BYTES, max(1, end - low) * itemsize)
-    return cut_into(side.rows.extent, max(1, side.rows.extent // rows))
+    return cut_into(side.rows.extent, max(1, (2 * side.rows.extent + rows) // (2 * rows)))
 
 
 def raw_shape(side, itemsize):
@@ -207,16 +207,28 @@ def widest(one, other):
     return found
 
 
-def raws_of(raws, itemsize):
-    """How many pieces of x and of gy are there together."""
-    return max(2, min(RAWS_MAX, RAW_BYTES // ((size_of(raws[0][1:]) + size_of(raws[1][1:])) * itemsize)))
+def raws_that_fit(geometry, plan, room):
+    """Pieces of x, and of gy, that are on their way together: as many as so many bytes a partition hold."""
+    shapes, most, found = turned_shapes(geometry, plan, plan.passes)[0], [0, 0], [RAWS_MIN, RAWS_MIN]
+    for one in plan.passes:
+        for t in [-1] + one.planes:
+            side, which = side_of(geometry, plan, one, one.tiles[0], t), 1 if t < 0 else 0
+            chunks = chunks_of(one.k[1] if t < 0 else one.c[1], plan.gang)
+            most[which] = most[which] + len(one.tiles) * len(chunks) * len(pieces_of_rows(side, geometry.itemsize))
+    for step in range(2 * RAWS_MAX):
+        which = step % 2
+        size = size_of(shapes[which][1:]) * geometry.itemsize
+        if found[which] < min(RAWS_MAX, most[which]) and size <= room:
+            found[which] = found[which] + 1
+            room -= size
+    return found
 
 
 def turned_bytes(geometry, plan):
     """Bytes a partition that turning needs beside the blocks."""
     raws, slab = turned_shapes(geometry, plan, plan.passes)
-    count = raws_of(raws, geometry.itemsize)
-    return (count * (size_of(raws[0][1:]) + size_of(raws[1][1:])) + SLABS * size_of(slab[1:])) * geometry.itemsize
+    pieces = plan.raws[0] * size_of(raws[0][1:]) + plan.raws[1] * size_of(raws[1][1:])
+    return (pieces + SLABS * size_of(slab[1:])) * geometry.itemsize
 
 
 def bank_shape(geometry, plan):

@@ -15,7 +15,6 @@ from .turned import (
     columns_inside,
     inside,
     pieces_of_rows,
-    raws_of,
     side_of,
     turned_shapes,
 )
@@ -24,7 +23,8 @@ from .turned import (
 @dataclass
 class Turns(nl.NKIObject):
     """Buffers that all tiles take in turn, and how often each kind was: pieces of x and of gy as they come, rows with
-    zeros around them, banks; which zeros a row's buffer has; and of each tile's buffer which pieces are there."""
+    zeros around them, banks; which zeros a row's buffer has; of each tile's buffer which pieces are there; how many
+    batches of products have theirs."""
 
     raws: list
     slabs: list
@@ -32,6 +32,7 @@ class Turns(nl.NKIObject):
     taken: list
     zeros: list
     there: list
+    batches: int
 
 
 @dataclass
@@ -51,7 +52,7 @@ def start_turns(work, buffers):
     shapes, slab = turned_shapes(plan.source, plan, plan.passes)
     dtypes, raws, slabs, banks, there = [operands.x_dtype, operands.w_dtype], [[], []], [], [], []
     for which in range(2):
-        for _ in range(raws_of(shapes, work.geometry.itemsize)):
+        for _ in range(plan.raws[which]):
             raws[which].append(nl.ndarray(shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
     for _ in range(SLABS):
         slabs.append(nl.ndarray(slab, dtype=dtypes[0], buffer=nl.sbuf))
@@ -60,7 +61,7 @@ def start_turns(work, buffers):
         banks.append(nl.ndarray(shape, dtype=dtypes[0], buffer=nl.psum))
     for _ in range(buffers):
         there.append((-1, []))
-    return Turns(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there)
+    return Turns(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0)
 
 
 def take_turn(turns, kind, buffers):
