@@ -112,10 +112,11 @@ def turn_piece(work, turns, side, chunk, rows, tile_sbuf):
         # zeros are put around rows before those that precede them are taken out of PSUM
         while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
             sources.append(source_of(work, turns, side, piece, rows[0] + len(sources)))
-        if sources[row - rows[0]] == None:
+        source = sources[row - rows[0]]
+        if source[0] == None and source[2] == None:
             clear_turned(work, side, piece, row, tile_sbuf)
         else:
-            turn_row(work, turns, side, piece, row, sources[row - rows[0]], tile_sbuf)
+            turn_row(work, turns, side, piece, row, source, tile_sbuf)
 
 
 def blocks_inside(span, row):
@@ -181,10 +182,34 @@ def row_as_it_came(side, piece, row, blocks):
     return raw[0:parts, 0 : side.count, 0, h : end : side.rows.step, 0:width]
 
 
-def row_with_zeros(work, turns, side, piece, row, blocks):
-    """A row of all windows with zeros where x ends."""
-    span, slot = side.columns, take_turn(turns, 2, turns.slabs)
-    slab, parts = turns.slabs[slot].view(piece.raw.dtype), len(side.firsts) * piece.channels[1]
+def is_inside(span, w):
+    """Whether a column of this number of all windows is there."""
+    low, end = inside(span)
+    return span.first + w >= low and span.first + w + (span.count - 1) * span.step < end
+
+
+def source_of(work, turns, side, piece, row):
+    """A row of all windows: (as it came, its first column there, with zeros around it), None where it is not there or
+    needs none."""
+    span, blocks = side.columns, blocks_inside(side.rows, row)
+    if piece.raw == None or blocks[1] == 0:
+        return None, 0, None
+    source, start = row_as_it_came(side, piece, row, blocks), span.first - columns_inside(span)[0]
+    edges = []
+    for w in range(span.extent):
+        if not is_inside(span, w):
+            edges.append(w)
+    width = (span.count - 1) * span.step + span.extent
+    if blocks[1] < side.rows.count or 2 * len(edges) * span.count > width:
+        return None, 0, row_with_zeros(work, turns, side, source, start, blocks, None)
+    zeros = row_with_zeros(work, turns, side, source, start, blocks, edges) if len(edges) > 0 else None
+    return source, start, zeros
+
+
+def row_with_zeros(work, turns, side, source, start, blocks, edges):
+    """A row of all windows with zeros where x ends: whole, or those columns of windows alone that have some."""
+    span, slot, parts = side.columns, take_turn(turns, 2, turns.slabs), source.shape[0]
+    slab = turns.slabs[slot].view(source.dtype)
     width = (span.count - 1) * span.step + span.extent
     low, end = inside(span)
     left, right, last = low - span.first, end - span.first, blocks[0] + blocks[1]
@@ -198,26 +223,24 @@ def row_with_zeros(work, turns, side, piece, row, blocks):
         if b0 < b1 and w0 < w1:
             into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
             nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
-    source, first = row_as_it_came(side, piece, row, blocks), columns_inside(span)[0]
-    nisa.tensor_copy(
-        dst=slab[0:parts, 0 : side.count, blocks[0] : last, left:right],
-        src=source[0:parts, 0 : side.count, 0 : blocks[1], low - first : end - first],
-        engine=nisa.engine.vector,
-    )
-    ledger, elements = work.ledger, side.count * blocks[1] * (right - left)
-    ledger.vector = ledger.vector + START_WORK + elements * copy_work(slab.dtype)
+    copies = [(left, right, 1)]
+    if edges != None:
+        copies = []
+        for w in edges:
+            first = div_ceil(max(0, left - w), span.step)
+            count = min(span.count, div_ceil(max(0, right - w), span.step)) - first
+            if count > 0:
+                copies.append((w + first * span.step, w + (first + count - 1) * span.step + 1, span.step))
+    for some in copies:
+        w0, w1, step = some
+        nisa.tensor_copy(
+            dst=slab[0:parts, 0 : side.count, blocks[0] : last, w0:w1:step],
+            src=source[0:parts, 0 : side.count, 0 : blocks[1], start + w0 : start + w1 : step],
+            engine=nisa.engine.vector,
+        )
+        ledger, elements = work.ledger, side.count * blocks[1] * div_ceil(w1 - w0, step)
+        ledger.vector = ledger.vector + START_WORK + elements * copy_work(slab.dtype)
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
-
-
-def source_of(work, turns, side, piece, row):
-    """(a row of all windows [channels, planes, blocks, columns], its first column), or None where nothing is there."""
-    span, blocks = side.columns, blocks_inside(side.rows, row)
-    if piece.raw == None or blocks[1] == 0:
-        return None
-    low, end = inside(span)
-    if blocks[1] == side.rows.count and end - low == (span.count - 1) * span.step + span.extent:
-        return row_as_it_came(side, piece, row, blocks), low - columns_inside(span)[0]
-    return row_with_zeros(work, turns, side, piece, row, blocks), 0
 
 
 def turn_row(work, turns, side, piece, row, source, tile_sbuf):
@@ -228,11 +251,13 @@ def turn_row(work, turns, side, piece, row, source, tile_sbuf):
     for some in cut(span.extent, turns.banks[0].shape[1]):
         bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
-            w = source[1] + some[0] + index
+            w, row_sbuf = some[0] + index, source[2]
+            if source[0] != None and is_inside(span, w):
+                w, row_sbuf = w + source[1], source[0]
             end = w + (span.count - 1) * span.step + 1
             nisa.nc_transpose(
                 dst=bank[0:units, index, 0:members, 0:cn],
-                data=source[0][0 : members * cn, 0 : side.count, 0 : side.rows.count, w : end : span.step],
+                data=row_sbuf[0 : members * cn, 0 : side.count, 0 : side.rows.count, w : end : span.step],
                 engine=nisa.engine.tensor,
             )
         nisa.tensor_copy(
