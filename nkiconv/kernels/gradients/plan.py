@@ -27,6 +27,8 @@ from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
+#: Banks of sums on their way out.
+BANKS_OUT = 4
 
 
 @dataclass
@@ -251,7 +253,7 @@ def tile_bytes(geometry, plan):
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
     turning = turned_bytes(plan.source, plan) if plan.turns else 0
-    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + 3 * BANK_COLUMNS * 4 * sum_banks(plan.turns)
+    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + 3 * BANK_COLUMNS * 4 * BANKS_OUT
 
 
 def weight_instructions(geometry, plan, cores):
