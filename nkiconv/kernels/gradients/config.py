@@ -10,7 +10,7 @@ from ..conv.cuts import window_of
 
 #: Tiles that are there together, at most.
 BUFFERS_MAX = 64
-#: Banks of PSUM for x and gy that are turned on the array.
+#: Banks of PSUM for x and gy that are turned on the array, at least.
 TURN_BANKS = 3
 #: What a config calls that (see its `pixels`).
 TURNED = 2

@@ -16,7 +16,7 @@ from .turns import start_turns, turn_for
 from .units import units_of
 
 #: Columns of matmuls ahead of which x and gy are turned: what that takes from the array to the tile, about.
-AHEAD = 3072
+AHEAD = 2048
 
 
 @dataclass

@@ -86,6 +86,8 @@ class WeightPlan(nl.NKIObject):
     gang: int
     #: pieces of x and of gy that are on their way together
     raws: list
+    #: banks of PSUM for that: those that no sums need
+    banks: int
 
 
 def make_weight_plan(geometry, config, bias, source):
@@ -124,12 +126,15 @@ def make_weight_plan(geometry, config, bias, source):
         turns=turns,
         gang=1,
         raws=[1, 1],
+        banks=PSUM_BANKS,
     )
     if turns:
         room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
         plan.gang = max(1, min(gang_of(geometry, config.rows, config.columns, most), room))
         for one in passes:
             one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+            for jobs in one.rounds:
+                plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
         plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS

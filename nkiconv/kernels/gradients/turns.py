@@ -7,7 +7,6 @@ from ..._nki import nisa, nl
 from .._engines import START_WORK, copy_work, is_16bit, pick
 from .._tiles import cut, div_ceil, filled
 from ..conv.boxes import load_box, offset_at
-from .config import TURN_BANKS
 from .turned import (
     SLABS,
     bank_shape,
@@ -57,7 +56,7 @@ def start_turns(work, buffers):
     for _ in range(SLABS):
         slabs.append(nl.ndarray(slab, dtype=dtypes[0], buffer=nl.sbuf))
     shape = bank_shape(plan.source, plan)
-    for _ in range(TURN_BANKS):
+    for _ in range(plan.banks):
         banks.append(nl.ndarray(shape, dtype=dtypes[0], buffer=nl.psum))
     for _ in range(buffers):
         there.append((-1, []))
