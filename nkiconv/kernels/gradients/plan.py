@@ -18,7 +18,7 @@ channels, and the window is as much wider; their sums are added as they are read
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
+from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
@@ -27,8 +27,8 @@ from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
-#: Banks of sums on their way out.
-BANKS_OUT = 4
+#: Bytes a partition for sums on their way out: of four banks, also what they are added to and together.
+SUMS_BYTES = 4 * 3 * BANK_BYTES
 
 
 @dataclass
@@ -258,7 +258,7 @@ def tile_bytes(geometry, plan):
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
     turning = turned_bytes(plan.source, plan) if plan.turns else 0
-    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + 3 * BANK_COLUMNS * 4 * BANKS_OUT
+    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES
 
 
 def weight_instructions(geometry, plan, cores):

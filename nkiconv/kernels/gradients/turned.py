@@ -106,37 +106,36 @@ def turned_tiles(geometry, planes, config, gang):
 def side_of(geometry, plan, one, tile, t):
     """The Side of a tile of a Pass. geometry: of x and gy as they lie."""
     box, firsts = tile[0], []
-    if t < 0:
-        for member in tile:
-            firsts.append(member.z)
-        return Side(
-            t=t,
-            strides=geometry.y_strides,
-            firsts=firsts,
-            count=box.counts[0],
-            apart=1,
-            rows=Span(first=box.p, step=plan.rows, count=box.counts[1], extent=plan.rows, size=geometry.rows.out),
-            columns=Span(
-                first=box.q, step=plan.columns, count=box.counts[2], extent=plan.columns, size=geometry.columns.out
-            ),
-        )
     for member in tile:
-        plane = met(geometry.planes, t, member.z, 1)
+        plane = (0, 1, 1, member.z) if t < 0 else met(geometry.planes, t, member.z, 1)
         if plane[2] > 0:
             firsts.append(plane[3])
+    p, q = (box.p, plan.rows, box.counts[1]), (box.q, plan.columns, box.counts[2])
+    spans = gy_spans(geometry, p, q) if t < 0 else x_spans(geometry, p, q, one.r, one.s)
     return Side(
         t=t,
-        strides=geometry.x_strides,
+        strides=geometry.y_strides if t < 0 else geometry.x_strides,
         firsts=firsts,
         count=box.counts[0],
-        apart=geometry.planes.stride,
-        rows=span_of(geometry.rows, (box.p, plan.rows, box.counts[1]), one.r),
-        columns=span_of(geometry.columns, (box.q, plan.columns, box.counts[2]), one.s),
+        apart=1 if t < 0 else geometry.planes.stride,
+        rows=spans[0],
+        columns=spans[1],
     )
 
 
+def gy_spans(geometry, p, q):
+    """Spans of rows and columns of gy of blocks (first output, outputs, how many) p and q."""
+    rows = Span(first=p[0], step=p[1], count=p[2], extent=p[1], size=geometry.rows.out)
+    return rows, Span(first=q[0], step=q[1], count=q[2], extent=q[1], size=geometry.columns.out)
+
+
+def x_spans(geometry, p, q, r, s):
+    """The same of x, at rows and columns of taps (first, how many) r and s."""
+    return span_of(geometry.rows, p, r), span_of(geometry.columns, q, s)
+
+
 def span_of(axis, blocks, taps):
-    """The Span of x of blocks (first output, outputs, how many) at taps (first, how many)."""
+    """The Span of x along an axis."""
     first, extent, count = blocks
     return Span(
         first=first * axis.stride + taps[0] * axis.dilation - axis.before,

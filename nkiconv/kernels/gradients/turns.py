@@ -60,7 +60,9 @@ def start_turns(work, buffers):
         banks.append(nl.ndarray(shape, dtype=dtypes[0], buffer=nl.psum))
     for _ in range(buffers):
         there.append((-1, []))
-    return Turns(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0)
+    return Turns(
+        raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0
+    )
 
 
 def take_turn(turns, kind, buffers):
@@ -230,8 +232,8 @@ def row_with_zeros(work, turns, side, source, start, blocks, edges):
             count = min(span.count, div_ceil(max(0, right - w), span.step)) - first
             if count > 0:
                 copies.append((w + first * span.step, w + (first + count - 1) * span.step + 1, span.step))
-    for some in copies:
-        w0, w1, step = some
+    for one in copies:
+        w0, w1, step = one
         nisa.tensor_copy(
             dst=slab[0:parts, 0 : side.count, blocks[0] : last, w0:w1:step],
             src=source[0:parts, 0 : side.count, 0 : blocks[1], start + w0 : start + w1 : step],
