@@ -148,7 +148,9 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Siz
     whole = div_ceil(K, PARTITIONS)
     for beside in _choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry))):
         most = max_channels(geometry, beside)
-        for channels in _choices(given, "channels", (div_ceil(C, div_ceil(C, most)),)):
+        # banks of a chunk that is turned need not wait for others
+        some = (most,) if source is None else (most, min(most, PARTITIONS))
+        for channels in _choices(given, "channels", (div_ceil(C, div_ceil(C, one)) for one in some)):
             parts = div_ceil(C, channels)
             for outputs in _choices(given, "outputs", _up_to(whole, OUTPUTS)):
                 for inputs in _choices(given, "inputs", _up_to(parts, INPUTS)):

@@ -140,6 +140,9 @@ class BlocksPrice:
         rounds, buffers = div_ceil(jobs, sizes.banks), sizes.buffers
         if turned is not None:
             buffers = given.get("buffers", max(buffers, min(2, mine, sizes.most_buffers)))
+            # the last tile goes bank by bank, as chunks of channels come
+            last_ns = tile_ns / turned.chunks(sizes) if mine == 1 or rounds > 1 else tile_ns * (1 - 1 / jobs)
+            worked_ns = max(first_ns + array_ns, mine * load_ns + last_ns, moving_ns)
         elif rounds > 1:
             # all tiles come before the first banks are read out
             worked_ns = max(worked_ns, of_core * load_ns + array_ns - (of_core * tile_ns - tile_ns) / rounds)

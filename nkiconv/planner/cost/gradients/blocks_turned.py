@@ -81,6 +81,10 @@ class Turned:
             found.append((side, planes, len(chunks), chunks[-1][1] * sizes.gang))
         return found
 
+    def chunks(self, sizes: Any) -> int:
+        """Of channels of a pass."""
+        return max(one[2] for one in self._parts(sizes))
+
     def turning_ns(self, target: Target, sizes: Any) -> float:
         """Of a tile's transposes: the slower of the array, and Vector and Scalar, which read them out."""
         is_fast, found = self.geometry.itemsize == 2, 0.0
@@ -93,7 +97,12 @@ class Turned:
             scalar_ns = parts * target.scalar_ns + target.scalar_fixed_ns / places
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
             found += planes * chunks * side.rows.extent * side.columns.extent * max(each_ns, read_ns)
-        return found
+            if (side.columns.count - 1) * side.columns.step + side.columns.extent != side.columns.size:
+                # zeros are put around the first row of a piece before its transposes, after those of others
+                wait_ns = target.vector_done_ns + target.vector_done_ns + 2 * target.hop_ns
+                found += planes * chunks * len(pieces_of_rows(side, self.geometry.itemsize)) * wait_ns
+        # the first products of a tile wait until its last transposes are read out
+        return found + target.matmul_done_ns + target.hop_ns + places * max(vector_ns, scalar_ns) + target.hop_tensor_ns
 
     def load_ns(self, target: Target, sizes: Any) -> tuple[float, float]:
         """Of a tile, and of the pieces of it that the first matmul waits for."""
