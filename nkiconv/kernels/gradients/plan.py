@@ -22,7 +22,7 @@ from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, d
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
-from .turned import gang_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
+from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
@@ -130,7 +130,7 @@ def make_weight_plan(geometry, config, bias, source):
     )
     if turns:
         room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
-        plan.gang = max(1, min(gang_of(geometry, config.rows, config.columns, most), room))
+        plan.gang = max(1, min(gang_of(geometry, grid_of(geometry, config.rows, config.columns)[0], most), room))
         for one in passes:
             one.tiles = turned_tiles(geometry, planes, config, plan.gang)
             for jobs in one.rounds:

@@ -65,9 +65,9 @@ def grid_of(geometry, rows, columns):
     return min(planes, geometry.planes.out), some_rows, some_columns
 
 
-def gang_of(geometry, rows, columns, channels):
-    """Blocks of other planes that lie on the partitions together, where a pass needs so many channels of x or gy."""
-    planes = grid_of(geometry, rows, columns)[0]
+def gang_of(geometry, planes, channels):
+    """Blocks of other planes that lie on the partitions together, where a tile has so many planes and a pass needs so
+    many channels of x or gy."""
     return max(1, min(nl.tile_size.pmax // channels, geometry.planes.out // planes))
 
 

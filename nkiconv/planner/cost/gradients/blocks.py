@@ -18,6 +18,7 @@ from ....kernels.gradients.config import (
 from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, turns_pixels, x_to_pixels
 from ....kernels.gradients.plan import plan_weight
 from ....kernels.gradients.turned import turned_of
+from ....kernels.gradients.units import planes_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, config_of, ints, pairs_of
@@ -139,8 +140,9 @@ def _around(now: int, whole: int) -> list[int]:
 
 def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Sizes]:
     """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None."""
+    runs = () if source is None else tuple(one.count for one in planes_of(source.planes))
     shapes = [
-        (rows, columns, None if source is None else Turned(source, rows, columns))
+        (rows, columns, None if source is None else Turned(source, runs, rows, columns))
         for rows in _choices(given, "rows", _up_to(geometry.rows.out, EXTENTS))
         for columns in _columns(geometry, given)
     ]

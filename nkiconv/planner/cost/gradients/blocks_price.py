@@ -62,17 +62,17 @@ class Sizes:
         found: int = block_bytes(self.geometry, (self.rows, self.columns), self.channels, self.of_pass)
         return found * self.gang
 
-    @property
+    @functools.cached_property
     def of_x(self) -> int:
         """Channels of x of a pass."""
         return min(int(self.geometry.C), self.channels * self.inputs)
 
-    @property
+    @functools.cached_property
     def of_gy(self) -> int:
         """Channels of gy of a pass."""
         return min(int(self.geometry.K), PARTITIONS * self.outputs)
 
-    @property
+    @functools.cached_property
     def gang(self) -> int:
         """Blocks of other planes below each other."""
         return 1 if self.turned is None else self.turned.gang(max(self.of_x, self.of_gy))
@@ -83,7 +83,7 @@ class Sizes:
         found: int = sum_banks(self.turned is not None)
         return found
 
-    @property
+    @functools.cached_property
     def tiles(self) -> int:
         """Tiles of all blocks."""
         if self.turned is not None:
@@ -104,7 +104,7 @@ class Sizes:
                 if needed <= found.most_buffers:
                     yield dataclasses.replace(found, buffers=needed)
 
-    @property
+    @functools.cached_property
     def jobs(self) -> int:
         """Banks of a pass."""
         return int(jobs_of_pass(self.geometry, self.channels, self.of_pass))
@@ -134,14 +134,15 @@ class BlocksPrice:
         positions = sizes.rows * div_ceil(sizes.columns, sizes.beside) * sizes.gang
         tile_ns = positions * jobs * matmul_ns(target, geometry, width)
         load_ns, first_ns = self._load_ns(sizes)
-        turning_ns = 0.0 if turned is None else mine * turned.turning_ns(target, sizes)
+        turning_ns = 0.0 if turned is None else mine * turned.of_tile(target, sizes)[0]
         array_ns, moving_ns = mine * tile_ns + turning_ns, mine * load_ns + self._stored_ns(sizes)
         worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
         rounds, buffers = div_ceil(jobs, sizes.banks), sizes.buffers
         if turned is not None:
             buffers = given.get("buffers", max(buffers, min(2, mine, sizes.most_buffers)))
             # the last tile goes bank by bank, as chunks of channels come
-            last_ns = tile_ns / turned.chunks(sizes) if mine == 1 or rounds > 1 else tile_ns * (1 - 1 / jobs)
+            chunks = div_ceil(max(sizes.of_x, sizes.of_gy), PARTITIONS)
+            last_ns = tile_ns / chunks if mine == 1 or rounds > 1 else tile_ns * (1 - 1 / jobs)
             worked_ns = max(first_ns + array_ns, mine * load_ns + last_ns, moving_ns)
         elif rounds > 1:
             # all tiles come before the first banks are read out
@@ -181,7 +182,7 @@ class BlocksPrice:
     def _load_ns(self, sizes: Sizes) -> tuple[float, float]:
         """Of a tile's blocks, and of the rows of them that the first matmul waits for."""
         if sizes.turned is not None:
-            all_ns, first_ns = sizes.turned.load_ns(self.target, sizes)
+            all_ns, first_ns = sizes.turned.of_tile(self.target, sizes)[1]
             return all_ns, first_ns
         x_ns, y_ns = self._moved(sizes.rows, sizes.columns, sizes.channels * sizes.inputs, sizes.outputs)
         window = window_of(self.geometry.rows, sizes.rows)

@@ -20,7 +20,6 @@ from ....kernels.gradients.turned import (
     slab_shape,
     x_spans,
 )
-from ....kernels.gradients.units import planes_of
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ....simulator.timing.target import Target
 
@@ -28,11 +27,13 @@ from ....simulator.timing.target import Target
 PIECES = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Turned:
-    """Blocks of so many rows and columns. geometry: of x and gy as they lie."""
+    """Blocks of so many rows and columns. geometry: of x and gy as they lie; runs: planes that see x alike, of each how
+    many."""
 
     geometry: Any
+    runs: tuple[int, ...]
     rows: int
     columns: int
 
@@ -63,34 +64,40 @@ class Turned:
 
     def gang(self, channels: int) -> int:
         """Blocks of other planes in a unit, of so many channels of x or gy."""
-        return int(gang_of(self.geometry, self.rows, self.columns, channels))
+        return int(gang_of(self.geometry, self.grid[0], channels))
 
     def tiles(self, gang: int) -> int:
         """Tiles of all blocks."""
         planes, some_rows, some_columns = self.grid
-        found = sum(div_ceil(one.count, planes * gang) for one in planes_of(self.geometry.planes))
+        found = sum(div_ceil(one, planes * gang) for one in self.runs)
         return int(found * len(some_rows) * len(some_columns))
 
-    def _parts(self, sizes: Any) -> list[tuple[Side, int, int, int]]:
+    @functools.cached_property
+    def _known(self) -> dict[tuple[int, int, int], tuple[float, tuple[float, float]]]:
+        return {}
+
+    def of_tile(self, target: Target, sizes: Any) -> tuple[float, tuple[float, float]]:
+        """What `_turning_ns` and `_load_ns` find for Sizes."""
+        key = sizes.of_x, sizes.of_gy, sizes.gang
+        if key not in self._known:
+            parts = self._parts(*key)
+            self._known[key] = self._turning_ns(target, parts), self._load_ns(target, parts)
+        return self._known[key]
+
+    def _parts(self, of_x: int, of_gy: int, gang: int) -> list[tuple[Side, int, int, int]]:
         """Sides with (planes of taps, chunks, channels on the partitions) of a tile."""
         found = []
-        for side, planes, channels in zip(
-            self.sides, (self.geometry.planes.taps, 1), (sizes.of_x, sizes.of_gy), strict=True
-        ):
-            chunks = chunks_of(channels, sizes.gang)
-            found.append((side, planes, len(chunks), chunks[-1][1] * sizes.gang))
+        for side, planes, channels in zip(self.sides, (self.geometry.planes.taps, 1), (of_x, of_gy), strict=True):
+            chunks = chunks_of(channels, gang)
+            found.append((side, planes, len(chunks), chunks[-1][1] * gang))
         return found
 
-    def chunks(self, sizes: Any) -> int:
-        """Of channels of a pass."""
-        return max(one[2] for one in self._parts(sizes))
-
-    def turning_ns(self, target: Target, sizes: Any) -> float:
+    def _turning_ns(self, target: Target, parted: list[tuple[Side, int, int, int]]) -> float:
         """Of a tile's transposes: the slower of the array, and Vector and Scalar, which read them out."""
         is_fast, found = self.geometry.itemsize == 2, 0.0
         passes = 1.0 if is_fast else target.transpose_passes_fp32
         each_ns = target.matmul_columns_min * target.tensor_column_ns * passes + target.matmul_ns
-        for side, planes, chunks, parts in self._parts(sizes):
+        for side, planes, chunks, parts in parted:
             places = max(1, min(side.columns.extent, BANK_BYTES // (parts * self.geometry.itemsize)))
             vector_ns = parts * (target.vector_16bit_ns if is_fast else target.vector_ns)
             vector_ns += target.vector_fixed_psum_ns / places
@@ -102,12 +109,14 @@ class Turned:
                 wait_ns = target.vector_done_ns + target.vector_done_ns + 2 * target.hop_ns
                 found += planes * chunks * len(pieces_of_rows(side, self.geometry.itemsize)) * wait_ns
         # the first products of a tile wait until its last transposes are read out
-        return found + target.matmul_done_ns + target.hop_ns + places * max(vector_ns, scalar_ns) + target.hop_tensor_ns
+        return float(
+            found + target.matmul_done_ns + target.hop_ns + places * max(vector_ns, scalar_ns) + target.hop_tensor_ns
+        )
 
-    def load_ns(self, target: Target, sizes: Any) -> tuple[float, float]:
+    def _load_ns(self, target: Target, parted: list[tuple[Side, int, int, int]]) -> tuple[float, float]:
         """Of a tile, and of the pieces of it that the first matmul waits for."""
         all_ns, first_ns = 0.0, 0.0
-        for side, planes, chunks, parts in self._parts(sizes):
+        for side, planes, chunks, parts in parted:
             pieces = pieces_of_rows(side, self.geometry.itemsize)
             piece_ns = self._piece_ns(target, side, parts)
             needed = self.geometry.rows.taps if side.t == 0 else 1
