@@ -56,9 +56,6 @@ def weight_config_refusal(geometry, config):
     )
     reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
     beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
-    first = geometry.x_strides[0] != 1
-    if reason == "" and setting(config, "pixels", 0) == TURNED and first != (geometry.y_strides[0] != 1):
-        return f"config pixels={TURNED}: must not be where channels of only one of x and gy lie side by side; use 1"
     if reason == "" and beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "

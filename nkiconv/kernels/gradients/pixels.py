@@ -20,9 +20,8 @@ def takes_pixels(geometry, config):
 
 
 def turns_pixels(geometry, config):
-    """Whether x and gy are turned on the array, as a config says, the same way."""
-    first = geometry.x_strides[0] != 1 and geometry.y_strides[0] != 1
-    return first and setting(config, "pixels", 0) == TURNED
+    """Whether x and gy are turned on the array, as a config says; not where channels of both are side by side."""
+    return (geometry.x_strides[0] != 1 or geometry.y_strides[0] != 1) and setting(config, "pixels", 0) == TURNED
 
 
 def pixels_of(geometry):

@@ -93,7 +93,7 @@ class WeightPlan(nl.NKIObject):
 def make_weight_plan(geometry, config, bias, source):
     """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too; source: of x and gy as they lie."""
     passes, planes, most = [], planes_of(geometry.planes), 1
-    turns = source.x_strides[0] != geometry.x_strides[0]
+    turns = source.x_strides[0] != geometry.x_strides[0] or source.y_strides[0] != geometry.y_strides[0]
     banks = sum_banks(turns)
     for jobs in batches_of(geometry, config, bias, banks):
         k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []

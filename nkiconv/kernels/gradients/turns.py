@@ -249,7 +249,7 @@ def turn_row(work, turns, side, piece, row, source, tile_sbuf):
     span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
     units = side.count * side.rows.count * span.count
     rows = (row, (members - 1) * side.rows.extent + row + 1)
-    for some in cut(span.extent, turns.banks[0].shape[1]):
+    for some in cut(span.extent, bank_shape(work.plan.source, work.plan)[1]):
         bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
             w, row_sbuf = some[0] + index, source[2]

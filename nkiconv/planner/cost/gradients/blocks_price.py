@@ -170,8 +170,10 @@ class BlocksPrice:
         return sizes.jobs, groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
 
     def warmup(self, sizes: Sizes) -> int:
-        """Matmuls on zeros until the first rows are there."""
-        first_ns = self._start_ns() + self._load_ns(sizes)[1]
+        """Matmuls on zeros until the first rows are there, or what is turned first."""
+        turned = sizes.turned
+        loaded_ns = self._load_ns(sizes)[1] if turned is None else turned.start_ns(self.target, sizes)
+        first_ns = self._start_ns() + loaded_ns
         each_ns = PARTITIONS * self.target.tensor_column_ns / self.target.half_rate
         return min(WARM_UP_MAX, int(first_ns / each_ns))
 

@@ -106,12 +106,11 @@ class Turned:
             found += planes * chunks * side.rows.extent * side.columns.extent * max(each_ns, read_ns)
             if (side.columns.count - 1) * side.columns.step + side.columns.extent != side.columns.size:
                 # zeros are put around the first row of a piece before its transposes, after those of others
-                wait_ns = target.vector_done_ns + target.vector_done_ns + 2 * target.hop_ns
+                wait_ns = 2 * (target.vector_done_ns + target.hop_ns)
                 found += planes * chunks * len(pieces_of_rows(side, self.geometry.itemsize)) * wait_ns
         # the first products of a tile wait until its last transposes are read out
-        return float(
-            found + target.matmul_done_ns + target.hop_ns + places * max(vector_ns, scalar_ns) + target.hop_tensor_ns
-        )
+        found += places * max(vector_ns, scalar_ns)
+        return float(found + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns)
 
     def _load_ns(self, target: Target, parted: list[tuple[Side, int, int, int]]) -> tuple[float, float]:
         """Of a tile, and of the pieces of it that the first matmul waits for."""
@@ -123,6 +122,11 @@ class Turned:
             all_ns += planes * chunks * len(pieces) * piece_ns
             first_ns += div_ceil(needed, pieces[0][1]) * piece_ns
         return all_ns, first_ns
+
+    def start_ns(self, target: Target, sizes: Any) -> float:
+        """Of the first piece of x, with which the array begins."""
+        side, _, _, parts = self._parts(sizes.of_x, sizes.of_gy, sizes.gang)[0]
+        return self._piece_ns(target, side, parts)
 
     def _piece_ns(self, target: Target, side: Side, parts: int) -> float:
         """Of the DMA of a piece."""
