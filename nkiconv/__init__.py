@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from .api.depthwise_conv1d import depthwise_conv1d
+    from .api.depthwise_gradients import depthwise_conv1d_weight
     from .api.gradients import (
         conv1d_input,
         conv1d_weight,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     )
     from .kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
     from .kernels.gradients import conv_weight_gradient
+    from .kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
     from .planner import Plan
     from .planner.entry import plan
     from .problem import ConvProblem
@@ -88,6 +90,8 @@ __all__ = [
     "conv_weight_gradient",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "depthwise_conv1d_weight",
+    "depthwise_conv1d_weight_gradient",
     "depthwise_conv2d",
     "pack_filter",
     "plan",
@@ -121,6 +125,8 @@ _HOMES = {
     "conv_weight_gradient": "kernels.gradients",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "depthwise_conv1d_weight": "api.depthwise_gradients",
+    "depthwise_conv1d_weight_gradient": "kernels.gradients.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",
     "pack_filter": "api.pack_filter",
     "plan": "planner.entry",

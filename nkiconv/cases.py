@@ -7,6 +7,7 @@ tests of its depthwise conv1d, or layers of published models.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import difflib
 import functools
 from collections.abc import Callable
@@ -27,6 +28,18 @@ class Case:
     problem: ConvProblem
     source: str  # who uses this shape
     headline: bool  # whether it belongs in a short table of results
+
+    def toward(self, direction: str) -> Case:
+        """The case of a gradient, "dgrad" or "wgrad", by its name; itself for "forward".
+
+        Raises UnsupportedError: as `ConvProblem.toward`.
+        """
+        problem = self.problem.toward(direction)
+        return (
+            self
+            if direction == "forward"
+            else dataclasses.replace(self, name=f"{self.name} {direction}", problem=problem)
+        )
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from nkiconv.axis import Axis, output_of
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 
 #: Data types that the kernels read and write, by nkiconv's name.
@@ -88,55 +89,6 @@ def _numpy_name(dtype: Any) -> str:
         return str(np.dtype(dtype).name)
     except TypeError:
         return ""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One spatial axis of a convolution, in elements; the only place that knows the formula of P and Q."""
-
-    size: int  # D, H or W
-    taps: int  # T, R or S
-    stride: int
-    lo: int  # zeros in front; negative crops
-    hi: int  # zeros behind; negative crops
-    rhs_dilation: int  # distance of neighbouring taps
-    lhs_dilation: int  # distance of neighbouring inputs, before padding
-
-    @property
-    def dilated(self) -> int:
-        """Extent of the input with lhs_dilation - 1 zeros between neighbours."""
-        return (self.size - 1) * self.lhs_dilation + 1
-
-    @property
-    def padded(self) -> int:
-        """Extent of the dilated input after padding or cropping; below 1 if the crop leaves nothing."""
-        return self.lo + self.dilated + self.hi
-
-    @property
-    def window(self) -> int:
-        """Extent that the dilated filter covers."""
-        return (self.taps - 1) * self.rhs_dilation + 1
-
-    @property
-    def out(self) -> int:
-        """Z, P or Q: how many places the window has; below 1 if it has none."""
-        return (self.padded - self.window) // self.stride + 1
-
-    @property
-    def products(self) -> int:
-        """Pairs of an output and a tap that meet an input or padding, not a zero that lhs_dilation puts in between."""
-        spread = self.lhs_dilation
-        if spread == 1:
-            return self.out * self.taps
-        period = spread // math.gcd(self.stride, spread)
-        found = 0
-        for tap in range(min(self.taps, spread)):
-            # taps that are spread apart meet the same outputs
-            alike = -(-(self.taps - tap) // spread)
-            for q in range(min(period, self.out)):
-                if (q * self.stride + tap * self.rhs_dilation - self.lo) % spread == 0:
-                    found += alike * -(-(self.out - q) // period)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,26 +468,6 @@ def _first_divisors(n: int, count: int = 3) -> str:
     return ", ".join(map(str, divisors[:count])) + (", ..." if len(divisors) > count else "")
 
 
-def _output_of(out: str, direction: str, size: str, taps: str) -> Callable[[ConvProblem], Iterator[NkiconvError]]:
-    """The rule that there is output along an axis."""
-
-    def rule(problem: ConvProblem) -> Iterator[NkiconvError]:
-        if getattr(problem, direction).out < 1:
-            yield _no_output(getattr(problem, direction), out, direction, size, taps)
-
-    return rule
-
-
-def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
-    spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
-    fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
-    remedy = "crop less" if fits_uncropped else "pad the input or shorten the filter"
-    return GeometryError(
-        f"{out}={axis.out}: output {direction} must be at least 1 ({size}={axis.size}{spread} + pad {axis.lo}+{axis.hi}"
-        f", window {axis.window} = dilation {axis.rhs_dilation}*({taps}-1)+1); {remedy}"
-    )
-
-
 _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     **dict.fromkeys(_COUNTS, _extent),
     "stride": _places,
@@ -555,7 +487,7 @@ _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvErro
     ({"C", "K", "groups"}, _groups),
     ({"stride", "transposed"}, _no_stride),
     ({"lhs_dilation", "transposed", "direction"}, _plain_wgrad),
-    ({"D", "T"} | _PER_AXIS, _output_of("Z", "depth", "D", "T")),
-    ({"H", "R"} | _PER_AXIS, _output_of("P", "height", "H", "R")),
-    ({"W", "S"} | _PER_AXIS, _output_of("Q", "width", "W", "S")),
+    ({"D", "T"} | _PER_AXIS, output_of("Z", "depth", "D", "T")),
+    ({"H", "R"} | _PER_AXIS, output_of("P", "height", "H", "R")),
+    ({"W", "S"} | _PER_AXIS, output_of("Q", "width", "W", "S")),
 ]

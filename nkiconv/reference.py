@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nkiconv.axis import Axis
 from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all
-from nkiconv.problem import Axis, ConvProblem
+from nkiconv.problem import ConvProblem
 
 #: Arrays of float64, and arrays of anything that converts to it (ml_dtypes included).
 Float64Array = NDArray[np.float64]

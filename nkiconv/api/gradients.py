@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all
-from ..kernels.gradients import conv_weight_gradient
-from ..planner.conv import X_PERMS
-from ..planner.request import Config
+from ..planner.conv_weight import weight_arguments
+from ..planner.depthwise_gradient import takes_rows
+from ..planner.estimate import settled
+from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
+from ..planner.request import Asked, Config, Request
 from ..problem import dtype_name
 from ..reference import AnyArray
 from .calls import Places, launch, nl_dtype, pair_of, per_axis, places_violations
 from .conv1d import LAYOUTS_1D, as_rows, with_height
 from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, conv_problem
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
-
-_ACCEPTED = ("fp32", "bf16", "fp16")
+from .depthwise_gradients import run_depthwise_weight
+from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
 
 def conv2d_weight(
@@ -36,6 +38,7 @@ def conv2d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv2d` with respect to its filters, as ``torch.nn.grad.conv2d_weight`` has it.
@@ -49,7 +52,8 @@ def conv2d_weight(
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
         precision: of fp32 arrays: None, "bf16" or "tf32", as in `conv2d`.
-        lnc: cores that share the work, 1 or 2. config: settings of the kernel; None: its own.
+        lnc: cores that share the work, 1 or 2.
+        algorithm, config: as in a `Plan` of `nkiconv.plan(problem, direction="wgrad")`; None: the estimate.
 
     Returns: [K, C / groups, R, S]; with bias_gradient the pair of it and [K], fp32. Sums are fp32.
 
@@ -57,7 +61,7 @@ def conv2d_weight(
     """
     places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, algorithm, config)
 
 
 def conv3d_weight(
@@ -75,6 +79,7 @@ def conv3d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv3d` with respect to its filters, as ``torch.nn.grad.conv3d_weight`` has it.
@@ -89,7 +94,7 @@ def conv3d_weight(
     """
     places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, config)
+    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, algorithm, config)
 
 
 def conv1d_weight(
@@ -107,6 +112,7 @@ def conv1d_weight(
     out_dtype: Any = "float32",
     precision: str | None = None,
     lnc: int = 2,
+    algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
     """Gradient of `conv1d` with respect to its filters: `conv2d_weight` of rows of height 1.
@@ -124,7 +130,7 @@ def conv1d_weight(
     for name, value in (("x", x), ("gy", gy)):
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise GeometryError(f"{name}: must be an array of 3 axes, {layout}; pass one")
-    size = _sizes("weight_size", weight_size, 3)
+    size = sizes_of("weight_size", weight_size, 3)
     axis = layout.index("W")
     found = conv2d_weight(
         with_height(x, axis),
@@ -140,6 +146,7 @@ def conv1d_weight(
         out_dtype=out_dtype,
         precision=precision,
         lnc=lnc,
+        algorithm=algorithm,
         config=config,
     )
     return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
@@ -232,42 +239,37 @@ def _weight(
     after: dict[str, Any],
     precision: str | None,
     lnc: int,
+    algorithm: str | None,
     config: Config,
 ) -> Any:
     """The gradient of the filters, of calls without images too."""
-    size, cannot = _sizes("weight_size", weight_size, kind.axes + 2), f"{kind.name}_weight cannot run this call"
-    dtype = gy.dtype if isinstance(gy, np.ndarray) else np.dtype(np.float32)
-    like = np.broadcast_to(np.zeros((), dtype), size)
+    name = f"{kind.name}_weight"
+    size, cannot, operation = (
+        sizes_of("weight_size", weight_size, kind.axes + 2),
+        f"{name} cannot run this call",
+        OPERATIONS[name],
+    )
+    like, into = filter_like(size, gy), after["accumulate_into"]
     raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
     if x.shape[0] == 0:
-        zeros = np.zeros(size, np.float32) if after["accumulate_into"] is None else after["accumulate_into"]
-        return (zeros, np.zeros(size[0], np.float32)) if after["bias_gradient"] else zeros
+        return of_no_images(size, into, after["bias_gradient"])
     problem = conv_problem(x, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
-    if not isinstance(gy, np.ndarray) or gy.shape != problem.output_shape:
-        shape = getattr(gy, "shape", type(gy).__name__)
-        raise GeometryError(f"gy.shape={shape}: must be y's, {problem.output_shape}; pass the gradient of y")
-    if dtype_name(x.dtype) not in _ACCEPTED:
-        raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(_ACCEPTED)}; cast x and gy")
-    into = after["accumulate_into"]
-    if into is not None and (into.shape != size or into.dtype != np.float32):
-        raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
-    perm = X_PERMS[layout]
-    arguments = {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": (1,) * kind.axes,
-        "feature_group_count": problem.groups,
-        "in_perm": perm,
-        "out_perm": tuple(perm.index(axis) for axis in range(len(perm))),
-        "accumulate_into": into,
-        "bias_gradient": after["bias_gradient"],
-        "out_dtype": nl_dtype(after["out_dtype"]),
-        "precision": precision,
-        "algorithm": None if config is None else "blocks",
-        "config": config,
-    }
-    return launch(conv_weight_gradient, (x, gy, size), arguments, lnc, trace_only=False).y
+    check_gradients(gy, problem.output_shape, into, size)
+    if dtype_name(x.dtype) not in operation.dtypes:
+        raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(operation.dtypes)}; cast x and gy")
+    raise_all(cannot, list(choice_violations(operation, algorithm, config)))
+    if precision is None and algorithm is None and takes_rows(problem):
+        return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
+    problem = problem.toward("wgrad")
+    asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
+    refused = [*operation.violations(problem, asked), *problem.memory_violations()]
+    raise_all(cannot, refused or list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
+    algorithm, config = settled(request, algorithm, config)
+    arguments = weight_arguments(problem, algorithm=algorithm, config=config)
+    arguments |= {"accumulate_into": into, "bias_gradient": asked.bias, "precision": precision}
+    arguments["out_dtype"] = nl_dtype(after["out_dtype"])
+    return launch(operation.kernel, (x, gy, size), arguments, lnc, trace_only=False).y
 
 
 def _input(
@@ -319,13 +321,5 @@ def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]
     """Extents of an array's axes after N and C, by its shape."""
     if layout not in layouts:
         raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
-    shape = _sizes(name, size, len(layout))
+    shape = sizes_of(name, size, len(layout))
     return tuple(shape[layout.index(letter)] for letter in layout if letter not in "NC")
-
-
-def _sizes(name: str, size: Any, axes: int) -> tuple[int, ...]:
-    """A shape of so many axes."""
-    found = tuple(size) if isinstance(size, Sequence) else ()
-    if len(found) != axes or not all(isinstance(one, int) and one >= 1 for one in found):
-        raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
-    return found

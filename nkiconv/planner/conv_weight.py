@@ -11,6 +11,7 @@ from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError
 from ..kernels.conv.geometry import Geometry
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
+from ..kernels.gradients.diagonals.plan import plan_diagonals
 from ..kernels.gradients.plan import plan_weight
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
@@ -66,7 +67,8 @@ class ConvWeight(Operation):
         return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return str(plan_weight(shape.geometry, config, shape.extras.bias, shape.cores)[1])
+        asked = shape.geometry, config, shape.extras.bias, shape.cores
+        return str(plan_diagonals(*asked)[1] if algorithm == "diagonals" else plan_weight(*asked)[1])
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

@@ -12,6 +12,7 @@ from ..errors import FileFormatError
 from ..problem import ConvProblem
 from .alternatives import Alternative, Rejection, settings_text
 from .explain import alternatives_text, rejected_text, symbols_text
+from .in_turns import InTurns
 from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for: the best few of what cost models say on the timeline, or many more.
@@ -78,6 +79,8 @@ class Plan:
     #: the plan first, then the fastest; those alike are told once, and slow ones only as the best of an algorithm
     alternatives: tuple[Alternative, ...]
     rejected: tuple[Rejection, ...]
+    #: what it would take if row tiles of the array took turns; None of a plan without such
+    in_turns: InTurns | None = None
     #: channels (rows or columns where an operation has no such) of the reduced problem that times and instructions are
     #: extrapolated from, None: all is of the whole; the same in words
     extrapolated_from: int | None = None
@@ -145,6 +148,8 @@ class Plan:
             values["config"] = tuples(document["config"])
             for name, kind in (("alternatives", Alternative), ("rejected", Rejection)):
                 values[name] = tuple(kind(**tuples(one)) for one in document[name])
+            turns = document["in_turns"]
+            values["in_turns"] = None if turns is None else InTurns(**tuples(turns))
             found = Plan(**values)
             for one, names in ((found, _NUMBERS), *((alternative, ("us",)) for alternative in found.alternatives)):
                 for name in names:
@@ -173,6 +178,8 @@ class Plan:
             f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF a partition and "
             f"{self.psum_banks} PSUM banks",
         ]
+        if self.in_turns is not None:
+            lines.append(self.in_turns.text)
         if self.extrapolated_from is not None:
             lines.append(f"times and instructions are extrapolated from {self.part}; nkiconv tune times the whole")
         if self.constants:

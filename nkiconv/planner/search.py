@@ -33,6 +33,7 @@ from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .alternatives import Rejection
 from .candidates import Candidate, field_of, symbols_of
+from .in_turns import in_turns
 from .plan import TIMED, TUNED, Plan
 from .request import Config, Request, array_work
 from .timekeeper import CLOSE, WHOLE_INSTRUCTIONS, Advance, Timekeeper
@@ -312,6 +313,7 @@ class _Search:
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
             alternatives=tuple(one.alternative(self.times.settled(one.candidate)) for one in worth_telling(trials)),
             rejected=tuple(dict.fromkeys(self.times.rejected)),
+            in_turns=in_turns(best, trials, constants, self.times.settled),
             extrapolated_from=best.extrapolated_from,
             part=self._part(best),
             effort=TUNED if self.wide else TIMED,

@@ -14,8 +14,9 @@ from ..api.calls import same_padding
 from .computers import host, modes
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
+from .operators.calls import call
 from .operators.convolution import Convolution
-from .operators.custom import NAMES, call
+from .operators.custom import NAMES
 from .operators.frames import joined, last
 from .operators.tensor_kinds import tensor_violations
 

@@ -1,15 +1,19 @@
 """What a launch should have been told, by the plan of the problem that it is."""
 
 from nkiconv import ConvProblem, plan
+from nkiconv.planner.depthwise_gradient import weight_request
+from nkiconv.planner.entry import answer
 
 DTYPE = "fp32"
+#: Kernels for gradients of filters: of any, and of those of depthwise rows.
+FILTERS = ("conv_weight_gradient", "depthwise_conv1d_weight_gradient")
 
 
 def problem_of(launch):
     """The ConvProblem of a launch on unpermuted fp32 images."""
     told = launch.constants
     N, C, H, W = launch.shapes["img_ref"]
-    filters = launch.shapes["filter_ref"]
+    filters = told["filter_shape"] if launch.kernel in FILTERS else launch.shapes["filter_ref"]
     if launch.kernel.startswith("conv_transpose"):
         groups = told["feature_group_count"]
         return ConvProblem.transpose(
@@ -37,6 +41,9 @@ def problem_of(launch):
 def follows_plan(launch):
     """Whether algorithm and settings of a launch are those of its plan."""
     told = launch.constants
+    if launch.kernel in FILTERS:
+        found = _plan_of_filters(launch)
+        return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
     found = plan(
         problem_of(launch),
         launch.lnc,
@@ -50,3 +57,11 @@ def follows_plan(launch):
         operation=launch.kernel.removesuffix("_implicit_gemm"),
     )
     return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
+
+
+def _plan_of_filters(launch):
+    """The plan of a filters' gradient, which of depthwise rows is that of another convolution."""
+    problem = problem_of(launch)
+    if launch.kernel == FILTERS[1]:
+        return answer(weight_request(problem, lnc=launch.lnc))
+    return plan(problem, launch.lnc, direction="wgrad", bias=launch.constants.get("bias_gradient", False))

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 from functorch.compile import make_boxed_func
-from launched import follows_plan
+from launched import FILTERS, follows_plan
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch_models import MODELS, build
@@ -74,7 +74,7 @@ class Causal(nn.Module):
 
 @pytest.mark.parametrize("name", ["resnet", "convnext", "conformer"])
 def test_each_convolution_is_one_launch(name, launches, searched, graphs):
-    """Those of the input's gradients too: one for each convolution, as the input wants its own."""
+    """Backward two: the gradient of its input, as the first one's is wanted too, and that of its filters and bias."""
     plain, x = build(name)
     model = pytorch.convert(copy.deepcopy(plain)).model
     count = len(MODELS[name][2])
@@ -88,10 +88,10 @@ def test_each_convolution_is_one_launch(name, launches, searched, graphs):
         near(ours, theirs)
     [forward], [backward] = graphs.forward, graphs.backward
     told = launches_of(forward), launches_of(backward)
-    assert [len(one) for one in told] == [count, count]
+    assert [len(one) for one in told] == [count, 2 * count]
     assert [*told[0], *told[1]] == launches  # what the graphs hold is what ran
     asked = len(searched)
-    assert asked <= 2 * count
+    assert asked <= 3 * count
     assert all(map(follows_plan, launches))
     assert len(searched) == asked  # each was planned by then
 
@@ -122,7 +122,7 @@ def test_states(activation, launches, searched, graphs):
     [told] = launches_of(forward)
     assert told.constants["return_final_state"] is True
     again = 0 if activation is None else 1  # silu's derivative needs the sums once more
-    assert len(launches_of(backward)) == 1 + again
+    assert len(launches_of(backward)) == 2 + again
     assert all(map(follows_plan, [told, *launches_of(backward)]))
 
 
@@ -205,9 +205,11 @@ def test_epilogues_packed_filters_and_changes_in_place(launches, searched, graph
     assert told.shapes["filter_ref"] == (1, 70, 3, 3, 128)
     assert set(told.shapes) == {"img_ref", "filter_ref", "bias", "residual"}
     assert (told.constants["activation"], told.constants["residual_position"]) == ("silu", "pre_activation")
-    [again] = launches_of(graphs.backward[0])  # the sums, which silu's derivative needs; x wants no gradient
+    # the sums, which silu's derivative needs, and the gradient of filters and bias; x wants none
+    [again, filters] = launches_of(graphs.backward[0])
     assert "activation" not in again.constants
-    assert all(map(follows_plan, (told, again)))
+    assert (filters.kernel, filters.constants["bias_gradient"]) == (FILTERS[0], True)
+    assert all(map(follows_plan, (told, again, filters)))
 
 
 def test_eager_changes_in_place_train(launches, searched):
@@ -233,6 +235,7 @@ def test_dynamic_shapes_become_numbers(kind, launches, searched, graphs):
         "conv2d": (nn.Conv2d(4, 6, 3), (4, 5, 6)),
     }
     layer, shape = layers[kind]
+    layer.requires_grad_(False)  # or compiling plans the gradient of filters too
     model = compiled(pytorch.convert(copy.deepcopy(layer)).model, dynamic=True)
     for N in (2, 3, 2):
         x = torch.randn(N, *shape)

@@ -5,7 +5,7 @@ torch's hooks for a device that is written in Python make it, and stay for the r
 
 import pytest
 import torch
-from launched import follows_plan
+from launched import FILTERS, follows_plan
 from torch._functorch.aot_autograd import aot_export_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -31,13 +31,13 @@ def causal(x, filters, bias):
     return pytorch.causal_conv1d_fn(x, filters, bias, activation="silu")
 
 
-# function, shapes of images and filters, launches: y, the sums again for silu's derivative, and dL/dx
+# function, shapes of images and filters, launches: y, the sums again for silu's derivative, dL/dx, and dL/dw with dL/db
 STEPS = {
-    "conv1d": (pytorch.conv1d, (2, 6, 9), (4, 6, 3), 2),
-    "conv2d": (pytorch.conv2d, (2, 6, 7, 8), (4, 6, 3, 3), 2),
-    "depthwise_conv1d": (pytorch.depthwise_conv1d, (2, 6, 9), (6, 1, 3), 2),
-    "depthwise_conv2d": (pytorch.depthwise_conv2d, (2, 6, 7, 8), (6, 1, 3, 3), 2),
-    "causal_conv1d_fn": (causal, (2, 6, 9), (6, 4), 3),
+    "conv1d": (pytorch.conv1d, (2, 6, 9), (4, 6, 3), 3),
+    "conv2d": (pytorch.conv2d, (2, 6, 7, 8), (4, 6, 3, 3), 3),
+    "depthwise_conv1d": (pytorch.depthwise_conv1d, (2, 6, 9), (6, 1, 3), 3),
+    "depthwise_conv2d": (pytorch.depthwise_conv2d, (2, 6, 7, 8), (6, 1, 3, 3), 3),
+    "causal_conv1d_fn": (causal, (2, 6, 9), (6, 4), 4),
 }
 
 
@@ -54,4 +54,5 @@ def test_a_training_step(name):
         )
     told = launches_of(graph.graph)
     assert len(told) == count
+    assert [one.constants["bias_gradient"] for one in told if one.kernel in FILTERS] == [True]
     assert all(map(follows_plan, told))

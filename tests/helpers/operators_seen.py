@@ -17,7 +17,7 @@ class Seen(TorchDispatchMode):
 
     @property
     def convolutions(self):
-        """Those that convolve, without the gradients of filters, which are torch's."""
+        """Those that convolve, and nkiconv's for gradients of filters, but not torch's."""
         return [name for name in self.names if "conv" in name and "backward" not in name]
 
     @property

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from nkiconv import simulator
 from nkiconv.errors import UnsupportedError
+from nkiconv.planner.depthwise_gradient import weight_request
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Asked, Request
@@ -34,7 +35,8 @@ class Recorder:
             self.calls.append((kernel, lnc, [tuple(one.shape) for one in tensors], kwargs))
             arrays = [to_numpy(one) for one in tensors]
             named = {name: to_numpy(one) if isinstance(one, torch.Tensor) else one for name, one in kwargs.items()}
-            return from_numpy(simulator.execute(kernel[lnc], tuple(arrays), named).outputs)
+            found = simulator.execute(kernel[lnc], tuple(arrays), named).outputs
+            return tuple(map(from_numpy, found)) if isinstance(found, tuple) else from_numpy(found)
 
         return run
 
@@ -57,6 +59,8 @@ def recorder(request, monkeypatch):
     else:
         for operation in OPERATIONS.values():
             monkeypatch.setattr(operation, "kernel", Wrapped(operation.kernel), raising=False)
+        rows = "depthwise_conv1d_weight_gradient"
+        monkeypatch.setattr(device, rows, Wrapped(getattr(device, rows)))
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
     device.launcher.cache_clear()
     yield found
@@ -111,6 +115,51 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
         )
     )
     assert (kwargs["algorithm"], kwargs["config"]) == (found.algorithm, found.config)
+
+
+GRADIENTS = {
+    "conv1d": ((2, 6, 9), (4, 6, 3), {"stride": (2,)}, torch.float32),
+    "depthwise_conv1d": ((2, 6, 9), (6, 1, 3), {"groups": 6}, torch.bfloat16),
+    "conv2d": ((2, 6, 7, 8), (4, 3, 3, 2), {"groups": 2, "dilation": (2, 1)}, torch.bfloat16),
+    "conv3d": ((2, 6, 3, 5, 4), (6, 1, 3, 3, 3), {"groups": 6}, torch.float16),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_launches_of_filters_gradients(recorder, name, bias):
+    """Rows are images of height 1; the kernel is told the convolution, and what is estimated best for its gradient; its
+    fp32 sums are rounded here."""
+    x_shape, size, more, dtype = GRADIENTS[name]
+    rank = int(name[-2])
+    asked = asked_of(name, rank, **more)
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randint(-3, 4, shape, generator=generator).to(dtype) for shape in (x_shape, size))
+    wide = [one.double().requires_grad_() for one in (x, w)]
+    y = getattr(F, name.removeprefix("depthwise_"))(*wide, None, asked.stride, 1, asked.dilation, asked.groups)
+    g = torch.randint(-3, 4, y.shape, generator=generator).to(dtype)
+    (expected,) = torch.autograd.grad(y, wide[1], g.double())
+    dw, db = device.filters_gradient(asked, x, g, size, dtype, bias)
+    assert torch.equal(dw, expected.to(dtype))
+    assert torch.equal(db, g.float().sum([0, *range(2, g.dim())])) if bias else db is None
+    [(_, cores, shapes, kwargs)] = recorder.calls
+    row, ones, zeros = ((1,), (1,), ((0, 0),)) if rank == 1 else ((), (), ())
+    assert cores == 2
+    assert shapes == [(*one.shape[:2], *row, *one.shape[2:]) for one in (x, g)]
+    problem = asked.problem(x, w)
+    request = Request(problem=problem.toward("wgrad"), asked=Asked(bias=bias))
+    found = estimate(weight_request(problem) if name == "depthwise_conv1d" else request)
+    assert kwargs == {
+        "filter_shape": (*size[:2], *row, *size[2:]),
+        "padding": (*zeros, *asked.padding),
+        "stride": (*ones, *asked.stride),
+        "rhs_dilation": (*ones, *asked.dilation),
+        "lhs_dilation": (*ones, *asked.lhs_dilation),
+        "feature_group_count": asked.groups,
+        "algorithm": found.algorithm,
+        "config": found.config,
+        **({"bias_gradient": True} if bias else {}),
+    }
 
 
 def test_packed_filters_go_instead_of_plain_ones(recorder):

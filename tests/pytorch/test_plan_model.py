@@ -255,3 +255,34 @@ def test_graphs_are_cut_where_a_compiler_takes_no_more(most, cuts):
     few = dataclasses.replace(found, calls=calls, most_instructions=most)
     assert (few.cuts, few.graphs) == (cuts, len(cuts) + 1)
     assert few.as_dict()["cuts"] == [list(one) for one in cuts]
+
+
+def test_a_step_of_training_has_gradients_too():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8),
+        nn.Conv2d(8, 4, 1), nn.ConvTranspose2d(4, 2, 2, 2), nn.Conv2d(2, 2, 1),
+    )  # fmt: skip
+    for one in model[4].parameters():
+        one.requires_grad = False
+    before = copy.deepcopy(model.state_dict())
+    found = plan_model(model, [torch.zeros(2, 3, 9, 9)], training=True)
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+    assert all(one.grad is None for one in model.parameters())
+    layers = {one: sorted(row.layers[0] for row in found.toward(one).rows) for one in found.directions}
+    # nobody wants the gradient of the model's input, nor that of frozen filters
+    assert layers == {
+        "forward": ["0", "3", "4", "5", "6"],
+        "dgrad": ["3", "4", "5", "6"],
+        "wgrad": ["0", "3", "5", "6"],
+    }
+    (first,) = (row for row in found.toward("wgrad").rows if row.layers == ("0",))
+    assert first.convolved.asked == Asked(bias=True, out_dtype="fp32")
+    assert first.plan.operation == "conv2d_weight"
+    assert found.modelled_us == pytest.approx(sum(found.toward(one).modelled_us for one in found.directions))
+    assert set(found.as_dict()["directions"]) == set(layers)
+    assert plan_model(model, [torch.zeros(2, 3, 9, 9)]).directions == ("forward",)
+
+
+def test_what_is_folded_is_not_trained():
+    with pytest.raises(UnsupportedError, match="fold_batchnorm=True: what is folded is not trained"):
+        plan_model(nn.Conv1d(1, 1, 1), [torch.zeros(1, 1, 4)], training=True, fold_batchnorm=True)

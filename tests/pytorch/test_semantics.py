@@ -28,6 +28,7 @@ def computer(request, monkeypatch):
     if who == "device":
         monkeypatch.setattr(modes, "computer", lambda x: "device")
         monkeypatch.setattr(device, "_launch", launched)
+        monkeypatch.setattr(device, "filters_gradient", host.filters_gradient)
     if who == "operators in torch":
         with Seen():
             yield who

@@ -40,11 +40,22 @@ def default_of(geometry, extras, cores):
 
 def convolve(algorithm, operands, geometry, extras, config):
     """Write operands.y; algorithm None: by the default rule."""
+    run_algorithm(algorithm_for(algorithm, geometry, extras, config), operands, geometry, extras, config)
+
+
+def algorithm_for(algorithm, geometry, extras, config):
+    """An algorithm that runs this: the one that is asked for, which is refused if it does not, or for None by the
+    default rule."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_of(geometry, extras, cores)
     reason = refusal(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
+    return algorithm
+
+
+def run_algorithm(algorithm, operands, geometry, extras, config):
+    """Write operands.y by an algorithm that runs this."""
     if algorithm == "banded":
         banded(operands, geometry, extras, config)
     elif algorithm == "dot":

@@ -1,7 +1,5 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
-from dataclasses import dataclass
-
 from ..._nki import nki, nl
 from .._arguments import check_choice
 from .._engines import new_ledger
@@ -9,21 +7,17 @@ from .._tiles import require
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
+from .diagonals.loop import run_diagonals
+from .diagonals.plan import plan_diagonals, takes_diagonals
+from .diagonals.planes import copy_planes
 from .halves import WeightWork
 from .loop import run_weight
 from .pixels import copy_pixels, takes_pixels
 from .plan import plan_weight
+from .result import FilterLike, result_dtype
 
 #: The algorithm's name in a Plan.
-WEIGHT_ALGORITHMS = ("blocks",)
-
-
-@dataclass
-class FilterLike(nl.NKIObject):
-    """Shape and dtype of the filter that there is none of here."""
-
-    shape: tuple
-    dtype: object
+WEIGHT_ALGORITHMS = ("blocks", "diagonals")
 
 
 @nki.jit
@@ -59,7 +53,8 @@ def conv_weight_gradient(
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" and its settings (see config), or None.
+        algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config); None: diagonals
+            where there are several groups of at most 16 channels in and out, if they take these, else blocks.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
 
@@ -75,43 +70,34 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
+    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry))
+    plan, reason = None, ""
+    if by_diagonals:
+        plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())
+    else:
+        plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
     require(plan != None, reason)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = None
     if bias_gradient:
         db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
-    if takes_pixels(geometry, config):
+    copied = plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides
+    if by_diagonals and copied:
+        copy_planes(operands, geometry)
+    elif not by_diagonals and takes_pixels(geometry, config):
         copy_pixels(operands, geometry)
-    run_weight(
-        WeightWork(
-            operands=operands,
-            geometry=plan.geometry,
-            plan=plan,
-            added=accumulate_into,
-            bias=db_hbm,
-            ones_sbuf=None,
-            ledger=new_ledger(),
-        )
+    work = WeightWork(
+        operands=operands,
+        geometry=plan.geometry,
+        plan=plan,
+        added=accumulate_into,
+        bias=db_hbm,
+        ones_sbuf=None,
+        ledger=new_ledger(),
     )
+    if by_diagonals:
+        run_diagonals(work)
+    else:
+        run_weight(work)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
-
-
-def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):
-    """dw's dtype; refused are gy of another shape than y's, and what dw cannot be, or cannot be added to."""
-    require(
-        tuple(grad_ref.shape) == tuple(y_shape),
-        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
-    )
-    dtype = nl.float32 if out_dtype == None else out_dtype
-    require(
-        dtype in (nl.float32, nl.bfloat16, nl.float16),
-        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
-    )
-    require(
-        accumulate_into == None
-        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
-        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
-    )
-    return dtype

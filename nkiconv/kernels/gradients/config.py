@@ -144,8 +144,8 @@ def banks_of_taps(geometry):
 
 def buffers_needed(geometry, block, channels, sizes, banks):
     """Tiles of blocks that must be there together, two, or all of a core's where so many banks take several rounds."""
-    tiles = div_ceil(units_in(geometry, block[0], block[1]), nl.tile_size.pmax)
-    mine = div_ceil(tiles, PARTS) if sizes[2] == 1 else tiles
+    units = units_in(geometry, block[0], block[1])
+    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, nl.tile_size.pmax)
     is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
     return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
 

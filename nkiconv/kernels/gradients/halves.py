@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import Ledger
-from .._tiles import PARTS, cut_at, share, size_of
+from .._tiles import PARTS, cut_at, div_ceil, share, size_of
 from ..conv.call import Operands
 from ..conv.geometry import Geometry
 from ..conv.relayout import meet
 
-#: Columns of a piece of what both cores have summed up.
-SUM_COLUMNS = 512
+#: Columns of a piece of what both cores have summed up, at least and at most.
+SUM_COLUMNS, SUM_COLUMNS_MAX = 128, 2048
 
 
 @dataclass
@@ -78,11 +78,12 @@ def end_halves(halves):
 def add_halves(halves, into, added):
     """This core's part of the sum of two tensors in HBM, and of one that it is added to, or None."""
     first, count = share(size_of(into.shape), nl.num_programs(), nl.program_id(0))
-    whole = count // SUM_COLUMNS
+    columns = max(SUM_COLUMNS, min(SUM_COLUMNS_MAX, div_ceil(count, nl.tile_size.pmax)))
+    whole = count // columns
     for some in cut_at(whole, nl.tile_size.pmax):
-        add_piece(halves, into, added, (first + some[0] * SUM_COLUMNS, some[1], SUM_COLUMNS))
-    if count % SUM_COLUMNS > 0:
-        add_piece(halves, into, added, (first + whole * SUM_COLUMNS, 1, count % SUM_COLUMNS))
+        add_piece(halves, into, added, (first + some[0] * columns, some[1], columns))
+    if count % columns > 0:
+        add_piece(halves, into, added, (first + whole * columns, 1, count % columns))
 
 
 def add_piece(halves, into, added, piece):

@@ -45,18 +45,31 @@ def clear_y(geometry, piece, tile, y_sbuf):
     clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
 
 
-def clear_x(geometry, piece, tile, x_sbuf, t):
-    """Zeros around x, at a plane of taps, where it is not there for all units of a tile."""
-    low, high = piece.h[0], piece.h[0] + piece.h[1]
-    left, right = piece.w[0], piece.w[0] + piece.w[1]
+def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
+    """Zeros around x, at a plane of taps, where it is not there for all units of a tile. holds: whether its loads are
+    to come behind those of others that wait for zeros."""
+    bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
+    low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for box in tile:
-        low, left = max(low, box.rows.low), max(left, box.columns.low)
+        low, left = max(low, min(box.rows.low, bottom)), max(left, min(box.columns.low, side))
         high, right = min(high, box.rows.high), min(right, box.columns.high)
         if met(geometry.planes, t, box.z, 1)[2] == 0:
             low, high = piece.h[0], piece.h[0]
-    low, left, last = low - piece.h[0], left - piece.w[0], is_channels_last(geometry.x_strides)
+    low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
     clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
+    if holds and inside[0][0] < inside[0][1] and inside[1][0] < inside[1][1]:
+        hold_loads(x_sbuf, geometry.x_strides, low, left)
+
+
+def hold_loads(tile, strides, row, column):
+    """Have the loads of a tile of units, which all write this row and column, wait for the zeros before them, so that
+    they come behind loads that do."""
+    for engine in (nisa.engine.vector, nisa.engine.gpsimd):
+        if is_channels_last(strides):
+            nisa.memset(dst=tile[0 : tile.shape[0], row : row + 1, column : column + 1, 0:1], value=0.0, engine=engine)
+        else:
+            nisa.memset(dst=tile[0 : tile.shape[0], 0:1, row : row + 1, column : column + 1], value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):

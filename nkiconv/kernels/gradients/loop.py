@@ -10,7 +10,7 @@ from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
-from .loads import Piece, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
+from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .turns import start_turns, turn_for
 from .units import units_of
@@ -69,22 +69,24 @@ def run_weight(work):
     buffers = start_buffers(work)
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_passes(work, mine, buffers, (0, 1))
+        run_passes(work, mine, buffers, -1)
         return
     halves, mine = start_halves(work), share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         take_half(work, halves, half)
-        run_passes(work, plan.passes, buffers, (half, PARTS))
+        run_passes(work, plan.passes, buffers, half)
     end_halves(halves)
 
 
-def run_passes(work, passes, buffers, part):
-    """Passes one after the other over this part (number, of how many) of their tiles."""
+def run_passes(work, passes, buffers, half):
+    """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
     feed, batches = Feed(tiles=[], buffers=buffers, loaded=0), []
     turns = start_turns(work, len(buffers)) if work.plan.turns else None
     for one in passes:
-        first, count = share(len(one.tiles), part[1], part[0])
-        start = len(feed.tiles)
+        first, count, start = 0, len(one.tiles), len(feed.tiles)
+        if half >= 0:
+            first = one.half * half
+            count = one.half if half == 0 else count - one.half
         for number in range(first, first + count):
             feed.tiles.append((one, number))
         append_batches(batches, work, feed, one, (start, count))
@@ -179,7 +181,7 @@ def load_until(work, feed, end):
     """Have the tiles of a Feed below number `end` be loaded."""
     for index in range(feed.loaded, min(end, len(feed.tiles))):
         one, number = feed.tiles[index]
-        load_blocks(work, one, number, feed.buffers[index % len(feed.buffers)], index == 0)
+        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], index == 0, index < len(feed.buffers))
     feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
@@ -212,9 +214,10 @@ def start_buffers(work):
     return found
 
 
-def load_blocks(work, one, number, blocks, is_first):
-    """A Pass's tile of this number into a buffer. is_first: whether nothing was loaded before, so that rows come in the
-    order in which they are needed, each by itself."""
+def load_blocks(work, what, blocks, is_first, is_new):
+    """A tile (Pass, number) into a buffer. is_first: whether nothing was loaded before, so that rows come in the order
+    in which they are needed, each by itself; is_new: whether nothing was in this buffer before, for which it waits."""
+    one, number = what
     plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
     rows, columns = window_sizes(geometry, plan, one)
     piece = Piece(
@@ -228,12 +231,15 @@ def load_blocks(work, one, number, blocks, is_first):
         w=(0, columns),
         part=0,
     )
+    holds = is_new and not is_first
     if blocks.zeros[geometry.planes.taps] != number:
         clear_y(geometry, piece, tile, blocks.y)
+        if holds:
+            hold_loads(blocks.y, geometry.y_strides, 0, 0)
         blocks.zeros[geometry.planes.taps] = number
     for t in one.planes:
         if blocks.zeros[t] != (number, one.r, one.s):
-            clear_x(geometry, piece, tile, blocks.x[t], t)
+            clear_x(geometry, piece, tile, blocks.x[t], t, holds)
             blocks.zeros[t] = (number, one.r, one.s)
     by_rows = is_first and len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0

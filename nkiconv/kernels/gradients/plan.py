@@ -23,7 +23,7 @@ from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
-from .units import extent_of, planes_of, runs_of, tiles_of_units
+from .units import count_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
@@ -51,7 +51,7 @@ class Job(nl.NKIObject):
 class Pass(nl.NKIObject):
     """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
     of x and gy they need: (first, how many) of channels and of rows and columns of taps, planes of taps; Boxes of each
-    tile of units."""
+    tile of units; how many tiles have the first half of the units."""
 
     rounds: list
     k: tuple
@@ -60,6 +60,7 @@ class Pass(nl.NKIObject):
     s: tuple
     planes: list
     tiles: list
+    half: int
 
 
 @dataclass
@@ -106,12 +107,14 @@ def make_weight_plan(geometry, config, bias, source):
         if len(seen) == 0:
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-        tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax)
+        count = div_ceil(count_of(planes) * count_of(rows) * count_of(columns), PARTS)
+        tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax, count if config.split == 1 else 0)
         rounds = []
         for part in cut(len(jobs), banks):
             rounds.append(some_of(jobs, part))
+        half = div_ceil(count, nl.tile_size.pmax)
         most = max(most, max(c[1], k[1]))
-        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles))
+        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles, half=half))
     plan = WeightPlan(
         rows=config.rows,
         columns=config.columns,
@@ -133,6 +136,7 @@ def make_weight_plan(geometry, config, bias, source):
         plan.gang = max(1, min(gang_of(geometry, grid_of(geometry, config.rows, config.columns)[0], most), room))
         for one in passes:
             one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+            one.half = div_ceil(len(one.tiles), PARTS)
             for jobs in one.rounds:
                 plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
         plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
@@ -202,10 +206,11 @@ def plan_weight(geometry, config, bias, cores):
     settings = weight_settings(geometry, config)
     plan = make_weight_plan(geometry, settings, bias, source)
     for one in plan.passes:
-        if len(one.rounds) > 1 and len(one.tiles) > plan.buffers * (PARTS if plan.split else 1):
+        needed = one.half if plan.split else len(one.tiles)
+        if len(one.rounds) > 1 and needed > plan.buffers:
             return None, (
                 f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {sum_banks(plan.turns)} banks need all "
-                f"{len(one.tiles)} tiles of blocks at once; use as many, or fewer outputs and inputs"
+                f"{needed} tiles of blocks at once; use as many, or fewer outputs and inputs"
             )
     needed = weight_bytes(geometry, plan)
     if not fits_sbuf(needed):

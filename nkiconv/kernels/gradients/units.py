@@ -80,16 +80,25 @@ def planes_of(axis):
     return runs
 
 
-def tiles_of_units(planes, rows, columns, most):
-    """Lists of the Boxes of each tile of up to `most` units of these Runs."""
-    tiles, boxes, part = [], [], 0
+def count_of(runs):
+    """Blocks of an axis."""
+    total = 0
+    for one in runs:
+        total += one.count
+    return total
+
+
+def tiles_of_units(planes, rows, columns, most, end_at=0):
+    """Lists of the Boxes of each tile of up to `most` units of these Runs. end_at: after so many a tile ends too."""
+    tiles, boxes, part, done = [], [], 0, 0
     for one in planes:
         for row in rows:
             for column in columns:
                 shape, at = (one.count, row.count, column.count), 0
                 total = shape[0] * shape[1] * shape[2]
                 while at < total:
-                    counts = most_at(shape, at, min(total - at, most - part))
+                    room = min(total - at, most - part)
+                    counts = most_at(shape, at, min(room, end_at - done) if done < end_at else room)
                     size = counts[0] * counts[1] * counts[2]
                     z, rest = at // (shape[1] * shape[2]), at % (shape[1] * shape[2])
                     p, q = rest // shape[2], rest % shape[2]
@@ -105,8 +114,8 @@ def tiles_of_units(planes, rows, columns, most):
                             counts=counts,
                         )
                     )
-                    at, part = at + size, part + size
-                    if part == most:
+                    at, part, done = at + size, part + size, done + size
+                    if part == most or done == end_at:
                         tiles.append(boxes)
                         boxes, part = [], 0
     if part > 0:

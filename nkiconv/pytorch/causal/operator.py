@@ -7,8 +7,9 @@ With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y 
 
     dL/dxs = conv(dL/dz between width - 1 zeros on both sides, flipped w), and dL/d final states on its last columns
 
-which is the same kernel again. dL/dw and dL/dbias are torch's. Packed sequences have an operator of their own for the
-derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile cannot look into.
+which is the same kernel again; dL/dw and dL/dbias are those of any convolution of xs. Packed sequences have an operator
+of their own for the derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile
+cannot look into. Their dL/dw and dL/dbias are torch's (`sequences`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torch.nn import functional as F
 
 from ..computers import host, modes
 from ..errors import UnsupportedError
-from ..operators import autograd, custom, gradients
+from ..operators import autograd, filter_gradients, gradients
+from ..operators.calls import call, with_batch
 from ..operators.registrar import registrar
 from . import sequences, states
 from .checks import check_call
@@ -153,16 +155,18 @@ def _of_rows(
             # final states are the last columns of xs; those before the columns asked for are zeros or no one's
             reached = min(gap, columns + length)
             residual = F.pad(g_final[..., gap - reached :], (columns + length - reached, 0))
-        of_xs = custom.call(again, of_z, filters, None, residual)
+        of_xs = call(again, of_z, filters, None, residual)
         of_x = of_xs[..., columns:] if needs[0] else None
         of_states = of_xs[..., :columns] if needs[3] else None
     if needs[1]:
         rows = x if initial_states is None else states.with_state(x, initial_states, gap)
-        of_w = gradients.of_filters(
-            states.causal(channels, gap if initial_states is None else 0, None, ctx.layer), of_z, rows, w
-        ).squeeze(1)
-    if needs[2] and bias is not None:
-        of_bias = gradients.of_bias(of_z, bias.dtype)
+        plain = states.causal(channels, gap if initial_states is None else 0, None, ctx.layer)
+        of_w, of_bias = filter_gradients.of_filters(plain, of_z, rows, w, needs[2])
+        of_w = of_w.squeeze(1)
+    elif needs[2]:
+        of_bias = gradients.of_bias(of_z)
+    if of_bias is not None and bias is not None:
+        of_bias = of_bias.to(bias.dtype)
     return of_x, of_w, of_bias, of_states
 
 
@@ -213,14 +217,37 @@ def _packed_backward_fake(
     return like(x, needs[0]), of_w, like(bias, needs[2]), like(initial_states, needs[3])
 
 
-def _nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """There is nothing to remember."""
+def _remember_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.needs, ctx.activation, ctx.layer = inputs[8:]
+    autograd.save(ctx, *inputs[:8])
 
 
-def _no_second_derivative(ctx: Any, *_: Any) -> Any:
+def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. What stands in other
+    sequences is multiplied by zeros here, NaN or not."""
+    saved = ctx.saved_tensors
+    x, weight, *rest = saved[2:]
+    packing = sequences.packing_of(x, weight.shape[1], *rest[2:])
+    asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
+    with torch.enable_grad():
+        needs: Any = tuple(ctx.needs)
+        found = sequences.backward(
+            packing, saved[0], saved[1], x, weight[:, None], rest[0], rest[1], needs, asked, convolve=call
+        )
+        pairs = [(one, of) for one, of in zip(found, of_each, strict=True) if one is not None and of is not None]
+        outputs = [one.squeeze(1) if one is found[1] else one for one, _ in pairs]
+        wanted = [i for i, one in enumerate(saved[:6]) if one is not None and one.requires_grad]
+        of_wanted = torch.autograd.grad(
+            outputs, [saved[i] for i in wanted], [of for _, of in pairs], create_graph=True, allow_unused=True
+        )
+    each = dict(zip(wanted, of_wanted, strict=True))
+    return *(each.get(i) for i in range(6)), *[None] * 5
+
+
+def _no_forward_mode(ctx: Any, *_: Any) -> Any:
     raise UnsupportedError(
-        f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have first derivatives only; for second ones call it "
-        f"for each sequence"
+        f"{_NAME}: derivatives of packed sequences (cu_seqlens, seq_idx) have none in forward mode; use reverse mode, "
+        f"or call it for each sequence"
     )
 
 
@@ -237,16 +264,16 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
         tensor if tensor is None or dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(args[:4], in_dims[:4], strict=True)
     )
-    each = [custom.with_batch(x, in_dims[0], size)]
-    each += [] if initial is None else [custom.with_batch(initial, in_dims[3], size)]
+    each = [with_batch(x, in_dims[0], size)]
+    each += [] if initial is None else [with_batch(initial, in_dims[3], size)]
     if in_dims[1] is None and in_dims[2] is None:
         rows = [tensor.flatten(0, 1) for tensor in each]
         found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
         y, final = (one.unflatten(0, (size, one.shape[0] // size)) for one in found)
         return (y, final), (0, 0)
     rows = [tensor.transpose(0, 1).flatten(1, 2) for tensor in each]
-    weight = custom.with_batch(weight, in_dims[1], size).flatten(0, 1)
-    bias = None if bias is None else custom.with_batch(bias, in_dims[2], size).flatten()
+    weight = with_batch(weight, in_dims[1], size).flatten(0, 1)
+    bias = None if bias is None else with_batch(bias, in_dims[2], size).flatten()
     found = CAUSAL_CONV1D(rows[0], weight, bias, rows[1] if rows[1:] else None, None, None, *rest)
     channels = rows[0].shape[1] // size
     y, final = (one.reshape(one.shape[0], size, channels, one.shape[2]) for one in found)
@@ -287,7 +314,7 @@ def _define() -> tuple[Any, Any]:
     autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
-    autograd.register("causal_conv1d_packed_backward", _nothing, _no_second_derivative, _no_second_derivative)
+    autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
     return operator, derivative
 
 

@@ -17,13 +17,16 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
+from ...kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
 from ...planner.conv import kernel_arguments as conv_arguments
+from ...planner.conv_weight import weight_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
+from ...planner.depthwise_gradient import rows_arguments, takes_rows, weight_request
 from ...planner.entry import answer, estimated
-from ...planner.operations import OPERATIONS
+from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
-from ..operators.convolution import Convolution
+from ..operators.convolution import Convolution, filter_like
 from ..operators.frames import shaped
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
@@ -31,6 +34,17 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
+#: The kernel for filters' gradients of depthwise rows, by a name of our own: the planner has plans of the convolution
+#: that it is.
+ROWS = "depthwise_conv1d_weight"
+#: Who makes the arguments of an operation's kernel, if not `conv_arguments`; and which are of filters' gradients.
+_MAKERS: dict[str, Any] = {
+    "depthwise_conv1d": depthwise_arguments,
+    ROWS: rows_arguments,
+    "conv2d_weight": weight_arguments,
+    "conv3d_weight": weight_arguments,
+}
+_OF_FILTERS = (ROWS, "conv2d_weight", "conv3d_weight")
 
 
 def convolve(
@@ -100,6 +114,30 @@ def convolve_with_states(
     return _shaped(y, asked.shape(x, w)), final
 
 
+def filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(dw, with `bias` db) of the kernel on the device of the tensors.
+
+    It returns sums, in fp32: to have it round would take a dtype of nki.language for an argument, which is none of
+    Python's own types.
+    """
+    problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
+    operation = ROWS
+    if not takes_rows(problem):
+        problem = problem.toward("wgrad")
+        operation = operation_of(problem).name
+    arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, _effort()))
+    found = launcher(operation, lnc)(
+        x.reshape(problem.input_shape).contiguous(),
+        g.reshape(problem.output_shape).contiguous(),
+        filter_shape=plain(problem.filter_shape),
+        **arguments,
+    )
+    dw, db = found if bias else (found, None)
+    return _shaped(dw, list(size)).to(dtype), db
+
+
 def _shaped(y: torch.Tensor, shape: list[int]) -> torch.Tensor:
     """A kernel's result as the operator has it, and no view of anything: what follows may change it in place."""
     if list(y.shape) == shape:
@@ -134,8 +172,8 @@ def cores() -> int:
 
 @functools.cache
 def launcher(operation: str, lnc: int) -> Any:
-    """The kernel on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = OPERATIONS[operation].kernel
+    """The kernel of an operation, or of ROWS, on so many cores, as torch-neuronx of this machine calls it."""
+    kernel = depthwise_conv1d_weight_gradient if operation == ROWS else OPERATIONS[operation].kernel
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 
@@ -145,9 +183,14 @@ def _arguments(
     problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = (None, None) if effort == "kernel" else _choice(problem, operation, asked, lnc, effort)
-    make = depthwise_arguments if operation == "depthwise_conv1d" else conv_arguments
-    found = make(problem, algorithm=algorithm, config=config)
+    if operation == ROWS:
+        request = weight_request(problem, lnc=lnc)
+    else:
+        request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
+    algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
+    found = dict(_MAKERS.get(operation, conv_arguments)(problem, algorithm=algorithm, config=config))
+    if asked.bias and operation in _OF_FILTERS:
+        found["bias_gradient"] = True
     if asked.activation is not None:
         found["activation"] = asked.activation
     if asked.residual is not None:
@@ -169,15 +212,15 @@ def _effort() -> str:
     return wanted
 
 
-def _choice(problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str) -> tuple[str | None, Any]:
+def _choice(request: Request, effort: str) -> tuple[str | None, Any]:
     """(algorithm, config) of the planner's answer; (None, None), the kernel's default rule, where it has none."""
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
+    problem = request.problem
     try:
         found = answer(request) if effort == "timed" else estimated(request)
     except NkiconvError as error:
         warnings.warn(
-            f"{operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is no plan, "
-            f"and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
+            f"{request.operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is "
+            f"no plan, and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
             PlanWarning,
             stacklevel=2,
         )

@@ -32,3 +32,23 @@ def convolve(
 
         convolve_there = simulated.convolve if who == "simulate" else simulated.compare
         return convolve_there(asked, x, w, bias, residual, packed, frames)
+
+
+def filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(dw of size and dtype, with `bias` db [K], fp32 or float64) of checked x and dL/dy, wherever they are."""
+    if x.shape[0] == 0:
+        return x.new_zeros(size, dtype=dtype), x.new_zeros(size[0], dtype=host.wide_dtype(x)) if bias else None
+    who = modes.computer(x)
+    if who == "torch":
+        return host.filters_gradient(asked, x, g, size, dtype, bias)
+    with as_torchs():
+        if who == "device":
+            from . import device
+
+            return device.filters_gradient(asked, x, g, size, dtype, bias)
+        from . import simulated
+
+        gradient = simulated.filters_gradient if who == "simulate" else simulated.compare_filters_gradient
+        return gradient(asked, x, g, size, dtype, bias)

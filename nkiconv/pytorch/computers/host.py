@@ -72,9 +72,35 @@ def reference(
     return y.to(x.dtype)
 
 
+def filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(dw of size and dtype, db [K] or None): torch's, summed in fp32, or float64 where x is. g: of y's shape."""
+    images, symmetric = padded(asked, wide(x))
+    _, dw, db = torch.ops.aten.convolution_backward.default(
+        wide(g),
+        images,
+        images.new_empty(size),  # of which the shape is read
+        [size[0]] if bias else None,
+        asked.stride,
+        symmetric,
+        asked.dilation,
+        False,
+        [0] * asked.rank,
+        asked.groups,
+        [False, True, bias],
+    )
+    return dw.to(dtype).contiguous(), db if bias else None
+
+
+def wide_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Of a tensor's sums."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as sums are taken: in fp32, or in float64."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return tensor.to(wide_dtype(tensor))
 
 
 def activate(z: torch.Tensor, activation: str) -> torch.Tensor:
@@ -116,12 +142,18 @@ def forwards(w: torch.Tensor, groups: int) -> torch.Tensor:
 
 def padded(asked: Convolution, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
     """(images with zeros between and around them, or cropped; what padding of both sides is left to torch)."""
-    if max(asked.lhs_dilation) > 1:
-        sizes = [(size - 1) * step + 1 for size, step in zip(x.shape[2:], asked.lhs_dilation, strict=True)]
-        spread = x.new_zeros([*x.shape[:2], *sizes])
-        index: Any = (..., *(slice(None, None, step) for step in asked.lhs_dilation))
-        spread[index] = x
-        x = spread
+    x = spread(x, asked.lhs_dilation)
     if all(before == behind >= 0 for before, behind in asked.padding):
         return x, [before for before, _ in asked.padding]
     return F.pad(x, [zeros for pair in reversed(asked.padding) for zeros in pair]), [0] * asked.rank
+
+
+def spread(x: torch.Tensor, steps: tuple[int, ...]) -> torch.Tensor:
+    """Images with step - 1 zeros between neighbours on each axis."""
+    if max(steps) == 1:
+        return x
+    sizes = [(size - 1) * step + 1 for size, step in zip(x.shape[2:], steps, strict=True)]
+    found = x.new_zeros([*x.shape[:2], *sizes])
+    index: Any = (..., *(slice(None, None, step) for step in steps))
+    found[index] = x
+    return found

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from ...api.conv import conv2d, conv3d
 from ...api.conv1d import conv1d
 from ...api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ...api.depthwise_conv1d import depthwise_conv1d
-from ...bounds import epilogue_bound
+from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
+from ...bounds import epilogue_bound, error_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms
 from ..errors import ComparisonError
 from ..operators.convolution import Convolution
@@ -23,6 +27,7 @@ from .arrays import from_numpy, to_numpy
 #: The functions of arrays by axes.
 _ARRAYS: dict[int, Any] = {2: conv2d, 3: conv3d}
 _TRANSPOSED: dict[int, Any] = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
+_WEIGHT: dict[int, Any] = {1: conv1d_weight, 2: conv2d_weight, 3: conv3d_weight}
 
 
 def convolve(
@@ -45,6 +50,7 @@ def convolve(
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     if asked.transposed:
+        asked.problem(x, w)  # refuses strides, which the functions of arrays do not know
         return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
     if asked.rank > 1:
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
@@ -163,11 +169,60 @@ def _worst(
     bound = epilogue_bound(
         num_terms(problem), abs_sum, sums, problem.dtype, offsets, asked.activation, added, asked.residual_position
     )
-    one, other = (to_numpy(tensor).astype(np.float64).reshape(shape) for tensor in (expected, found))
+    return _over(expected, found, bound)
+
+
+def _over(expected: torch.Tensor, found: torch.Tensor, bound: Any) -> float:
+    """The largest difference over twice a bound; infinite where one is not finite, and not both are the same."""
+    one, other = (to_numpy(tensor).astype(np.float64).reshape(bound.shape) for tensor in (expected, found))
     finite = np.isfinite(one) & np.isfinite(other) & np.isfinite(bound)
     if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return float("inf")
-    return float((np.abs(one - other)[finite] / (2 * bound[finite])).max(initial=0.0))
+    return float((np.abs(one[finite] - other[finite]) / (2 * bound[finite])).max(initial=0.0))
+
+
+def filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(dw, with `bias` db) of the kernel that a Neuron device would run."""
+    numbers: dict[str, Any] = {"stride": asked.stride, "padding": asked.padding, "dilation": asked.dilation}
+    if asked.rank == 1:
+        numbers = {name: value[0] for name, value in numbers.items()}
+    more = {"groups": asked.groups, "bias_gradient": bias, "out_dtype": DTYPES[dtype]}
+    found = _WEIGHT[asked.rank](to_numpy(x), size, to_numpy(g), **numbers, **more)
+    dw, db = found if bias else (found, None)
+    return from_numpy(dw), None if db is None else from_numpy(db)
+
+
+def compare_filters_gradient(
+    asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """torch's (dw, with `bias` db), where the kernel's are as near as both must be to the truth.
+
+    Each may be off by `bounds.error_bound`. Zeros of padding are there for torch too, so that what meets Inf is NaN.
+
+    Raises ComparisonError, naming the layer.
+    """
+    found = filters_gradient(asked, x, g, size, dtype, bias)
+    around = F.pad(x, [zeros for pair in reversed(asked.padding) for zeros in pair])
+    bare = dataclasses.replace(asked, padding=((0, 0),) * asked.rank)
+    expected = host.filters_gradient(bare, around, g, size, dtype, bias)
+    x64, g64 = around.double(), g.double()
+    truth = host.filters_gradient(bare, x64, g64, size, torch.float64, bias)
+    magnitude = host.filters_gradient(bare, x64.abs(), g64.abs(), size, torch.float64, bias)
+    terms = math.prod(g.shape) // g.shape[1]
+    for one, other, sums, total in zip(expected, found, truth, magnitude, strict=True):
+        if one is None or other is None or sums is None or total is None:
+            continue
+        bound = error_bound(terms, to_numpy(total), to_numpy(sums), DTYPES[one.dtype])
+        worst = _over(one, other, bound)
+        if not worst <= 1:
+            raise ComparisonError(
+                f"{asked.where}: filters' gradients of the kernel and of torch differ by {2 * worst:.3g} times what "
+                f"one of them may be off by, on input {tuple(x.shape)} {DTYPES[x.dtype]}, filters {size}; at most 2 is "
+                f"right. Report it with input and gradient"
+            )
+    return expected
 
 
 def _shapes(problem: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

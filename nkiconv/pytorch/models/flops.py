@@ -54,9 +54,8 @@ class Share:
 
 def is_convolution(func: Any) -> bool:
     """Whether an operator convolves, forward: one of nkiconv's or another."""
-    name = func.name()
-    plain = name.rpartition("::")[2]
-    return name.startswith(_PREFIX) or ("conv" in plain and "convert" not in plain and "backward" not in plain)
+    plain = func.name().rpartition("::")[2]
+    return "conv" in plain and not any(word in plain for word in ("convert", "backward", "_weight"))
 
 
 def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:

@@ -14,6 +14,7 @@ from ...errors import UnsupportedError
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.request import LNC_DEGREES
+from ...problem import DIRECTIONS
 from .flops import Share
 from .recording import Convolved, Other, Recording, record
 from .report import Report
@@ -84,6 +85,16 @@ class ModelPlan:
         """The sum over the convolutions that have a plan; nothing else that the model does is in it."""
         return sum(row.us for row in self.rows)
 
+    def toward(self, direction: str) -> ModelPlan:
+        """The rows of one direction alone: "forward", "dgrad" or "wgrad"."""
+        rows = tuple(row for row in self.rows if row.convolved.direction == direction)
+        return dataclasses.replace(self, rows=rows, calls=())
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Those that there are rows of."""
+        return tuple(one for one in DIRECTIONS if any(row.convolved.direction == one for row in self.rows))
+
     @property
     def instructions(self) -> int:
         """Of the kernels of all calls and cores, as one compiled graph has them: the body of a loop on the device once
@@ -137,11 +148,16 @@ class ModelPlan:
             "graphs": self.graphs,
             "cuts": [list(one) for one in self.cuts],
             "roofline_fraction": self.roofline_fraction,
+            "directions": {one: self._direction_dict(one) for one in self.directions},
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
             "uncalled": list(self.uncalled),
             "conversion": self.report.as_dict(),
         }
+
+    def _direction_dict(self, direction: str) -> dict[str, Any]:
+        found = self.toward(direction)
+        return {"modelled_us": found.modelled_us, "roofline_fraction": found.roofline_fraction}
 
     def _row_dict(self, row: Row) -> dict[str, Any]:
         return {
@@ -171,17 +187,22 @@ def plan_model(
     causal_conv1d: bool = True,
     functional: bool = False,
     pack_filters: bool = True,
+    training: bool = False,
     wide: bool = False,
     use_cache: bool = True,
     advance: Advance = _ignore,
 ) -> ModelPlan:
-    """Plan every convolution that a model runs, in eval mode and without gradients; the model stays as it is.
+    """Plan every convolution that a model runs, in eval mode and without gradients, or with `training` those of its
+    parameters' gradients too; the model stays as it is.
 
     Args:
         model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
         lnc: cores, 1 or 2. fold_batchnorm, causal_conv1d, functional, pack_filters: as of `convert`.
+        training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
+            which changes none of these); filters, which change with each step, are not packed then, nor batch norms
+            folded into them.
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
@@ -191,9 +212,11 @@ def plan_model(
     """
     if type(lnc) is not int or lnc not in LNC_DEGREES:
         raise UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+    if training and fold_batchnorm:
+        raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)
     options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
-    found = record(model, inputs, named or {}, pack_filters=pack_filters, **options)
+    found = record(model, inputs, named or {}, training=training, pack_filters=pack_filters and not training, **options)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))

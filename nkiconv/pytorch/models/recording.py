@@ -6,6 +6,7 @@ those that stay in torch, of modules or of torch.nn.functional. Hooks keep the n
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,17 +22,24 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import UnsupportedError
 from ...planner import Asked
+from ...planner.operations import operation_of
 from ...problem import ConvProblem
 from ..causal import states
+from ..operators.calls import ARGUMENTS, asked_of
 from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
-from ..operators.custom import ARGUMENTS, asked_of
+from ..operators.convolution import filter_like
+from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.frames import shaped
+from ..operators.gradients import GRADIENT
+from ..operators.tensor_kinds import DTYPES
 from .conversion import convert, copied
 from .flops import Share, flops_of, is_convolution
 from .report import Report
 
 #: How a model was run: shapes only; shapes only because its parameters have no data; with data.
 FAKE, META, DATA = "fake tensors", "meta tensors", "data"
+#: Names of operators that are filter gradients.
+_WEIGHT_OPERATORS = frozenset(f"nkiconv::conv{rank}d_weight" for rank in OPERATORS)
 #: Up to how many integers are computed with where a model runs on shapes alone.
 _FEW = 1 << 20
 
@@ -43,6 +51,7 @@ class Convolved:
     operation: str  # "depthwise_conv1d", "conv2d" or "conv3d", as the kernel of the operator
     problem: ConvProblem
     asked: Asked
+    direction: str = "forward"  # or "dgrad", "wgrad", of a gradient
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,12 @@ def record(
     model: torch.nn.Module,
     inputs: Sequence[Any],
     named: Mapping[str, Any],
+    *,
+    training: bool = False,
     **options: bool,
 ) -> Recording:
-    """Convert a copy of a model to nkiconv and run it once, in eval mode and without gradients.
+    """Convert a copy of a model to nkiconv and run it once, in eval mode and without gradients; with `training` also
+    the gradients of its parameters that want one.
 
     The model itself stays as it is. It first runs on fake tensors, and on data where that raises: where its shapes or
     its ways depend on numbers that are computed. Integers that it is given or has as buffers keep their values there.
@@ -87,11 +99,11 @@ def record(
     if any(one.is_meta for one in model.parameters()):
         meta = [one.to("meta") if isinstance(one, torch.Tensor) else one for one in inputs]
         named = {name: one.to("meta") if isinstance(one, torch.Tensor) else one for name, one in named.items()}
-        return _run(META, model, meta, named, options)
+        return _run(META, model, meta, named, training, options)
     try:
-        return _run(FAKE, model, inputs, named, options)
+        return _run(FAKE, model, inputs, named, training, options)
     except _ModelError as error:  # perhaps of its data: with it, the same error comes again if it is not
-        found = _run(DATA, model, inputs, named, options)
+        found = _run(DATA, model, inputs, named, training, options)
         found.because = error.raised
         return found
 
@@ -107,7 +119,12 @@ class _UnknownShapeError(Exception):
 
 
 def _run(
-    kind: str, model: torch.nn.Module, inputs: Sequence[Any], named: Mapping[str, Any], options: Mapping[str, Any]
+    kind: str,
+    model: torch.nn.Module,
+    inputs: Sequence[Any],
+    named: Mapping[str, Any],
+    training: bool,
+    options: Mapping[str, Any],
 ) -> Recording:
     # A model may keep tensors of a run as its attributes: every run has a copy of its own.
     report = convert(copied(model).eval(), inplace=True, **options)
@@ -115,7 +132,7 @@ def _run(
     stack: list[str] = []
     with ExitStack() as stacked:
         stacked.enter_context(report.installation)
-        stacked.enter_context(torch.no_grad())
+        stacked.enter_context(torch.set_grad_enabled(training))
         stacked.enter_context(_names(report.model, stack, found.called))
         if kind == FAKE:
             shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
@@ -124,12 +141,23 @@ def _run(
             stacked.enter_context(_silenced("torch._subclasses.fake_tensor"))
             inputs = [_faked(mode, one) for one in inputs]
             named = {name: _faked(mode, one) for name, one in named.items()}
-        stacked.enter_context(_Recorder(found, stack))
+        recorder = stacked.enter_context(_Recorder(found, stack))
         try:
-            report.model(*inputs, **named)
+            outputs = report.model(*inputs, **named)
+            if training:
+                recorder.is_back = True
+                _differentiate(outputs, [one for one in report.model.parameters() if one.requires_grad])
         except Exception as error:  # the model's own code, which may raise whatever it likes
             raise _raised(error, report.model, kind, inputs, named) from error
     return found
+
+
+def _differentiate(outputs: Any, parameters: Sequence[torch.Tensor]) -> None:
+    """Run the gradients of parameters, of the sum of all outputs."""
+    losses = [one.sum() for one in tree_leaves(outputs) if isinstance(one, torch.Tensor) and one.requires_grad]
+    if losses and parameters:
+        loss = torch.stack([one.float() for one in losses]).sum()
+        torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
 def _faked(mode: FakeTensorMode, one: Any) -> Any:
@@ -218,6 +246,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
         self.stack = stack
+        self.is_back = False  # whether gradients run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, and note it."""
@@ -226,10 +255,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with unset_fake_temporarily():
                 return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if is_convolution(func):
+        if self.is_back:
+            self._note_gradient(func, args)
+        elif is_convolution(func):
             self._note(func, args, result, layer)
             self.found.share.add(func, args, result)
         return result
+
+    def _note_gradient(self, func: Any, args: Any) -> None:
+        is_weight = func.name().partition(".")[0] in _WEIGHT_OPERATORS
+        if func.name().startswith("nkiconv::") and (is_weight or is_convolution(func)):
+            name, convolved = _weight_gradient(args) if is_weight else _gradient(func, args)
+            layer = (name or "").removesuffix(GRADIENT)
+            self.found.convolved.setdefault(convolved, []).append(layer)
+            self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
@@ -275,6 +314,21 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
             packed=packed is not None,
         ),
     )
+
+
+def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
+    """(layer, what the planner is asked about it) of a call of one of our operators that is an input gradient."""
+    names = [one.name for one in func._schema.arguments]
+    return args[names.index("layer")], dataclasses.replace(_convolved(func, args), direction="dgrad")
+
+
+def _weight_gradient(args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
+    """The same of a filter gradient."""
+    x, _, *rest = args
+    asked, size, bias, dtype = weight_asked(len(rest[1]), rest)
+    problem = asked.problem(x, filter_like(x, size, x.dtype)).toward("wgrad")
+    of_gradient = Asked(bias=bias, out_dtype=DTYPES[dtype])
+    return asked.layer, Convolved(operation_of(problem).name, problem, of_gradient, "wgrad")
 
 
 def _causal(

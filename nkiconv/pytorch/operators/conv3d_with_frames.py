@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..computers import dispatch
 from . import autograd, gradients
+from .calls import ARGUMENTS, asked_of, with_batch
 from .convolution import Convolution
-from .custom import ARGUMENTS, asked_of, batched_call, derivatives, tangent_of, with_batch
+from .custom import batched_call, derivatives, tangent_of
 from .frames import joined, shaped
 from .registrar import registrar
 from .tensor_kinds import memory_format
@@ -74,7 +75,10 @@ def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
     x, w, bias, residual, frames, y = ctx.saved_tensors
     of_x, of_w, of_bias, of_residual, of_frames = ctx.needs_input_grad[1:6]
     needs = of_x or of_frames, of_w, of_bias, of_residual
-    both, *others = derivatives(ctx.asked, (joined(x, frames), w, bias, residual, y), needs, g)
+    # values are read where the filters' gradients are wanted, or sums again
+    again = gradients.needs_argument(ctx.asked, residual is not None)
+    whole = joined(x, frames) if of_w or again else shaped(x, frames)
+    both, *others = derivatives(ctx.asked, (whole, w, bias, residual, y), needs, g)
     before = after = None
     if both is not None:
         before, after = both.narrow(2, 0, frames.shape[2]), both.narrow(2, frames.shape[2], x.shape[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,10 +121,10 @@ class Convolution:
         named = {"input": x, "weight": w, "bias": bias, "residual": residual, "packed": packed}
         given = {name: tensor for name, tensor in named.items() if tensor is not None}
         kinds = [error for name, tensor in given.items() for error in tensor_violations(name, tensor)]
-        self._raise([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
-        self._raise([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
+        self.refuse([*kinds, *self._together(given), *self._arguments(), *front.violations(x, frames)])
+        self.refuse([*self._shapes(front.shaped(x, frames), w, bias, residual), *self._packed(w, packed)])
 
-    def _raise(self, errors: list[NkiconvError]) -> None:
+    def refuse(self, errors: list[NkiconvError]) -> None:
         """Raise all of them, with the layer's name in front of each."""
         if self.layer:
             errors = [type(error)(f"{self.layer}: {violation}") for error in errors for violation in error.violations]
@@ -227,6 +227,11 @@ class Convolution:
                 f"packed.shape={tuple(packed.shape)}: must be {wanted} for weight.shape={tuple(w.shape)}; pass what "
                 f"pack_filter(weight) returns"
             )
+
+
+def filter_like(tensor: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """In place of a filter on a tensor's device, one that is only its shape and dtype."""
+    return tensor.new_empty((), dtype=dtype).expand(list(size))
 
 
 def _places(values: tuple[Any, ...], height: Any) -> tuple[Any, ...]:

@@ -21,71 +21,15 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, gradients
+from . import autograd, filter_gradients, gradients
+from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
-#: Arguments of an operator behind its four tensors, and before the packed filter.
-ARGUMENTS = 8
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
 NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3}
-
-
-def asked_of(
-    name: str,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    lhs_dilation: Sequence[int],
-    groups: int,
-    activation: str | None,
-    residual_position: str,
-    layer: str | None,
-) -> Convolution:
-    """The Convolution of an operator's arguments."""
-    return Convolution(
-        name=name,
-        stride=tuple(stride),
-        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
-        dilation=tuple(dilation),
-        lhs_dilation=tuple(lhs_dilation),
-        groups=groups,
-        activation=activation,
-        residual_position=residual_position,
-        layer=layer,
-    )
-
-
-def call(
-    asked: Convolution,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    packed: Tensor | None = None,
-    frames: Tensor | None = None,
-) -> Tensor:
-    """y by the operator that `asked` names, or where there are frames in front of x the one that takes these."""
-    operator = getattr(torch.ops.nkiconv, asked.name if frames is None else f"{asked.name}_with_frames").default
-    y: Tensor = operator(
-        x,
-        w,
-        bias,
-        residual,
-        *(() if frames is None else (frames,)),
-        list(asked.stride),
-        [zeros for pair in asked.padding for zeros in pair],
-        list(asked.dilation),
-        list(asked.lhs_dilation),
-        asked.groups,
-        asked.activation,
-        asked.residual_position,
-        asked.layer,
-        packed,
-    )
-    return y
 
 
 def _define(name: str) -> Any:
@@ -156,18 +100,24 @@ def derivatives(
 ) -> tuple[Tensor | None, ...]:
     """dL/d input, weight, bias and residual of dL/dy, those that are needed; saved: these, and y or None."""
     x, w, bias, residual, y = saved
+    before = asked.residual_position == "pre_activation"
+    of_x = of_w = of_bias = None
+    of_residual = None if before or not needs[3] else g.to(residual.dtype)
+    if not any(needs[:3]) and not (before and needs[3]):
+        return of_x, of_w, of_bias, of_residual
     again = gradients.needs_argument(asked, residual is not None)
     of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if again else None)
-    of_x = of_w = of_bias = of_residual = None
     if needs[0]:
         back, filters = gradients.of_input(asked, x.shape[2:], w)
         of_x = call(back, of_z, filters, None, None)
     if needs[1]:
-        of_w = gradients.of_filters(asked, of_z, x, w)
-    if needs[2]:
-        of_bias = gradients.of_bias(of_z, bias.dtype)
-    if needs[3]:
-        of_residual = (of_z if asked.residual_position == "pre_activation" else g).to(residual.dtype)
+        of_w, of_bias = filter_gradients.of_filters(asked, of_z, x, w, needs[2])
+    elif needs[2]:
+        of_bias = gradients.of_bias(of_z)
+    if of_bias is not None:
+        of_bias = of_bias.to(bias.dtype)
+    if before and needs[3]:
+        of_residual = of_z.to(residual.dtype)
     return of_x, of_w, of_bias, of_residual
 
 
@@ -224,11 +174,6 @@ def batched_call(
     grouped = _with_groups(asked, asked.groups * size)
     y = call(grouped, x, w, bias, residual)
     return y.reshape(y.shape[0], size, y.shape[1] // size, *y.shape[2:]), 1
-
-
-def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """A tensor with its batch in front, the same in all of it where it has none."""
-    return tensor if dim is not None else tensor.expand(size, *tensor.shape)
 
 
 def _with_groups(asked: Convolution, groups: int) -> Convolution:

@@ -1,8 +1,8 @@
-"""Derivatives of the operators: input gradients are convolutions by the same kernels, filters' and biases' are torch's.
+"""Derivatives of the operators: input gradients are convolutions by the same kernels.
 
     dL/dx = conv(dL/dz with stride - 1 zeros between, flipped w with K and C / groups exchanged), stride lhs_dilation,
             which is the transposed convolution of dL/dz with w, and the other way round
-    dL/dw = torch's convolution_backward on images with their zeros, dL/dbias = sum of dL/dz, dL/dresidual = dL/dz
+    dL/dw, dL/dbias: `filter_gradients`, by a kernel of their own; dL/dresidual = dL/dz
 
 z is what the activation is applied to. It is computed again where its result does not tell the slope (silu, gelu, or a
 residual behind the activation), which takes less memory than keeping it.
@@ -19,6 +19,8 @@ import torch
 from ..computers import host
 from .convolution import Convolution
 
+#: What follows a layer's name in that of its input gradient.
+GRADIENT = ", gradient"
 #: Activations whose slope their own result tells.
 _BY_RESULT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": lambda y: (y > 0).to(y.dtype),
@@ -71,7 +73,17 @@ def of_argument(asked: Convolution, g: torch.Tensor, y: torch.Tensor | None, z: 
 
 def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Convolution, torch.Tensor]:
     """(the convolution of dL/dz that dL/dx is, its filters); size: of x, without N and C."""
-    groups, taps = asked.groups, w.shape[2:]
+    back = backwards(asked, size, w)
+    if asked.transposed or back.transposed:
+        return back, w
+    groups, taps, per_k, per_c = asked.groups, w.shape[2:], w.shape[0] // asked.groups, w.shape[1]
+    exchanged = w.reshape(groups, per_k, per_c, *taps).transpose(1, 2).flip(*range(3, 3 + asked.rank))
+    return back, exchanged.reshape(groups * per_c, per_k, *taps)
+
+
+def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolution:
+    """The convolution of dL/dz that dL/dx is; size: of x, without N and C. Of w the shape is read."""
+    taps = w.shape[2:]
     extents = asked.extents(size, taps)
     zeros = []
     for axis in range(asked.rank):
@@ -81,23 +93,17 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
         zeros.append((before, spread + window - 1 - before - ((extents[axis] - 1) * asked.stride[axis] + 1)))
     name = asked.name
     if asked.transposed or is_transposed_back(asked):
-        exchanged = w
         name = f"conv{asked.rank}d" if asked.transposed else f"conv_transpose{asked.rank}d"
-    else:
-        per_k, per_c = w.shape[0] // groups, w.shape[1]
-        exchanged = w.reshape(groups, per_k, per_c, *taps).transpose(1, 2).flip(*range(3, 3 + asked.rank))
-        exchanged = exchanged.reshape(groups * per_c, per_k, *taps)
-        if name.startswith("depthwise") and per_k > 1:
-            name = name.removeprefix("depthwise_")
-    of = dataclasses.replace(
+    elif w.shape[0] > asked.groups:
+        name = name.removeprefix("depthwise_")
+    return dataclasses.replace(
         asked.plain(),
         name=name,
         stride=asked.lhs_dilation,
         lhs_dilation=asked.stride,
         padding=tuple(zeros),
-        layer=None if asked.layer is None else f"{asked.layer}, gradient",
+        layer=None if asked.layer is None else f"{asked.layer}{GRADIENT}",
     )
-    return of, exchanged
 
 
 def is_transposed_back(asked: Convolution) -> bool:
@@ -106,27 +112,6 @@ def is_transposed_back(asked: Convolution) -> bool:
     return max(asked.stride) > 1 and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")
 
 
-def of_filters(asked: Convolution, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """dL/dw of dL/dz; of a transposed convolution that of the convolution of dL/dz that dL/dx is, whose result x is."""
-    if asked.transposed:
-        return of_filters(of_input(asked, x.shape[2:], w)[0], x, g, w)
-    images, symmetric = host.padded(asked, host.wide(x))
-    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward.default(
-        host.wide(g),
-        images,
-        host.wide(w),
-        None,
-        asked.stride,
-        symmetric,
-        asked.dilation,
-        False,
-        [0] * asked.rank,
-        asked.groups,
-        [False, True, False],
-    )
-    return found[1].to(w.dtype)
-
-
-def of_bias(g: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def of_bias(g: torch.Tensor) -> torch.Tensor:
     """dL/dbias of dL/dz, summed in fp32, or float64 where g is."""
-    return host.wide(g).sum(dim=[0, *range(2, g.dim())]).to(dtype)
+    return host.wide(g).sum(dim=[0, *range(2, g.dim())])

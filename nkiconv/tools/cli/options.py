@@ -24,6 +24,10 @@ Precision = Annotated[
     typer.Option(help="How products are taken: of fp32 bf16, tf32 or fp16x3; of bf16 and fp16 volumes winograd."),
 ]
 Layout = Annotated[str | None, typer.Option(help="Of x and y in memory: NCHW or NHWC, instead of the case's own.")]
+Direction = Annotated[
+    str,
+    typer.Option(help="forward, or a gradient of the convolution: dgrad, that of x, or wgrad, that of its filters."),
+]
 Lnc = Annotated[int, typer.Option(help="Cores: 1 or 2.")]
 Algorithm = Annotated[str | None, typer.Option(help="Default: the estimate.")]
 Constants = Annotated[
@@ -34,15 +38,15 @@ Force = Annotated[bool, typer.Option("--force", help="Let files be overwritten."
 Fresh = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write cached plans.")]
 
 
-def named_cases(names: list[str] | None, layout: str | None) -> list[Case]:
-    """The cases of these names, in another layout if one is given.
+def named_cases(names: list[str] | None, layout: str | None, direction: str = "forward") -> list[Case]:
+    """The cases of these names, in another layout if one is given, or their gradients.
 
-    Raises: UnsupportedError, LayoutError: there is no such case, or layout.
+    Raises: UnsupportedError, LayoutError: there is no such case, layout or direction.
     """
     found = [cases.get(name) for name in names or []]
-    if layout is None:
-        return found
-    return [dataclasses.replace(case, problem=case.problem.replace(layout=layout)) for case in found]
+    if layout is not None:
+        found = [dataclasses.replace(case, problem=case.problem.replace(layout=layout)) for case in found]
+    return [case.toward(direction) for case in found]
 
 
 def read_constants(given: list[str] | None) -> dict[str, float]:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from ... import cases
 from ...cases import Case
 from ...errors import raise_all
 from ...problem import dtype_name
 from . import shapes
 from .grid import Grid
-from .options import Constants, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants
+from .options import Constants, Direction, Dtype, Fresh, Layout, Lnc, NoNames, Precision, read_constants
 from .shell import JsonOption, console, notes, of_case, plain_warnings, print_json, prints_tables, progress
 from .show import kind
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Strict = Annotated[
     bool, typer.Option("--strict-nonfinite", help="Only algorithms that keep NaN and Inf in their channel.")
 ]
+Suite = Annotated[str | None, typer.Option(help=f"All cases of a suite: {', '.join(cases.SUITES)}.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Print alternatives, rejections with reasons, and symbols.")]
 
 
@@ -32,6 +34,8 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
 
     def command(
         names: NoNames = None,
+        suite: Suite = None,
+        direction: Direction = "forward",
         explain: Explain = False,
         dtype: Dtype = None,
         precision: Precision = None,
@@ -64,7 +68,8 @@ def _planning(*, wide: bool, doc: str) -> Callable[..., None]:
             T=T, R=R, S=S, groups=groups, stride=stride, padding=padding, dilation=dilation,
             lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
         )  # fmt: skip
-        chosen = shapes.chosen_cases(names, shape, dtype, layout)
+        named = [*(names or []), *(() if suite is None else cases.names(suite))]
+        chosen = shapes.chosen_cases(named, shape, dtype, layout, direction)
         known = None if dtype is None else dtype_name(dtype)
         entry = importlib.import_module("nkiconv.planner.entry")
         operation_of = importlib.import_module("nkiconv.tools.verify").case_operation

@@ -58,6 +58,9 @@ def command(
     plain_filters: Annotated[
         bool, typer.Option("--plain-filters", help="Pack no filters, as convert with pack_filters=False.")
     ] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
+    ] = False,
     wide: Annotated[
         bool, typer.Option("--wide", help="Search as nkiconv tune does (seconds to minutes each).")
     ] = False,
@@ -75,7 +78,7 @@ def command(
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
         more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "pack_filters": not plain_filters}
-        more |= {"lnc": lnc, "wide": wide, "use_cache": not no_cache}
+        more |= {"training": training, "lnc": lnc, "wide": wide, "use_cache": not no_cache}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
@@ -171,22 +174,14 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     grid = Grid(title, headings, text)
     for row in found.rows:
         grid.add(*_cells(found, row))
-    calls = sum(row.calls for row in found.rows)
-    total = f"{found.modelled_us:,.1f}"
-    grid.add(
-        "sum",
-        str(calls),
-        "",
-        "",
-        "",
-        "",
-        total,
-        "",
-        f"{found.roofline_fraction:.1%}",
-        f"{found.instructions:,}",
-        "",
-        style="bold",
-    )
+    several = [(one, found.toward(one)) for one in found.directions] if found.directions != ("forward",) else []
+    for name, part in (*((f"sum, {one}", part) for one, part in several), ("sum", found)):
+        calls, share = (
+            sum(row.calls for row in part.rows),
+            f"{part.modelled_us / found.modelled_us:.1%}" if several else "",
+        )
+        numbers = f"{part.modelled_us:,.1f}", share, f"{part.roofline_fraction:.1%}", f"{part.instructions:,}"
+        grid.add(name, str(calls), "", "", "", "", *numbers, "", style="bold")
     grid.show(screen)
     if found.kept:
         _kept_grid(found).show(screen)
@@ -196,7 +191,9 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
 
 def _cells(found: ModelPlan, row: Row) -> list[str]:
     more = f" +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
-    head = [f"{row.layers[0] or '(the model)'}{more}", str(row.calls), *_shape(row)]
+    direction = row.convolved.direction
+    gradient = "" if direction == "forward" else f", {direction}"
+    head = [f"{row.layers[0] or '(the model)'}{more}{gradient}", str(row.calls), *_shape(row)]
     if row.plan is None:
         return [*head, "no plan", "-", "-", "-", "-", "-", "-"]
     plan = row.plan

@@ -21,7 +21,19 @@ from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
 from .kernels import KernelCall, is_kernel, keywords
-from .options import Algorithm, Constants, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases, read_constants
+from .options import (
+    Algorithm,
+    Constants,
+    Direction,
+    Dtype,
+    Force,
+    Layout,
+    Lnc,
+    NoNames,
+    Precision,
+    named_cases,
+    read_constants,
+)
 from .paths import unwritable
 from .profile_grid import moved_grid, profiles_grid
 from .shell import FORMATS, Advance, JsonOption, asked, console, of_case, print_json, prints_tables, progress
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
 @prints_tables
 def command(
     names: NoNames = None,
+    direction: Direction = "forward",
     dtype: Dtype = None,
     precision: Precision = None,
     layout: Layout = None,
@@ -105,11 +118,11 @@ def command(
     found = [name for name in named if name in calls]
     targets: list[Target] = [calls[name] for name in found]
     if len(found) < len(named) or not found or shape.given:
-        targets += shapes.chosen_cases([name for name in named if name not in calls], shape, dtype, layout)
+        targets += shapes.chosen_cases([name for name in named if name not in calls], shape, dtype, layout, direction)
     other: Target | None = None
     if against is not None:
         is_file = against.endswith(".json")
-        other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout)[0])
+        other = calls.get(against) or (Path(against) if is_file else named_cases([against], layout, direction)[0])
     refuse([one for one in (*targets, other) if isinstance(one, Case)], kinds, lnc)
     constants = importlib.import_module("nkiconv.planner.request").sorted_constants(read_constants(constant))
     with progress(show=not as_json) as advance:

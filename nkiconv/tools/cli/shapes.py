@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ...axis import Axis
 from ...cases import Case
 from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all
-from ...problem import Axis, ConvProblem
+from ...problem import ConvProblem
 from .file_options import FileOptions, extents_of
 from .options import named_cases
 from .show import extents
@@ -182,8 +183,10 @@ class Shape:
             )
 
 
-def chosen_cases(names: list[str] | None, shape: Shape, dtype: str | None, layout: str | None) -> list[Case]:
-    """The cases that were named, or the one shape that was given.
+def chosen_cases(
+    names: list[str] | None, shape: Shape, dtype: str | None, layout: str | None, direction: str
+) -> list[Case]:
+    """The cases that were named, or the one shape that was given; or their gradients.
 
     Raises UnsupportedError: both or neither; and as `named_cases` and `Shape.case`.
     """
@@ -191,7 +194,7 @@ def chosen_cases(names: list[str] | None, shape: Shape, dtype: str | None, layou
         raise UnsupportedError(f"{', '.join(shape.given)}: a shape, and {', '.join(names)} is named too; drop one")
     if not names and not shape.given:
         raise UnsupportedError("CASE: none is named; name one (nkiconv cases), or give a shape: --C 512 --W 5000 --S 8")
-    return [shape.case(dtype, layout)] if shape.given else named_cases(names, layout)
+    return [shape.case(dtype, layout).toward(direction)] if shape.given else named_cases(names, layout, direction)
 
 
 def _layout(layout: str | None, volume: bool) -> Any:

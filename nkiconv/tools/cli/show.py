@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...problem import Axis, ConvProblem
+from ...axis import Axis
+from ...problem import ConvProblem
 from ...simulator.hardware import PSUM_BYTES_PER_PARTITION, SBUF_USABLE_BYTES_PER_PARTITION
 from ...simulator.profiling.show import quantity as quantity
 from .grid import Grid

@@ -18,8 +18,10 @@ from ...simulator.timing import Rates
 
 
 def case_operation(case: Case) -> Operation:
-    """The operation that a case is of: transposed ones by their axes, others that of their suite's name."""
-    return operation_of(case.problem) if case.problem.transposed else OPERATIONS[case.suite]
+    """The operation that a case is of: transposed ones and gradients by their problem, others that of their suite."""
+    problem = case.problem
+    plain = not problem.transposed and problem.direction == "forward"
+    return OPERATIONS[case.suite] if plain and case.suite in OPERATIONS else operation_of(problem)
 
 
 def case_refusals(

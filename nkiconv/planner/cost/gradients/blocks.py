@@ -70,7 +70,7 @@ class Blocks(Algorithm):
                 geometry, copied_ns = pixels_of(geometry), sum(copy_ns(shape.target, one) for one in copies)
             elif pixels and "pixels" not in given:
                 continue
-            price = BlocksPrice(shape.target, geometry, shape.cores)
+            price = BlocksPrice(shape.target, geometry)
             sizes = _sizes(geometry, source, given)
             best = heapq.nsmallest(count + SPARE, (price.settled(one, given) for one in sizes), key=_first)
             kept = 0

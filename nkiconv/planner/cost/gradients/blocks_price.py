@@ -84,12 +84,14 @@ class Sizes:
         return found
 
     @functools.cached_property
-    def tiles(self) -> int:
-        """Tiles of all blocks."""
+    def of_core(self) -> tuple[int, float]:
+        """Tiles of a core in a pass, and how many full ones it loads."""
+        parts = PARTS if self.split else 1
         if self.turned is not None:
-            found: int = self.turned.tiles(self.gang)
-            return found
-        return int(div_ceil(units_in(self.geometry, self.rows, self.columns), PARTITIONS))
+            tiles = div_ceil(self.turned.tiles(self.gang), parts)
+            return tiles, tiles
+        units = div_ceil(units_in(self.geometry, self.rows, self.columns), parts)
+        return div_ceil(units, PARTITIONS), units / PARTITIONS
 
     def with_blocks(self, shapes: Iterable[tuple[int, int, Any]]) -> Iterator[Sizes]:
         """These sizes with all blocks of such (rows, columns, Turned or None), in the buffers that they need, that
@@ -100,7 +102,7 @@ class Sizes:
                 needed = buffers_needed(self.geometry, (rows, columns), self.channels, self.of_pass, found.banks)
                 if turned is not None:
                     is_all = found.jobs > found.banks
-                    needed = div_ceil(found.tiles, PARTS if self.split else 1) if is_all else 1
+                    needed = found.of_core[0] if is_all else 1
                 if needed <= found.most_buffers:
                     yield dataclasses.replace(found, buffers=needed)
 
@@ -117,10 +119,10 @@ class Sizes:
 
 
 class BlocksPrice:
-    """Times of the busier core, in ns."""
+    """Times of the busier of two cores, in ns: on one core settings are the same, and so results are."""
 
-    def __init__(self, target: Target, geometry: Any, cores: int) -> None:
-        self.target, self.geometry, self.cores = target, geometry, cores
+    def __init__(self, target: Target, geometry: Any) -> None:
+        self.target, self.geometry = target, geometry
         self._moved = functools.cache(self._moved_of)
 
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
@@ -128,14 +130,14 @@ class BlocksPrice:
         that wait for zeros come after those of others that wait for nothing."""
         target, geometry, turned = self.target, self.geometry, sizes.turned
         jobs, passes = self._jobs(sizes)
-        of_core = div_ceil(sizes.tiles, self.cores) if sizes.split else sizes.tiles
-        mine = of_core * (passes if sizes.split else div_ceil(passes, self.cores))
+        (of_core, loads), turns = sizes.of_core, passes if sizes.split else div_ceil(passes, PARTS)
+        mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
         positions = sizes.rows * div_ceil(sizes.columns, sizes.beside) * sizes.gang
         tile_ns = positions * jobs * matmul_ns(target, geometry, width)
         load_ns, first_ns = self._load_ns(sizes)
         turning_ns = 0.0 if turned is None else mine * turned.of_tile(target, sizes)[0]
-        array_ns, moving_ns = mine * tile_ns + turning_ns, mine * load_ns + self._stored_ns(sizes)
+        array_ns, moving_ns = mine * tile_ns + turning_ns, turns * loads * load_ns + self._stored_ns(sizes)
         worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
         rounds, buffers = div_ceil(jobs, sizes.banks), sizes.buffers
         if turned is not None:
@@ -147,7 +149,7 @@ class BlocksPrice:
         elif rounds > 1:
             # all tiles come before the first banks are read out
             worked_ns = max(worked_ns, of_core * load_ns + array_ns - (of_core * tile_ns - tile_ns) / rounds)
-            if passes > self.cores:
+            if passes > PARTS:
                 # the next pass's tiles come meanwhile, or wait
                 buffers = given.get("buffers", min(2 * buffers, sizes.most_buffers))
                 worked_ns = worked_ns if buffers >= 2 * of_core else max(worked_ns, array_ns + moving_ns)
@@ -212,7 +214,7 @@ class BlocksPrice:
         geometry = self.geometry
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
         found: float = self.target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
-        return 0.0 if sizes.split else found / self.cores
+        return 0.0 if sizes.split else found / PARTS
 
     def _sums_ns(self, sizes: Sizes, width: int) -> float:
         """Of the last bank's read-out and store; of the sums of both cores' halves, which nothing hides."""
@@ -222,4 +224,4 @@ class BlocksPrice:
             return float(end_ns)
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
         each_ns = target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
-        return float(end_ns + START_NS + MEET_NS + each_ns * (1 + PARTS / self.cores / 2 + 1 / self.cores))
+        return float(end_ns + START_NS + MEET_NS + 2 * each_ns)

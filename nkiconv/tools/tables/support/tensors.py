@@ -28,7 +28,8 @@ from ....pytorch import (
     depthwise_conv1d,
     depthwise_conv2d,
 )
-from ....pytorch.operators.custom import ARGUMENTS, NAMES, asked_of
+from ....pytorch.operators.calls import ARGUMENTS, asked_of
+from ....pytorch.operators.custom import NAMES
 from ....pytorch.operators.tensor_kinds import DTYPES
 from ....reference import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown

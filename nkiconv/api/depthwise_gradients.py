@@ -1,0 +1,102 @@
+"""Filter gradients of depthwise_conv1d on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import raise_all
+from ..kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
+from ..planner.depthwise_gradient import rows_arguments, weight_request
+from ..planner.estimate import settled
+from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
+from ..planner.request import Config
+from ..problem import ConvProblem, dtype_name
+from ..reference import AnyArray
+from .calls import has_no_images, launch, nl_dtype, one_image
+from .depthwise_conv1d import depthwise_problem
+from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
+
+_CANNOT = "depthwise_conv1d_weight cannot run this call"
+_OPERATION = OPERATIONS["depthwise_conv1d"]
+
+
+def depthwise_conv1d_weight(
+    x: AnyArray,
+    weight_size: Sequence[int],
+    gy: AnyArray,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    accumulate_into: AnyArray | None = None,
+    bias_gradient: bool = False,
+    out_dtype: Any = "float32",
+    lnc: int = 2,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """Gradient of `depthwise_conv1d` with respect to its filters.
+
+    Args:
+        x: [N, C, W]; bf16, fp16 or fp32. N may be 0.
+        weight_size: shape of the filters, (C, S).
+        gy: gradient of y, [N, C, Q]; fp32 with fp32 x, bf16 or fp16 with either of them.
+        stride, padding, dilation: those of the convolution; padding may be "valid", "causal" or "same".
+        accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
+        bias_gradient: also return the gradient of the bias.
+        out_dtype: of the result, fp32, bf16 or fp16.
+        lnc: cores that share the work, 1 or 2.
+        algorithm, config: as in a `Plan` of the convolution of x [1, N * C, W] with gy [N * C, Q]; None: the estimate.
+
+    Returns: [C, S]; with bias_gradient the pair of it and [C], fp32. Sums are fp32.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
+    """
+    size = sizes_of("weight_size", weight_size, 2)
+    raise_all(_CANNOT, list(choice_violations(_OPERATION, algorithm, config)))
+    given = one_image("x", x) if has_no_images(x) else x
+    problem = depthwise_problem(
+        given, filter_like(size, gy), stride=stride, padding=padding, dilation=dilation, lnc=lnc
+    )
+    N, C, Q = x.shape[0], problem.C, problem.Q
+    check_gradients(gy, (N, C, Q), accumulate_into, size)
+    if N == 0:
+        return of_no_images(size, accumulate_into, bias_gradient)
+    raise_all(_CANNOT, list(problem.memory_violations()))
+    into = None if accumulate_into is None else accumulate_into.reshape(C, 1, 1, -1)
+    found = run_depthwise_weight(
+        x.reshape(N, C, 1, -1),
+        gy.reshape(N, C, 1, Q),
+        problem,
+        accumulate_into=into,
+        bias_gradient=bias_gradient,
+        out_dtype=out_dtype,
+        lnc=lnc,
+        algorithm=algorithm,
+        config=config,
+    )
+    dw = (found[0] if bias_gradient else found).reshape(size)
+    return (dw, found[1]) if bias_gradient else dw
+
+
+def run_depthwise_weight(
+    x: Any,
+    gy: Any,
+    problem: ConvProblem,
+    *,
+    accumulate_into: Any,
+    bias_gradient: bool,
+    out_dtype: Any,
+    lnc: int,
+    algorithm: str | None = None,
+    config: Config = None,
+) -> Any:
+    """Launch the kernel on arrays of a problem's shapes and layout that are checked, as x and y of four axes."""
+    request = weight_request(problem, lnc=lnc, accumulates=accumulate_into is not None, out_dtype=dtype_name(out_dtype))
+    of_rows = request.problem, request.asked
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, *of_rows, algorithm, config, lnc)))
+    algorithm, config = settled(request, algorithm, config)
+    arguments = rows_arguments(problem, algorithm=algorithm, config=config)
+    arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
+    return launch(depthwise_conv1d_weight_gradient, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y

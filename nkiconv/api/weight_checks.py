@@ -1,0 +1,39 @@
+"""What calls of filter gradients share: checks of arrays, sizes, and gradients of no images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import GeometryError
+
+
+def sizes_of(name: str, size: Any, axes: int) -> tuple[int, ...]:
+    """A shape of so many axes."""
+    found = tuple(size) if isinstance(size, Sequence) else ()
+    if len(found) != axes or not all(isinstance(one, int) and one >= 1 for one in found):
+        raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
+    return found
+
+
+def filter_like(size: tuple[int, ...], gy: Any) -> Any:
+    """In place of a filter that there is none of, an array of its shape and gy's dtype."""
+    dtype = gy.dtype if isinstance(gy, np.ndarray) else np.dtype(np.float32)
+    return np.broadcast_to(np.zeros((), dtype), size)
+
+
+def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[int, ...]) -> None:
+    """Refuse gy of another shape than y's, and what a gradient cannot be added to; into: None, or that."""
+    if not isinstance(gy, np.ndarray) or gy.shape != y_shape:
+        shape = getattr(gy, "shape", type(gy).__name__)
+        raise GeometryError(f"gy.shape={shape}: must be y's, {y_shape}; pass the gradient of y")
+    if into is not None and (into.shape != size or into.dtype != np.float32):
+        raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
+
+
+def of_no_images(size: tuple[int, ...], into: Any, bias_gradient: bool) -> Any:
+    """The gradients of no images."""
+    zeros = np.zeros(size, np.float32) if into is None else into
+    return (zeros, np.zeros(size[0], np.float32)) if bias_gradient else zeros

@@ -1,0 +1,79 @@
+"""One spatial axis of a convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nkiconv.errors import GeometryError, NkiconvError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a convolution, in elements; the only place that knows the formula of P and Q."""
+
+    size: int  # D, H or W
+    taps: int  # T, R or S
+    stride: int
+    lo: int  # zeros in front; negative crops
+    hi: int  # zeros behind; negative crops
+    rhs_dilation: int  # distance of neighbouring taps
+    lhs_dilation: int  # distance of neighbouring inputs, before padding
+
+    @property
+    def dilated(self) -> int:
+        """Extent of the input with lhs_dilation - 1 zeros between neighbours."""
+        return (self.size - 1) * self.lhs_dilation + 1
+
+    @property
+    def padded(self) -> int:
+        """Extent of the dilated input after padding or cropping; below 1 if the crop leaves nothing."""
+        return self.lo + self.dilated + self.hi
+
+    @property
+    def window(self) -> int:
+        """Extent that the dilated filter covers."""
+        return (self.taps - 1) * self.rhs_dilation + 1
+
+    @property
+    def out(self) -> int:
+        """Z, P or Q: how many places the window has; below 1 if it has none."""
+        return (self.padded - self.window) // self.stride + 1
+
+    @property
+    def products(self) -> int:
+        """Pairs of an output and a tap that meet an input or padding, not a zero that lhs_dilation puts in between."""
+        spread = self.lhs_dilation
+        if spread == 1:
+            return self.out * self.taps
+        period = spread // math.gcd(self.stride, spread)
+        found = 0
+        for tap in range(min(self.taps, spread)):
+            # taps that are spread apart meet the same outputs
+            alike = -(-(self.taps - tap) // spread)
+            for q in range(min(period, self.out)):
+                if (q * self.stride + tap * self.rhs_dilation - self.lo) % spread == 0:
+                    found += alike * -(-(self.out - q) // period)
+        return found
+
+
+def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any], Iterator[NkiconvError]]:
+    """The rule that there is output along an axis."""
+
+    def rule(problem: Any) -> Iterator[NkiconvError]:
+        if getattr(problem, direction).out < 1:
+            yield _no_output(getattr(problem, direction), out, direction, size, taps)
+
+    return rule
+
+
+def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
+    spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
+    fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
+    remedy = "crop less" if fits_uncropped else "pad the input or shorten the filter"
+    return GeometryError(
+        f"{out}={axis.out}: output {direction} must be at least 1 ({size}={axis.size}{spread} + pad {axis.lo}+{axis.hi}"
+        f", window {axis.window} = dilation {axis.rhs_dilation}*({taps}-1)+1); {remedy}"
+    )

@@ -1,0 +1,125 @@
+"""Filter gradient of a depthwise conv1d: the public kernel, by a depthwise convolution of x with gy as its filter.
+
+    dw[c, s] = sum over n and q of  gy[n, c, q] * x[n, c, q * stride + s * dilation - pad_left]
+
+Of one image that is a depthwise convolution of x with gy: its taps are q, its outputs s, its stride is the dilation and
+its dilation the stride. Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all. Sums
+of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient.
+"""
+
+from ..._nki import nki, nl
+from .._arguments import check_choice
+from .._epilogue import read_epilogue
+from .._tiles import require
+from ..conv.relayout import meet
+from ..depthwise_conv1d.call import Extras, Operands
+from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
+from ..depthwise_conv1d.geometry import read_geometry
+from .folds import fold_images, sum_positions
+from .result import FilterLike, result_dtype
+from .rows import copy_rows, flat_rows, gradient_geometry
+from .skewed.kernel import skewed
+from .skewed.plan import skewed_refusal
+
+#: The algorithms that can be asked for by name.
+ROWS_ALGORITHMS = ALGORITHMS + ("skewed",)
+#: Bytes of an element of sums.
+SUM_BYTES = 4
+
+
+@nki.jit
+def depthwise_conv1d_weight_gradient(
+    img_ref,
+    grad_ref,
+    filter_shape,
+    padding=((0, 0), (0, 0)),
+    stride=(1, 1),
+    rhs_dilation=(1, 1),
+    lhs_dilation=(1, 1),
+    feature_group_count=1,
+    in_perm=None,
+    kern_perm=None,
+    out_perm=None,
+    accumulate_into=None,
+    bias_gradient=False,
+    out_dtype=None,
+    algorithm=None,
+    config=None,
+):
+    """Gradient of a depthwise conv1d with respect to its filters. Launch on one or two cores, which give the same bits.
+
+    Args:
+        img_ref: x in HBM, [N, C, 1, W] after in_perm; bf16, fp16 or fp32.
+        grad_ref: gy in HBM, of y's shape as `depthwise_conv1d_implicit_gemm` stores it with out_perm; fp32 with fp32
+            images, bf16 or fp16 with either of them. Layouts whose rows do not lie one behind the other are copied.
+        filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
+        padding, stride, rhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the convolution.
+            lhs_dilation: only 1; its gradient is that of x and gy exchanged.
+        accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
+        bias_gradient: also return that of the bias, [C], fp32.
+        out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
+        algorithm, config: as of `depthwise_conv1d_implicit_gemm` for the convolution of x with gy.
+
+    Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
+
+    Raises: an assertion that names argument, value, rule and remedy, before any instruction.
+    """
+    check_choice(algorithm, config, ROWS_ALGORITHMS)
+    like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
+    places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
+    forward, y_shape = read_geometry(img_ref, like, places, feature_group_count, 1, perms)
+    require(
+        forward.lhs_dilation == 1,
+        f"lhs_dilation={lhs_dilation}: a filter gradient takes 1; exchange x and gy, whose stride it is then",
+    )
+    dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
+    x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
+    geometry = gradient_geometry(forward, x_rows, gy_rows)
+    extras = extras_of_rows(forward, accumulate_into, dw_dtype)
+    algorithm = algorithm_of_rows(algorithm, forward, geometry, extras, config)
+    dw_hbm, db_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm), None
+    if bias_gradient:
+        db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
+    x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
+    if algorithm == "skewed":
+        strides = (
+            (forward.C * x_rows.row, x_rows.row, x_rows.step),
+            (forward.C * gy_rows.row, gy_rows.row, gy_rows.step),
+        )
+        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
+    else:
+        convolve_rows_with(algorithm, (x_hbm, gy_hbm, dw_hbm, accumulate_into), forward, geometry, extras, config)
+    if bias_gradient:
+        sum_positions(gy_hbm, geometry, forward.N, db_hbm)
+    return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
+
+
+def extras_of_rows(forward, added, dw_dtype):
+    """Extras of the convolution of x with gy: of one image it writes the gradient, else fp32 sums."""
+    several = forward.N > 1
+    sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
+    epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
+    return Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
+
+
+def algorithm_of_rows(algorithm, forward, geometry, extras, config):
+    """An algorithm that takes this gradient; refused is one that does not."""
+    if algorithm == "skewed":
+        reason = skewed_refusal(forward, config, nl.num_programs())
+        require(reason == "", reason)
+        return algorithm
+    return algorithm_for(algorithm, geometry, extras, config)
+
+
+def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):
+    """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, and what is added to it, or None."""
+    x_hbm, gy_hbm, dw_hbm, added = tensors
+    several, sums_hbm = forward.N > 1, dw_hbm
+    if several:
+        sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
+    residual = None if several else added
+    operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None)
+    run_algorithm(algorithm, operands, geometry, extras, config)
+    if several:
+        meet(sums_hbm)
+        fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, added)

@@ -1,0 +1,125 @@
+"""Settings of diagonals, and the plain ones that a bare kernel takes where they are left open."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import setting, settings_refusal
+from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
+from ..._warm import WARM_UP_MAX
+from ...conv.cuts import window_of
+
+#: Steps that are there together, at most, and those of the plain rule; units of a partition, at most.
+STEPS_MAX, STEPS, TOGETHER_MAX = 16, 3, 64
+#: Groups of a tile of rows of the plain rule, at most.
+GROUPS = 8
+#: Bytes a partition of SBUF for the units that are there together, and sums of taps.
+ROOM_BYTES = 200_000
+#: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
+READ_MOST = 1024
+
+
+@dataclass(frozen=True)
+class DiagonalsConfig(nl.NKIObject):
+    """All settings."""
+
+    #: rows and columns of gy of a block, from 1
+    rows: int
+    columns: int
+    #: blocks of a unit in rows and in columns, from 1
+    down: int
+    across: int
+    #: tiles of the array's rows side by side, each with groups of its own: 1, 2 or 4
+    side: int
+    #: groups of the convolution of a tile of rows in a pass, from 1
+    groups: int
+    #: tiles of units that are there together, whose sums are read out together, from 1
+    together: int
+    #: of these, how many are there at once, one of them at work, from 1
+    buffers: int
+    #: 1: x and gy are copied first, so that the pixels of a plane lie side by side, or 0: they are taken as they lie
+    planes: int
+    #: 1: the cores share tiles of units, whose sums they add, or 0: groups
+    split: int
+    #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
+    warmup: int
+
+
+def diagonals_config_refusal(geometry, config):
+    """What is wrong with names and values, "" if nothing is."""
+    most, parts = BANK_COLUMNS, nl.tile_size.pmax
+    table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
+    table = table + (("side", (1, 4)), ("groups", (1, most)), ("together", (1, TOGETHER_MAX)))
+    table = table + (("buffers", (1, STEPS_MAX)), ("planes", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    reason = settings_refusal(config, table, "diagonals")
+    if reason == "" and setting(config, "side", 1) == 3:
+        return "config side=3: the array's rows are 1, 2 or 4 tiles; use one of these"
+    rows, columns, k = setting(config, "rows", 1), setting(config, "columns", 1), geometry.K // geometry.groups
+    if reason == "" and rows * columns * k > parts:
+        return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
+    return reason
+
+
+def diagonals_settings(geometry, config):
+    """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
+    these fit, and as many tiles of rows as a tile of them leaves room for."""
+    block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
+    down = setting(config, "down", div_ceil(P, block[0]))
+    across = setting(config, "across", div_ceil(Q, block[1]))
+    while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), 1):
+        down = div_ceil(down, 2)
+    while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), 1):
+        across = div_ceil(across, 2)
+    units = geometry.planes.out * div_ceil(P, block[0] * down) * div_ceil(Q, block[1] * across)
+    side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
+    groups = min(GROUPS, div_ceil(geometry.groups, PARTS * side))
+    while groups > 1 and not fits_steps(geometry, block, (down, across), groups):
+        groups = div_ceil(groups, 2)
+    return DiagonalsConfig(
+        rows=block[0],
+        columns=block[1],
+        down=down,
+        across=across,
+        side=side,
+        groups=setting(config, "groups", groups),
+        together=setting(config, "together", 1),
+        buffers=setting(config, "buffers", STEPS),
+        planes=setting(config, "planes", 1 if geometry.x_strides[0] == 1 and geometry.C > 1 else 0),
+        split=setting(config, "split", 0),
+        warmup=setting(config, "warmup", 0),
+    )
+
+
+def fits_steps(geometry, block, blocks, groups):
+    """Whether STEPS units of so many blocks (down, across) and groups are within ROOM_BYTES."""
+    size = unit_elements(geometry, block[0] * blocks[0], block[1] * blocks[1])
+    return STEPS * (size[0] + size[1]) * groups * geometry.itemsize <= ROOM_BYTES
+
+
+def unit_elements(geometry, rows, columns):
+    """Elements of x, at all planes of taps, and of gy of a unit of so many rows and columns, of a group."""
+    height = min(window_of(geometry.rows, rows), geometry.rows.size)
+    width = min(window_of(geometry.columns, columns), geometry.columns.size)
+    x_size = geometry.planes.taps * height * width * (geometry.C // geometry.groups)
+    return x_size, rows * columns * (geometry.K // geometry.groups)
+
+
+def most_positions(geometry, config):
+    """(rows, columns) of the block of most positions whose channels and sums fit; of as many the one of least sums."""
+    found, most, least = (1, 1), 0, 0
+    k, P, Q = geometry.K // geometry.groups, geometry.rows.out, geometry.columns.out
+    for rows in range(1, min(P, nl.tile_size.pmax) + 1):
+        columns = min(Q, nl.tile_size.pmax // (rows * k))
+        while columns > 1 and window_columns(geometry, rows, columns) > BANK_COLUMNS:
+            columns = columns - 1
+        sums = window_columns(geometry, rows, columns)
+        better = rows * columns > most or (rows * columns == most and sums < least)
+        if columns > 0 and sums <= BANK_COLUMNS and better:
+            found, most, least = (rows, columns), rows * columns, sums
+    return setting(config, "rows", found[0]), setting(config, "columns", found[1])
+
+
+def window_columns(geometry, rows, columns):
+    """Columns of sums of a group and a block, at most."""
+    height = min(window_of(geometry.rows, rows), geometry.rows.size)
+    width = min(window_of(geometry.columns, columns), geometry.columns.size)
+    return geometry.C // geometry.groups * height * width

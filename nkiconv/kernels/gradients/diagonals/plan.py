@@ -1,0 +1,225 @@
+"""The filter gradient of few channels a group: sums of all pairs of a block of gy and the window of x around it.
+
+    dw[k, c, r, s] = sum over positions (p, q) of a block of  out[(p, q, k), (c, p * stride + r * dilation, ...)],
+    out[(p, q, k), (c, h, w)] = sum over units and blocks of  gy[unit, p, q, k] * x[unit, c, h, w]
+
+One matmul takes a block of all units at once: gy of its positions is the stationary [units, (p, q, k)], the window of x
+the moving operand [units, (c, h, w)], both views of what lies in SBUF; all blocks are added in one bank of PSUM. The
+sums that are wanted lie on skewed diagonals: a gather with indices that are constant for a position (`fold`) leaves
+[(p, q, k), taps] of many groups, and one matmul with zeros and ones adds up their positions.
+
+A unit is a part of a plane of gy, of several blocks, and a partition holds one; where units are few, as whole images
+are, 2 or 4 tiles of the array's rows work side by side on as many groups of channels (setting `side`). Windows at the
+border of what there is of x are clipped, so that whole planes are loaded in one run.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
+from ...conv.cuts import window_of
+from ...conv.geometry import Geometry, instructions_refusal, num_taps
+from ..plan import weight_refusal
+from ..units import planes_of, runs_of, tiles_of_units
+from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
+from .planes import planes_instructions, planes_of_pixels, takes_planes
+
+#: Channels of a group up to which a bare kernel takes diagonals.
+FEW_CHANNELS = 16
+#: Tiles of sums as read out, of a tile of rows, that are filled in turn.
+READS = 2
+
+
+@dataclass
+class Groups(nl.NKIObject):
+    """What passes over all units together: groups of the convolution, (first, how many) for each tile of rows."""
+
+    parts: list
+
+
+@dataclass
+class DiagonalsPlan(nl.NKIObject):
+    """Passes that the cores share, or with split tiles of units that they share.
+
+    k, c: output and input channels of a group; window: (rows, columns) of x of a block; h, w: (first, how many) of the
+    rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
+    sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather.
+    """
+
+    geometry: Geometry
+    settings: object
+    bias: bool
+    k: int
+    c: int
+    window: tuple
+    h: tuple
+    w: tuple
+    seen: tuple
+    columns: int
+    each: int
+    per_bank: int
+    per_gather: int
+    tiles: list
+    passes: list
+    split: bool
+
+
+def make_diagonals_plan(geometry, config, bias):
+    """The DiagonalsPlan of a DiagonalsConfig. bias: whether its gradient is wanted too."""
+    rows_axis, columns_axis = geometry.rows, geometry.columns
+    rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
+    columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))
+    tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, nl.tile_size.pmax // config.side)
+    c, window = (
+        geometry.C // geometry.groups,
+        (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns)),
+    )
+    h, w = seen_of(rows), seen_of(columns)
+    seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
+    seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
+    total = c * seen[0][1] * seen[1][1]
+    jobs = config.groups * geometry.planes.taps
+    each, per_bank = (
+        c * rows_axis.taps * columns_axis.taps,
+        min(max(1, BANK_COLUMNS // total), jobs),
+    )
+    return DiagonalsPlan(
+        geometry=geometry,
+        settings=config,
+        bias=bias,
+        k=geometry.K // geometry.groups,
+        c=c,
+        window=window,
+        h=h,
+        w=w,
+        seen=seen,
+        columns=total,
+        each=each,
+        per_bank=per_bank,
+        per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
+        * per_bank,
+        tiles=tiles,
+        passes=passes_of(geometry.groups, config),
+        split=config.split == 1 and len(tiles) >= PARTS,
+    )
+
+
+def seen_of(runs):
+    """(first, how many) elements of the windows of units that are inside x for any of them; one at least."""
+    low, high = runs[0].low, runs[0].high
+    for run in runs:
+        if run.high > run.low:
+            low, high = (min(low, run.low), max(high, run.high)) if high > low else (run.low, run.high)
+    return low, max(1, high - low)
+
+
+def seen_of_blocks(step, count, window, there):
+    """(first, how many) elements of the windows of so many blocks of a unit, `step` apart, that are there for any."""
+    low, high = window, 0
+    for index in range(count):
+        first = max(index * step, there[0])
+        end = min(index * step + window, there[0] + there[1])
+        if first < end:
+            low, high = min(low, first - index * step), max(high, end - index * step)
+    return (low, high - low) if low < high else (0, 1)
+
+
+def passes_of(groups, config):
+    """Groups of each pass."""
+    found = []
+    for some in cut_at(groups, config.side * config.groups):
+        parts = []
+        for part in cut_at(some[1], div_ceil(some[1], config.side)):
+            parts.append((some[0] + part[0], part[1]))
+        found.append(Groups(parts=parts))
+    return found
+
+
+def plan_diagonals(geometry, config, bias, cores):
+    """(DiagonalsPlan, "") on `cores` cores, or (None, why not)."""
+    reason = weight_refusal(geometry)
+    if reason == "":
+        reason = diagonals_refusal(geometry)
+    if reason == "":
+        reason = diagonals_config_refusal(geometry, config)
+    if reason != "":
+        return None, reason
+    copies, settings = 0, diagonals_settings(geometry, config)
+    if settings.planes == 1 and takes_planes(geometry):
+        copies = planes_instructions(geometry)
+        geometry = planes_of_pixels(geometry)
+    plan = make_diagonals_plan(geometry, settings, bias)
+    if plan.columns > BANK_COLUMNS:
+        return None, (
+            f"config rows={settings.rows} columns={settings.columns}: {plan.columns} columns of sums, a bank has "
+            f"{BANK_COLUMNS}; use fewer"
+        )
+    needed = diagonals_bytes(plan)
+    if not fits_sbuf(needed):
+        return None, (
+            f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across} "
+            f"groups={settings.groups}: diagonals need {needed} bytes a partition of SBUF for their units, there are "
+            f'{nl.tile_size.total_available_sbuf_size}; use smaller ones, or algorithm="blocks"'
+        )
+    count = copies + diagonals_instructions(plan, cores)
+    reason = instructions_refusal(geometry, "a filter gradient by diagonals", count)
+    return (plan, "") if reason == "" else (None, reason)
+
+
+def takes_diagonals(geometry):
+    """Whether a bare kernel takes diagonals: where there are several groups of few channels."""
+    few = max(geometry.K, geometry.C) <= FEW_CHANNELS * geometry.groups
+    return few and geometry.groups > 1 and plan_diagonals(geometry, None, False, 1)[1] == ""
+
+
+def diagonals_refusal(geometry):
+    """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
+    k, c, most = geometry.K // geometry.groups, geometry.C // geometry.groups, nl.tile_size.pmax
+    if k > most:
+        return f'K={geometry.K}, groups={geometry.groups}: diagonals take {most} of a group; use algorithm="blocks"'
+    needed = c * geometry.rows.taps * geometry.columns.taps
+    if needed > BANK_COLUMNS:
+        return (
+            f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
+            f'sums, a bank has {BANK_COLUMNS}; use algorithm="blocks"'
+        )
+    return ""
+
+
+def unit_bytes(geometry, plan):
+    """Bytes a partition of what there is of x and gy of a unit, of a pass."""
+    settings = plan.settings
+    x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
+    y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
+    return (x_size + y_size) * settings.groups * geometry.itemsize
+
+
+def diagonals_bytes(plan):
+    """Bytes a partition, at most."""
+    settings, geometry = plan.settings, plan.geometry
+    jobs = settings.groups * geometry.planes.taps
+    units = settings.buffers * settings.together * unit_bytes(geometry, plan)
+    # as read out; as gathered, of two passes, and to be added; what is stored
+    sums = (
+        READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
+        + plan.per_gather * plan.each
+        + 2 * jobs * plan.each
+    )
+    # indices, as fp32 too; which positions and channels are a partition's; zeros
+    constants = 2 * plan.per_gather * plan.each + 4 * nl.tile_size.pmax
+    return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
+
+
+def diagonals_instructions(plan, cores):
+    """Instructions of the busiest core, at most."""
+    settings, boxes = plan.settings, 0
+    for tile in plan.tiles:
+        boxes += len(tile)
+    parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
+    blocks = settings.down * settings.across
+    products = len(plan.tiles) * blocks * jobs * parts
+    reads = div_ceil(len(plan.tiles), settings.together) * jobs * parts * 4
+    # rows of blocks of the first and the last step may come one by one
+    loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
+    total = (products + reads + loads + 8 * jobs * parts + 8 * len(plan.tiles)) * len(plan.passes)
+    return div_ceil(total, min(cores, PARTS if plan.split else len(plan.passes))) + settings.warmup + 128

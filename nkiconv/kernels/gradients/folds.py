@@ -1,0 +1,134 @@
+"""Sums over images, and over the positions of a row, in fp32; in an order that the number of cores does not change."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import PARTS, cut_at, div_ceil, share, some_of
+from ..conv.relayout import meet
+
+#: Bytes a partition of a tile of sums of several images, and of a tile of rows.
+FOLD_BYTES, ROWS_BYTES = 32_768, 16_384
+#: Columns of a piece of sums, at most.
+FOLD_COLUMNS = 512
+
+
+@dataclass
+class Lines(nl.NKIObject):
+    """`count` lines of `length` elements: in the sums of each image from element `first` on, `apart` elements apart; in
+    what they go to from element `into` on, `line_step` apart, their elements `step` apart."""
+
+    count: int
+    length: int
+    first: int
+    apart: int
+    into: int
+    line_step: int
+    step: int
+
+
+def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
+    """This core's part of the sum of fp32 sums [images, lines, elements] over images, and of what is added to it, or
+    None, into a tensor in HBM. lines: (lines, their length, elements between them there, and in a line)."""
+    pieces, total = pieces_of_lines(lines, images), lines[0] * lines[1]
+    for piece in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
+        shape, pattern = (piece.count, piece.length), [[piece.line_step, piece.count], [piece.step, piece.length]]
+        found_sbuf = sum_of_images(sums_hbm, images, total, piece)
+        if added_hbm != None:
+            added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+            copy(added_sbuf, added_hbm.ap(pattern=pattern, offset=piece.into))
+            nisa.tensor_tensor(dst=found_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
+        if into_hbm.dtype != nl.float32:
+            rounded_sbuf = nl.ndarray(shape, dtype=into_hbm.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=rounded_sbuf, src=found_sbuf)
+            found_sbuf = rounded_sbuf
+        copy(into_hbm.ap(pattern=pattern, offset=piece.into), found_sbuf)
+
+
+def pieces_of_lines(lines, images):
+    """Lines of at most 128 partitions each. Where elements lie alike on both sides, they are one line, cut anew so that
+    it fills the partitions of both cores."""
+    count, length, line_step, step = lines
+    whole = [(0, count, length, line_step, step)]
+    if line_step == length * step:
+        total = count * length
+        length = min(FOLD_COLUMNS, div_ceil(total, PARTS * nl.tile_size.pmax))
+        count = total // length
+        whole = [(0, count, length, length * step, step), (count * length, 1, total % length, 0, step)]
+    most, pieces = max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))), []
+    for some in whole:
+        first, count, length, line_step, step = some
+        for line in cut_at(count, nl.tile_size.pmax):
+            for column in cut_at(length, most):
+                pieces.append(
+                    Lines(
+                        count=line[1],
+                        length=column[1],
+                        first=first + line[0] * length + column[0],
+                        apart=length,
+                        into=first * step + line[0] * line_step + column[0] * step,
+                        line_step=line_step,
+                        step=step,
+                    )
+                )
+    return pieces
+
+
+def sum_of_images(sums_hbm, images, total, piece):
+    """The sum over images of Lines of their sums, of which each has so many in all, in SBUF."""
+    found = None
+    for some in cut_at(images, FOLD_BYTES // 4):
+        count = some[1]
+        each_sbuf = nl.ndarray((piece.count, count, piece.length), dtype=nl.float32, buffer=nl.sbuf)
+        pattern = [[piece.apart, piece.count], [total, count], [1, piece.length]]
+        copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=some[0] * total + piece.first))
+        while count > 1:
+            # the last ones are added to the first ones
+            half = count // 2
+            first_sbuf = each_sbuf[0 : piece.count, 0:half, 0 : piece.length]
+            last_sbuf = each_sbuf[0 : piece.count, count - half : count, 0 : piece.length]
+            nisa.tensor_tensor(dst=first_sbuf, data1=first_sbuf, data2=last_sbuf, op=nl.add)
+            count = count - half
+        of_some_sbuf = each_sbuf[0 : piece.count, 0, 0 : piece.length]
+        if found != None:
+            nisa.tensor_tensor(dst=of_some_sbuf, data1=of_some_sbuf, data2=found, op=nl.add)
+        found = of_some_sbuf
+    return found
+
+
+def sum_positions(gy_hbm, geometry, images, db_hbm):
+    """This core's part of the sums of rows of gy, whose taps are those of a Geometry, over positions and images."""
+    rows, sums_hbm = geometry.C, db_hbm
+    if images > 1:
+        sums_hbm = nl.ndarray((rows,), dtype=nl.float32, buffer=nl.shared_hbm)
+    columns = min(geometry.S, ROWS_BYTES // geometry.itemsize)
+    # as many neighbouring rows a partition as fit, and as fill all partitions of both cores
+    each = min(ROWS_BYTES // (geometry.itemsize * columns), div_ceil(rows, PARTS * nl.tile_size.pmax))
+    whole, tiles = rows // each, []
+    for some in cut_at(whole, nl.tile_size.pmax):
+        tiles.append((some[0] * each, some[1], each))
+    if rows % each > 0:
+        tiles.append((whole * each, 1, rows % each))
+    for tile in some_of(tiles, share(len(tiles), nl.num_programs(), nl.program_id(0))):
+        sum_rows(gy_hbm, geometry, tile, cut_at(geometry.S, columns), sums_hbm)
+    if images > 1:
+        meet(sums_hbm)
+        fold_images(sums_hbm, images, (1, rows // images, rows // images, 1), db_hbm, None)
+
+
+def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm):
+    """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions."""
+    first, count, each = tile
+    sums_sbuf = nl.ndarray((count, each, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
+    for index in range(len(parts)):
+        column, length = parts[index]
+        gy_sbuf = nl.ndarray((count, each, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
+        pattern = [[each * geometry.w_c, count], [geometry.w_c, each], [geometry.w_s, length]]
+        copy(gy_sbuf, gy_hbm.ap(pattern=pattern, offset=first * geometry.w_c + column * geometry.w_s))
+        nisa.tensor_reduce(dst=sums_sbuf[0:count, 0:each, index : index + 1], op=nl.add, data=gy_sbuf, axis=2)
+    if len(parts) > 1:
+        whole_sbuf = nl.ndarray((count, each, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=whole_sbuf, op=nl.add, data=sums_sbuf, axis=2)
+        sums_sbuf = whole_sbuf
+    pattern = [[each, count], [1, each], [1, 1]]
+    copy(sums_hbm.ap(pattern=pattern, offset=first), sums_sbuf)

@@ -1,0 +1,33 @@
+"""What a filter gradient is: the filter that there is none of, and the dtype and shape of the result."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from .._tiles import require
+
+
+@dataclass
+class FilterLike(nl.NKIObject):
+    """Shape and dtype of a tensor that there is none of here."""
+
+    shape: tuple
+    dtype: object
+
+
+def result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype):
+    """dw's dtype; refused are gy of another shape than y's, and what dw cannot be, or cannot be added to."""
+    require(
+        tuple(grad_ref.shape) == tuple(y_shape),
+        f"grad_ref.shape={grad_ref.shape}: must be y's, {y_shape}; pass the gradient of y",
+    )
+    dtype = nl.float32 if out_dtype == None else out_dtype
+    require(
+        dtype in (nl.float32, nl.bfloat16, nl.float16),
+        f"out_dtype={out_dtype}: accepted are None, float32, bfloat16 and float16; use one of them",
+    )
+    require(
+        accumulate_into == None
+        or (tuple(accumulate_into.shape) == tuple(filter_shape) and accumulate_into.dtype == nl.float32),
+        f"accumulate_into: must be float32 of filter_shape={filter_shape}; pass such a tensor",
+    )
+    return dtype

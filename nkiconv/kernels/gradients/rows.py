@@ -1,0 +1,71 @@
+"""x and gy as rows of all images and channels, which are the channels of one image: as they lie, or copies in HBM."""
+
+from dataclasses import dataclass
+
+from ..._nki import nl
+from ..conv.relayout import rows_copy, to_rows
+from ..depthwise_conv1d.geometry import Geometry
+
+
+@dataclass
+class Rows(nl.NKIObject):
+    """N * C rows of so many elements of a tensor in HBM, `row` elements apart, their elements `step` apart: of the copy
+    if `parts` has what is copied."""
+
+    row: int
+    step: int
+    parts: list
+
+
+def flat_rows(geometry, is_x):
+    """Rows of x of a convolution, or of its gy."""
+    N, C, size = geometry.N, geometry.C, geometry.W if is_x else geometry.Q
+    n_step, c_step, step = geometry.y_n, geometry.y_c, geometry.y_q
+    if is_x:
+        n_step, c_step, step = geometry.x_n, geometry.x_c, geometry.x_w
+    runs, together = step == 1 or size == 1, N == 1 or C == 1 or n_step == C * c_step
+    if runs and together:
+        return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
+    part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
+    # the other way of a copy has DMA transpose channels, which must be side by side
+    part.is_sorted = part.is_sorted or c_step != 1
+    return Rows(row=size, step=1, parts=[part])
+
+
+def copy_rows(hbm, rows):
+    """The tensor that has the rows: it, or a copy, which the cores share and wait for."""
+    return hbm if len(rows.parts) == 0 else rows_copy([hbm], rows.parts)
+
+
+def strides_of_rows(rows, channels):
+    """Elements between images, channels of an image and elements of a row."""
+    return channels * rows.row, rows.row, rows.step
+
+
+def gradient_geometry(forward, x_rows, gy_rows):
+    """The Geometry of the convolution of x with gy, whose y are gradients: of one image as they are stored, of several
+    one behind the other."""
+    several, C = forward.N > 1, forward.N * forward.C
+    stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
+    reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1
+    return Geometry(
+        N=1,
+        C=C,
+        W=forward.W,
+        S=forward.Q,
+        Q=forward.S,
+        stride=stride,
+        dilation=dilation,
+        lhs_dilation=1,
+        pad_left=forward.pad_left,
+        pad_right=reach - forward.W - forward.pad_left,
+        x_n=C * x_rows.row,
+        x_c=x_rows.row,
+        x_w=x_rows.step,
+        w_c=gy_rows.row,
+        w_s=gy_rows.step,
+        y_n=C * forward.S,
+        y_c=forward.S if several else forward.w_c,
+        y_q=1 if several else forward.w_s,
+        itemsize=forward.itemsize,
+    )

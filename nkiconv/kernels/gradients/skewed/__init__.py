@@ -1,0 +1,2 @@
+"""`skewed`: blocks of gy times windows of x, whose skew diagonals are a depthwise row's filter gradient; kernel.py says
+how and what bounds it."""

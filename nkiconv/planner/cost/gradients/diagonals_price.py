@@ -1,0 +1,95 @@
+"""What `diagonals` takes: steps of the slowest of the array, the DMAs and the read-outs, and its start and end."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels.conv.cuts import window_of
+from ....kernels.gradients.diagonals.config import READ_MOST, ROOM_BYTES, unit_elements, window_columns
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ..conv.common import matmul_rates
+
+#: ns of the array and of a read-out at the end of a pass for each tile of rows: sums of latencies, as timelines show.
+END_NS = 180.0
+#: What settings cost a byte for which there is no room, in ns: more than any that fit.
+OVER_NS = 1e3
+
+
+class DiagonalsPrice:
+    """Times of the busier of two cores, in ns; on one core settings are the same, and so results are."""
+
+    def __init__(self, target: Target, geometry: Any, bias: bool) -> None:
+        self.target, self.geometry, self.bias = target, geometry, bias
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
+        self.k, self.c = geometry.K // geometry.groups, geometry.C // geometry.groups
+        self.columns = functools.cache(self._columns)
+
+    def _columns(self, rows: int, columns: int) -> int:
+        found: int = window_columns(self.geometry, rows, columns)
+        return found
+
+    def fits_bank(self, rows: int, columns: int) -> bool:
+        """Whether a bank holds the sums of a block and a group."""
+        return self.columns(rows, columns) <= BANK_COLUMNS
+
+    def product_ns(self, rows: int, columns: int, side: int) -> float:
+        """Of the array for a block of units on each of so many tiles of rows."""
+        least = side * self.target.row_tile_columns if side > 1 else self.target.matmul_columns_min
+        return float(max(self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
+
+    def ns(self, one: Any) -> float:
+        """From the first DMA to the last."""
+        geometry, target, T = self.geometry, self.target, self.geometry.planes.taps
+        rows, columns = one.rows * one.down, one.columns * one.across
+        units = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
+        steps = div_ceil(div_ceil(units, PARTITIONS // one.side), one.together)
+        passes = div_ceil(geometry.groups, one.side * one.groups)
+        steps, passes = (div_ceil(steps, PARTS), passes) if one.split else (steps, div_ceil(passes, PARTS))
+        products = one.groups * T * one.together * one.down * one.across
+        array_ns = products * self.product_ns(one.rows, one.columns, one.side) + one.side * END_NS
+        moving_ns = self._moving_ns(one, rows, columns)
+        reads_ns = one.side * (one.groups * T * self._read_ns(one) + END_NS)
+        streamed_ns = products * self.columns(one.rows, one.columns) * self.column_ns
+        if streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
+            array_ns /= target.half_rate
+        step_ns = max(array_ns, moving_ns, reads_ns)
+        start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        over_ns = OVER_NS * max(0, self._bytes(one, rows, columns, steps * passes) - ROOM_BYTES)
+        return float(step_ns * steps * passes + array_ns + moving_ns + reads_ns + start_ns + over_ns)
+
+    def _moving_ns(self, one: Any, rows: int, columns: int) -> float:
+        """Of the DMAs of a step."""
+        geometry = self.geometry
+        height = min(window_of(geometry.rows, rows), geometry.rows.size)
+        width = min(window_of(geometry.columns, columns), geometry.columns.size)
+        x = self._dma_ns((height, width, one.groups * self.c), (width, geometry.C), geometry.x_strides)
+        y = self._dma_ns((rows, columns, one.groups * self.k), (columns, geometry.K), geometry.y_strides)
+        return float(one.together * (geometry.planes.taps * x + y))
+
+    def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
+        """Of so many rows, columns and channels for each partition."""
+        target, item = self.target, self.geometry.hbm_itemsize
+        h, w, c = extents
+        runs, run = (c, h * w) if strides[0] != 1 else (h, w * c) if c == whole[1] else (h * w, c)
+        engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
+        return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
+
+    def _read_ns(self, one: Any) -> float:
+        """Of the read-out of a group's sums on a tile of rows, which Vector and Scalar share, or of what GpSimd gathers
+        of them."""
+        target, sums = self.target, self.columns(one.rows, one.columns)
+        taps = self.c * self.geometry.rows.taps * self.geometry.columns.taps
+        fixed = target.vector_fixed_psum_ns / max(1, BANK_COLUMNS // sums)
+        rate = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
+        return float(max(sums * rate + fixed / PARTS, taps * target.gather_ns))
+
+    def _bytes(self, one: Any, rows: int, columns: int, steps: int) -> int:
+        """A partition's, about."""
+        geometry = self.geometry
+        taps = self.c * geometry.rows.taps * geometry.columns.taps
+        size = sum(unit_elements(geometry, rows, columns)) * one.groups * one.together
+        sums = 8 * one.side * (one.groups * geometry.planes.taps * taps + 2 * READ_MOST)
+        return int(size * geometry.itemsize * min(one.buffers, steps) + sums)

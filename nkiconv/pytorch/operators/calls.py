@@ -1,0 +1,73 @@
+"""Calls of the operators: their arguments, from what they ask for and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .convolution import Convolution
+
+#: Arguments of an operator behind its four tensors, and before the packed filter.
+ARGUMENTS = 8
+
+
+def asked_of(
+    name: str,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    lhs_dilation: Sequence[int],
+    groups: int,
+    activation: str | None,
+    residual_position: str,
+    layer: str | None,
+) -> Convolution:
+    """The Convolution of an operator's arguments."""
+    return Convolution(
+        name=name,
+        stride=tuple(stride),
+        padding=tuple(zip(padding[::2], padding[1::2], strict=True)),
+        dilation=tuple(dilation),
+        lhs_dilation=tuple(lhs_dilation),
+        groups=groups,
+        activation=activation,
+        residual_position=residual_position,
+        layer=layer,
+    )
+
+
+def call(
+    asked: Convolution,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    packed: Tensor | None = None,
+    frames: Tensor | None = None,
+) -> Tensor:
+    """y by the operator that `asked` names, or where there are frames in front of x the one that takes these."""
+    operator = getattr(torch.ops.nkiconv, asked.name if frames is None else f"{asked.name}_with_frames").default
+    y: Tensor = operator(
+        x,
+        w,
+        bias,
+        residual,
+        *(() if frames is None else (frames,)),
+        list(asked.stride),
+        [zeros for pair in asked.padding for zeros in pair],
+        list(asked.dilation),
+        list(asked.lhs_dilation),
+        asked.groups,
+        asked.activation,
+        asked.residual_position,
+        asked.layer,
+        packed,
+    )
+    return y
+
+
+def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """A tensor with its batch in front, the same in all of it where it has none."""
+    return tensor if dim is not None else tensor.expand(size, *tensor.shape)

@@ -1,0 +1,270 @@
+"""Filter gradients of depthwise conv1d against torch in float64, exact on integers."""
+
+import re
+
+import hypothesis
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from depthwise import same_bits
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
+from nkiconv.planner.depthwise_gradient import takes_rows, x_by_gy
+from nkiconv.simulator import KernelAssertionError
+
+DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
+#: (N, C), (size, taps, stride, dilation, before, after).
+PROBLEMS = {
+    "causal": ((1, 5), (60, 4, 1, 1, 3, 0)),
+    "several images": ((3, 5), (60, 4, 1, 1, 3, 0)),
+    "several tiles": ((3, 150), (40, 5, 1, 1, 2, 2)),
+    "stride": ((2, 7), (50, 5, 3, 1, 1, 0)),
+    "dilation": ((2, 7), (50, 5, 1, 4, 8, 8)),
+    "stride and dilation, cropped": ((2, 7), (50, 4, 2, 3, -1, 5)),
+    "cropped on both sides": ((2, 3), (40, 3, 1, 1, -3, -2)),
+    "windows outside x": ((2, 3), (4, 3, 1, 1, 7, 6)),
+    "one tap": ((2, 3), (20, 1, 2, 1, 0, 0)),
+    "one position": ((4, 3), (6, 6, 1, 1, 0, 0)),
+    "one channel": ((5, 1), (30, 3, 1, 1, 1, 1)),
+    "one row": ((1, 1), (300, 9, 1, 1, 4, 4)),
+    "long filter": ((1, 2), (300, 300, 1, 1, 299, 0)),
+    "many taps": ((2, 3), (700, 31, 1, 1, 15, 15)),
+}
+FEW = ("several images", "stride and dilation, cropped", "several tiles")
+#: in_perm, kern_perm, out_perm.
+LAYOUTS = {
+    "NCHW": (None, None, None),
+    "NHWC": ((0, 3, 1, 2), None, (0, 2, 3, 1)),
+    "NHWC, RSCK": ((0, 3, 1, 2), (3, 2, 0, 1), (0, 2, 3, 1)),
+    "images last": ((3, 0, 1, 2), (2, 3, 0, 1), (1, 2, 3, 0)),
+}
+
+
+def outputs(axis):
+    size, taps, stride, dilation, before, after = axis
+    return (size + before + after - (taps - 1) * dilation - 1) // stride + 1
+
+
+def problem_of(channels, axis, dtype="bf16", seed=0):
+    """(x, gy) of integers."""
+    rng = np.random.default_rng(seed)
+    return tuple(rng.integers(-3, 4, (*channels, size)).astype(DTYPES[dtype]) for size in (axis[0], outputs(axis)))
+
+
+def expected(x, gy, axis):
+    """(dw, db) by torch in float64."""
+    C, (_, taps, stride, dilation, *around) = x.shape[1], axis
+    w = torch.zeros(C, 1, taps, dtype=torch.float64, requires_grad=True)
+    padded = torch.nn.functional.pad(torch.tensor(x.astype(np.float64)), around)
+    y = torch.nn.functional.conv1d(padded, w, groups=C, stride=stride, dilation=dilation)
+    y.backward(torch.tensor(gy.astype(np.float64)))
+    return w.grad.numpy()[:, 0], gy.astype(np.float64).sum((0, 2))
+
+
+def check(channels, axis, dtype="bf16", adds=False, **more):
+    """dw of a call, whose sums must be exact."""
+    x, gy = problem_of(channels, axis, dtype)
+    dw, db = expected(x, gy, axis)
+    size = (channels[1], axis[1])
+    into = np.random.default_rng(3).integers(-4, 5, size).astype(np.float32) if adds else None
+    places = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:]}
+    found = nkiconv.depthwise_conv1d_weight(x, size, gy, accumulate_into=into, **places, **more)
+    found, bias = found if more.get("bias_gradient") else (found, db)
+    np.testing.assert_array_equal(found.astype(np.float64), dw + (0 if into is None else into))
+    np.testing.assert_array_equal(bias, db)
+    return found
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_is_exact(name):
+    one, two = (check(*PROBLEMS[name], lnc=lnc, bias_gradient=True, adds=True) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", FEW)
+def test_algorithms(name, algorithm):
+    if algorithm == "banded" and PROBLEMS[name][1][2] > 1:
+        with pytest.raises(nkiconv.UnsupportedError, match="rhs_dilation=2, lhs_dilation=1: banded takes 1"):
+            check(*PROBLEMS[name], algorithm=algorithm)
+    else:
+        check(*PROBLEMS[name], algorithm=algorithm)
+
+
+def test_cores_give_the_same_bits_of_real_numbers():
+    rng = np.random.default_rng(1)
+    x, gy = (rng.standard_normal((5, 150, size)).astype(ml_dtypes.bfloat16) for size in (80, 80))
+    one, two = (
+        nkiconv.depthwise_conv1d_weight(x, (150, 5), gy, padding="same", bias_gradient=True, lnc=lnc) for lnc in (1, 2)
+    )
+    assert same_bits(one[0], two[0])
+    assert same_bits(one[1], two[1])
+    dw, db = expected(x, gy, (80, 5, 1, 1, 2, 2))
+    np.testing.assert_allclose(one[0], dw, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(one[1], db, rtol=1e-5, atol=1e-3)
+
+
+def bare(name, layout, lnc=2, **more):
+    """(dw, expected) of a launch without an algorithm, in a layout."""
+    (N, C), axis = PROBLEMS[name]
+    x, gy = problem_of((N, C), axis)
+    in_perm, kern_perm, out_perm = LAYOUTS[layout]
+    stored, shape = x[:, :, None], (C, 1, 1, axis[1])
+    if in_perm is not None:
+        stored = np.ascontiguousarray(stored.transpose(np.argsort(in_perm)))
+    slopes = gy[:, :, None] if out_perm is None else np.ascontiguousarray(gy[:, :, None].transpose(out_perm))
+    if kern_perm is not None:
+        shape = tuple(shape[axis] for axis in np.argsort(kern_perm).tolist())
+    into = np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
+    found, db = nkiconv.simulate(depthwise_conv1d_weight_gradient[lnc])(
+        stored, slopes, shape, padding=((0, 0), axis[4:]), stride=(1, axis[2]), rhs_dilation=(1, axis[3]),
+        feature_group_count=C, in_perm=in_perm, kern_perm=kern_perm, out_perm=out_perm, accumulate_into=into,
+        bias_gradient=True, **more,
+    )  # fmt: skip
+    dw = found.astype(np.float64) - into
+    wanted = expected(x, gy, axis)
+    np.testing.assert_array_equal(db, wanted[1])
+    return dw if kern_perm is None else dw.transpose(kern_perm), wanted[0][:, None, None]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", [*FEW, "causal", "one tap", "one channel"])
+def test_layouts_of_a_bare_kernel(name, layout):
+    np.testing.assert_array_equal(*bare(name, layout))
+
+
+@pytest.mark.parametrize("layout", ["NCW", "NWC"])
+def test_conv1d_weight_takes_it(layout):
+    (N, C), axis = PROBLEMS["stride and dilation, cropped"]
+    x, gy = problem_of((N, C), axis)
+    if layout == "NWC":
+        given = np.ascontiguousarray(x.transpose(0, 2, 1)), np.ascontiguousarray(gy.transpose(0, 2, 1))
+    else:
+        given = x, gy
+    places = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:], "groups": C, "layout": layout}
+    dw, db = nkiconv.conv1d_weight(given[0], (C, 1, axis[1]), given[1], bias_gradient=True, **places)
+    by_blocks = nkiconv.conv1d_weight(
+        given[0], (C, 1, axis[1]), given[1], algorithm="blocks", config=(("pixels", 0),), **places
+    )
+    wanted = expected(x, gy, axis)
+    np.testing.assert_array_equal(dw[:, 0], wanted[0])
+    np.testing.assert_array_equal(db, wanted[1])
+    np.testing.assert_array_equal(by_blocks, dw)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_dtypes(dtype):
+    for name in FEW:
+        check(*PROBLEMS[name], dtype=dtype, bias_gradient=True)
+
+
+@pytest.mark.parametrize("name", ["causal", "several images"])
+def test_the_result_can_be_rounded(name):
+    (N, C), axis = PROBLEMS[name]
+    x, gy = problem_of((N, C), axis)
+    found = nkiconv.depthwise_conv1d_weight(x, (C, axis[1]), gy, padding=axis[4:], out_dtype="bfloat16")
+    np.testing.assert_array_equal(found, expected(x, gy, axis)[0].astype(ml_dtypes.bfloat16))
+
+
+@st.composite
+def a_problem(draw):
+    taps, stride, dilation = draw(st.integers(1, 9)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    size, before, after = draw(st.integers(1, 60)), draw(st.integers(-2, 9)), draw(st.integers(-2, 9))
+    axis = (size, taps, stride, dilation, before, after)
+    hypothesis.assume(size + before + after >= (taps - 1) * dilation + 1)
+    hypothesis.assume(size + min(0, before) + min(0, after) >= 1)
+    return (draw(st.integers(1, 4)), draw(st.integers(1, 20))), axis
+
+
+def any_problem(problem, lnc, bias, adds, dtype):
+    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype)
+
+
+ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from(tuple(DTYPES))
+test_any_problem_is_exact = settings(max_examples=40, deadline=None)(hypothesis.given(*ANY)(any_problem))
+test_five_hundred_problems_are_exact = pytest.mark.slow(
+    settings(max_examples=500, deadline=None)(hypothesis.given(*ANY)(any_problem))
+)
+
+
+def test_many_images_are_summed_in_parts():
+    """More images than a tile of sums holds."""
+    check((9000, 2), (3, 2, 1, 1, 0, 0), bias_gradient=True)
+
+
+def test_long_rows_are_summed_in_parts():
+    check((2, 2), (20_000, 3, 1, 1, 1, 1), bias_gradient=True)
+
+
+def test_no_images_have_no_gradient():
+    empty = np.zeros((0, 3, 9), np.float32)
+    dw, db = nkiconv.depthwise_conv1d_weight(empty, (3, 4), empty, padding="causal", bias_gradient=True)
+    assert (dw.shape, db.shape, dw.any(), db.any()) == ((3, 4), (3,), False, False)
+
+
+ROWS = {"x": np.zeros((2, 3, 9), np.float32), "weight_size": (3, 4), "gy": np.zeros((2, 3, 6), np.float32)}
+REFUSED = [
+    ({"gy": np.zeros((2, 3, 9), np.float32)}, "gy.shape=(2, 3, 9): must be y's, (2, 3, 6)"),
+    ({"gy": np.zeros((2, 3, 6), np.float16)}, "w.dtype=float16: must be float32 exactly when x is"),
+    ({"weight_size": (3, 1, 4)}, "weight_size=(3, 1, 4): must be 2 ints of at least 1"),
+    ({"weight_size": (6, 4)}, "one filter for each of x's C=3 channels"),
+    ({"stride": 0}, "stride=0: must be an int of at least 1"),
+    ({"accumulate_into": np.zeros((3, 4), np.float16)}, "accumulate_into: must be float32 of weight_size"),
+    ({"algorithm": "blocks"}, "algorithm='blocks': accepted are None"),
+    ({"config": (("slots", 2),)}, "settings belong to an algorithm"),
+    ({"algorithm": "dot", "config": (("turns", 2),)}, "dot has no setting turns"),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), REFUSED)
+def test_refusals(more, message):
+    with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
+        nkiconv.depthwise_conv1d_weight(**{**ROWS, **more})
+
+
+BARE = {"img_ref": (1, 4, 1, 9), "grad_ref": (1, 4, 1, 6), "filter_shape": (4, 1, 1, 4)}
+BARE_REFUSED = [
+    ({"filter_shape": (4, 4, 1, 4)}, "must be [C, 1, 1, S]"),
+    ({"filter_shape": (8, 1, 1, 4)}, "filter_ref C=8: must equal the image's C=4"),
+    ({"filter_shape": (4, 1, 2, 4)}, "must be [C, 1, 1, S]"),
+    ({"img_ref": (1, 4, 2, 9)}, "img_ref H=2: must be 1"),
+    ({"lhs_dilation": (1, 2)}, "lhs_dilation=(1, 2): a filter gradient takes 1; exchange x and gy"),
+    ({"grad_ref": (1, 4, 1, 7)}, "grad_ref.shape=(1, 4, 1, 7): must be y's, (1, 4, 1, 6)"),
+    ({"feature_group_count": 2}, "feature_group_count=2: must be 1 (read as C) or C=4"),
+    ({"algorithm": "blocks"}, "algorithm=blocks: accepted are None"),
+]
+
+
+@pytest.mark.parametrize(("more", "message"), BARE_REFUSED)
+def test_a_bare_kernel_refuses(more, message):
+    given = {**BARE, **more}
+    args = nkiconv.spec(given.pop("img_ref"), "bf16"), nkiconv.spec(given.pop("grad_ref"), "bf16")
+    with pytest.raises(KernelAssertionError, match=re.escape(message)):
+        nkiconv.simulator.execute(
+            depthwise_conv1d_weight_gradient[2], (*args, given.pop("filter_shape")), given, trace_only=True
+        )
+
+
+def test_x_by_gy_is_a_convolution_of_the_reference():
+    """What the host plans has the filter gradients as its y."""
+    for name in ("causal", "stride and dilation, cropped", "windows outside x"):
+        (N, C), axis = PROBLEMS[name]
+        x, gy = problem_of((N, C), axis, "fp32")
+        problem = nkiconv.ConvProblem(
+            N=N, C=C, W=axis[0], S=axis[1], groups=C, stride=(1, axis[2]), rhs_dilation=(1, axis[3]),
+            padding=((0, 0), axis[4:]), dtype="fp32",
+        )  # fmt: skip
+        assert takes_rows(problem)
+        of_rows = x_by_gy(problem)
+        w, before, after = of_rows.width, *of_rows.padding[1]
+        y = nkiconv.depthwise_conv1d(
+            x.reshape(1, N * C, -1), gy.reshape(N * C, -1), stride=w.stride, dilation=w.rhs_dilation,
+            padding=(before, after),
+        )  # fmt: skip
+        np.testing.assert_array_equal(y.reshape(N, C, -1).sum(0), expected(x, gy, axis)[0])
+    assert not takes_rows(problem.replace(lhs_dilation=(1, 2)))

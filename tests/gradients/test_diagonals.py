@@ -1,0 +1,206 @@
+"""Filter gradients by diagonals against torch in float64, exact on integers."""
+
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from depthwise import same_bits
+from gradients import an_axis, check, last, places_of, problem_of
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv.kernels.conv.geometry import read_geometry
+from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.kernels.gradients.diagonals.plan import diagonals_bytes, diagonals_instructions, plan_diagonals
+from nkiconv.kernels.gradients.diagonals.planes import planes_instructions
+from nkiconv.simulator import KernelAssertionError
+
+PLAIN = (9, 3, 1, 1, 1, 1)
+#: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
+PROBLEMS = {
+    "depthwise": ((2, 6, 6, 6), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "many images": ((70, 3, 3, 3), (7, 3, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1)),
+    "several channels out": ((2, 5, 10, 5), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "groups": ((2, 12, 8, 4), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "one group": ((2, 3, 4, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "large filter": ((3, 5, 5, 5), (15, 7, 1, 1, 3, 3), (15, 7, 1, 1, 3, 3)),
+    "strided": ((3, 6, 6, 6), (14, 5, 2, 1, 2, 2), (15, 5, 2, 1, 2, 2)),
+    "strides, dilations, cropped": ((1, 6, 12, 3), (17, 5, 2, 1, 2, 1), (30, 3, 3, 2, -1, 3)),
+    "window outside x": ((1, 3, 3, 3), (3, 3, 1, 1, 6, 5), (4, 3, 1, 1, 7, 4)),
+    "sequences": ((3, 10, 10, 10), (50, 31, 1, 1, 30, 0)),
+    "volumes": ((2, 4, 4, 4), (5, 3, 1, 1, 1, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "volumes, strided": ((2, 6, 4, 2), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
+}
+ORDER = ("rows", "columns", "down", "across", "side", "groups", "together", "buffers", "split", "planes")
+#: Values of ORDER.
+CONFIGS = [
+    (2, 4, 2, 2, 4, 1, 1, 1, 0, 0),
+    (2, 4, 1, 1, 2, 3, 2, 2, 1, 0),
+    (3, 5, 3, 3, 1, 2, 1, 3, 0, 1),
+    (1, 1, 9, 11, 4, 2, 1, 2, 0, 1),
+    (4, 3, 1, 2, 1, 9, 2, 2, 1, 0),
+]
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_is_exact(name, is_last):
+    channels, *axes = PROBLEMS[name]
+    one, two = (
+        check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2, algorithm="diagonals") for lnc in (1, 2)
+    )
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("name", ["depthwise", "strided", "groups"])
+@pytest.mark.parametrize("values", CONFIGS)
+def test_settings(values, name):
+    channels, *axes = PROBLEMS[name]
+    config = tuple(zip(ORDER, values, strict=True))
+    found = [
+        check(channels, axes, values[1] % 2 == 1, lnc=lnc, adds=True, bias_gradient=True, algorithm="diagonals",
+              config=config)
+        for lnc in (1, 2)
+    ]  # fmt: skip
+    assert same_bits(*found)
+
+
+def test_real_data_has_the_same_bits_on_one_core_and_two():
+    rng = np.random.default_rng(0)
+    x, gy = (rng.standard_normal((3, 6, 10, 10)).astype(np.float32) for _ in range(2))
+    for split in (0, 1):
+        config = (("rows", 2), ("columns", 5), ("down", 1), ("across", 1), ("split", split), ("side", 4))
+        found = [
+            nkiconv.conv2d_weight(
+                x, (6, 1, 3, 3), gy, padding=1, groups=6, lnc=lnc, algorithm="diagonals", config=config
+            )
+            for lnc in (1, 2)
+        ]
+        assert same_bits(*found)
+
+
+def test_each_tap_is_its_own():
+    """gy of a single one has x's window as the gradient."""
+    x = np.arange(49, dtype=np.float32).reshape(1, 1, 7, 7).repeat(2, 1)
+    for p, q in ((0, 0), (3, 2), (6, 6)):
+        gy = np.zeros((1, 2, 7, 7), np.float32)
+        gy[0, 1, p, q] = 1
+        dw = nkiconv.conv2d_weight(x, (2, 1, 3, 3), gy, padding=1, groups=2, algorithm="diagonals")
+        assert not dw[0].any()
+        np.testing.assert_array_equal(dw[1, 0], np.pad(x[0, 1], 1)[p : p + 3, q : q + 3])
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
+def test_dtypes(dtype, precision):
+    channels, *axes = PROBLEMS["strides, dilations, cropped"]
+    for is_last in (False, True):
+        check(channels, axes, is_last, dtype=dtype, precision=precision, bias_gradient=True, algorithm="diagonals")
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "sequences"])
+def test_it_needs_no_more_than_it_says(name):
+    channels, *axes = PROBLEMS[name]
+    x, gy, shape = problem_of(channels, axes)
+    places, rank = places_of(axes), len(axes)
+    x, gy = last(x), last(gy)
+    perms = (0, rank + 1, *range(1, rank + 1)), (0, *range(2, rank + 2), 1)
+    numbers = places["padding"], places["stride"], places["dilation"], (1,) * rank
+    more = dict(zip(("padding", "stride", "rhs_dilation", "lhs_dilation"), numbers, strict=True))
+    more |= {"feature_group_count": channels[3], "in_perm": perms[0], "out_perm": perms[1]}
+    geometry = read_geometry(
+        x, nkiconv.spec(shape, "bf16"), numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1)
+    )[0]
+    for values in (None, CONFIGS[0]):
+        config = values and tuple(zip(ORDER, values, strict=True))
+        plan, reason = plan_diagonals(geometry, config, True, 2)
+        if reason == "":
+            traced = nkiconv.simulator.execute(
+                conv_weight_gradient[2], (x, gy, shape),
+                {**more, "bias_gradient": True, "algorithm": "diagonals", "config": config}, trace_only=True,
+            )  # fmt: skip
+            copies = planes_instructions(geometry) if plan.settings.planes else 0
+            assert max(len(one.instructions) for one in traced.programs) <= copies + diagonals_instructions(plan, 2)
+            assert copies or traced.sbuf_peak_bytes <= diagonals_bytes(plan)
+
+
+@st.composite
+def a_problem(draw):
+    groups, c, k = draw(st.integers(1, 6)), draw(st.sampled_from((1, 1, 2, 5))), draw(st.sampled_from((1, 1, 2, 5)))
+    found = draw(st.tuples(*(an_axis(most) for most in (5, 13, 15)[3 - draw(st.sampled_from((2, 2, 3))) :])))
+    return (draw(st.integers(1, 3)), groups * c, groups * k, groups), list(found)
+
+
+@st.composite
+def a_config(draw):
+    most = {"rows": 5, "columns": 6, "down": 3, "across": 3, "groups": 4, "together": 3, "buffers": 3}
+    values = {name: draw(st.integers(1, high)) for name, high in most.items()}
+    values |= {"side": draw(st.sampled_from((1, 2, 4))), "split": draw(st.integers(0, 1)), "warmup": 0}
+    values["planes"] = draw(st.integers(0, 1))
+    return draw(st.sampled_from((None, tuple(values.items()))))
+
+
+def any_is_exact(problem, config, is_last, lnc, bias):
+    try:
+        check(*problem, is_last, lnc=lnc, bias_gradient=bias, algorithm="diagonals", config=config)
+    except nkiconv.UnsupportedError as refusal:
+        hypothesis.assume(config is None or "use fewer" not in str(refusal))
+        raise
+
+
+@settings(max_examples=15, deadline=None)
+@hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
+def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
+    any_is_exact(problem, config, is_last, lnc, bias)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
+def test_five_hundred_problems_are_exact(problem, config, is_last, lnc, bias):
+    any_is_exact(problem, config, is_last, lnc, bias)
+
+
+IMAGE = {
+    "x": np.zeros((1, 4, 5, 5), np.float32),
+    "weight_size": (4, 1, 3, 3),
+    "gy": np.zeros((1, 4, 3, 3), np.float32),
+    "groups": 4,
+    "algorithm": "diagonals",
+}
+REFUSED = [
+    ({"algorithm": "diagonal"}, "algorithm='diagonal': accepted are None, blocks, diagonals"),
+    ({"config": (("side", 3),)}, "config side=3: the array's rows are 1, 2 or 4 tiles"),
+    ({"config": (("rows", 20), ("columns", 20))}, "config rows=20 columns=20: times 1 channels must be at most 128"),
+    ({"config": (("turns", 2),)}, "diagonals has no setting turns"),
+    (
+        {"x": np.zeros((1, 1, 40, 40), np.float32), "weight_size": (1, 1, 27, 27), "groups": 1,
+         "gy": np.zeros((1, 1, 14, 14), np.float32)},
+        'filters of 729 taps, 1 input channels a group: diagonals need 729 columns of sums, a bank has 512; use '
+        'algorithm="blocks"',
+    ),
+    (
+        {"x": np.zeros((1, 1, 3, 3), np.float32), "weight_size": (130, 1, 1, 1), "groups": 1,
+         "gy": np.zeros((1, 130, 3, 3), np.float32)},
+        'K=130, groups=1: diagonals take 128 of a group; use algorithm="blocks"',
+    ),
+    ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "message"), REFUSED)
+def test_refusals(more, message):
+    with pytest.raises((nkiconv.NkiconvError, KernelAssertionError), match=re.escape(message)):
+        nkiconv.conv2d_weight(**{**IMAGE, **more})
+
+
+def test_a_bare_kernel_takes_them_for_few_channels_a_group():
+    """By whether there are row tiles or gathers in what it does."""
+    for (C, K, groups), taken in (((6, 6, 6), True), ((34, 34, 2), False), ((6, 6, 1), False), ((32, 32, 2), True)):
+        spec = nkiconv.spec((2, C, 8, 8), "bf16"), nkiconv.spec((2, K, 6, 6), "bf16")
+        traced = nkiconv.simulator.execute(
+            conv_weight_gradient[2], (*spec, (K, C // groups, 3, 3)), {"feature_group_count": groups}, trace_only=True
+        )
+        assert any(one.op == "nc_n_gather" for one in traced.instructions) == taken

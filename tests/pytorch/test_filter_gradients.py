@@ -1,0 +1,456 @@
+"""Gradients by filters and biases: the kernel's, wherever it computes, and all that autograd does with them."""
+
+import functools
+from collections import Counter
+
+import pytest
+import torch
+from torch import func, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nkiconv import pytorch
+from nkiconv.errors import ComparisonError, DtypeError, GeometryError, UnsupportedError
+from nkiconv.pytorch.computers import host, simulated
+from nkiconv.pytorch.operators import filter_gradients
+
+pytestmark = pytest.mark.simulator_only
+
+#: input, weight, and torch's arguments; weights of transposed convolutions are [C, K / groups, ...]
+CALLS = {
+    "conv1d": ((2, 6, 11), (4, 6, 3), {"padding": 1}),
+    "conv1d, groups, strides": ((2, 6, 11), (4, 3, 3), {"groups": 2, "stride": 2, "dilation": 3, "padding": 3}),
+    "conv1d, same": ((2, 6, 11), (4, 6, 4), {"padding": "same"}),  # one zero more behind than before
+    "conv1d, one row": ((6, 11), (4, 6, 3), {}),
+    "depthwise_conv1d": ((2, 6, 11), (6, 1, 4), {"padding": 3}),
+    "conv2d": ((2, 6, 9, 8), (4, 6, 3, 2), {"padding": (1, 0)}),
+    "conv2d, strides": ((2, 3, 9, 8), (4, 3, 3, 2), {"stride": (2, 3), "dilation": (2, 1), "padding": 2}),
+    "conv2d, same": ((2, 4, 6, 5), (4, 2, 2, 4), {"groups": 2, "padding": "same"}),
+    "depthwise_conv2d": ((2, 4, 6, 5), (8, 1, 3, 3), {"padding": 1, "stride": 2}),
+    "conv3d": ((2, 4, 4, 5, 5), (3, 4, 3, 2, 3), {"padding": ((2, 0), (0, 1), (1, 1)), "stride": (1, 2, 1)}),
+    "conv3d, groups": ((1, 4, 4, 5, 5), (4, 1, 3, 3, 3), {"groups": 4, "dilation": (1, 2, 1), "padding": 1}),
+    "conv_transpose1d": ((2, 6, 5), (6, 4, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "conv_transpose2d": ((2, 6, 5, 4), (6, 2, 3, 2), {"stride": (2, 1), "groups": 2, "dilation": 2}),
+    "conv_transpose3d": ((1, 4, 3, 3, 2), (4, 2, 2, 3, 1), {"stride": 2, "padding": (0, 1, 0)}),
+}
+
+
+#: Those that differ most.
+FEW = ("conv1d, same", "conv2d, strides", "conv3d, groups", "conv_transpose2d")
+
+
+@pytest.fixture(params=["simulate", "compare"])
+def mode(request, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
+
+
+@pytest.fixture
+def simulate(monkeypatch):
+    """The simulator computes, and torch cannot."""
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    monkeypatch.setattr(host, "filters_gradient", None)
+
+
+@pytest.fixture
+def launched(simulate, monkeypatch):
+    """How often kernels for convolutions, and for gradients by filters, with biases' and without, are launched."""
+    found = Counter()
+    convolve, gradient = simulated.convolve, simulated.filters_gradient
+
+    def counted(asked, *args):
+        found["convolution"] += 1
+        return convolve(asked, *args)
+
+    def also_counted(asked, x, g, size, dtype, bias):
+        found["filters and bias" if bias else "filters"] += 1
+        return gradient(asked, x, g, size, dtype, bias)
+
+    monkeypatch.setattr(simulated, "convolve", counted)
+    monkeypatch.setattr(simulated, "filters_gradient", also_counted)
+    return found
+
+
+def integers(*shapes, dtype=torch.float32, most=3):
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [torch.randint(-most, most + 1, shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def leaves_of(*shapes, **more):
+    """(tensors that want gradients, the same in float64)."""
+    leaves = [one.requires_grad_() for one in integers(*shapes, **more)]
+    return leaves, [one.detach().double().requires_grad_() for one in leaves]
+
+
+def same(found, expected):
+    """Whether numbers are equal, and of expected's dtype if that is narrower than float64."""
+    return all(torch.equal(one.double(), other.double()) for one, other in zip(found, expected, strict=True))
+
+
+def torchs(function, x, w, bias, more):
+    """torch's y; pairs of padding are around the input first."""
+    if isinstance(more.get("padding"), tuple) and isinstance(more["padding"][0], tuple):
+        x = F.pad(x, [one for pair in reversed(more["padding"]) for one in pair])
+        more = {**more, "padding": 0}
+    if function.startswith("depthwise"):
+        more = {**more, "groups": x.shape[1]}
+    return getattr(F, function.removeprefix("depthwise_"))(x, w, bias, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [(name, who) for name in CALLS for who in ("simulate", "compare") if who == "simulate" or name in FEW],
+)
+def test_gradients_are_exact(name, who, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", who)
+    x_shape, w_shape, more = CALLS[name]
+    function = name.partition(",")[0]
+    K = w_shape[1] * more.get("groups", 1) if "transpose" in function else w_shape[0]
+    leaves, wide = leaves_of(x_shape, w_shape, (K,))
+    y, expected = getattr(pytorch, function)(*leaves, **more), torchs(function, *wide, more)
+    (g,) = integers(y.shape)
+    assert same(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double()))
+
+
+@pytest.mark.parametrize("name", ["conv1d", "depthwise_conv2d", "conv3d", "conv_transpose2d"])
+def test_torchs_gradient_is_not_called(name, monkeypatch):
+    x_shape, w_shape, more = CALLS[name]
+    given, called = [one.requires_grad_() for one in integers(x_shape, w_shape)], {}
+    for who in ("simulate", "torch"):
+        monkeypatch.setenv("NKICONV_CPU", who)
+        with torch.autograd.profiler.profile() as profile:
+            getattr(pytorch, name)(*given, **more).sum().backward()
+        called[who] = "aten::convolution_backward" in {event.name for event in profile.function_events}
+    assert called == {"simulate": False, "torch": True}
+
+
+#: stride, zeros before and behind each axis, dilation, zeros between
+RAW = [
+    ((1, 1), (2, 0, 1, 3), (1, 1), (1, 1)),
+    ((1, 1), (-1, 2, 0, -2), (1, 2), (2, 1)),  # exchanged
+    ((1, 1), (3, 1, 1, 2), (2, 1), (2, 3)),
+    ((2, 1), (3, 1, 0, 2), (2, 1), (1, 2)),  # zeros are put between
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"), [*(("conv2d", one) for one in RAW), *(("conv_transpose2d", one) for one in RAW[:3])], ids=str
+)
+def test_gradients_of_the_operators_themselves(name, numbers, simulate):
+    """With numbers that no function has; against float64 on images that are spread and padded beforehand."""
+    stride, padding, dilation, gaps = numbers
+    w_shape = (4, 3, 3, 2) if "transpose" in name else (6, 2, 3, 2)
+    leaves, wide = leaves_of((2, 4, 8, 9), w_shape, (6,))
+    operator = getattr(torch.ops.nkiconv, name)
+    y = operator(*leaves, None, *map(list, (stride, padding, dilation, gaps)), 2, None, "pre_activation", None)
+    x, w, bias = wide
+    w = host.forwards(w, 2) if "transpose" in name else w
+    around = F.pad(host.spread(x, gaps), [*padding[2:], *padding[:2]])
+    expected = F.conv2d(around, w, bias, stride, 0, dilation, 2)
+    assert torch.equal(y.double(), expected)
+    (g,) = integers(y.shape)
+    found = torch.autograd.grad(y, leaves, g)
+    assert same(found, torch.autograd.grad(expected, wide, g.double()))
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("float16", "float16"), ("bfloat16", "float16")], ids=str)
+def test_gradients_are_of_the_filters_dtype(dtypes, mode):
+    of_x, of_w = (getattr(torch, one) for one in dtypes)
+    (x, w, bias), wide = leaves_of((2, 3, 8, 8), (4, 3, 3, 3), (4,), most=31)
+    given = [x.to(of_x).detach().requires_grad_(), w.to(of_w).detach().requires_grad_(), bias]
+    y, expected = pytorch.conv2d(*given), F.conv2d(*wide)
+    (g,) = integers(y.shape, most=31)
+    found = torch.autograd.grad(y, given, g.to(of_x))
+    wanted = torch.autograd.grad(expected, wide, g.double())
+    assert [one.dtype for one in found] == [of_x, of_w, torch.float32]
+    assert not same(found, wanted)
+    assert same(found, [one.to(other.dtype) for one, other in zip(wanted, found, strict=True)])
+
+
+def test_strides_of_transposed_ones_are_refused(simulate):
+    x, w = integers((1, 4, 8, 9), (4, 3, 3, 2))
+    with pytest.raises(GeometryError, match=r"stride=\(2, 1\): must be 1 with transposed=True"):
+        torch.ops.nkiconv.conv_transpose2d(
+            x, w, None, None, [2, 1], [0] * 4, [1, 1], [1, 1], 1, None, "pre_activation", None
+        )
+
+
+def test_gradients_with_packed_filters_and_frames(simulate):
+    leaves, wide = leaves_of((1, 70, 4, 4), (128, 70, 3, 3))
+    y, expected = pytorch.conv2d(*leaves, packed=pytorch.pack_filter(leaves[1])), F.conv2d(*wide)
+    (g,) = integers(y.shape)
+    found = torch.autograd.grad(y, leaves, g)
+    leaves, theirs = leaves_of((1, 3, 3, 4, 4), (4, 3, 3, 2, 2), (4,), (1, 3, 2, 4, 4))
+    video = pytorch.conv3d(*leaves[:3], initial_frames=leaves[3])
+    (h,) = integers(video.shape)
+    found += torch.autograd.grad(video, leaves, h)
+    wanted = torch.autograd.grad(expected, wide, g.double())
+    whole = F.conv3d(torch.cat([theirs[3], theirs[0]], 2), *theirs[1:3])
+    assert same(found, [*wanted, *torch.autograd.grad(whole, theirs, h.double())])
+
+
+def test_gradients_of_causal_rows(mode):
+    leaves, wide = leaves_of((2, 6, 9), (6, 4), (6,), (2, 6, 3))
+    y = pytorch.causal_conv1d_fn(*leaves[:3], initial_states=leaves[3], activation=None)
+    expected = F.conv1d(torch.cat([wide[3], wide[0]], 2), wide[1][:, None], wide[2], groups=6)
+    (g,) = integers(y.shape)
+    assert same(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, wide, g.double()))
+
+
+def test_no_images_have_no_gradient(mode):
+    w, bias = integers((4, 3, 3, 3), (4,))
+    pytorch.conv2d(torch.zeros(0, 3, 5, 5), w.requires_grad_(), bias.requires_grad_()).sum().backward()
+    assert not w.grad.any()
+    assert not bias.grad.any()
+
+
+def test_compare_names_the_layer_that_differs(monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x, w = torch.rand(2, 3, 5, 5), torch.rand(4, 3, 3, 3, requires_grad=True)
+    y = pytorch.conv2d(x, w, layer="encoder.stem")
+    real = simulated.filters_gradient
+    monkeypatch.setattr(simulated, "filters_gradient", lambda *args: (real(*args)[0] * 1.00001, None))
+    with pytest.raises(ComparisonError, match=r"encoder.stem \(conv2d\): filters' gradients .* differ by"):
+        y.sum().backward()
+
+
+def test_what_is_not_finite_agrees(monkeypatch):
+    """An overflow, which a GradScaler looks for."""
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    x, w = torch.rand(2, 3, 5, 5).half(), torch.rand(4, 3, 3, 3).half().requires_grad_()
+    y = pytorch.conv2d(x, w, padding=1)
+    g = torch.ones_like(y)
+    g[0, 1, 0, 0], g[0, 2, 2, 2] = torch.inf, torch.nan
+    (dw,) = torch.autograd.grad(y, w, g)
+    assert dw.isfinite().flatten(1).all(1).tolist() == [True, False, False, True]
+
+
+#: Which of x, w and bias want gradients, and what a backward launches.
+WANTED = {
+    (True, True, True): {"convolution": 1, "filters and bias": 1},
+    (True, True, False): {"convolution": 1, "filters": 1},
+    (False, True, True): {"filters and bias": 1},
+    (False, True, False): {"filters": 1},
+    (True, False, True): {"convolution": 1},
+    (True, False, False): {"convolution": 1},
+    (False, False, True): {},
+}
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=str)
+def test_only_what_is_wanted_is_launched(wanted, launched):
+    given = integers((2, 3, 5, 5), (4, 3, 3, 3), (4,))
+    for one, want in zip(given, wanted, strict=True):
+        one.requires_grad_(want)
+    y = pytorch.conv2d(*given, activation="relu")
+    launched.clear()
+    y.sum().backward()
+    assert launched == WANTED[wanted]
+    assert [one.grad is not None for one in given] == list(wanted)
+
+
+def test_a_residual_alone_launches_nothing(launched):
+    x, w, residual = integers((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 3, 3))
+    residual.requires_grad_()
+    y = pytorch.conv2d(x, w, residual=residual, residual_position="post_activation", activation="silu")
+    launched.clear()
+    y.sum().backward()
+    assert launched == {}
+    assert torch.equal(residual.grad, torch.ones_like(residual))
+
+
+NUMBERS = ((4, 1, 3), (2,), (1, 2), (2,), 2)  # size, stride, padding, dilation, groups
+
+
+def operator(x, g, bias=True, dtype=None):
+    return torch.ops.nkiconv.conv1d_weight(x, g, *map(list, NUMBERS[:4]), NUMBERS[4], bias, dtype or x.dtype, None)
+
+
+def formula(x, g):
+    """The same of functions of torch: dot products of windows of x with g."""
+    windows = F.pad(x, NUMBERS[2]).unfold(2, 5, 2)[..., ::2]  # [N, C, Q, S]
+    dw = torch.einsum("ngcqs,ngkq->gkcs", windows.unflatten(1, (2, 1)), g.unflatten(1, (2, 2)))
+    return dw.flatten(0, 1), g.sum((0, 2))
+
+
+X, G = integers((2, 2, 6), (2, 4, 3))
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("which", ["torch", "simulate"])
+def test_derivatives_of_the_operators(which, monkeypatch):
+    """In both directions, twice, and of batches."""
+    monkeypatch.setenv("NKICONV_CPU", which)
+    tangents = X.cos(), G.sin()
+    close(func.jvp(operator, (X, G), tangents), func.jvp(formula, (X, G), tangents))
+    for given, tangent in ((X, X.cos()), (G, G.sin())):
+        alone = [
+            functools.partial(one, g=G) if given is X else functools.partial(one, X) for one in (operator, formula)
+        ]
+        found, expected = (func.jvp(one, (given,), (tangent,)) for one in alone)
+        close(found, expected)
+
+    def loss(function, x, g):
+        dw, db = function(x, g)
+        return (dw.pow(3).sum() + (dw.sum((1, 2)) * db).sum()) / 100
+
+    for transform in (func.grad, func.hessian, lambda f, n: func.jacfwd(func.grad(f, n), n)):
+        close(*(transform(functools.partial(loss, one), (0, 1))(X, G) for one in (operator, formula)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dims", [(0, None), (None, 1), (1, 0)])
+def test_batches(dims, bias):
+    given = [
+        one if dim is None else torch.stack([one, 2 * one, one + 1], dim) for one, dim in zip((X, G), dims, strict=True)
+    ]
+    found = func.vmap(functools.partial(operator, bias=bias), dims)(*given)
+    expected = func.vmap(formula, dims)(*given)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1]) if bias else found[1].shape == (3, 0)
+
+
+@pytest.mark.parametrize("name", ["conv1d, groups, strides", "depthwise_conv1d", "conv_transpose1d"])
+def test_gradients_of_each_sample(name, simulate):
+    x_shape, w_shape, more = CALLS[name]
+    function = name.partition(",")[0]
+    x, w = integers(x_shape, w_shape)
+
+    def each(convolve):
+        return func.vmap(func.grad(lambda w, x: convolve(x[None], w).pow(2).sum()), (None, 0))(w, x)
+
+    ours = functools.partial(getattr(pytorch, function), **more)
+    close(each(ours), each(lambda x, w: torchs(function, x, w, None, more)))
+
+
+@pytest.mark.parametrize("which", ["torch", "simulate"])
+def test_gradients_may_be_changed_in_place(which, monkeypatch):
+    """As optimizers do, with a graph behind them too."""
+    monkeypatch.setenv("NKICONV_CPU", which)
+    x, g = (one.clone().requires_grad_() for one in (X, G))
+    dw, db = operator(x, g)
+    (dw.mul_(2).sum() + db.add_(1).sum()).backward()
+    dw, db = formula(x, g)
+    close(g.grad, torch.autograd.grad(2 * dw.sum() + db.sum(), g)[0])
+
+
+def test_gradcheck():
+    x, g = (one.double().requires_grad_() for one in (X[:1], G[:1]))
+    assert torch.autograd.gradcheck(operator, (x, g), check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(operator, (x, g), check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_opcheck(rank, bias):
+    x, g = (one.requires_grad_() for one in integers((2, 4, *[4] * rank), (2, 6, *[3] * rank)))
+    numbers = (6, 2, *[2] * rank), [1] * rank, [0] * 2 * rank, [1] * rank, 2
+    found = torch.library.opcheck(filter_gradients.OPERATORS[rank], (x, g, *numbers, bias, torch.float32, "layer"))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_meta_tensors_have_shapes():
+    dw, db = operator(X.bfloat16().to("meta"), G.bfloat16().to("meta"), dtype=torch.float16)
+    assert (dw.device.type, dw.shape, dw.dtype) == ("meta", (4, 1, 3), torch.float16)
+    assert (db.shape, db.dtype) == ((4,), torch.float32)
+
+
+REFUSED = [
+    ({"g": G[..., :2]}, GeometryError, r"grad.shape=\(2, 4, 2\): must be y's, \(2, 4, 3\)"),
+    ({"g": G.half()}, DtypeError, "grad.dtype=torch.float16: must be that of input, torch.float32"),
+    ({"g": G.to("meta")}, UnsupportedError, "grad.device=meta: must be that of input, cpu"),
+    ({"dtype": torch.bfloat16}, DtypeError, "weight.dtype=torch.bfloat16: must be torch.float32 exactly when"),
+    ({"x": X.to(torch.float8_e5m2)}, DtypeError, "input.dtype=torch.float8_e5m2: accepted are"),
+    ({"x": X[:, :1]}, GeometryError, r"weight.shape=\(4, 1, 3\): with groups=2 and C=1 of input"),
+    ({"x": X.double(), "g": G.double()}, DtypeError, "input.dtype=torch.float64: .* Trainium has no float64"),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:30] for case in REFUSED])
+def test_refusals(changed, error, message, simulate):
+    with pytest.raises(error, match=message):
+        operator(**{"x": X, "g": G, **changed})
+
+
+def test_what_the_kernel_refuses_is_raised(simulate, monkeypatch):
+    def refuse(*args, **more):
+        raise UnsupportedError("C=1: too few")
+
+    monkeypatch.setitem(simulated._WEIGHT, 1, refuse)
+    with pytest.raises(UnsupportedError, match="C=1: too few") as caught:
+        operator(X, G)
+    assert isinstance(caught.value, RuntimeError)
+
+
+class Net(nn.Module):
+    """Three kinds of convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = pytorch.nn.Conv2d(3, 6, 3, stride=2, padding=1, activation="silu")
+        self.each = pytorch.nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.up = pytorch.nn.ConvTranspose2d(6, 2, 2, stride=2)
+
+    def forward(self, x):
+        return self.up(self.each(self.first(x)).relu())
+
+
+IMAGES, WANTED_IMAGES = torch.rand(2, 3, 4, 4), torch.rand(2, 2, 4, 4)
+
+
+def steps(model, call, scaler=None):
+    """Loss, and parameters after a step of training."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=scaler is not None):
+        loss = F.mse_loss(call(IMAGES).float(), WANTED_IMAGES)
+    if scaler is None:
+        loss.backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    return [loss.detach(), *(one.detach() for one in model.parameters())]
+
+
+def test_training(launched, monkeypatch):
+    model = Net()
+    found = steps(model, model)
+    assert launched["filters and bias"] == 2
+    assert launched["filters"] == 1  # of a transposed one, whose bias is another sum
+    monkeypatch.setenv("NKICONV_CPU", "torch")
+    model = Net()
+    close(found, steps(model, model))
+
+
+def test_compiled_training(simulate):
+    model, eager = Net(), Net()
+    torch.compiler.reset()
+    close(steps(model, torch.compile(model, fullgraph=True, backend="aot_eager")), steps(eager, eager))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_training(reentrant, simulate):
+    model, plain = Net(), Net()
+
+    def call(x):
+        return checkpoint(model, x.requires_grad_(), use_reentrant=reentrant)
+
+    assert same(steps(model, call), steps(plain, plain))
+
+
+def test_training_with_mixed_precision(launched, monkeypatch):
+    both = []
+    for who in ("simulate", "torch"):
+        monkeypatch.setenv("NKICONV_CPU", who)
+        model = Net()
+        both.append(steps(model, model, torch.amp.GradScaler("cpu", init_scale=2.0**10)))
+    assert launched["filters and bias"] == 2
+    for one, other in zip(*both, strict=True):  # bf16's unit roundoff, through three layers and a step each
+        torch.testing.assert_close(one, other, rtol=2.0**-6, atol=2.0**-6)

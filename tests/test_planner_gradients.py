@@ -1,0 +1,110 @@
+"""Gradients as problems, cases and plans."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv import ConvProblem, UnsupportedError, cases
+from nkiconv.planner import Asked, Request
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.operations import OPERATIONS, operation_of
+
+pytestmark = pytest.mark.simulator_only
+IMAGES = ConvProblem(N=2, C=8, H=9, W=11, K=16, R=3, S=3, stride=(2, 1), padding=((1, 1), (0, 2)))
+VOLUMES = IMAGES.replace(D=5, T=3, stride=(1, 2, 1), padding=((1, 1), (1, 1), (0, 2)), rhs_dilation=(1, 1, 1),
+                         lhs_dilation=(1, 1, 1), layout="NDHWC")  # fmt: skip
+
+
+@st.composite
+def problems(draw):
+    places = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    groups = draw(st.sampled_from((1, 2, 4)))
+    taps = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    return ConvProblem(
+        N=1, C=4, K=8, groups=groups, H=draw(st.integers(10, 14)), W=draw(st.integers(10, 14)), R=taps[0], S=taps[1],
+        stride=draw(places), rhs_dilation=draw(places),
+        padding=draw(st.tuples(st.tuples(st.integers(-1, 3), st.integers(0, 3)), st.just((1, 0)))),
+    )  # fmt: skip
+
+
+@hypothesis.given(problems())
+def test_a_gradient_has_the_shapes_of_what_it_is_of(problem):
+    dgrad = problem.toward("dgrad")
+    assert (dgrad.input_shape, dgrad.output_shape) == (problem.output_shape, problem.input_shape)
+    assert dgrad.transposed == (max(problem.stride) > 1)
+    if dgrad.transposed:
+        back = dgrad.toward("dgrad")
+        assert (back.input_shape, back.output_shape) == (problem.input_shape, problem.output_shape)
+        assert back.padding == problem.padding or max(problem.stride) > 1
+
+
+def test_of_transposed_convolutions_x_and_y_change_places():
+    dgrad = IMAGES.toward("dgrad")
+    found = dgrad.toward("wgrad")
+    assert found.filter_shape == dgrad.filter_shape == IMAGES.filter_shape
+    assert (found.input_shape, found.output_shape) == (dgrad.output_shape, dgrad.input_shape)
+
+
+def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
+    x, y, w = 2 * 8 * 9 * 11, 2 * 16 * 5 * 11, 16 * 8 * 9
+    assert IMAGES.toward("wgrad").moved == (2 * (x + y), 4 * w)
+    assert IMAGES.toward("wgrad").flops == IMAGES.flops
+
+
+@pytest.mark.parametrize(
+    ("problem", "direction", "message"),
+    [
+        (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
+        (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
+        (
+            IMAGES.replace(stride=(1, 1), lhs_dilation=(2, 2)),
+            "wgrad",
+            r"lhs_dilation=\(2, 2\): a filter gradient takes",
+        ),
+    ],
+)
+def test_refused_directions(problem, direction, message):
+    with pytest.raises(UnsupportedError, match=message):
+        problem.toward(direction)
+    with pytest.raises(UnsupportedError, match=message):
+        nkiconv.plan(problem, direction=direction)
+
+
+def test_a_problem_has_a_direction_that_can_be():
+    with pytest.raises(UnsupportedError, match="direction='dgrad': must be 'forward' or 'wgrad'"):
+        IMAGES.replace(direction="dgrad")
+    with pytest.raises(UnsupportedError, match="direction='wgrad', transposed=True"):
+        IMAGES.toward("dgrad").replace(direction="wgrad")
+
+
+@pytest.mark.parametrize("problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC")], ids=["images", "volumes", "NHWC"])
+def test_plans_of_filter_gradients_run(problem):
+    found = nkiconv.plan(problem, direction="wgrad", bias=True, use_cache=False)
+    assert found.operation == ("conv3d_weight" if problem.is_volume else "conv2d_weight")
+    assert found.problem == problem.toward("wgrad")
+    assert nkiconv.Plan.from_json(found.to_json()) == found
+    first = estimate(Request(problem=found.problem, asked=Asked(bias=True)), use_cache=False)
+    us = {one.config: one.us for one in found.alternatives}
+    assert found.phase0_us <= us.get(first.config, found.phase0_us)
+    assert 0 < found.roofline_fraction < 1
+
+
+def test_what_filter_gradients_lack_is_refused():
+    with pytest.raises(UnsupportedError, match="activation='relu': a filter gradient has none"):
+        nkiconv.plan(IMAGES, direction="wgrad", activation="relu")
+    with pytest.raises(UnsupportedError, match="operation='conv2d_weight': the problem's direction is 'forward'"):
+        nkiconv.plan(IMAGES, operation="conv2d_weight")
+
+
+def test_cases_have_gradients():
+    case = cases.get("rn50_c3_s2")
+    assert case.toward("forward") == case
+    assert case.toward("wgrad").name == "rn50_c3_s2 wgrad"
+    assert operation_of(case.toward("dgrad").problem).name == "conv_transpose2d"
+
+
+def test_batches_of_depthwise_images_are_extrapolated_from_channels():
+    problem = cases.get("convnext_dw7").problem.replace(N=32)
+    reduction = OPERATIONS["conv2d"].reduction(problem, Asked())
+    assert reduction.name == "groups"
