@@ -104,6 +104,15 @@ def test_tiles_wait_for_room(buffers):
         check(channels, axes, is_last, config=config, bias_gradient=True)
 
 
+@pytest.mark.parametrize("pixels", [0, 2])
+@pytest.mark.parametrize("buffers", [3, 4, 6])
+def test_tiles_of_several_rounds_stay(buffers, pixels):
+    """Of several passes of a core, each of nine banks over three tiles, which the next pass's must not overwrite."""
+    config = (("channels", 2), ("outputs", 3), ("inputs", 3), ("rows", 1), ("columns", 2), ("buffers", buffers))
+    axes = ((14, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1))
+    check((3, 12, 260, 1), axes, pixels == 0, config=(*config, ("pixels", pixels), ("split", 0)), lnc=1)
+
+
 def test_banks_of_many_taps_pass_over_many_tiles():
     channels, *axes = PROBLEMS[SEVERAL_PLANES]
     check(channels, axes, True, config=(("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1), ("split", 0)))

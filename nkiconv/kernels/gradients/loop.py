@@ -120,11 +120,13 @@ def append_batches(batches, work, feed, one, span):
         jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
         done = first + count - 1 if which == 0 else first
         for index in range(first, done):
-            append_rows(batches, work, feed, (one, jobs, (0, len(jobs))), index, (first, last))
+            append_rows(batches, work, feed, (one, jobs, (0, len(jobs))), index, (first, len(one.rounds) == 1))
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
+            # tiles of several rounds stay until the last bank
+            goes = len(one.rounds) == 1 or (last and bank == len(jobs) - 1)
             for index in range(done, first + count):
-                append_rows(batches, work, feed, (one, jobs, (bank, 1)), index, (first, last))
+                append_rows(batches, work, feed, (one, jobs, (bank, 1)), index, (first, goes))
             end = batches[-1]
             end.ends = True
         start = batches[begin]

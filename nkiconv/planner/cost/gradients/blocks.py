@@ -13,6 +13,7 @@ from ....kernels.gradients.config import (
     WeightConfig,
     max_channels,
     most_beside,
+    units_in,
     weight_config_refusal,
 )
 from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, turns_pixels, x_to_pixels
@@ -30,6 +31,8 @@ from .blocks_turned import Turned
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 #: Banks of a pass along output and input channels that are tried, beside half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+#: Passes from which on cores do not share halves; what blocks may take of the array over those that take least.
+MANY_PASSES, IDLE = 8, 1.3
 #: Matmuls on zeros that a search tries.
 WARM_UPS = (0, 28, 44, 60, 80)
 #: Settings of least time that a search starts from, and a wide one.
@@ -149,16 +152,27 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Siz
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
     whole = div_ceil(K, PARTITIONS)
     for beside in _choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry))):
-        most = max_channels(geometry, beside)
+        most, blocks = max_channels(geometry, beside), _full(geometry, shapes, beside)
         # banks of a chunk that is turned need not wait for others
         some = (most,) if source is None else (most, min(most, PARTITIONS))
         for channels in _choices(given, "channels", (div_ceil(C, div_ceil(C, one)) for one in some)):
             parts = div_ceil(C, channels)
             for outputs in _choices(given, "outputs", _up_to(whole, OUTPUTS)):
                 for inputs in _choices(given, "inputs", _up_to(parts, INPUTS)):
-                    for split in _choices(given, "split", (0, 1)):
+                    passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
+                    # many passes are shared as well as halves are, whose sums the cores need not add
+                    for split in _choices(given, "split", (0, 1) if passes < MANY_PASSES else (0,)):
                         sizes = Sizes(geometry, channels, outputs, inputs, beside, split)
-                        yield from sizes.with_blocks(shapes)
+                        yield from sizes.with_blocks(blocks)
+
+
+def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int) -> list[tuple[int, int, Any]]:
+    """Of shapes of blocks (rows, columns, ...) those that leave little of the array idle."""
+    taken = [
+        div_ceil(units_in(geometry, rows, columns), PARTITIONS) * rows * div_ceil(columns, beside)
+        for rows, columns, *_ in shapes
+    ]
+    return [one for one, columns in zip(shapes, taken, strict=True) if columns <= IDLE * min(taken)]
 
 
 def _columns(geometry: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
