@@ -204,8 +204,8 @@ def start_buffers(work):
     geometry, plan, found, tiles = work.geometry, work.plan, [], 0
     for one in plan.passes:
         tiles += len(one.tiles)
-    (rows, columns, c), k, planes = buffer_sizes(geometry, plan)
-    x_shape = room_of(geometry.x_strides, c, plan.gang * rows, columns)
+    window, k, planes = buffer_sizes(geometry, plan)
+    x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
     y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
     for _ in range(min(plan.buffers, tiles)):
         x = filled(geometry.planes.taps, None)

@@ -12,7 +12,9 @@ moving operand, is a view along the free axes:
 Few output channels leave rows of the array empty: neighbouring columns of gy share them then, each with its own output
 channels, and the window is as much wider; their sums are added as they are read out (setting `beside`).
 
-128 blocks take one matmul for each of their positions and bank of sums; nothing is transposed, no im2col tensor exists.
+128 blocks take one matmul for each of their positions and bank of sums; no im2col tensor exists, and nothing is
+transposed where channels lie side by side. Where they do not, blocks are loaded in short runs, or from copies, or the
+array turns them (`turned`).
 """
 
 from dataclasses import dataclass

@@ -172,11 +172,11 @@ def pieces_of_rows(side, itemsize):
 
 def raw_shape(side, itemsize):
     """Shape [128, planes, blocks, rows, columns] of a piece as it comes."""
-    pieces, (low, end) = pieces_of_rows(side, itemsize), columns_inside(side.columns)
+    pieces, columns, rows = pieces_of_rows(side, itemsize), columns_inside(side.columns), inside(side.rows)
+    width = max(1, columns[1] - columns[0])
     if len(pieces) > 1:
-        return nl.tile_size.pmax, side.count, side.rows.count, pieces[-1][1], max(1, end - low)
-    first, last = inside(side.rows)
-    return nl.tile_size.pmax, side.count, 1, max(1, last - first), max(1, end - low)
+        return nl.tile_size.pmax, side.count, side.rows.count, pieces[-1][1], width
+    return nl.tile_size.pmax, side.count, 1, max(1, rows[1] - rows[0]), width
 
 
 def slab_shape(side):

@@ -103,9 +103,9 @@ def turn_pieces(work, turns, side, channels, needed, end, done, tile_sbuf):
 
 def turn_piece(work, turns, side, chunk, rows, tile_sbuf):
     """A piece of a Side into a tile. chunk: channels (first of the tile's, how many, first in HBM)."""
-    which, (low, end) = 1 if side.t < 0 else 0, inside(side.columns)
+    which, columns = 1 if side.t < 0 else 0, inside(side.columns)
     piece = RawPiece(raw=None, rows=rows, channels=chunk, whole=rows[1] == side.rows.extent)
-    if len(side.firsts) > 0 and low < end:
+    if len(side.firsts) > 0 and columns[0] < columns[1]:
         piece.raw = turns.raws[which][take_turn(turns, which, turns.raws[which])]
         load_piece(work, side, piece, work.operands.w if side.t < 0 else work.operands.x)
     sources = []
@@ -129,9 +129,10 @@ def blocks_inside(span, row):
 
 def load_piece(work, side, piece, hbm):
     """What there is of a piece as it lies in HBM."""
-    strides, span, (w, end) = side.strides, side.rows, columns_inside(side.columns)
-    boxes, (low, high) = [], inside(span)
+    strides, span, boxes = side.strides, side.rows, []
+    w, end = columns_inside(side.columns)
     if piece.whole:
+        low, high = inside(span)
         boxes.append((0, 1, low, 0, high - low))
     else:
         top, bottom = blocks_inside(span, piece.rows[0]), blocks_inside(span, piece.rows[0] + piece.rows[1] - 1)
@@ -151,12 +152,6 @@ def load_piece(work, side, piece, hbm):
             pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
             offset = offset_at(strides, (piece.channels[2], side.firsts[member], h, w))
             load_box(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
-
-
-def turned_rows(work, side, row, members, tile_sbuf):
-    """(first, end, step) of a row of windows of each of a gang in a tile's rows."""
-    extent = side.rows.extent
-    return row, (members - 1) * extent + row + 1, extent
 
 
 def clear_turned(work, side, piece, row, tile_sbuf):
@@ -248,8 +243,8 @@ def turn_row(work, turns, side, piece, row, source, tile_sbuf):
     """A row of all windows into a tile. source: what `source_of` finds."""
     span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
     units = side.count * side.rows.count * span.count
-    rows = (row, (members - 1) * side.rows.extent + row + 1)
-    for some in cut(span.extent, bank_shape(work.plan.source, work.plan)[1]):
+    rows, places = (row, (members - 1) * side.rows.extent + row + 1), turns.banks[0].shape[1]
+    for some in cut(span.extent, places):
         bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
             w, row_sbuf = some[0] + index, source[2]
