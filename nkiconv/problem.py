@@ -227,25 +227,30 @@ class ConvProblem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes that are read, and written, if each tensor is moved once: x and w, and y; of a filter gradient x and
-        that of y, and that of w in fp32."""
-        x, w, y = map(math.prod, (self.input_shape, self.filter_shape, self.output_shape))
+        """Bytes that are read, and written, if each element is moved once: x, but for pixels that no output meets, and
+        w, and y; of a filter gradient x and that of y, and that of w in fp32."""
+        return self._bytes(self.N * self.C * math.prod(axis.met for axis in self.axes))
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes moved if each element is moved once."""
+        return sum(self.moved)
+
+    def _bytes(self, x: int) -> tuple[int, int]:
+        """Bytes that are read and written with so many elements of x."""
+        w, y = math.prod(self.filter_shape), math.prod(self.output_shape)
         if self.direction == "wgrad":
             return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
         return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
 
-    @property
-    def min_bytes(self) -> int:
-        """Bytes moved if each tensor is moved once."""
-        return sum(self.moved)
-
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
-        if self.min_bytes > HBM_BYTES:
+        held = sum(self._bytes(math.prod(self.input_shape)))
+        if held > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
             yield GeometryError(
-                f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
+                f"{extents}: x, w and y take {held / 2**30:,.0f} GiB, a logical core's HBM holds "
                 f"{HBM_BYTES >> 30}; split the problem"
             )
 
