@@ -69,7 +69,7 @@ class DeepBenchRow:
 
     @property
     def v100_fraction(self) -> float | None:
-        """Share of its own limit that the V100 reaches; its gradient of w is fp16, so its bytes are those of forward."""
+        """Share of its own limit that the V100 reaches; its gradient of w is fp16: the bytes are those of forward."""
         problem = self.case.problem if self.direction == "wgrad" else self.plan.problem
         return None if self.v100_us is None else v100_limit_us(problem.flops, problem.min_bytes) / self.v100_us
 
