@@ -60,8 +60,8 @@ class Swapped(Conv2dAlgorithm):
             best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
         best = best or swapped_config(geometry, extras, config)
         if "warmup" not in given:
-            kn = make_swapped(geometry, best).batches[0][1]
-            best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, kn * best.fold)))
+            columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
+            best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, columns)))
         return pairs_of(best)
 
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
