@@ -32,14 +32,15 @@ def bench_deepbench(only: str | None, layout: str | None, lnc: int, wide: bool, 
         for name in ("suites.suite", "suites.deepbench", "tables.deepbench")
     )
     chosen = deepbench.chosen(only, layout)
+    around = pages.markers(chosen[0].problem.layout)
     if files.readme is not None:
-        find_between(files.readme, pages.MARKERS)
+        find_between(files.readme, around)
     with progress(show=not as_json) as advance, plain_warnings():
         found: list[DeepBenchRow] = list(deepbench.rows(chosen, lnc=lnc, wide=wide, advance=advance))
     if files.csv is not None:
         tables.write(files.csv, found)
     if files.readme is not None:
-        put_between(files.readme, pages.MARKERS, pages.page([tables.from_text(tables.as_text(one)) for one in found]))
+        put_between(files.readme, around, pages.page([tables.from_text(tables.as_text(one)) for one in found]))
     rows = [one.as_dict() for one in found]
     means = deepbench.means(rows)
     if as_json:
