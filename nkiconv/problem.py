@@ -227,25 +227,32 @@ class ConvProblem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes that are read, and written, if each tensor is moved once: x and w, and y; of a filter gradient x and
-        that of y, and that of w in fp32."""
-        x, w, y = map(math.prod, (self.input_shape, self.filter_shape, self.output_shape))
+        """Bytes that are read, and written, at least: `held` once, but for pixels of x that no output meets."""
+        return self._bytes(math.prod(axis.met for axis in self.axes))
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes of x and w, and of y; of a filter gradient those of x and of y's, and of w's in fp32."""
+        return self._bytes(math.prod(axis.size for axis in self.axes))
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes moved at least."""
+        return sum(self.moved)
+
+    def _bytes(self, pixels: int) -> tuple[int, int]:
+        x, w, y = self.N * self.C * pixels, math.prod(self.filter_shape), math.prod(self.output_shape)
         if self.direction == "wgrad":
             return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
         return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
 
-    @property
-    def min_bytes(self) -> int:
-        """Bytes moved if each tensor is moved once."""
-        return sum(self.moved)
-
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
-        if self.min_bytes > HBM_BYTES:
+        if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
             yield GeometryError(
-                f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
+                f"{extents}: x, w and y take {sum(self.held) / 2**30:,.0f} GiB, a logical core's HBM holds "
                 f"{HBM_BYTES >> 30}; split the problem"
             )
 
