@@ -74,6 +74,11 @@ SHAPES = {
     "both dilations, single taps": (BOTH, 6, 1, {}),
     "wide": (WIDE, 4, 4, {}),
     "wide, groups of taps": (WIDE, 10, 3, {}),
+    "lanes": (STRIDED.replace(C=64), 3, 4, {"lanes": 2}),
+    "lanes, image by image": (STRIDED.replace(C=17, N=5), 2, 3, {"lanes": 2, "images": 1}),
+    "four lanes": (TRANSPOSED.replace(N=7, C=32), 4, 2, {"lanes": 4, "images": 1, "blocks": 1}),
+    "four lanes, more than a core has": (TRANSPOSED.replace(N=5), 2, 2, {"lanes": 4, "images": 1}),
+    "lanes of wide rows": (WIDE.replace(N=3), 4, 4, {"lanes": 2}),
 }
 
 

@@ -1,7 +1,7 @@
 """Filters of transposed convolutions, [C, K / groups, ...] with taps backwards, for algorithms that read them forwards.
 
 A transposed convolution is one of x with lhs_dilation, whose filter has its taps in reverse order and its channels
-swapped. `phases` reads such filters as they are; the others get a copy in HBM, which each core makes for itself.
+swapped. Some algorithms read such filters as they are; the others get a copy in HBM, which each core makes for itself.
 """
 
 from ..._nki import nisa, nl
@@ -9,15 +9,18 @@ from .._dma import copy
 from .._tiles import cut, cut_at
 from .geometry import copy_of, filter_rows, num_taps
 
-#: Algorithms that read such filters as they are.
-READ_BACKWARDS = ("phases",)
 #: Bytes a partition of a piece of the copy.
 FLIP_BYTES = 8192
 
 
 def flips(algorithm, geometry):
     """Whether an algorithm gets a copy of the filter."""
-    return geometry.flipped and algorithm not in READ_BACKWARDS
+    return geometry.flipped and not reads_backwards(algorithm, geometry)
+
+
+def reads_backwards(algorithm, geometry):
+    """Whether an algorithm reads such filters as they are."""
+    return algorithm == "phases" or (algorithm == "narrow" and geometry.groups == 1 and geometry.planes.taps == 1)
 
 
 def forwards_of(algorithm, geometry):
