@@ -181,7 +181,8 @@ def test_steps_cover_every_row_once(name):
     seen = [
         (n, j * U + u)
         for step in cuts.steps_of(geometry_of(problem), found)
-        for n in range(step.z0, step.z0 + step.zn)
+        for band in cuts.lane_steps(geometry_of(problem), found, step)
+        for n in range(band.z0, band.z0 + band.zn)
         for j in range(step.j0, step.j0 + step.jn)
         for u in range(U)
     ]
@@ -219,6 +220,7 @@ def test_what_is_not_narrow(problem, changes, message):
         ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
         ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
         ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+        ({"lanes": 2}, "config lanes=2, N=1, C=200: narrow has as many images beside each other as"),
         ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
         ({"rows": 1}, "narrow has no setting rows"),
     ],

@@ -9,6 +9,8 @@ from ..geometry import Axis, images_axis, num_taps, sees_itself, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
+#: Bytes a partition of one transfer of a load, if it has several rows.
+PIECE_BYTES = 4096
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
 
@@ -43,7 +45,7 @@ class Narrow(nl.NKIObject):
     #: first column of x that a tap meets, and how many there are to the last
     w0: int
     wn: int
-    #: columns of x from one group of taps to the next; zeros on each side of a row
+    #: columns of x from one group of taps to the next; of sums before the first that the first group meets
     shift: int
     pad: int
     #: columns of sums as an axis that T taps meet
@@ -132,7 +134,7 @@ def make_narrow(geometry, config, has_residual):
         volume = lane.out // lane.images
         images = min(min(volume, max(1, BANK_COLUMNS // (blocks * each))), config.images)
     step = U * rows.stride // rows.lhs_dilation
-    row_bytes = axis_elements(lane, images) * (wn + 2 * pad) * item
+    row_bytes = axis_elements(lane, images) * wn * item
     height = max(1, config.x_bytes // row_bytes)
     unit = blocks * step
     height = min(height, max(unit, div_ceil(div_ceil(lane.out, images) * rows.size, PARTS * LOADS)))
@@ -171,6 +173,11 @@ def make_narrow(geometry, config, has_residual):
         warmup=config.warmup,
     )
     return narrow if fits_sbuf(narrow_bytes(geometry, narrow, has_residual)) else None
+
+
+def rows_of_piece(geometry, narrow, planes):
+    """Rows of a transfer of so many planes: those of PIECE_BYTES, at least one."""
+    return max(1, PIECE_BYTES // (planes * narrow.wn * geometry.itemsize))
 
 
 def loads_of_bank(blocks, step, window, height):
@@ -216,6 +223,15 @@ def tiles_of(sums):
         if len(found) == parts:
             return found
     return []
+
+
+def columns_of_group(narrow, g, tile):
+    """((first column of sums, how many), how many of these no group before it meets) that a group of taps meets in a part
+    of a row; groups further from each other than a row is long leave some out."""
+    low = narrow.pad - g * narrow.shift
+    first, end = max(tile[2], low), min(tile[2] + tile[3], low + narrow.wn)
+    fresh = end if g == 0 else min(end, low + narrow.shift)
+    return (first, max(0, end - first)), max(0, fresh - first)
 
 
 def widest(tiles):
@@ -301,7 +317,7 @@ def meets_all(geometry, narrow):
 def narrow_bytes(geometry, narrow, has_residual):
     """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
     item, taps = geometry.itemsize, num_taps(geometry)
-    x_bytes = axis_elements(narrow.lane, narrow.images) * narrow.height * (narrow.wn + 2 * narrow.pad) * item
+    x_bytes = axis_elements(narrow.lane, narrow.images) * narrow.height * narrow.wn * item
     raw_bytes = min(narrow.L * geometry.C, nl.tile_size.pmax) * taps * item
     transposed_bytes = taps * geometry.K * item
     filters = geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item

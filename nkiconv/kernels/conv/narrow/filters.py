@@ -31,8 +31,15 @@ def load_narrow_filters(operands, geometry, narrow):
         c0, cn = narrow.chunks[first]
         shape = (lane_parts(narrow, first), R * S, K) if geometry.packed > 0 else (count * K, parts, R, S)
         tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-        if cn < narrow.apart:
+        if cn < narrow.apart and geometry.packed > 0:
             nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        for lane in range(narrow.L - 1 if cn < narrow.apart and geometry.packed == 0 else 0):
+            gap = lane * narrow.apart + cn
+            nisa.memset(
+                dst=tile_sbuf[0 : shape[0], gap : gap + narrow.apart - cn, 0:R, 0:S],
+                value=0.0,
+                engine=nisa.engine.gpsimd,
+            )
         for lane in range(narrow.L if geometry.packed > 0 else 0):
             own_sbuf = tile_sbuf[lane * narrow.apart : lane * narrow.apart + cn, 0 : R * S, 0:K]
             load_packed(own_sbuf, operands.w, geometry, c0, cn, 0, K)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import BANK_COLUMNS, filled
+from ..._tiles import BANK_COLUMNS, cut_at, filled
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
@@ -15,7 +15,7 @@ from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .config import NARROW_WARM_UP_FIRST
-from .cuts import lane_parts, lane_steps, num_blocks, rows_met, steps_of, widest
+from .cuts import columns_of_group, lane_parts, lane_steps, num_blocks, rows_met, rows_of_piece, steps_of, widest
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
 from .readouts import add_shifted, parts_of_steps
 
@@ -105,27 +105,26 @@ def holds(load, narrow, step):
 
 
 def ring_of_loads(operands, geometry, narrow, loads):
-    """The Ring of x [c, chunk * planes, rows, columns]; zeros beside the rows, where nothing loads."""
+    """The Ring of x [c, chunk * planes, rows, columns]."""
     boxes, chunks, planes = [], narrow.chunks, 1
     for load in loads:
         planes = max(planes, load.dn)
     for load in loads:
         own = []
-        for index in range(len(chunks) * narrow.L if load.dn > 0 else 0):
-            chunk, lane = index // narrow.L, index % narrow.L
-            d0, dn = planes_of_load(geometry, narrow, load, lane)
-            for box in boxes_of_x(geometry, chunks[chunk], (d0, dn), (load.h0, narrow.w0), (load.hn, narrow.wn)):
-                place, pattern, offset, framed = box
-                first = (lane * narrow.apart + place[0], chunk * planes + place[1], 0, narrow.pad)
-                own.append((first, pattern, offset, framed))
+        # a long load is several transfers, so that the first rows need not wait for the last
+        for piece in cut_at(load.hn if load.dn > 0 else 0, rows_of_piece(geometry, narrow, planes)):
+            h0, counts = load.h0 + piece[0], (piece[1], narrow.wn)
+            for index in range(len(chunks) * narrow.L):
+                chunk, lane = index // narrow.L, index % narrow.L
+                for box in boxes_of_x(
+                    geometry, chunks[chunk], planes_of_load(geometry, narrow, load, lane), (h0, narrow.w0), counts
+                ):
+                    place, pattern, offset, framed = box
+                    first = (lane * narrow.apart + place[0], chunk * planes + place[1], piece[0], 0)
+                    own.append((first, pattern, offset, framed))
         boxes.append(own)
-    parts, height = lane_parts(narrow, len(chunks) - 1), narrow.height
-    pad, width = narrow.pad, narrow.wn + 2 * narrow.pad
-    ring = start_ring(narrow.buffers, (parts, len(chunks) * planes, height, width), operands.x_dtype, boxes)
-    for tile in ring.tiles:
-        clear_window(tile, 0, height, 0, pad, nisa.engine.gpsimd)
-        clear_window(tile, 0, height, width - pad, width, nisa.engine.gpsimd)
-    return ring
+    shape = (lane_parts(narrow, len(chunks) - 1), len(chunks) * planes, narrow.height, narrow.wn)
+    return start_ring(narrow.buffers, shape, operands.x_dtype, boxes)
 
 
 def load_rows_until(ring, operands, geometry, loads, count):
@@ -164,11 +163,11 @@ def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bi
         boxes = block_boxes(geometry, narrow, own[lane], geometry.r_strides, 0, Q)
         residuals.append(residual_of(operands, (outputs, own[lane].zn, step.jn, Q), boxes, ragged))
     for index in range(len(narrow.tiles)):
-        q0, qn, w0, wn = narrow.tiles[index]
+        q0, qn, _, wn = narrow.tiles[index]
         sums = []
         for band in own:
             sums.append(nl.ndarray((narrow.outputs, band.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum))
-        multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, w0)
+        multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, narrow.tiles[index])
         for lane in range(len(own)):
             zn, jn, residual_sbuf, y_sbuf = own[lane].zn, step.jn, residuals[lane], results[lane]
             residual = None if residual_sbuf == None else residual_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
@@ -230,50 +229,64 @@ def passes_of(geometry, narrow, step, loads, first):
     return found
 
 
-def multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, w0):
-    """All products of a bank of sums of each lane: [(t, slot), planes, blocks, columns]. own: its step."""
+def multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, tile):
+    """All products of a bank of sums of each lane: [(t, slot), planes, blocks, columns]. own: its step; tile: the part
+    of a row."""
     ring, d0, zeros_sbuf = x
     first = own[0]
     planes = planes_in_order(geometry.planes, first.z0, first.zn)
-    zeroed = len(planes) == 0 or planes[0][1][2] < first.zn
-    if zeroed:
-        zero_sums(sums[0], zeros_sbuf)
+    zeroed = len(planes) == 0 or planes[0][1][2] < first.zn or narrow.shift > narrow.wn
+    for acc_psum in sums if zeroed else []:
+        zero_sums(acc_psum, zeros_sbuf)
     for which in range(len(planes)):
         for one in passes:
-            tile = tile_of_load(ring, one.load)
-            parts, dn, height, width = tile.shape
+            load = tile_of_load(ring, one.load)
+            parts, dn, height, width = load.shape
             dn = dn // len(narrow.chunks)
-            started = zeroed or which > 0 or not one.starts
             for index in range(len(narrow.chunks) * narrow.groups):
                 chunk, g = index // narrow.groups, index % narrow.groups
-                x_sbuf = of_array(tile[0:parts, chunk * dn : (chunk + 1) * dn, 0:height, 0:width], operands)
-                for lane in range(len(own)):
-                    product = product_of(geometry, narrow, own[lane], which, one, g, (w0, sums[lane].shape[3]))
-                    multiply_line(sums[lane], narrow, lane, own[lane], product, x_sbuf, filters[chunk], d0, started)
-                started = True
+                x_sbuf = of_array(load[0:parts, chunk * dn : (chunk + 1) * dn, 0:height, 0:width], operands)
+                for run in runs_of_group(narrow, g, tile, one.starts and which == 0 and chunk == 0 and not zeroed):
+                    for lane in range(len(own)):
+                        product = product_of(geometry, narrow, own[lane], which, one, g, run)
+                        first = (own[lane].z0, 0, tile[2]), (d0 + lane * narrow.lane.out, 0, 0)
+                        multiply_line(sums[lane], narrow, lane, first, product, x_sbuf, filters[chunk], run[2])
 
 
-def product_of(geometry, narrow, band, which, one, g, columns):
-    """The Product of a pass for a lane's step: the which-th of the planes it meets, a group of columns of taps.
-    columns: (first, how many) of sums."""
+def runs_of_group(narrow, g, tile, starts):
+    """(first column of sums, how many, whether sums have started) that a group of taps meets in a part of a row; starts:
+    whether no sums have, but those of groups before it."""
+    met, fresh = columns_of_group(narrow, g, tile)
+    fresh = fresh if starts else 0
+    found = []
+    for run in ((met[0], fresh, False), (met[0] + fresh, met[1] - fresh, True)):
+        if run[1] > 0:
+            found.append(run)
+    return found
+
+
+def product_of(geometry, narrow, band, which, one, g, run):
+    """The Product of a pass for a lane's step: the which-th of the planes it meets, a group of columns of taps. run:
+    (first, how many) of columns of sums."""
     planes = planes_in_order(geometry.planes, band.z0, band.zn)
     return Product(
         row=planes[which][0] * len(narrow.lines) + one.line,
         group=g,
         planes=planes[which][1],
         rows=(one.j, 1, one.jn, one.h, narrow.step),
-        columns=(0, 1, columns[1], columns[0] + g * narrow.shift, 1),
+        columns=(run[0], 1, run[1], run[0] + g * narrow.shift - narrow.pad, 1),
     )
 
 
-def multiply_line(acc_psum, narrow, lane, band, product, x_sbuf, filters_sbuf, d0, started):
-    """One matmul of a lane, added to what is there if the sums have started. d0: first plane of x of the first lane."""
+def multiply_line(acc_psum, narrow, lane, first, product, x_sbuf, filters_sbuf, started):
+    """One matmul of a lane, added to what is there if the sums have started. first: (plane, block, column) of the sums,
+    (plane, row, column) of x."""
     parts = lane * narrow.apart, filters_sbuf.shape[0] - (narrow.L - 1) * narrow.apart
     row, group = product.row, product.group
     nisa.nc_matmul(
-        dst=sums_met(acc_psum, product, (band.z0, 0, 0)),
+        dst=sums_met(acc_psum, product, first[0]),
         stationary=filters_sbuf[parts[0] : parts[0] + parts[1], row, group, 0 : narrow.outputs],
-        moving=elements_met(x_sbuf, parts, product, (d0 + lane * narrow.lane.out, 0, 0)),
+        moving=elements_met(x_sbuf, parts, product, first[1]),
         accumulate=started,
         tile_position=() if narrow.L == 1 else (parts[0], 0),
         tile_size=() if narrow.L == 1 else (narrow.apart, nl.tile_size.pmax),
