@@ -6,8 +6,9 @@ swapped. Some algorithms read such filters as they are; the others get a copy in
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._tiles import cut, cut_at
+from .._tiles import QUADRANT, cut, cut_at
 from .geometry import copy_of, filter_rows, num_taps
+from .implicit_gemm.fold import left_over
 
 #: Bytes a partition of a piece of the copy.
 FLIP_BYTES = 8192
@@ -19,8 +20,13 @@ def flips(algorithm, geometry):
 
 
 def reads_backwards(algorithm, geometry):
-    """Whether an algorithm reads such filters as they are."""
-    return algorithm == "phases" or (algorithm == "narrow" and geometry.groups == 1 and geometry.planes.taps == 1)
+    """Whether an algorithm reads such filters as they are: of images, one matmul a tap of several channels."""
+    images = geometry.groups == 1 and geometry.planes.taps == 1
+    if algorithm == "implicit_gemm":
+        plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
+        # folded channels are put in place as engines address partitions
+        return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
+    return algorithm == "phases" or (algorithm == "narrow" and images)
 
 
 def forwards_of(algorithm, geometry):
