@@ -10,7 +10,7 @@ from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
 #: Bytes a partition of one transfer of a load, if it has several rows.
-PIECE_BYTES = 4096
+NARROW_PIECE_BYTES = 4096
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
 
@@ -176,8 +176,8 @@ def make_narrow(geometry, config, has_residual):
 
 
 def rows_of_piece(geometry, narrow, planes):
-    """Rows of a transfer of so many planes: those of PIECE_BYTES, at least one."""
-    return max(1, PIECE_BYTES // (planes * narrow.wn * geometry.itemsize))
+    """Rows of a transfer of so many planes: those of NARROW_PIECE_BYTES, at least one."""
+    return max(1, NARROW_PIECE_BYTES // (planes * narrow.wn * geometry.itemsize))
 
 
 def loads_of_bank(blocks, step, window, height):
@@ -226,8 +226,8 @@ def tiles_of(sums):
 
 
 def columns_of_group(narrow, g, tile):
-    """((first column of sums, how many), how many of these no group before it meets) that a group of taps meets in a part
-    of a row; groups further from each other than a row is long leave some out."""
+    """((first column of sums, how many), how many of these no group before it meets) that a group of taps meets in a
+    part of a row; groups further from each other than a row is long leave some out."""
     low = narrow.pad - g * narrow.shift
     first, end = max(tile[2], low), min(tile[2] + tile[3], low + narrow.wn)
     fresh = end if g == 0 else min(end, low + narrow.shift)
@@ -259,8 +259,8 @@ class OutputsMet(nl.NKIObject):
 
 
 def outputs_of_tile(narrow, tile):
-    """All OutputsMet of a part of a row: where x is dilated those between its elements are apart, as far as any tap meets
-    each."""
+    """All OutputsMet of a part of a row: where x is dilated those between its elements are apart, as far as any tap
+    meets each."""
     every, found = taps_by_cover(narrow.sums, tile[0], tile[1]), []
     step = every[0][1][1]
     for tap in every:

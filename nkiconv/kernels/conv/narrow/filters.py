@@ -24,7 +24,7 @@ def load_narrow_filters(operands, geometry, narrow):
     channels, parts = narrow.chunks[last][1], lane_parts(narrow, last)
     found = []
     if geometry.flipped:
-        return load_backwards(operands, geometry, narrow)
+        return load_filters_backwards(operands, geometry, narrow)
     together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
     for first in range(0, len(narrow.chunks), together):
         count = min(together, len(narrow.chunks) - first)
@@ -57,8 +57,8 @@ def load_narrow_filters(operands, geometry, narrow):
     return found
 
 
-def load_backwards(operands, geometry, narrow):
-    """The same of the filter of a transposed convolution, of images: [c, k, taps backwards], each channel's in a row."""
+def load_filters_backwards(operands, geometry, narrow):
+    """The same of the filter of a transposed convolution of images: [c, k, taps backwards], a channel's in a run."""
     K, R, S, strides, found = geometry.K, filter_rows(geometry), geometry.columns.taps, geometry.w_strides, []
     for chunk in range(len(narrow.chunks)):
         c0, cn = narrow.chunks[chunk]
@@ -92,7 +92,13 @@ def clear_stationaries(operands, geometry, narrow):
     """Zeroed tiles [c, (plane, line), g, t, slot] for each chunk."""
     found = []
     for chunk in range(len(narrow.chunks)):
-        shape = (lane_parts(narrow, chunk), geometry.planes.taps * len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+        shape = (
+            lane_parts(narrow, chunk),
+            geometry.planes.taps * len(narrow.lines),
+            narrow.groups,
+            narrow.T,
+            narrow.slot,
+        )
         found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
         clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
     return found

@@ -9,7 +9,7 @@ from ..._tiles import BANK_COLUMNS, cut_at, filled
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
-from ..cuts import most_of, part_of_core
+from ..cuts import part_of_core
 from ..geometry import is_of_planes, span
 from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
@@ -254,8 +254,8 @@ def multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, ti
 
 
 def runs_of_group(narrow, g, tile, starts):
-    """(first column of sums, how many, whether sums have started) that a group of taps meets in a part of a row; starts:
-    whether no sums have, but those of groups before it."""
+    """(first column of sums, how many, whether sums have started) that a group of taps meets in a part of a row;
+    starts: whether no sums have, but those of groups before it."""
     met, fresh = columns_of_group(narrow, g, tile)
     fresh = fresh if starts else 0
     found = []

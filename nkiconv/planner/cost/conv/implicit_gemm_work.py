@@ -195,8 +195,8 @@ class Work:
         return float(self.target.image_ns(pn, qn, by_row, by_column, item))
 
     def filters_ns(self, job: Any) -> float:
-        """ns of one DMA engine for the filters of a chunk of a job, of one output channel, or one input channel of those
-        of a transposed convolution."""
+        """ns of one DMA engine for the filters of a chunk of a job, of one output channel, of a transposed convolution
+        of one input channel."""
         geometry = self.geometry
         if geometry.flipped:
             return float(self.target.run_ns(job.kn * self.taps * geometry.itemsize))
