@@ -50,3 +50,22 @@ def test_gradients_without_strides_take_no_longer_than_with_reversed_filters(C, 
     assert back.transposed
     taken = modelled_us(back, "conv_transpose2d"), modelled_us(back.replace(transposed=False), "conv2d")
     assert taken[0]["implicit_gemm"] <= 1.02 * taken[1]["implicit_gemm"]
+
+
+GROUPS = {
+    "depthwise": Transposed(3, 200, 200, 200, (9, 10), (3, 2), (1, 1), (1, 0), (0, 0), (2, 1)),
+    "multiplier": Transposed(2, 70, 140, 70, (6, 7), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "groups of three": Transposed(2, 48, 32, 16, (7, 6), (2, 3), (1, 1), (0, 1), (0, 0), (1, 1)),
+    "groups that fill tiles": Transposed(2, 136, 136, 34, (7, 6), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "volumes": Transposed(1, 12, 12, 6, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 1, 1)),
+    "depthwise volumes": Transposed(1, 9, 9, 9, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(name, dtype):
+    call = GROUPS[name]
+    check(call, dtype, algorithm="grouped")
+    if call.C == call.K == call.groups:
+        check(call, dtype, algorithm="toeplitz_rows")
