@@ -287,7 +287,7 @@ class ConvProblem:
     def toward(self, direction: str) -> ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
-        That of x is a convolution itself: of strides, or of NCHW with many channels of y, the transposed one, with w
+        That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
         as it is; else one with taps reversed and channels exchanged. That of a transposed convolution's w is the filter
         gradient of its dgrad, in which x and y have changed places.
 
@@ -316,7 +316,7 @@ class ConvProblem:
             outputs = (axis.out - 1) * axis.stride + 1
             around.append((before, axis.dilated + axis.window - 1 - before - outputs))
             sizes.append(axis.out)
-        many = self.K > FEW_CHANNELS and self.groups == 1 and self.layout == "NCHW" and not self.dtype.startswith("fp8")
+        many = self.K > FEW_CHANNELS and self.groups == 1 and not self.is_volume and not self.dtype.startswith("fp8")
         as_it_is = (many or max(self.stride) > 1) and max(self.lhs_dilation) == 1 and not self.is_depthwise
         return self.replace(
             C=self.K,

@@ -32,8 +32,11 @@ def test_precision(precision):
     check(STRIDED, "fp32", algorithm="implicit_gemm", precision=precision)
 
 
-def test_channels_side_by_side():
-    check(STRIDED, last=True, algorithm="implicit_gemm")
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "swapped"])
+@pytest.mark.parametrize("call", [STRIDED, FOLDED, CALLS["one tap"][0]])
+def test_channels_side_by_side(call, algorithm):
+    for dtype in ("bf16", "fp32"):
+        check(call, dtype, last=True, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

@@ -20,13 +20,13 @@ def flips(algorithm, geometry):
 
 
 def reads_backwards(algorithm, geometry):
-    """Whether an algorithm reads such filters as they are; one matmul a tap, and narrow, those of images."""
+    """Whether an algorithm reads such filters as they are; some, those of images alone."""
     images = geometry.groups == 1 and geometry.planes.taps == 1
     if algorithm == "implicit_gemm":
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
         # folded channels are put in place as engines address partitions
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
-    return algorithm in ("phases", "grouped", "toeplitz_rows") or (algorithm == "narrow" and images)
+    return algorithm in ("phases", "grouped", "toeplitz_rows") or (algorithm in ("narrow", "swapped") and images)
 
 
 def forwards_of(algorithm, geometry):

@@ -110,10 +110,10 @@ def load_grouped_filters(operands, geometry, grouped, wave):
     """Filters of a wave [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; by
     input [(tile, c), k, r, s], of a transposed convolution with their taps backwards."""
     per_c, R, S = geometry.C // geometry.groups, filter_rows(geometry), geometry.columns.taps
-    each, step, second, second_step, size = 1, geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
+    step, second, second_step, size = geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
     if is_by_input(geometry):
         second, second_step, size = geometry.K // geometry.groups, geometry.w_strides[0], grouped.T
-        each, step = second, geometry.w_strides[1] if geometry.flipped else second * second_step
+        step = geometry.w_strides[1] if geometry.flipped else second * second_step
     together = tiles_together(geometry, grouped)
     lanes = grouped.waves[wave][2]
     tiles = tiles_of_wave(geometry, grouped, wave, lanes)
