@@ -41,10 +41,10 @@ def run_narrow(operands, geometry, extras, narrow):
     bias_pattern = [[0, narrow.U * narrow.V], [1, geometry.K // narrow.V], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps)
+    zeros_sbuf = warm_zeros()
     cleared = clear_stationaries(operands, geometry, narrow)
     ring = ring_of_loads(operands, geometry, narrow, loads)
     ledger, ahead = new_ledger(), parts_of_steps(geometry, narrow, steps)
-    zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
     first = 0

@@ -14,7 +14,7 @@ from ....simulator.timing.target import Target
 from ..clock import Clock, skew
 from .common import matmul_rates, planes_met, planes_seen
 
-#: ns from when stationaries are cleared until the first matmul on zeros.
+#: ns until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
 #: Part of all else that triggers for windows in pieces of frames and x do not hide, or of these where they take less.
 BEHIND = 0.1
@@ -209,7 +209,7 @@ class NarrowPrice:
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
         zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)
-        time = clock.stream(WARM_UP_START_NS + cleared_ns, zeros * zero_ns)
+        time = clock.stream(WARM_UP_START_NS, zeros * zero_ns)
         # filters are transposed as they come, all of one load together; few keep the array waiting, which is no work
         loads = div_ceil(chunks, self.together)
         each_ns = self.taps * zero_ns * (target.transpose_passes_fp32 if geometry.itemsize == 4 else 1)
@@ -226,7 +226,7 @@ class NarrowPrice:
         most = max(1, BANK_BYTES // (width * geometry.itemsize))
         elements = (self.taps - (div_ceil(self.taps, most) - 1) * most) * width
         time = transposed_ns + target.matmul_done_half_ns + target.hop_ns + target.vector_done_ns
-        time += elements * target.vector_16bit_ns
+        time = max(time + elements * target.vector_16bit_ns, cleared_ns)
         each = self.taps * geometry.K / narrow.groups
         vector_ns = target.vector_fixed_ns + each * target.vector_16bit_ns
         scalar_ns = target.scalar_fixed_ns + each * target.scalar_ns
