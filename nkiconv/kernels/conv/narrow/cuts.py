@@ -9,7 +9,8 @@ from ..geometry import Axis, images_axis, num_taps, sees_itself, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
-#: Bytes a partition of one transfer of a load, if it has several rows.
+#: Bytes a partition of a load, all chunks of it, whose rows come in one transfer, at most; else of a transfer.
+NARROW_WHOLE_BYTES = 8192
 NARROW_PIECE_BYTES = 4096
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
@@ -176,8 +177,11 @@ def make_narrow(geometry, config, has_residual):
 
 
 def rows_of_piece(geometry, narrow, planes):
-    """Rows of a transfer of so many planes: those of NARROW_PIECE_BYTES, at least one."""
-    return max(1, NARROW_PIECE_BYTES // (planes * narrow.wn * geometry.itemsize))
+    """Rows of a transfer of so many planes, at least one: all of a short load."""
+    row_bytes = planes * narrow.wn * geometry.itemsize
+    if len(narrow.chunks) * narrow.height * row_bytes <= NARROW_WHOLE_BYTES:
+        return narrow.height
+    return max(1, NARROW_PIECE_BYTES // row_bytes)
 
 
 def loads_of_bank(blocks, step, window, height):

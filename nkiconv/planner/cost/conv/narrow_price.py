@@ -55,7 +55,7 @@ class NarrowPrice:
         x_ns, y_ns, last_ns = self.x_ns, self.y_ns, self.last_ns
         read_ns, chain_ns = self._read_ns()
         lines = len(narrow.lines) * planes_met(geometry) or 1.0  # where no plane of x is met
-        rows = min(narrow.height, rows_of_piece(geometry, narrow, planes_seen(geometry, narrow.images)))
+        rows = min(narrow.height, rows_of_piece(geometry, narrow, int(planes_seen(geometry, narrow.images))))
         first = min(1.0, narrow.images * rows * PARTS / (narrow.lane.out * geometry.rows.size)) * x_ns
         clock, start_ns = self._started(first, array_ns / (lines * len(narrow.tiles)))
         sums_ns = clock.sums_end(start_ns, self.steps * array_ns, self.steps * work_ns) - start_ns
