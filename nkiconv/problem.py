@@ -44,6 +44,8 @@ LAYOUTS = ("NCHW", "NHWC")
 VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
 #: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
+#: Channels of y of which copies may be beside each other on the array: kernels of these read taps forwards.
+FEW_CHANNELS = 64
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -292,9 +294,9 @@ class ConvProblem:
     def toward(self, direction: str) -> ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
-        That of x is a convolution itself: of strides the transposed one, with w as it is; else one with taps reversed
-        and channels exchanged. That of a transposed convolution's w is the filter gradient of its dgrad, in which x and
-        y have changed places.
+        That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
+        as it is; else one with taps reversed and channels exchanged. That of a transposed convolution's w is the filter
+        gradient of its dgrad, in which x and y have changed places.
 
         Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one.
         """
@@ -321,7 +323,8 @@ class ConvProblem:
             outputs = (axis.out - 1) * axis.stride + 1
             around.append((before, axis.dilated + axis.window - 1 - before - outputs))
             sizes.append(axis.out)
-        steps = max(self.stride) > 1 and max(self.lhs_dilation) == 1 and not self.is_depthwise
+        many = self.K > FEW_CHANNELS and self.groups == 1 and not self.is_volume and not self.dtype.startswith("fp8")
+        as_it_is = (many or max(self.stride) > 1) and max(self.lhs_dilation) == 1 and not self.is_depthwise
         return self.replace(
             C=self.K,
             K=self.C,
@@ -329,7 +332,7 @@ class ConvProblem:
             stride=self.lhs_dilation,
             lhs_dilation=self.stride,
             padding=tuple(around),
-            transposed=steps and not self.transposed,
+            transposed=as_it_is and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:

@@ -209,6 +209,8 @@ class Cost:
         run = 1.0
         if plan.way == "copy":
             run = kn if geometry.packed == 0 else min(kn, geometry.packed)
+        elif plan.way == "backwards":
+            run = taps * min(kn, PARTITIONS)
         elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
             run = taps * geometry.C / len(plan.chunks)
         return self._runs_ns(num_bytes, run * item)
