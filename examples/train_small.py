@@ -1,8 +1,8 @@
 """Five small networks trained by nkiconv's kernels, and the same by torch alone: one loss curve.
 
-    PYTHONPATH=. python examples/train_small.py                           # 20 steps each, a minute or two on two cores
-    PYTHONPATH=. python examples/train_small.py --only unet --mode compare
-    PYTHONPATH=. python examples/train_small.py --plot losses.png         # needs matplotlib, as the data does
+    python examples/train_small.py                       # 20 steps each, a minute or two on two cores
+    python examples/train_small.py --only unet --mode compare
+    python examples/train_small.py --plot losses.png         # needs matplotlib, as the data does
 
 Each network starts from the same weights and sees the same batches (small_models.py) with torch's modules and converted
 by `nkiconv.pytorch.convert`, which takes all of its convolutions. Then every forward, gradient by the input and by the
@@ -15,7 +15,7 @@ layers, err by some roundings of 2^-24, 32 of them at most. Plain gradient desce
 weights on without enlarging it, so that those of all steps until then add up: at step t curves may be 32 t 2^-24 of the
 loss apart, 4e-5 at step 20 (nkiconv/tools/demo/curves.py). That needs smooth networks. At relu's kink a rounding turns
 a unit on or off, in flat parts of a photograph thousands at once: with relu for silu in the ResNet losses of torch
-itself, from weights 1e-7 apart, differ by a tenth after 20 steps. Filters' gradients that are off by 0.1 % are seen in
+itself, from weights 1e-7 apart, differ by a tenth after 20 steps. Filters' gradients that are off by 1 % are seen in
 each of the five.
 
 Exit status 1 where curves are further apart than that. Needs `pip install '.[torch,plots]'`, Mamba2 transformers too.
