@@ -1,6 +1,6 @@
 """Five small networks trained by nkiconv's kernels, and the same by torch alone: one loss curve.
 
-    python examples/train_small.py                       # 20 steps each, a minute or two on two cores
+    python examples/train_small.py                           # 20 steps each, one to two minutes on two cores
     python examples/train_small.py --only unet --mode compare
     python examples/train_small.py --plot losses.png         # needs matplotlib, as the data does
 
