@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice zoo golden lint format readme docs wheel \
-  bench profiles deepbench against models hf-kernel clean
+  bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
@@ -147,6 +147,9 @@ against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKO
 
 models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py
+
+training: $(ALL) ## train five small networks by kernels and by torch (one to two minutes): profiles/training.png
+	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/train_small.py --plot profiles/training.png
 
 hf-kernel: $(ALL) ## lay the torch layers out for Hugging Face's kernels, in dist/hf-kernel/
 	@$(BIN)/python -m nkiconv.pytorch.hub_package dist/hf-kernel

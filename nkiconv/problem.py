@@ -317,18 +317,16 @@ class ConvProblem:
         return found.replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
-        around, sizes = [], []
+        around = []
         for axis in self.axes:
-            before = axis.window - 1 - axis.lo
-            outputs = (axis.out - 1) * axis.stride + 1
+            before, outputs = axis.window - 1 - axis.lo, (axis.out - 1) * axis.stride + 1
             around.append((before, axis.dilated + axis.window - 1 - before - outputs))
-            sizes.append(axis.out)
         many = self.K > FEW_CHANNELS and self.groups == 1 and not self.is_volume and not self.dtype.startswith("fp8")
         as_it_is = (many or max(self.stride) > 1) and max(self.lhs_dilation) == 1 and not self.is_depthwise
         return self.replace(
             C=self.K,
             K=self.C,
-            **dict(zip("DHW"[-len(sizes) :], sizes, strict=True)),
+            **dict(zip("DHW"[-len(around) :], (axis.out for axis in self.axes), strict=True)),
             stride=self.lhs_dilation,
             lhs_dilation=self.stride,
             padding=tuple(around),

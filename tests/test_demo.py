@@ -1,5 +1,6 @@
 """The guided tour leaves its pictures and passes its own checks; its filters do what their names say."""
 
+import dataclasses
 import json
 import sys
 
@@ -14,7 +15,8 @@ from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.reference import conv_ref
 from nkiconv.tools import demo
 from nkiconv.tools.cli import app
-from nkiconv.tools.demo import clip, eeg, filters, image, photograph, plots
+from nkiconv.tools.demo import clip, eeg, filters, image, photograph, plots, training
+from nkiconv.tools.demo.curves import Curves
 
 PICTURES = {
     "eeg.png",
@@ -24,6 +26,7 @@ PICTURES = {
     "photographs.png",
     "image.png",
     "clip.png",
+    "training.png",
 }
 ROWS = [
     ("EEG, 4 FIR filters", 1),
@@ -47,9 +50,10 @@ pytestmark = pytest.mark.simulator_only
 
 @pytest.fixture
 def small_picture(monkeypatch):
-    """A corner of the photograph, so that drawing and running it are quick."""
+    """A corner of the photograph and few steps, so that drawing and running them are quick."""
     whole = photograph.picture()
     monkeypatch.setattr(photograph, "picture", lambda: whole[100:148, 200:296])
+    monkeypatch.setattr(training, "STEPS", 3)
 
 
 @pytest.mark.usefixtures("small_picture")
@@ -63,6 +67,7 @@ def test_the_tour(tmp_path):
         assert path.name in result.stdout
     for name, _ in ROWS:
         assert name in result.stdout
+    assert training.TITLE in result.stdout
     assert "identical to lnc 1" in result.stdout
     assert " ".join(result.stdout.split()).count("identical to one run") == len(clip.CHUNKS)
 
@@ -87,10 +92,16 @@ def test_the_tour_as_json(tmp_path):
     ]
     assert [report["same_as_whole"] for report in found["rows"]] == [None] * 14 + [True] * 3 + [None] * 4
     assert len(found["files"]) == len(PICTURES)
+    (learnt,) = found["training"]
+    assert learnt["ok"] is True
+    assert [len(learnt[name]) for name in ("float64", "kernels", "apart", "allowed")] == [3] * 4
 
 
-def test_a_failed_check_is_an_exit_status(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "run", lambda out, advance: demo.Part((FailedReport(),), ()))
+@pytest.mark.parametrize("failed", ["report", "curves"])
+def test_a_failed_check_is_an_exit_status(failed, monkeypatch, tmp_path):
+    apart = Curves("learns", "float64", [1.0, 0.5], {"kernels": [1.0, 0.501]})
+    part = demo.Part((FailedReport(),), ()) if failed == "report" else demo.Part((), (), (apart,))
+    monkeypatch.setattr(demo, "run", lambda out, advance: part)
     assert CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"]).exit_code == 1
 
 
@@ -237,3 +248,51 @@ def test_new_frames_are_means_of_their_neighbours():
     y = conv_ref(x, w, clip.between_problem(x, w))
     np.testing.assert_array_equal(y[:, :, ::2], x)
     np.testing.assert_array_equal(y[:, :, 1::2], (x[:, :, 1:] + x[:, :, :-1]) / 2)
+
+
+#: losses expected, found by two, and whether they are equal within rounding
+CURVES = [
+    ([1.0, 0.5], [1.0, 0.5], [1 + 2.0**-20, 0.5], True),
+    ([1.0, 0.5], [1.0, 0.5], [1 + 2.0**-18, 0.5], False),
+    ([1.0, 0.5], [1.0, 0.5 + 2.0**-20], [1.0, 0.5], True),  # twice as far at the second step
+    ([1.0, 0.5], [1.0, 0.5], [1.0, np.nan], False),
+    ([1.0, 0.5], [1.0, np.inf], [1.0, 0.5], False),
+]
+
+
+@pytest.mark.parametrize(("expected", "first", "second", "ok"), CURVES)
+def test_curves(expected, first, second, ok):
+    assert Curves("learns", "float64", expected, {"first": first, "second": second}).ok is ok
+
+
+def test_the_reference_of_training_is_torchs(monkeypatch):
+    """Losses and layers of 3 steps by torch's derivatives, in float64."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(training, "STEPS", 3)
+    picture = photograph.picture()
+    losses, layers = training.train(picture, training.FLOAT64)
+    weights = [torch.tensor(one).double() for layer in training._layers() for one in (layer.w, layer.bias)]
+    for loss, (clean, noise) in zip(losses, training._batches(picture), strict=True):
+        w, b, v, c = weights = [one.detach().requires_grad_() for one in weights]
+        hidden = torch.nn.functional.conv2d(torch.tensor(clean + noise).double(), w, b, padding=1).tanh()
+        y = torch.nn.functional.conv2d(hidden, v, c, padding=1)
+        wanted = (y - torch.tensor(noise)).square().mean()
+        np.testing.assert_allclose(loss, wanted.item(), rtol=tolerances.FLOAT64_SUMS)
+        slopes = torch.autograd.grad(wanted, weights)
+        weights = [one - training.RATE * slope for one, slope in zip(weights, slopes, strict=True)]
+    for one, other in zip([one for layer in layers for one in (layer.w, layer.bias)], weights, strict=True):
+        np.testing.assert_allclose(one, other.detach(), rtol=0, atol=tolerances.FLOAT64_SUMS)
+
+
+@pytest.mark.parametrize("wrong", ["forward", "toward_layer", "toward_input"])
+def test_training_notices_what_is_wrong(wrong, small_picture, monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "_draw", lambda *_: None)
+    real = getattr(training.KERNELS, wrong)
+
+    def off(*args):
+        found = real(*args)
+        return (found[0] * np.float32(1.001), found[1]) if isinstance(found, tuple) else found * np.float32(1.001)
+
+    monkeypatch.setattr(training, "KERNELS", dataclasses.replace(training.KERNELS, **{wrong: off}))
+    curves, _ = training.run(photograph.picture(), tmp_path, lambda what, share: None)
+    assert not curves.ok

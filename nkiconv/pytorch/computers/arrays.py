@@ -13,8 +13,11 @@ _BF16 = DTYPES["bf16"]
 
 
 def to_numpy(tensor: torch.Tensor) -> Any:
-    """The array of a tensor on the host; ml_dtypes' bfloat16 where torch has its own."""
-    tensor = tensor.detach().contiguous()
+    """A copy of a tensor on the host; ml_dtypes' bfloat16 where torch has its own.
+
+    torch never frees memory again that it has shared with an array, which FSDP does with filters between layers.
+    """
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(_BF16)
     return tensor.numpy()

@@ -108,8 +108,10 @@ def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolut
 
 
 def is_transposed_back(asked: Convolution, w: torch.Tensor) -> bool:
-    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is: of
-    strides, and of many channels, as `ConvProblem.toward`; not where channels have filters of their own."""
+    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is.
+
+    Of strides, and of many channels, as `ConvProblem.toward`; not where channels have filters of their own.
+    """
     many = w.shape[0] > FEW_CHANNELS and asked.groups == 1 and asked.rank < 3
     strided = max(asked.stride) > 1
     return (many or strided) and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
-from .show import REPORT_NOTES, report_grid
+from .show import CURVES_NOTES, REPORT_NOTES, curves_grid, report_grid
 
 
 @prints_tables
@@ -18,19 +18,22 @@ def command(
     out: Annotated[Path, typer.Option(help="Directory for the pictures; files of the tour in it are replaced.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Filter an EEG recording, a photograph and a clip, run a speech model's layer, in 1-d to 3-d; check and draw."""
+    """Filter an EEG recording, a photograph and a clip, run a speech model's layer, train two; check and draw."""
     demo = importlib.import_module("nkiconv.tools.demo")
     with progress(show=not as_json) as advance:
         found = demo.run(out, advance)
-    right = all(report.ok for report in found.reports)
     if as_json:
         files = [str(path) for path in found.files]
-        print_json({"ok": right, "files": files, "rows": [report.as_dict() for report in found.reports]})
+        rows, curves = ([one.as_dict() for one in several] for several in (found.reports, found.curves))
+        print_json({"ok": found.ok, "files": files, "rows": rows, "training": curves})
     else:
         screen = console()
         report_grid("the tour", list(found.reports)).show(screen)
         notes(screen, *REPORT_NOTES)
+        for curves in found.curves:
+            curves_grid(curves).show(screen)
+            notes(screen, *CURVES_NOTES)
         for path in found.files:
             screen.print(Text(f"wrote {path}"), soft_wrap=True)
-    if not right:
+    if not found.ok:
         raise typer.Exit(CHECK_FAILED)

@@ -12,6 +12,7 @@ from ...simulator.profiling.show import quantity as quantity
 from .grid import Grid
 
 if TYPE_CHECKING:
+    from ..demo.curves import Curves
     from ..verify import Report
 
 
@@ -127,3 +128,19 @@ REPORT_NOTES = (
     "DMA: bytes moved; SBUF, PSUM: peaks in bytes a partition, fuller core, and share of the limit; counts and peaks "
     "are of the whole case",
 )
+
+
+def curves_grid(curves: Curves) -> Grid:
+    """One row a step of training: losses, how far they are apart and may be."""
+    grid = Grid(f"training: {curves.title}", ("step", curves.by, *curves.found, "apart", "allowed"), ())
+    for step in curves.steps:
+        losses = (several[step] for several in (curves.expected, *curves.found.values()))
+        apart, allowed = curves.apart(step), curves.allowed(step)
+        style = "" if apart <= allowed else "bold red"
+        numbers = *(f"{loss:.7f}" for loss in losses), f"{apart:.1e}", f"{allowed:.1e}"
+        grid.add(str(step + 1), *numbers, style=style)
+    return grid
+
+
+#: What the columns of `curves_grid` mean.
+CURVES_NOTES = ("apart: the largest difference over the loss; allowed: the roundings of all steps until then",)

@@ -1,4 +1,4 @@
-"""The guided tour: a recording, a photograph, a clip and a speech model's layer, in 1-d to 3-d, checked and drawn.
+"""The guided tour: a recording, a photograph, a clip, a speech model's layer and training, checked and drawn.
 
 Both data sets come with matplotlib, so nothing is downloaded.
 """
@@ -13,7 +13,8 @@ from ... import cases
 from ...errors import UnsupportedError
 from ...reference import AnyArray
 from ..verify import Advance, Report, case_arrays, ignore, verify_chunks, verify_conv, verify_depthwise_conv1d
-from . import clip, eeg, image, photograph
+from . import clip, eeg, image, photograph, training
+from .curves import Curves
 
 #: The named case of the tour.
 CASE = "nkl_fs_asr"
@@ -25,6 +26,12 @@ class Part:
 
     reports: tuple[Report, ...]
     files: tuple[Path, ...]
+    curves: tuple[Curves, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was checked is right."""
+        return all(report.ok for report in self.reports) and all(curves.ok for curves in self.curves)
 
 
 def run(out: Path, advance: Advance = ignore) -> Part:
@@ -40,7 +47,9 @@ def run(out: Path, advance: Advance = ignore) -> Part:
             f"--out={out}: cannot be written ({error.strerror}); choose a directory that can"
         ) from error
     return Part(
-        tuple(report for part in parts for report in part.reports), tuple(path for part in parts for path in part.files)
+        tuple(report for part in parts for report in part.reports),
+        tuple(path for part in parts for path in part.files),
+        tuple(curves for part in parts for curves in part.curves),
     )
 
 
@@ -108,4 +117,9 @@ def _named_case(_out: Path, advance: Advance) -> Part:
     return Part(tuple(reports), ())
 
 
-_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _image, _clip, _named_case)
+def _training(out: Path, advance: Advance) -> Part:
+    curves, path = training.run(photograph.picture(), out, advance)
+    return Part((), (path,), (curves,))
+
+
+_STOPS: tuple[Callable[[Path, Advance], Part], ...] = (_eeg, _photograph, _image, _clip, _named_case, _training)

@@ -1,0 +1,164 @@
+"""Training by kernels is training by torch: small networks on real data, with mixed precision, DDP and FSDP2."""
+
+import importlib
+
+import pytest
+import small_models
+import torch
+import train_small
+from small_models import TASKS
+from torch import nn
+from torch.nn import functional as F
+
+from nkiconv import pytorch
+from nkiconv.errors import UnsupportedError
+from nkiconv.pytorch.computers import simulated
+
+pytestmark = pytest.mark.simulator_only
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Smaller batches, crops and windows, so that the simulator is quick."""
+    for name, value in {"BATCH": 2, "CROP": 12, "WINDOW": 40}.items():
+        monkeypatch.setattr(small_models, name, value)
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """Gradients of filters that are off by a hundredth."""
+    real = simulated.filters_gradient
+
+    def off(*args):
+        dw, db = real(*args)
+        return dw * 1.01, db
+
+    monkeypatch.setattr(simulated, "filters_gradient", off)
+
+
+#: The others are long, and go through what these do; UNet is below.
+QUICK = ("mamba2", "conformer")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
+)
+def test_curves_are_equal(name):
+    curves = train_small.trained(TASKS[name], 2, train_small.MODES["both"])
+    assert list(curves.found) == ["kernels, simulate", "kernels, compare"]
+    assert all(len(losses) == 2 for losses in (curves.expected, *curves.found.values()))
+    assert curves.ok, curves.as_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small", "wrong")
+@pytest.mark.parametrize("name", TASKS)
+def test_wrong_gradients_are_noticed(name):
+    assert not train_small.trained(TASKS[name], 3, ["simulate"]).ok
+
+
+def test_what_torch_would_run_is_refused(monkeypatch):
+    monkeypatch.setattr(train_small, "convert", lambda model: pytorch.convert(model, filter=lambda *_: False))
+    with pytest.raises(UnsupportedError, match=r"UNet: .* of convolutions are nkiconv's; the others: aten::conv"):
+        train_small.trained(TASKS["unet"], 1, ["simulate"])
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("status", [0, 1], ids=["right", "wrong"])
+def test_the_script(status, request, monkeypatch, capsys, tmp_path):
+    if status:
+        request.getfixturevalue("wrong")
+    picture = tmp_path / "losses.png"
+    asked = ["--only", "unet", "--steps", "2", "--mode", "simulate", "--plot", str(picture)]
+    monkeypatch.setattr("sys.argv", ["train_small.py", *asked])
+    with pytest.raises(SystemExit) as caught:
+        train_small.main()
+    assert caught.value.code == status
+    assert picture.stat().st_size > 0
+    assert f"{'NOT ' if status else ''}equal within rounding" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_script_of_all(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["train_small.py", "--plot", str(tmp_path / "losses.png")])
+    with pytest.raises(SystemExit) as caught:
+        train_small.main()
+    assert caught.value.code == 0
+
+
+IMAGES, WANTED = torch.rand(2, 3, 6, 6), torch.rand(2, 2, 6, 6)
+
+
+def net():
+    """Two convolutions, one of them transposed, with the same weights each time."""
+    torch.manual_seed(0)
+    down = pytorch.nn.Conv2d(3, 4, 3, stride=2, padding=1, activation="silu")
+    return nn.Sequential(down, pytorch.nn.ConvTranspose2d(4, 2, 2, stride=2))
+
+
+def stepped(model, wrapped, steps=2):
+    """Losses, and parameters after some steps."""
+    optimizer, losses = torch.optim.Adam(wrapped.parameters(), 0.01), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.mse_loss(wrapped(IMAGES), WANTED)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *(getattr(one, "to_local", lambda one=one: one)().detach() for one in model.parameters())]
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A group of this process alone."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_gloo_available()):
+        pytest.skip("this torch lacks torch.distributed with gloo")
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("how", ["DDP", "FSDP2"])
+@pytest.mark.parametrize("mode", ["simulate", "compare"])
+def test_distributed_training(how, mode, monkeypatch):
+    """Of one process, which changes nothing, to the bit."""
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    model, plain = net(), net()
+    if how == "DDP":
+        wrapped = nn.parallel.DistributedDataParallel(model)
+    else:
+        fsdp = importlib.import_module("torch.distributed.fsdp")
+        if not hasattr(fsdp, "fully_shard"):
+            pytest.skip("this torch lacks torch.distributed.fsdp.fully_shard")
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        for layer in model:
+            fsdp.fully_shard(layer, mesh=mesh)
+        wrapped = fsdp.fully_shard(model, mesh=mesh)
+    for one, other in zip(stepped(model, wrapped), stepped(plain, plain), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_overflow_skips_a_step(monkeypatch):
+    """Gradients of fp16 that are too large for it: a GradScaler sees them, halves its scale, and goes on."""
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    model, before = net(), net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**26)
+    changed = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = F.mse_loss(model(IMAGES).float(), WANTED)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        both = zip(model.parameters(), before.parameters(), strict=True)
+        changed.append(not all(torch.equal(one, other) for one, other in both))
+        if len(changed) == 1:
+            assert scaler.get_scale() == 2.0**25
+            scaler.update(2.0**8)
+    assert changed == [False, True]
