@@ -313,8 +313,7 @@ class ConvProblem:
             raise UnsupportedError(
                 f"lhs_dilation={self.lhs_dilation}: a filter gradient takes 1; plan that of the transposed convolution"
             )
-        found = self._dgrad() if self.transposed else self
-        return found.replace(direction="wgrad")
+        return (self._dgrad() if self.transposed else self).replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
         around = []
