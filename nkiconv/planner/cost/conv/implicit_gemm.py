@@ -34,6 +34,7 @@ from ....kernels.conv.implicit_gemm.plan import (
     taps_sbuf_bytes,
 )
 from ....kernels.conv.implicit_gemm.refusal import plan_taps
+from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
@@ -61,6 +62,11 @@ PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
 TOGETHER_BANKS = 5
 
 
+def plain(shape: Shape) -> Any:
+    """The Geometry that the kernel sees."""
+    return shape.once(("implicit_gemm, plain", None), lambda: plain_of("implicit_gemm", shape.geometry, shape.extras))
+
+
 class Taps(ByTap):
     """One matmul a tap."""
 
@@ -72,29 +78,29 @@ class Taps(ByTap):
         return shape.once(("taps, settled", config), lambda: self._settled(shape, config))
 
     def _settled(self, shape: Shape, config: Config) -> Config:
-        if taps_config_refusal(shape.geometry, shape.extras, config):
+        if taps_config_refusal(plain(shape), shape.extras, config):
             return config
         given = dict(config or ())
         names = [field.name for field in dataclasses.fields(TapsConfig)]
         if len(given) == len(names):
             return tuple((name, given[name]) for name in names)
-        products = [one for one in TAPS_PRODUCTS if not products_refusal(shape.geometry, shape.extras, one)]
+        products = [one for one in TAPS_PRODUCTS if not products_refusal(plain(shape), shape.extras, one)]
         if len(products) == 1 or "product" in given:
             return pairs_of(self._chosen(shape, {"product": products[0], **given}))
         ways = [
             {"product": product, "fold": fold, **given}
             for product, fold in itertools.product(products, TAPS_FOLDS)
-            if not fold_refusal(shape.geometry, shape.extras, given.get("fold", fold), product)
+            if not fold_refusal(plain(shape), shape.extras, given.get("fold", fold), product)
         ]
         return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
 
     def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
         """ns of all settings; those that are refused take longest."""
-        plan, reason = plan_taps(shape.geometry, shape.extras, pairs_of(settings), shape.cores)
-        return math.inf if reason else taps_ns(shape.target, shape.geometry, plan)
+        plan, reason = plan_taps(plain(shape), shape.extras, pairs_of(settings), shape.cores)
+        return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
-        own = shape.geometry.direct is None
+        own = plain(shape).direct is None
         for shorter, x_bytes in itertools.product((1, 2, 4, 8), (TAPS_X_BYTES,) if own else PAIRS_X_BYTES):
             tried = {"filter_bytes": TAPS_FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
             found, room = _Choice(shape, tried).settings()
@@ -115,11 +121,11 @@ class Taps(ByTap):
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
-        return shape.cores * int(count_taps_instructions(shape.geometry, plan, shape.cores))
+        return shape.cores * int(count_taps_instructions(plain(shape), plan, shape.cores))
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
-        count = count_taps_instructions(shape.geometry, plan, shape.cores)
+        count = count_taps_instructions(plain(shape), plan, shape.cores)
         least = 1 if dict(self.settle(shape, config) or ())["shard"] == "channels" else BOUND_OVER_COUNT
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
@@ -132,7 +138,7 @@ class Taps(ByTap):
 
     def least_us(self, shape: Shape, config: Config) -> float:
         jobs = [job for batch in self.plan(shape, config).batches for job in batch]
-        return SURE * Work(shape.target, shape.geometry).array_ns(jobs) / shape.cores / 1e3
+        return SURE * Work(shape.target, plain(shape)).array_ns(jobs) / shape.cores / 1e3
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
@@ -143,8 +149,8 @@ class _Choice:
     """The settings that a config leaves open, chosen one after the other."""
 
     def __init__(self, shape: Shape, given: Mapping[str, Any]) -> None:
-        self.geometry, self.extras, self.given = shape.geometry, shape.extras, given
-        self.work = Work(shape.target, shape.geometry)
+        self.geometry, self.extras, self.given = plain(shape), shape.extras, given
+        self.work = Work(shape.target, plain(shape))
 
     def settings(self) -> tuple[TapsConfig, int]:
         """(all settings, bytes a partition of SBUF that they leave)."""

@@ -14,7 +14,7 @@ from ....kernels.conv.planes import with_windows
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, with_settings
-from .common import WARM_UPS, Settled, planes_seen
+from .common import SURE, WARM_UPS, Settled, planes_seen
 from .narrow_price import NarrowPrice
 
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
@@ -75,6 +75,11 @@ class Narrow(Settled):
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
         return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
+
+    def least_us(self, shape: Shape, config: Config) -> float:
+        plan = self.plan(shape, config)
+        price = NarrowPrice(shape.target, with_windows(shape.geometry, plan.V), plan)
+        return float(SURE * price.steps * price.work_ns / 1e3)
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
