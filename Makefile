@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice zoo golden lint format readme docs wheel \
-  bench profiles against models training hf-kernel clean
+  bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
@@ -134,6 +134,11 @@ profiles: $(RUN) ## model every headline case again: profiles/ and the tables of
 	@$(BIN)/nkiconv profile nkl_fs_asr --plot profiles/nkl_fs_asr.png --force
 	@for case in kda_bf16 nkl_n1_c256_w512_s64 decode_step rn50_c4 rn50_stem vae_out_rgb; do \
 	  $(BIN)/nkiconv profile $$case --trace profiles/$$case.trace.json --force || exit 1; done
+
+deepbench: $(RUN) ## plan DeepBench's training list in three directions and both layouts, beside a V100 (half an hour)
+	@for layout in NHWC NCHW; do \
+	  $(BIN)/nkiconv bench --suite deepbench --layout $$layout --readme docs/deepbench.md --force \
+	    --csv profiles/deepbench_$$(echo $$layout | tr A-Z a-z)_modelled_trn2.csv || exit 1; done
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
 against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH

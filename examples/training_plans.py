@@ -84,7 +84,8 @@ STEPS = {
 
 def planned(step: Step) -> ModelPlan:
     """The plan of a step, in bf16."""
-    model = step.build().to(torch.bfloat16)
+    with torch.device("meta"):  # shapes only
+        model = step.build().to(torch.bfloat16)
     kind = torch.int64 if step.tokens else torch.bfloat16
     return plan_model(model, [torch.zeros(shape, dtype=kind) for shape in step.inputs], training=True)
 

@@ -58,6 +58,16 @@ class Axis:
                     found += alike * -(-(self.out - q) // period)
         return found
 
+    @property
+    def met(self) -> int:
+        """Inputs that an output meets: not those cropped, between windows, or behind the last."""
+        seen = bytearray(self.padded)
+        for tap in range(self.taps):
+            first = tap * self.rhs_dilation
+            seen[first : first + (self.out - 1) * self.stride + 1 : self.stride] = b"\1" * self.out
+        first = self.lo if self.lo >= 0 else self.lo % self.lhs_dilation  # of the inputs that are not cropped
+        return sum(seen[first : max(0, self.lo + self.dilated) : self.lhs_dilation])
+
 
 def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any], Iterator[NkiconvError]]:
     """The rule that there is output along an axis."""

@@ -149,4 +149,5 @@ SUITES: dict[str, Callable[[dict[str, str]], ConvProblem]] = {
     "conv2d": _conv2d,
     "conv3d": _conv3d,
     "conv_transpose": _conv_transpose,
+    "deepbench": _conv2d,
 }

@@ -44,6 +44,8 @@ LAYOUTS = ("NCHW", "NHWC")
 VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
 #: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
+#: Channels of y of which copies may be beside each other on the array: kernels of these read taps forwards.
+FEW_CHANNELS = 64
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -227,25 +229,32 @@ class ConvProblem:
 
     @property
     def moved(self) -> tuple[int, int]:
-        """Bytes that are read, and written, if each tensor is moved once: x and w, and y; of a filter gradient x and
-        that of y, and that of w in fp32."""
-        x, w, y = map(math.prod, (self.input_shape, self.filter_shape, self.output_shape))
+        """Bytes that are read, and written, at least: `held` once, but for pixels of x that no output meets."""
+        return self._bytes(math.prod(axis.met for axis in self.axes))
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Bytes of x and w, and of y; of a filter gradient those of x and of y's, and of w's in fp32."""
+        return self._bytes(math.prod(axis.size for axis in self.axes))
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes moved at least."""
+        return sum(self.moved)
+
+    def _bytes(self, pixels: int) -> tuple[int, int]:
+        x, w, y = self.N * self.C * pixels, math.prod(self.filter_shape), math.prod(self.output_shape)
         if self.direction == "wgrad":
             return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
         return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
 
-    @property
-    def min_bytes(self) -> int:
-        """Bytes moved if each tensor is moved once."""
-        return sum(self.moved)
-
     def memory_violations(self) -> Iterator[NkiconvError]:
         """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
-        if self.min_bytes > HBM_BYTES:
+        if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
             yield GeometryError(
-                f"{extents}: x, w and y take {self.min_bytes / 2**30:,.0f} GiB, a logical core's HBM holds "
+                f"{extents}: x, w and y take {sum(self.held) / 2**30:,.0f} GiB, a logical core's HBM holds "
                 f"{HBM_BYTES >> 30}; split the problem"
             )
 
@@ -285,9 +294,9 @@ class ConvProblem:
     def toward(self, direction: str) -> ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
-        That of x is a convolution itself: of strides the transposed one, with w as it is; else one with taps reversed
-        and channels exchanged. That of a transposed convolution's w is the filter gradient of its dgrad, in which x and
-        y have changed places.
+        That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
+        as it is; else one with taps reversed and channels exchanged. That of a transposed convolution's w is the filter
+        gradient of its dgrad, in which x and y have changed places.
 
         Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one.
         """
@@ -308,21 +317,20 @@ class ConvProblem:
         return found.replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
-        around, sizes = [], []
+        around = []
         for axis in self.axes:
-            before = axis.window - 1 - axis.lo
-            outputs = (axis.out - 1) * axis.stride + 1
+            before, outputs = axis.window - 1 - axis.lo, (axis.out - 1) * axis.stride + 1
             around.append((before, axis.dilated + axis.window - 1 - before - outputs))
-            sizes.append(axis.out)
-        steps = max(self.stride) > 1 and max(self.lhs_dilation) == 1 and not self.is_depthwise
+        many = self.K > FEW_CHANNELS and self.groups == 1 and not self.is_volume and not self.dtype.startswith("fp8")
+        as_it_is = (many or max(self.stride) > 1) and max(self.lhs_dilation) == 1 and not self.is_depthwise
         return self.replace(
             C=self.K,
             K=self.C,
-            **dict(zip("DHW"[-len(sizes) :], sizes, strict=True)),
+            **dict(zip("DHW"[-len(around) :], (axis.out for axis in self.axes), strict=True)),
             stride=self.lhs_dilation,
             lhs_dilation=self.stride,
             padding=tuple(around),
-            transposed=steps and not self.transposed,
+            transposed=as_it_is and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:

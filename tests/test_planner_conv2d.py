@@ -7,9 +7,11 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
+from nkiconv.planner.cost.conv import swapped
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 from nkiconv.tools.suites.profiles import profile_case
 
 pytestmark = pytest.mark.simulator_only
@@ -59,6 +61,24 @@ def test_a_plan_tries_every_number_of_neighbours():
     found = plan(problem.replace(layout="NHWC"), use_cache=False)
     assert (found.algorithm, dict(found.config)["side"]) == ("swapped", 7)
     assert found.phase0_us <= 1.25 * plan(problem, use_cache=False).phase0_us
+
+
+@pytest.mark.parametrize(
+    ("columns", "warms"), [(47, False), (48, True), (64, True), (95, True), (96, False), (128, False)]
+)
+def test_matmuls_that_hold_a_rate_but_do_not_reach_it_are_warmed_up(columns, warms):
+    """Of the time of 128 columns 3/8 hold the full rate, and 3/4 reach it; so do zeros of 5/4 of a window of 3.4 us."""
+    assert swapped.steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
+
+
+def test_a_plan_of_64_columns_is_at_its_full_rate_at_any_phase():
+    problem = ConvProblem(N=2, C=128, H=56, W=56, K=64, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
+    found = plan(problem, use_cache=False, algorithms=("swapped",))
+    assert found.worst_us <= 1.1 * found.phase0_us
+    config = tuple({**dict(found.config), "fold": 1, "warmup": 28}.items())
+    case = cases.Case("64 columns", "conv2d", problem, "", False)
+    cold, _ = profile_case(case, algorithm="swapped", config=config)
+    assert cold.profile.phases.worst_us > 1.5 * found.worst_us
 
 
 def test_a_plan_avoids_row_tiles_that_take_turns():

@@ -147,6 +147,7 @@ CHEAPER = {
 #: What a line gets besides, by its first words: fewer cases, or fewer values and less of each.
 MORE = {
     "bench --suite depthwise --against": ["--only", "kda_bf16"],
+    "bench --suite deepbench": ["--only", "db_11"],
     "crossover --vary S": ["--values", "1,2", "--W", "64", "--C", "16"],
     "crossover --vary W": ["--values", "64", "--C", "16"],
     "crossover --vary Q": ["--values", "1,2", "--C", "16"],

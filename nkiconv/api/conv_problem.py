@@ -76,7 +76,7 @@ def checked_conv(
     """
     operation = OPERATIONS[kind.name]
     arrays = list(array_violations(kind, x, w, layout, filter_layout, lnc))
-    choice = choice_violations(operation, algorithm, config)
+    choice = choice_violations(operation.algorithms, algorithm, config)
     of_y = layout if layout in kind.layouts else kind.layouts[0]
     axes = {"bias": "K", "residual": ", ".join(of_y.translate(OF_Y))}
     raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])

@@ -243,7 +243,7 @@ def checked_transpose(
     wrong = [
         *_array_violations(axes, x, w, layout, lnc),
         *epilogue.violations({"bias": "K", "residual": of_y}),
-        *choice_violations(operation, *choice),
+        *choice_violations(operation.algorithms, *choice),
         *_number_violations(axes, numbers, groups),
     ]
     raise_all(cannot, wrong)

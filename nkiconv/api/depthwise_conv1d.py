@@ -138,7 +138,7 @@ def checked_depthwise_conv1d(
 
     geometry: stride, padding, dilation and lhs_dilation.
     """
-    choice = choice_violations(_OPERATION, algorithm, config)
+    choice = choice_violations(_OPERATION.algorithms, algorithm, config)
     raise_all(_CANNOT, [*_array_violations(x, w, lnc), *epilogue.violations(_AXES), *choice])
     problem = depthwise_problem(x, w, lnc=lnc, **geometry)
     raise_all(_CANNOT, [*_epilogue_shape_violations(epilogue, problem), *problem.memory_violations()])

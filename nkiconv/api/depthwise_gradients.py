@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import raise_all
-from ..kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
-from ..planner.depthwise_conv1d import kernel_arguments
-from ..planner.depthwise_gradient import weight_request
+from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Config
+from ..planner.request import Asked, Config, Request
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import has_no_images, launch, nl_dtype, one_image
@@ -19,7 +17,7 @@ from .depthwise_conv1d import depthwise_problem
 from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
 _CANNOT = "depthwise_conv1d_weight cannot run this call"
-_OPERATION = OPERATIONS["depthwise_conv1d"]
+_OPERATION = OPERATIONS["depthwise_conv1d_weight"]
 
 
 def depthwise_conv1d_weight(
@@ -48,14 +46,15 @@ def depthwise_conv1d_weight(
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
         lnc: cores that share the work, 1 or 2.
-        algorithm, config: as in a `Plan` of the convolution of x [1, N * C, W] with gy [N * C, Q]; None: the estimate.
+        algorithm, config: "skewed" and its settings, or as in a `Plan` of the convolution of x [1, N * C, W] with gy
+            [N * C, Q]; None: the estimate.
 
     Returns: [C, S]; with bias_gradient the pair of it and [C], fp32. Sums are fp32.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
     size = sizes_of("weight_size", weight_size, 2)
-    raise_all(_CANNOT, list(choice_violations(_OPERATION, algorithm, config)))
+    raise_all(_CANNOT, list(choice_violations(_OPERATION.algorithms, algorithm, config)))
     given = one_image("x", x) if has_no_images(x) else x
     problem = depthwise_problem(
         given, filter_like(size, gy), stride=stride, padding=padding, dilation=dilation, lnc=lnc
@@ -94,11 +93,12 @@ def run_depthwise_weight(
     config: Config = None,
 ) -> Any:
     """Launch the kernel on arrays of a problem's shapes and layout that are checked, as x and y of four axes."""
-    request = weight_request(problem, lnc=lnc, accumulates=accumulate_into is not None, out_dtype=dtype_name(out_dtype))
-    of_rows = request.problem, request.asked
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, *of_rows, algorithm, config, lnc)))
+    problem = problem.toward("wgrad")
+    residual = None if accumulate_into is None else "pre_activation"
+    asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
+    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=_OPERATION.name)
     algorithm, config = settled(request, algorithm, config)
-    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
-    del arguments["strict_nonfinite"]
+    arguments = rows_arguments(problem, algorithm=algorithm, config=config)
     arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
-    return launch(depthwise_conv1d_weight_gradient, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y
+    return launch(_OPERATION.kernel, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y

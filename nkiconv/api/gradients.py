@@ -9,9 +9,8 @@ import numpy as np
 
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all
 from ..planner.conv_weight import weight_arguments
-from ..planner.depthwise_gradient import takes_rows
 from ..planner.estimate import settled
-from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
+from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
 from ..planner.request import Asked, Config, Request
 from ..problem import dtype_name
 from ..reference import AnyArray
@@ -257,11 +256,11 @@ def _weight(
     check_gradients(gy, problem.output_shape, into, size)
     if dtype_name(x.dtype) not in operation.dtypes:
         raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(operation.dtypes)}; cast x and gy")
-    raise_all(cannot, list(choice_violations(operation, algorithm, config)))
-    if precision is None and algorithm is None and takes_rows(problem):
+    raise_all(cannot, list(choice_violations(operation.algorithms, algorithm, config)))
+    asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
+    if algorithm is None and operation_of(problem.toward("wgrad"), asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
     problem = problem.toward("wgrad")
-    asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
     refused = [*operation.violations(problem, asked), *problem.memory_violations()]
     raise_all(cannot, refused or list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))

@@ -42,6 +42,11 @@ def is_16bit(dtype):
     return dtype == nl.bfloat16 or dtype == nl.float16
 
 
+def book_vector(ledger, elements):
+    """Book work of that many elements a partition that only Vector does."""
+    ledger.vector = ledger.vector + START_WORK + elements * VECTOR_WORK
+
+
 def pick(ledger, elements, fast):
     """The engine that would be done first with a read-out of that many elements a partition, and book it there.
 

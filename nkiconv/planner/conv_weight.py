@@ -53,14 +53,7 @@ class ConvWeight(Operation):
             yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
         if problem.dtype not in self.dtypes:
             yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
-        plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
-        for one in dataclasses.fields(Asked):
-            if getattr(asked, one.name) != getattr(plain, one.name):
-                yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: a filter gradient has none; drop it")
-        if asked.precision is not None and problem.dtype != "fp32":
-            yield UnsupportedError(
-                f"precision={asked.precision!r}: x and gy are {problem.dtype}, whose products are exact; drop it"
-            )
+        yield from asked_violations(problem, asked)
 
     def shape(self, request: Request, rates: Rates) -> Shape:
         geometry = weight_geometry(request.problem, request.asked)
@@ -92,6 +85,18 @@ class ConvWeight(Operation):
         if problem.N < MANY_IMAGES:
             return None
         return Reduction(lambda N: problem.replace(N=N), lambda one: one.N, "images", MANY_IMAGES // 8, exact=False)
+
+
+def asked_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+    """What is asked for that filter gradients lack."""
+    plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
+    for one in dataclasses.fields(Asked):
+        if getattr(asked, one.name) != getattr(plain, one.name):
+            yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: a filter gradient has none; drop it")
+    if asked.precision is not None and problem.dtype != "fp32":
+        yield UnsupportedError(
+            f"precision={asked.precision!r}: x and gy are {problem.dtype}, whose products are exact; drop it"
+        )
 
 
 def weight_geometry(problem: ConvProblem, asked: Asked) -> Geometry:

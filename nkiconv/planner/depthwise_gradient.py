@@ -1,15 +1,94 @@
-"""What the host chooses for the filter gradient of a depthwise conv1d, which is the convolution of x with gy."""
+"""How the planner, and callers with arrays, speak to the kernel of filter gradients of depthwise rows.
+
+Of an image such a gradient is the depthwise convolution of x with gy.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._nki import nl
+from ..errors import NkiconvError, UnsupportedError
+from ..kernels.depthwise_conv1d.dispatch import refusal
+from ..kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, SKEWED, depthwise_conv1d_weight_gradient
+from ..kernels.gradients.skewed.plan import skewed_refusal
 from ..problem import ConvProblem
-from .operations import operation_of
-from .request import Asked, Request
+from ..simulator import ArraySpec
+from ..simulator.timing import Rates
+from . import cost
+from .conv_weight import asked_violations
+from .cost.algorithm import Algorithm, Shape
+from .cost.gradients.of_rows import OfRows
+from .depthwise_conv1d import DepthwiseConv1d, geometry_of, kernel_arguments
+from .operation import Operation, Reduction
+from .request import DTYPES, Asked, Config, Request, nl_name
+
+_ROWS = DepthwiseConv1d()
 
 
-def takes_rows(problem: ConvProblem) -> bool:
-    """Whether `depthwise_conv1d_weight_gradient` takes a convolution's gradient."""
-    return operation_of(problem).name == "depthwise_conv1d" and problem.lhs_dilation == (1, 1)
+@dataclass(frozen=True)
+class RowsExtras:
+    """The convolution of x with gy as its kernel sees it; whether the bias's gradient is asked for too."""
+
+    rows: Shape
+    bias: bool
+
+
+class DepthwiseConv1dWeight(Operation):
+    """Gradients of filters of depthwise rows."""
+
+    name = "depthwise_conv1d_weight"
+    kernel = depthwise_conv1d_weight_gradient
+    algorithms = ROWS_ALGORITHMS
+    fallback = _ROWS.fallback
+    dtypes = DTYPES
+
+    def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        if problem.direction != "wgrad":
+            yield UnsupportedError(
+                f"operation={self.name!r}: the problem's direction is {problem.direction!r}; take its toward('wgrad')"
+            )
+        yield from _ROWS.violations(problem, Asked())
+        # a residual is what the gradient is added to
+        yield from asked_violations(problem, dataclasses.replace(asked, precision=None, residual=None))
+        if asked.precision is not None:
+            yield UnsupportedError(f"precision={asked.precision!r}: {self.name} has none; use conv2d_weight")
+
+    def shape(self, request: Request, rates: Rates) -> Shape:
+        extras = RowsExtras(_ROWS.shape(rows_request(request), rates), request.asked.bias)
+        return Shape(geometry_of(request.problem), extras, request.lnc, rates)
+
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
+        if algorithm == SKEWED:
+            return str(skewed_refusal(shape.geometry, config, shape.cores))
+        rows = shape.extras.rows
+        return str(refusal(algorithm, rows.geometry, rows.extras, config, shape.cores))
+
+    def algorithm(self, name: str) -> Algorithm:
+        return cost.algorithm(self.name, name) if name == SKEWED else OfRows(cost.algorithm(_ROWS.name, name))
+
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        problem, asked = request.problem, request.asked
+        dtype, kwargs = nl_name(problem.dtype), rows_arguments(problem, algorithm=algorithm, config=config)
+        if asked.bias:
+            kwargs["bias_gradient"] = True
+        if asked.out_dtype is not None:
+            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        tensors = ArraySpec(problem.input_shape, dtype), ArraySpec(problem.output_shape, dtype)
+        return (*tensors, problem.filter_shape), kwargs
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        return _ROWS.letters(shape)
+
+    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
+        return Reduction(
+            lambda count: problem.replace(C=count, K=count, groups=count), lambda one: one.C, "channels", exact=False
+        )
 
 
 def x_by_gy(problem: ConvProblem) -> ConvProblem:
@@ -30,14 +109,15 @@ def x_by_gy(problem: ConvProblem) -> ConvProblem:
     )
 
 
-def weight_request(
-    problem: ConvProblem, *, lnc: int = 2, accumulates: bool = False, out_dtype: str = "fp32"
-) -> Request:
-    """The request whose algorithm and settings `depthwise_conv1d_weight_gradient` takes for a problem's gradient.
+def rows_request(request: Request) -> Request:
+    """The request for the convolution that a gradient is; of several images it leaves fp32, which are added then."""
+    out_dtype, residual = request.asked.out_dtype or "fp32", request.asked.residual
+    asked = Asked(out_dtype=out_dtype, residual=residual) if request.problem.N == 1 else Asked(out_dtype="fp32")
+    return Request(problem=x_by_gy(request.problem), lnc=request.lnc, asked=asked, operation=_ROWS.name)
 
-    accumulates, out_dtype: of the gradient; of several images they concern the sum over these alone.
-    """
-    one = problem.N == 1
-    residual = "pre_activation" if one and accumulates else None
-    asked = Asked(out_dtype=out_dtype if one else "fp32", residual=residual)
-    return Request(problem=x_by_gy(problem), lnc=lnc, asked=asked, operation="depthwise_conv1d")
+
+def rows_arguments(problem: ConvProblem, *, algorithm: str | None, config: Config) -> dict[str, Any]:
+    """The arguments of `depthwise_conv1d_weight_gradient` for a problem, beside tensors and what is asked for."""
+    found = kernel_arguments(problem, algorithm=algorithm, config=config)
+    del found["strict_nonfinite"]
+    return found

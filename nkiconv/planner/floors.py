@@ -37,8 +37,14 @@ class Floors:
 
 
 def floors(problem: ConvProblem, lnc: int, constants: Mapping[str, float] | None = None) -> Floors:
-    """Floors of a problem on 1 or 2 cores. constants: values by name, instead of trn2.toml's."""
-    inputs, outputs = (count // problem.itemsize for count in problem.moved)
+    """Floors of a problem on 1 or 2 cores, of the bytes that it needs or of all, as few in and many out may take longer
+    than more in. constants: values by name, instead of trn2.toml's."""
+    found = [_floors_of(problem, moved, lnc, constants) for moved in dict.fromkeys((problem.moved, problem.held))]
+    return min(found, key=lambda one: one.copy_us)
+
+
+def _floors_of(problem: ConvProblem, moved: tuple[int, int], lnc: int, constants: Mapping[str, float] | None) -> Floors:
+    inputs, outputs = (count // problem.itemsize for count in moved)
     changed = tuple(sorted((constants or {}).items()))
     parts = -(-max(inputs, outputs) * problem.itemsize // (lnc * BYTES_MAX))
     found = _floors(max(lnc, inputs // parts), outputs // parts, problem.itemsize, problem.dtype, lnc, changed)

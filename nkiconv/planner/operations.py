@@ -11,6 +11,7 @@ from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
 from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
+from .depthwise_gradient import DepthwiseConv1dWeight
 from .operation import Operation
 from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
 
@@ -19,22 +20,23 @@ OPERATIONS: dict[str, Operation] = {
     one.name: one
     for one in (
         *(DepthwiseConv1d(), Conv2d(), Conv3d(), ConvTranspose2d(), ConvTranspose3d()),
-        *(ConvWeight("conv2d_weight", False), ConvWeight("conv3d_weight", True)),
+        *(DepthwiseConv1dWeight(), ConvWeight("conv2d_weight", False), ConvWeight("conv3d_weight", True)),
     )
 }
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
     """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if no other does."""
+    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
+    ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
+    one_row = rows and ones and not asked.needs_conv2d and problem.dtype in OPERATIONS["depthwise_conv1d"].dtypes
     if problem.direction == "wgrad":
-        return OPERATIONS["conv3d_weight" if problem.is_volume else "conv2d_weight"]
+        name = "conv3d_weight" if problem.is_volume else "depthwise_conv1d_weight" if one_row else "conv2d_weight"
+        return OPERATIONS[name]
     if problem.transposed:
         return OPERATIONS["conv_transpose3d" if problem.is_volume else "conv_transpose2d"]
     if problem.is_volume:
         return OPERATIONS["conv3d"]
-    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
-    ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
-    one_row = rows and ones and not asked.needs_conv2d and problem.dtype in OPERATIONS["depthwise_conv1d"].dtypes
     return OPERATIONS["depthwise_conv1d" if one_row else "conv2d"]
 
 
@@ -89,9 +91,8 @@ def choice_refusals(
             yield UnsupportedError(reason)
 
 
-def choice_violations(operation: Operation, algorithm: Any, config: Any) -> Iterator[NkiconvError]:
-    """Errors of the name of a call's algorithm and of settings without one."""
-    accepted = operation.algorithms
+def choice_violations(accepted: tuple[str, ...], algorithm: Any, config: Any) -> Iterator[NkiconvError]:
+    """Errors of the name of a call's algorithm, which must be accepted, and of settings without one."""
     if algorithm is not None and algorithm not in accepted:
         yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(accepted)}; use one of them")
     if algorithm is None and config is not None:

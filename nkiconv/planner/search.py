@@ -62,8 +62,9 @@ ROUNDS, REFINED, FAR, NOT_FAR = 4, 2, 1.25, 1.1
 FIRST_SHARE = 0.75
 #: Candidates of an algorithm whose neighbours a wide search times in each round.
 BEAM = 3
-#: Phases of the throttle's grid, at most: as many as a profile tries.
-PHASES = 8
+#: Phases of the throttle's grid, at most: as many as a profile tries. At least two: in some the array may stay at half
+#: its rate however long a kernel is.
+PHASES, PHASES_LEAST = 8, 2
 #: Trials whose means over the phases are held against each other, and how far they may be from the fastest at phase 0.
 MEANS, NEAR_PHASE0 = 4, 1.03
 
@@ -269,7 +270,7 @@ class _Search:
         first = close[0].timing
         assert first is not None
         most = max(close[0].instructions, close[0].traced)
-        spread = phases(first, PHASES if self.wide else max(1, PHASE_INSTRUCTIONS // most))
+        spread = phases(first, PHASES if self.wide else max(PHASES_LEAST, PHASE_INSTRUCTIONS // most))
         best = close[0], spread
         if len(spread.at_us) == 1 or spread.worst_us - min(spread.at_us.values()) <= IDLE * spread.worst_us:
             return best

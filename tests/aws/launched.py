@@ -3,15 +3,15 @@
 from nkiconv import ConvProblem, plan
 
 DTYPE = "fp32"
-#: The kernel that has no plans.
-FILTERS = "conv_weight_gradient"
+#: Kernels for gradients of filters: of any, and of those of depthwise rows.
+FILTERS = ("conv_weight_gradient", "depthwise_conv1d_weight_gradient")
 
 
 def problem_of(launch):
     """The ConvProblem of a launch on unpermuted fp32 images."""
     told = launch.constants
     N, C, H, W = launch.shapes["img_ref"]
-    filters = launch.shapes["filter_ref"]
+    filters = told["filter_shape"] if launch.kernel in FILTERS else launch.shapes["filter_ref"]
     if launch.kernel.startswith("conv_transpose"):
         groups = told["feature_group_count"]
         return ConvProblem.transpose(
@@ -37,10 +37,11 @@ def problem_of(launch):
 
 
 def follows_plan(launch):
-    """Whether algorithm and settings of a launch are those of its plan; none are told where there are no plans."""
+    """Whether algorithm and settings of a launch are those of its plan."""
     told = launch.constants
-    if launch.kernel == FILTERS:
-        return not {"algorithm", "config"} & set(told)
+    if launch.kernel in FILTERS:
+        found = _plan_of_filters(launch)
+        return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
     found = plan(
         problem_of(launch),
         launch.lnc,
@@ -54,3 +55,9 @@ def follows_plan(launch):
         operation=launch.kernel.removesuffix("_implicit_gemm"),
     )
     return (told["algorithm"], told["config"]) == (found.algorithm, found.config)
+
+
+def _plan_of_filters(launch):
+    """The plan of a filters' gradient."""
+    problem = problem_of(launch)
+    return plan(problem, launch.lnc, direction="wgrad", bias=launch.constants.get("bias_gradient", False))

@@ -74,6 +74,11 @@ SHAPES = {
     "both dilations, single taps": (BOTH, 6, 1, {}),
     "wide": (WIDE, 4, 4, {}),
     "wide, groups of taps": (WIDE, 10, 3, {}),
+    "lanes": (STRIDED.replace(C=64), 3, 4, {"lanes": 2}),
+    "lanes, image by image": (STRIDED.replace(C=17, N=5), 2, 3, {"lanes": 2, "images": 1}),
+    "four lanes": (TRANSPOSED.replace(N=7, C=32), 4, 2, {"lanes": 4, "images": 1, "blocks": 1}),
+    "four lanes, more than a core has": (TRANSPOSED.replace(N=5), 2, 2, {"lanes": 4, "images": 1}),
+    "lanes of wide rows": (WIDE.replace(N=3), 4, 4, {"lanes": 2}),
 }
 
 
@@ -176,7 +181,8 @@ def test_steps_cover_every_row_once(name):
     seen = [
         (n, j * U + u)
         for step in cuts.steps_of(geometry_of(problem), found)
-        for n in range(step.z0, step.z0 + step.zn)
+        for band in cuts.lane_steps(geometry_of(problem), found, step)
+        for n in range(band.z0, band.z0 + band.zn)
         for j in range(step.j0, step.j0 + step.jn)
         for u in range(U)
     ]
@@ -214,6 +220,7 @@ def test_what_is_not_narrow(problem, changes, message):
         ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
         ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
         ({"buffers": 1}, "config buffers=1: must be an int from 2"),
+        ({"lanes": 2}, "config lanes=2, N=1, C=200: narrow has as many images beside each other as"),
         ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
         ({"rows": 1}, "narrow has no setting rows"),
     ],

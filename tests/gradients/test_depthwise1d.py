@@ -6,36 +6,18 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from depthwise import same_bits
+from depthwise_gradients import DTYPES, FEW, PROBLEMS, check, expected, problem_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.kernels.gradients.depthwise_conv1d import depthwise_conv1d_weight_gradient
-from nkiconv.planner.depthwise_gradient import takes_rows, x_by_gy
+from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwise_conv1d_weight_gradient
+from nkiconv.planner.depthwise_gradient import x_by_gy
+from nkiconv.planner.operations import operation_of
+from nkiconv.planner.request import Asked
 from nkiconv.simulator import KernelAssertionError
 
-DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
-#: (N, C), (size, taps, stride, dilation, before, after).
-PROBLEMS = {
-    "causal": ((1, 5), (60, 4, 1, 1, 3, 0)),
-    "several images": ((3, 5), (60, 4, 1, 1, 3, 0)),
-    "several tiles": ((3, 150), (40, 5, 1, 1, 2, 2)),
-    "stride": ((2, 7), (50, 5, 3, 1, 1, 0)),
-    "dilation": ((2, 7), (50, 5, 1, 4, 8, 8)),
-    "stride and dilation, cropped": ((2, 7), (50, 4, 2, 3, -1, 5)),
-    "cropped on both sides": ((2, 3), (40, 3, 1, 1, -3, -2)),
-    "windows outside x": ((2, 3), (4, 3, 1, 1, 7, 6)),
-    "one tap": ((2, 3), (20, 1, 2, 1, 0, 0)),
-    "one position": ((4, 3), (6, 6, 1, 1, 0, 0)),
-    "one channel": ((5, 1), (30, 3, 1, 1, 1, 1)),
-    "one row": ((1, 1), (300, 9, 1, 1, 4, 4)),
-    "long filter": ((1, 2), (300, 300, 1, 1, 299, 0)),
-    "many taps": ((2, 3), (700, 31, 1, 1, 15, 15)),
-}
-FEW = ("several images", "stride and dilation, cropped", "several tiles")
 #: in_perm, kern_perm, out_perm.
 LAYOUTS = {
     "NCHW": (None, None, None),
@@ -45,48 +27,13 @@ LAYOUTS = {
 }
 
 
-def outputs(axis):
-    size, taps, stride, dilation, before, after = axis
-    return (size + before + after - (taps - 1) * dilation - 1) // stride + 1
-
-
-def problem_of(channels, axis, dtype="bf16", seed=0):
-    """(x, gy) of integers."""
-    rng = np.random.default_rng(seed)
-    return tuple(rng.integers(-3, 4, (*channels, size)).astype(DTYPES[dtype]) for size in (axis[0], outputs(axis)))
-
-
-def expected(x, gy, axis):
-    """(dw, db) by torch in float64."""
-    C, (_, taps, stride, dilation, *around) = x.shape[1], axis
-    w = torch.zeros(C, 1, taps, dtype=torch.float64, requires_grad=True)
-    padded = torch.nn.functional.pad(torch.tensor(x.astype(np.float64)), around)
-    y = torch.nn.functional.conv1d(padded, w, groups=C, stride=stride, dilation=dilation)
-    y.backward(torch.tensor(gy.astype(np.float64)))
-    return w.grad.numpy()[:, 0], gy.astype(np.float64).sum((0, 2))
-
-
-def check(channels, axis, dtype="bf16", adds=False, **more):
-    """dw of a call, whose sums must be exact."""
-    x, gy = problem_of(channels, axis, dtype)
-    dw, db = expected(x, gy, axis)
-    size = (channels[1], axis[1])
-    into = np.random.default_rng(3).integers(-4, 5, size).astype(np.float32) if adds else None
-    places = {"stride": axis[2], "dilation": axis[3], "padding": axis[4:]}
-    found = nkiconv.depthwise_conv1d_weight(x, size, gy, accumulate_into=into, **places, **more)
-    found, bias = found if more.get("bias_gradient") else (found, db)
-    np.testing.assert_array_equal(found.astype(np.float64), dw + (0 if into is None else into))
-    np.testing.assert_array_equal(bias, db)
-    return found
-
-
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name):
     one, two = (check(*PROBLEMS[name], lnc=lnc, bias_gradient=True, adds=True) for lnc in (1, 2))
     assert same_bits(one, two)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ROWS_ALGORITHMS)
 @pytest.mark.parametrize("name", FEW)
 def test_algorithms(name, algorithm):
     if algorithm == "banded" and PROBLEMS[name][1][2] > 1:
@@ -96,12 +43,12 @@ def test_algorithms(name, algorithm):
         check(*PROBLEMS[name], algorithm=algorithm)
 
 
-def test_cores_give_the_same_bits_of_real_numbers():
+@pytest.mark.parametrize("algorithm", [None, "dot", "skewed"])
+def test_cores_give_the_same_bits_of_real_numbers(algorithm):
     rng = np.random.default_rng(1)
     x, gy = (rng.standard_normal((5, 150, size)).astype(ml_dtypes.bfloat16) for size in (80, 80))
-    one, two = (
-        nkiconv.depthwise_conv1d_weight(x, (150, 5), gy, padding="same", bias_gradient=True, lnc=lnc) for lnc in (1, 2)
-    )
+    asked = {"padding": "same", "bias_gradient": True, "algorithm": algorithm}
+    one, two = (nkiconv.depthwise_conv1d_weight(x, (150, 5), gy, lnc=lnc, **asked) for lnc in (1, 2))
     assert same_bits(one[0], two[0])
     assert same_bits(one[1], two[1])
     dw, db = expected(x, gy, (80, 5, 1, 1, 2, 2))
@@ -181,11 +128,12 @@ def a_problem(draw):
     return (draw(st.integers(1, 4)), draw(st.integers(1, 20))), axis
 
 
-def any_problem(problem, lnc, bias, adds, dtype):
-    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype)
+def any_problem(problem, lnc, bias, adds, dtype, algorithm):
+    check(*problem, lnc=lnc, bias_gradient=bias, adds=adds, dtype=dtype, algorithm=algorithm)
 
 
-ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from(tuple(DTYPES))
+ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from((*DTYPES,))
+ANY = (*ANY, st.sampled_from((None, "skewed")))
 test_any_problem_is_exact = settings(max_examples=40, deadline=None)(hypothesis.given(*ANY)(any_problem))
 test_five_hundred_problems_are_exact = pytest.mark.slow(
     settings(max_examples=500, deadline=None)(hypothesis.given(*ANY)(any_problem))
@@ -218,6 +166,9 @@ REFUSED = [
     ({"algorithm": "blocks"}, "algorithm='blocks': accepted are None"),
     ({"config": (("slots", 2),)}, "settings belong to an algorithm"),
     ({"algorithm": "dot", "config": (("turns", 2),)}, "dot has no setting turns"),
+    ({"algorithm": "skewed", "config": (("turns", 2),)}, "skewed has no setting turns"),
+    ({"algorithm": "skewed", "config": (("beside", 3),)}, "config beside=3: must be one of (1, 2, 4, 8, 16)"),
+    ({"algorithm": "skewed", "config": (("buffers", 1),)}, "config buffers=1: must be an int from 2 to"),
 ]
 
 
@@ -259,7 +210,7 @@ def test_x_by_gy_is_a_convolution_of_the_reference():
             N=N, C=C, W=axis[0], S=axis[1], groups=C, stride=(1, axis[2]), rhs_dilation=(1, axis[3]),
             padding=((0, 0), axis[4:]), dtype="fp32",
         )  # fmt: skip
-        assert takes_rows(problem)
+        assert operation_of(problem.toward("wgrad")).name == "depthwise_conv1d_weight"
         of_rows = x_by_gy(problem)
         w, before, after = of_rows.width, *of_rows.padding[1]
         y = nkiconv.depthwise_conv1d(
@@ -267,4 +218,4 @@ def test_x_by_gy_is_a_convolution_of_the_reference():
             padding=(before, after),
         )  # fmt: skip
         np.testing.assert_array_equal(y.reshape(N, C, -1).sum(0), expected(x, gy, axis)[0])
-    assert not takes_rows(problem.replace(lhs_dilation=(1, 2)))
+    assert operation_of(problem.toward("wgrad"), Asked(precision="bf16")).name == "conv2d_weight"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.kernels.conv.geometry import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
-from nkiconv.kernels.gradients.pixels import copy_instructions
 from nkiconv.kernels.gradients.plan import plan_weight, weight_bytes, weight_instructions
 from nkiconv.simulator import KernelAssertionError
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
 PLAIN = (9, 3, 1, 1, 1, 1)
+SEVERAL_PLANES = "many taps of several planes"
 PROBLEMS = {
     "same": ((2, 5, 7, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
     "several tiles, banks and passes": ((3, 70, 260, 1), (14, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)),
@@ -33,7 +33,7 @@ PROBLEMS = {
     "pointwise, strided": ((3, 14, 13, 1), (7, 1, 2, 1, 0, 0), (9, 1, 2, 1, 0, 0)),
     "window outside x": ((1, 3, 4, 1), (3, 3, 1, 1, 6, 5), (4, 3, 1, 1, 7, 4)),
     "many taps": ((1, 2, 3, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
-    "many taps of several planes": ((2, 2, 3, 1), (9, 3, 1, 1, 1, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
+    SEVERAL_PLANES: ((2, 2, 3, 1), (9, 3, 1, 1, 1, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
     "volumes": ((2, 6, 7, 1), (5, 3, 1, 1, 1, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
     "volumes, strided": ((2, 6, 7, 1), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
     "sequences": ((3, 10, 9, 1), (50, 4, 1, 1, 3, 0)),
@@ -41,11 +41,18 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_every_problem_is_exact(name, is_last):
+#: x and gy with their channels first are turned on the array.
+TURNED = (("pixels", 2),)
+WAYS = {"channels first": (False, None), "channels last": (True, None), "turned": (False, TURNED)}
+#: All but one that takes long.
+CASES = [(name, way) for name in PROBLEMS for way in WAYS if (name, way) != (SEVERAL_PLANES, "turned")]
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_every_problem_is_exact(name, way):
     channels, *axes = PROBLEMS[name]
-    one, two = (check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2) for lnc in (1, 2))
+    is_last, config = WAYS[way]
+    one, two = (check(channels, axes, is_last, lnc=lnc, bias_gradient=lnc == 2, config=config) for lnc in (1, 2))
     assert same_bits(one, two)
 
 
@@ -67,6 +74,28 @@ def test_copies_with_channels_beside_each_other(name):
     check(channels, axes, config=(("pixels", 1),), bias_gradient=True)
 
 
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize("name", FEW)
+def test_tiles_are_turned_in_turn(name, split):
+    """Tiles of other sizes, pieces of rows, several passes, and a buffer for all."""
+    channels, *axes = PROBLEMS[name]
+    sizes = (("rows", 3), ("columns", 2), ("outputs", 1), ("inputs", 1), ("buffers", 1), ("split", split))
+    one, two = (check(channels, axes, adds=True, bias_gradient=True, config=TURNED + sizes, lnc=lnc) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])
+def test_dtypes_are_turned(dtype, precision):
+    channels, *axes = PROBLEMS["strides, dilations, cropped"]
+    check(channels, axes, dtype=dtype, precision=precision, config=(*TURNED, ("rows", 2), ("columns", 5)))
+
+
+def test_rounds_of_banks_share_what_was_turned():
+    channels, *axes = PROBLEMS["several tiles, banks and passes"]
+    sizes = (("rows", 7), ("columns", 7), ("outputs", 3), ("inputs", 2), ("buffers", 1), ("split", 0))
+    check(channels, axes, config=TURNED + sizes, bias_gradient=True)
+
+
 @pytest.mark.parametrize("buffers", [1, 2, 3])
 def test_tiles_wait_for_room(buffers):
     channels, *axes = PROBLEMS["several tiles, banks and passes"]
@@ -75,15 +104,28 @@ def test_tiles_wait_for_room(buffers):
         check(channels, axes, is_last, config=config, bias_gradient=True)
 
 
+@pytest.mark.parametrize("pixels", [0, 2])
+@pytest.mark.parametrize("buffers", [3, 4, 6])
+def test_tiles_of_several_rounds_stay(buffers, pixels):
+    """Of several passes of a core, each of nine banks over three tiles, which the next pass's must not overwrite."""
+    config = (("channels", 2), ("outputs", 3), ("inputs", 3), ("rows", 1), ("columns", 2), ("buffers", buffers))
+    axes = ((14, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1))
+    check((3, 12, 260, 1), axes, pixels == 0, config=(*config, ("pixels", pixels), ("split", 0)), lnc=1)
+
+
 def test_banks_of_many_taps_pass_over_many_tiles():
-    channels, *axes = PROBLEMS["many taps of several planes"]
+    channels, *axes = PROBLEMS[SEVERAL_PLANES]
     check(channels, axes, True, config=(("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1), ("split", 0)))
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize(
+    ("is_last", "config"),
+    [(False, None), (True, None), (False, TURNED), (False, (*TURNED, ("rows", 3), ("columns", 2), ("buffers", 2)))],
+    ids=["channels first", "channels last", "turned", "turned in small blocks"],
+)
 @pytest.mark.parametrize("name", FEW)
-def test_it_needs_no_more_than_it_says(name, is_last):
+def test_it_needs_no_more_than_it_says(name, is_last, config):
     channels, *axes = PROBLEMS[name]
     x, gy, shape = problem_of(channels, axes)
     places = {key: value for key, value in places_of(axes).items() if key != "dilation"}
@@ -93,6 +135,7 @@ def test_it_needs_no_more_than_it_says(name, is_last):
         places = {"stride": (1, axes[0][2]), "rhs_dilation": (1, axes[0][3]), "padding": ((0, 0), axes[0][4:])}
     rank = len(places["stride"])
     more = {"lhs_dilation": (1,) * rank, "feature_group_count": channels[3], "bias_gradient": True, **places}
+    more |= {"config": config, "algorithm": "blocks" if config else None}
     perms = None, None
     if is_last:
         x, gy = last(x), last(gy)
@@ -103,11 +146,10 @@ def test_it_needs_no_more_than_it_says(name, is_last):
         numbers = more["padding"], more["stride"], more["rhs_dilation"], more["lhs_dilation"]
         like = nkiconv.spec(shape, "bf16")
         geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1))[0]
-        plan, reason = plan_weight(geometry, None, True, lnc)
+        plan, reason = plan_weight(geometry, config, True, lnc)
         assert reason == ""
-        copies = copy_instructions(geometry) if plan.geometry.x_strides != geometry.x_strides else 0
         most = max(len(program.instructions) for program in traced.programs)
-        assert most <= copies + weight_instructions(plan.geometry, plan, lnc)
+        assert most <= weight_instructions(plan.geometry, plan, lnc)
         assert traced.sbuf_peak_bytes <= weight_bytes(plan.geometry, plan)
 
 
@@ -135,23 +177,29 @@ def a_problem(draw, axes):
     return (draw(st.integers(1, 3)), C, K, groups), list(found)
 
 
+#: The planner's own choice, or tiles that are turned.
+SOME_PIXELS = st.sampled_from((None, TURNED))
+
+
 @settings(max_examples=60, deadline=None)
-@hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans())
-def test_any_images_are_exact(problem, is_last, lnc, bias):
-    check(*problem, is_last, lnc=lnc, bias_gradient=bias)
+@hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
+def test_any_images_are_exact(problem, is_last, lnc, bias, config):
+    check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
 @settings(max_examples=20, deadline=None)
-@hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2))
-def test_any_volumes_are_exact(problem, is_last, lnc):
-    check(*problem, is_last, lnc=lnc)
+@hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
+def test_any_volumes_are_exact(problem, is_last, lnc, config):
+    check(*problem, is_last, lnc=lnc, config=config)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
-@hypothesis.given(st.one_of(a_problem(2), a_problem(2), a_problem(3)), st.booleans(), st.integers(1, 2), st.booleans())
-def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias):
-    check(*problem, is_last, lnc=lnc, bias_gradient=bias)
+@hypothesis.given(
+    st.one_of(a_problem(2), a_problem(2), a_problem(3)), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS
+)
+def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias, config):
+    check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])

@@ -281,14 +281,6 @@ def test_second_derivatives():
         assert torch.equal(one.double(), other.double())
 
 
-def test_packed_sequences_have_no_second_derivative():
-    x = integers(1, 2, 5).requires_grad_()
-    y = causal_conv1d_fn(x, integers(2, 3, seed=1), cu_seqlens=torch.tensor([0, 2, 5]))
-    (first,) = torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
-    with pytest.raises(UnsupportedError, match=r"packed sequences .* have first derivatives only"):
-        first.sum().backward()
-
-
 @pytest.mark.parametrize("dims", [(0, None, None, 0), (1, 0, None, None), (None, 0, 1, 2), (2, None, 0, 1)])
 def test_vmap(dims):
     given = [

@@ -58,7 +58,6 @@ def recorder(request, monkeypatch):
     else:
         for operation in OPERATIONS.values():
             monkeypatch.setattr(operation, "kernel", Wrapped(operation.kernel), raising=False)
-        monkeypatch.setattr(device, "conv_weight_gradient", Wrapped(device.conv_weight_gradient))
     monkeypatch.setitem(sys.modules, "torch_neuronx", fake)
     device.launcher.cache_clear()
     yield found
@@ -117,6 +116,7 @@ def test_launches(recorder, monkeypatch, lnc, name, rank, x_shape, w_shape, more
 
 GRADIENTS = {
     "conv1d": ((2, 6, 9), (4, 6, 3), {"stride": (2,)}, torch.float32),
+    "depthwise_conv1d": ((2, 6, 9), (6, 1, 3), {"groups": 6}, torch.bfloat16),
     "conv2d": ((2, 6, 7, 8), (4, 3, 3, 2), {"groups": 2, "dilation": (2, 1)}, torch.bfloat16),
     "conv3d": ((2, 6, 3, 5, 4), (6, 1, 3, 3, 3), {"groups": 6}, torch.float16),
 }
@@ -125,14 +125,15 @@ GRADIENTS = {
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_launches_of_filters_gradients(recorder, name, bias):
-    """Rows are images of height 1; the kernel is told the convolution, and its fp32 sums are rounded here."""
+    """Rows are images of height 1; the kernel is told the convolution, and what is estimated best for its gradient; its
+    fp32 sums are rounded here."""
     x_shape, size, more, dtype = GRADIENTS[name]
     rank = int(name[-2])
     asked = asked_of(name, rank, **more)
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randint(-3, 4, shape, generator=generator).to(dtype) for shape in (x_shape, size))
     wide = [one.double().requires_grad_() for one in (x, w)]
-    y = getattr(F, name)(*wide, None, asked.stride, 1, asked.dilation, asked.groups)
+    y = getattr(F, name.removeprefix("depthwise_"))(*wide, None, asked.stride, 1, asked.dilation, asked.groups)
     g = torch.randint(-3, 4, y.shape, generator=generator).to(dtype)
     (expected,) = torch.autograd.grad(y, wide[1], g.double())
     dw, db = device.filters_gradient(asked, x, g, size, dtype, bias)
@@ -142,6 +143,9 @@ def test_launches_of_filters_gradients(recorder, name, bias):
     row, ones, zeros = ((1,), (1,), ((0, 0),)) if rank == 1 else ((), (), ())
     assert cores == 2
     assert shapes == [(*one.shape[:2], *row, *one.shape[2:]) for one in (x, g)]
+    problem = asked.problem(x, w)
+    request = Request(problem=problem.toward("wgrad"), asked=Asked(bias=bias))
+    found = estimate(request)
     assert kwargs == {
         "filter_shape": (*size[:2], *row, *size[2:]),
         "padding": (*zeros, *asked.padding),
@@ -149,6 +153,8 @@ def test_launches_of_filters_gradients(recorder, name, bias):
         "rhs_dilation": (*ones, *asked.dilation),
         "lhs_dilation": (*ones, *asked.lhs_dilation),
         "feature_group_count": asked.groups,
+        "algorithm": found.algorithm,
+        "config": found.config,
         **({"bias_gradient": True} if bias else {}),
     }
 

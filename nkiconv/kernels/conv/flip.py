@@ -1,23 +1,32 @@
 """Filters of transposed convolutions, [C, K / groups, ...] with taps backwards, for algorithms that read them forwards.
 
 A transposed convolution is one of x with lhs_dilation, whose filter has its taps in reverse order and its channels
-swapped. `phases` reads such filters as they are; the others get a copy in HBM, which each core makes for itself.
+swapped. Some algorithms read such filters as they are; the others get a copy in HBM, which each core makes for itself.
 """
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._tiles import cut, cut_at
+from .._tiles import QUADRANT, cut, cut_at
 from .geometry import copy_of, filter_rows, num_taps
+from .implicit_gemm.fold import left_over
 
-#: Algorithms that read such filters as they are.
-READ_BACKWARDS = ("phases",)
 #: Bytes a partition of a piece of the copy.
 FLIP_BYTES = 8192
 
 
 def flips(algorithm, geometry):
     """Whether an algorithm gets a copy of the filter."""
-    return geometry.flipped and algorithm not in READ_BACKWARDS
+    return geometry.flipped and not reads_backwards(algorithm, geometry)
+
+
+def reads_backwards(algorithm, geometry):
+    """Whether an algorithm reads such filters as they are; some, those of images alone."""
+    images = geometry.groups == 1 and geometry.planes.taps == 1
+    if algorithm == "implicit_gemm":
+        plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
+        # folded channels are put in place as engines address partitions
+        return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
+    return algorithm in ("phases", "grouped", "toeplitz_rows") or (algorithm in ("narrow", "swapped") and images)
 
 
 def forwards_of(algorithm, geometry):

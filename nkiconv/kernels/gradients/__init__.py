@@ -12,7 +12,7 @@ from .diagonals.plan import plan_diagonals, takes_diagonals
 from .diagonals.planes import copy_planes
 from .halves import WeightWork
 from .loop import run_weight
-from .pixels import copy_pixels
+from .pixels import copy_pixels, takes_pixels
 from .plan import plan_weight
 from .result import FilterLike, result_dtype
 
@@ -70,7 +70,7 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
+    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry))
     plan, reason = None, ""
     if by_diagonals:
         plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())
@@ -82,11 +82,11 @@ def conv_weight_gradient(
     if bias_gradient:
         db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
-    if plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides:
-        if by_diagonals:
-            copy_planes(operands, geometry)
-        else:
-            copy_pixels(operands, geometry)
+    copied = plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides
+    if by_diagonals and copied:
+        copy_planes(operands, geometry)
+    elif not by_diagonals and takes_pixels(geometry, config):
+        copy_pixels(operands, geometry)
     work = WeightWork(
         operands=operands,
         geometry=plan.geometry,

@@ -10,6 +10,10 @@ from ..conv.cuts import window_of
 
 #: Tiles that are there together, at most.
 BUFFERS_MAX = 64
+#: Banks of PSUM for x and gy that are turned on the array, at least.
+TURN_BANKS = 3
+#: What a config calls that (see its `pixels`).
+TURNED = 2
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
 
@@ -30,7 +34,8 @@ class WeightConfig(nl.NKIObject):
     beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
-    #: 1: x and gy are copied first, so that channels lie side by side, or 0: they are taken as they lie
+    #: 1: x and gy are copied first, so that channels lie side by side, or 2: they are turned on the array as they come,
+    #: or 0: they are taken as they lie
     pixels: int
     #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
     split: int
@@ -47,7 +52,7 @@ def weight_config_refusal(geometry, config):
         ("beside", (1, 4)),
         ("buffers", (1, BUFFERS_MAX)),
         ("split", (0, 1)),
-        ("pixels", (0, 1)),
+        ("pixels", (0, TURNED)),
     )
     reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
     beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
@@ -91,8 +96,9 @@ def weight_settings(geometry, config):
     """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
     which two tiles are there at a time, with as many units as fill a tile."""
     C, beside, P_MAX = geometry.C // geometry.groups, setting(config, "beside", 1), nl.tile_size.pmax
+    banks = sum_banks(setting(config, "pixels", 0) == TURNED)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
-    together = max(1, min(div_ceil(C, channels), PSUM_BANKS // banks_of_taps(geometry)))
+    together = max(1, min(div_ceil(C, channels), banks // banks_of_taps(geometry)))
     sizes = (setting(config, "outputs", 1), setting(config, "inputs", together), setting(config, "split", 0))
     rows = setting(config, "rows", geometry.rows.out)
     columns = setting(config, "columns", geometry.columns.out)
@@ -113,11 +119,16 @@ def weight_settings(geometry, config):
         outputs=sizes[0],
         inputs=sizes[1],
         beside=beside,
-        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes)),
+        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes, banks)),
         pixels=setting(config, "pixels", 0),
         split=sizes[2],
         warmup=setting(config, "warmup", 0),
     )
+
+
+def sum_banks(turns):
+    """Banks of PSUM for sums. turns: whether x and gy are turned on the array, in some of them."""
+    return PSUM_BANKS - TURN_BANKS if turns else PSUM_BANKS
 
 
 def fits_twice(geometry, block, channels, sizes):
@@ -131,11 +142,11 @@ def banks_of_taps(geometry):
     return geometry.planes.taps * (1 if R * S <= BANK_COLUMNS else R * div_ceil(S, BANK_COLUMNS))
 
 
-def buffers_needed(geometry, block, channels, sizes):
-    """Tiles of blocks that must be there together, two, or all of a core's where banks take several rounds."""
+def buffers_needed(geometry, block, channels, sizes, banks):
+    """Tiles of blocks that must be there together, two, or all of a core's where so many banks take several rounds."""
     units = units_in(geometry, block[0], block[1])
     mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, nl.tile_size.pmax)
-    is_all = jobs_of_pass(geometry, channels, sizes) > PSUM_BANKS and sizes[0] * sizes[1] > 1
+    is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
     return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
 
 

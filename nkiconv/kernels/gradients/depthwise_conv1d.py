@@ -4,7 +4,8 @@
 
 Of one image that is a depthwise convolution of x with gy: its taps are q, its outputs s, its stride is the dilation and
 its dilation the stride. Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all. Sums
-of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient.
+of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient. Where
+filters are short against rows, `skewed` takes less: it adds all images and positions on the array.
 """
 
 from ..._nki import nki, nl
@@ -17,12 +18,15 @@ from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
-from .rows import copy_rows, flat_rows, gradient_geometry
+from .rows import copy_rows, flat_rows, gradient_geometry, strides_of_rows
 from .skewed.kernel import skewed
 from .skewed.plan import skewed_refusal
 
 #: The algorithms that can be asked for by name.
-ROWS_ALGORITHMS = ALGORITHMS + ("skewed",)
+SKEWED = "skewed"
+ROWS_ALGORITHMS = ALGORITHMS + (SKEWED,)
+#: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
+SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
 #: Bytes of an element of sums.
 SUM_BYTES = 4
 
@@ -58,7 +62,8 @@ def depthwise_conv1d_weight_gradient(
         accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
         bias_gradient: also return that of the bias, [C], fp32.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: as of `depthwise_conv1d_implicit_gemm` for the convolution of x with gy.
+        algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
+            x with gy; None leaves the choice to the kernel.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
 
@@ -81,11 +86,8 @@ def depthwise_conv1d_weight_gradient(
     if bias_gradient:
         db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
-    if algorithm == "skewed":
-        strides = (
-            (forward.C * x_rows.row, x_rows.row, x_rows.step),
-            (forward.C * gy_rows.row, gy_rows.row, gy_rows.step),
-        )
+    if algorithm == SKEWED:
+        strides = (strides_of_rows(x_rows, forward.C), strides_of_rows(gy_rows, forward.C))
         skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
     else:
         convolve_rows_with(algorithm, (x_hbm, gy_hbm, dw_hbm, accumulate_into), forward, geometry, extras, config)
@@ -103,8 +105,11 @@ def extras_of_rows(forward, added, dw_dtype):
 
 
 def algorithm_of_rows(algorithm, forward, geometry, extras, config):
-    """An algorithm that takes this gradient; refused is one that does not."""
-    if algorithm == "skewed":
+    """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
+    many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
+    if algorithm == None and many and skewed_refusal(forward, None, nl.num_programs()) == "":
+        return SKEWED
+    if algorithm == SKEWED:
         reason = skewed_refusal(forward, config, nl.num_programs())
         require(reason == "", reason)
         return algorithm

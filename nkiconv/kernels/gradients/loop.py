@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
-from .._tiles import PARTS, filled, share, size_of, some_of
+from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
-from .plan import ROWS_BOXES, window_sizes
+from .plan import ROWS_BOXES, buffer_sizes, window_sizes
+from .turns import start_turns, turn_for
 from .units import units_of
+
+#: Columns of matmuls ahead of which x and gy are turned: what that takes from the array to the tile, about.
+AHEAD = 2048
 
 
 @dataclass
@@ -38,6 +42,24 @@ class Feed(nl.NKIObject):
     loaded: int
 
 
+@dataclass
+class Batch(nl.NKIObject):
+    """Products of a row of all blocks of a Feed's tile, of one of its gang, for some banks (first, how many) of the
+    jobs of a round. adds: whether they are not the first; starts, ends: whether they are those of the round, or the
+    last of the bank; stays: the first tile that must stay; oldest: that any product from now on needs."""
+
+    index: int
+    row: int
+    member: int
+    jobs: list
+    banks: tuple
+    adds: bool
+    starts: bool
+    ends: bool
+    stays: int
+    oldest: int
+
+
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
@@ -58,42 +80,103 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers, half):
     """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
-    feed, spans = Feed(tiles=[], buffers=buffers, loaded=0), []
+    feed, batches = Feed(tiles=[], buffers=buffers, loaded=0), []
+    turns = start_turns(work, len(buffers)) if work.plan.turns else None
     for one in passes:
-        first, count = 0, len(one.tiles)
+        first, count, start = 0, len(one.tiles), len(feed.tiles)
         if half >= 0:
             first = one.half * half
             count = one.half if half == 0 else count - one.half
-        spans.append((len(feed.tiles), count))
         for number in range(first, first + count):
             feed.tiles.append((one, number))
-    for index in range(len(passes)):
-        run_pass(work, passes[index], feed, spans[index])
+        append_batches(batches, work, feed, one, (start, count))
+    oldest = len(feed.tiles)
+    for at in range(len(batches) - 1, -1, -1):
+        batch = batches[at]
+        oldest = min(oldest, batch.index)
+        batch.oldest = oldest
+    sums = []
+    for at in range(len(batches)):
+        batch = batches[at]
+        if turns == None:
+            load_until(work, feed, batch.stays + len(buffers))
+        if batch.starts:
+            sums = start_sums(work, batch.jobs)
+        first, count = batch.banks
+        for q in range(0, work.plan.columns, work.plan.beside):
+            if turns != None:
+                turn_ahead(work, turns, feed, batches, at, q)
+            for bank in range(first, first + count):
+                add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
+        if batch.ends:
+            store_sums(work, batch.jobs[first], sums[first])
 
 
-def run_pass(work, one, feed, span):
-    """Sums of the jobs of a Pass over tiles of a Feed (first, how many), and their results: the first round goes along
-    with the loads, those of the next pass go along with the last one."""
+def append_batches(batches, work, feed, one, span):
+    """Append the Batches of a Pass over tiles of a Feed (first, how many): the first round goes along with the loads,
+    those of the next pass go along with the last one."""
     first, count = span
-    ahead, last_round = len(feed.buffers), len(one.rounds) - 1
     for which in range(len(one.rounds)):
-        jobs = one.rounds[which]
-        sums, done = start_sums(work, jobs), 0
-        while which == 0 and done < count - 1:
-            # tiles of several rounds stay
-            load_until(work, feed, first + (done if last_round == 0 else 0) + ahead)
-            for place in work.plan.places:
-                for bank in range(len(jobs)):
-                    add_products(work, jobs[bank], sums[bank], feed, first + done, place, done > 0 or place != (0, 0))
-            done += 1
-        load_until(work, feed, first + (count - 1 if last_round == 0 else 0) + ahead)
+        jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
+        done = first + count - 1 if which == 0 else first
+        for index in range(first, done):
+            append_rows(batches, work, feed, (one, jobs, (0, len(jobs))), index, (first, len(one.rounds) == 1))
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
-            for index in range(done, count):
-                for place in work.plan.places:
-                    adds = index > 0 or place != (0, 0)
-                    add_products(work, jobs[bank], sums[bank], feed, first + index, place, adds)
-            store_sums(work, jobs[bank], sums[bank])
+            # tiles of several rounds stay until the last bank
+            goes = len(one.rounds) == 1 or (last and bank == len(jobs) - 1)
+            for index in range(done, first + count):
+                append_rows(batches, work, feed, (one, jobs, (bank, 1)), index, (first, goes))
+            end = batches[-1]
+            end.ends = True
+        start = batches[begin]
+        start.starts = True
+
+
+def append_rows(batches, work, feed, some, index, tiles):
+    """Append the Batches of each row of a Feed's tile. some: (Pass, jobs, which of these: (first, how many)); tiles:
+    (first of the pass, whether those before may go)."""
+    one, jobs, banks = some
+    number = feed.tiles[index][1]
+    members = len(one.tiles[number]) if work.plan.turns else 1
+    for row in range(work.plan.rows):
+        for member in range(members):
+            batches.append(
+                Batch(
+                    index=index,
+                    row=row,
+                    member=member,
+                    jobs=jobs,
+                    banks=banks,
+                    adds=index > tiles[0] or row > 0 or member > 0,
+                    starts=False,
+                    ends=False,
+                    stays=index if tiles[1] else tiles[0],
+                    oldest=0,
+                )
+            )
+
+
+def turn_ahead(work, turns, feed, batches, at, q):
+    """Have be turned what a Batch needs, and those that begin less than AHEAD columns of matmuls after its column q,
+    unless a buffer has other tiles yet."""
+    now, columns, left, there = batches[at], work.plan.columns, 0, False
+    for later in range(at, turns.batches):
+        left += columns_in(work, batches[later], columns - (q if later == at else 0))
+    while turns.batches < len(batches) and (turns.batches <= at or left < AHEAD) and not there:
+        batch = batches[turns.batches]
+        there = batch.index >= now.oldest + len(feed.buffers)
+        if not there:
+            turn_for(work, turns, feed, batch.index, batch.row, some_of(batch.jobs, batch.banks))
+            left += columns_in(work, batch, columns)
+            turns.batches = turns.batches + 1
+
+
+def columns_in(work, batch, count):
+    """Columns of matmuls of a Batch for so many columns of gy."""
+    job = batch.jobs[batch.banks[0]]
+    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, work.plan.beside))
+    return div_ceil(count, work.plan.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):
@@ -118,17 +201,12 @@ def start_sums(work, jobs):
 
 def start_buffers(work):
     """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
-    geometry, plan, found = work.geometry, work.plan, []
-    rows, columns, c, k, planes, tiles = 1, 1, 1, 1, [], 0
+    geometry, plan, found, tiles = work.geometry, work.plan, [], 0
     for one in plan.passes:
-        sizes = window_sizes(geometry, plan, one)
-        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
-        c, k, tiles = max(c, one.c[1]), max(k, one.k[1]), tiles + len(one.tiles)
-        for t in one.planes:
-            if t not in planes:
-                planes.append(t)
-    x_shape = room_of(geometry.x_strides, c, rows, columns)
-    y_shape = room_of(geometry.y_strides, k, plan.rows, plan.columns)
+        tiles += len(one.tiles)
+    window, k, planes = buffer_sizes(geometry, plan)
+    x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
+    y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
     for _ in range(min(plan.buffers, tiles)):
         x = filled(geometry.planes.taps, None)
         for t in planes:
@@ -180,12 +258,11 @@ def columns_of(work, job, count):
     return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
-def add_products(work, job, acc_psum, feed, index, place, adds):
-    """Products of a position of all blocks of a Feed's tile, and of those beside it, added to a job's sums."""
-    one, number = feed.tiles[index]
-    blocks, units = feed.buffers[index % len(feed.buffers)], units_of(one.tiles[number])
-    k, stationary = job.k0 - one.k[0], None
-    p, q = place
+def add_products(work, job, acc_psum, feed, batch, q):
+    """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums."""
+    one, number = feed.tiles[batch.index]
+    blocks, units = feed.buffers[batch.index % len(feed.buffers)], units_of(one.tiles[number])
+    k, stationary, p = job.k0 - one.k[0], None, batch.member * work.plan.rows + batch.row
     count = min(work.plan.beside, work.plan.columns - q)
     outputs, columns = count * job.kn, columns_of(work, job, count)
     y_sbuf = of_array(blocks.y, work.operands)
@@ -198,18 +275,22 @@ def add_products(work, job, acc_psum, feed, index, place, adds):
         sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
     elif count < work.plan.beside:
         sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
-    moving = moving_of(work, one, job, (blocks, units), place, columns)
-    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
+    first = batch.row * work.geometry.rows.stride
+    if batch.member > 0:
+        first += batch.member * window_sizes(work.geometry, work.plan, one)[0]
+    moving = moving_of(work, one, job, (blocks, units), (first, q), columns)
+    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=batch.adds or q > 0)
 
 
 def moving_of(work, one, job, some, place, count):
-    """The window of x of a job at a position of blocks (Blocks, how many), with so many columns of taps; or ones."""
+    """The window of x of a job at a position (row of x, column of gy) of blocks (Blocks, how many), with so many
+    columns of taps; or ones."""
     blocks, units = some
     rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
     if job.t < 0:
         return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
-    h = place[0] * rows.stride + (job.r0 - one.r[0]) * rows.dilation
+    h = place[0] + (job.r0 - one.r[0]) * rows.dilation
     w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
     h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
     if is_channels_last(work.geometry.x_strides):

@@ -5,6 +5,7 @@ from .._settings import setting
 from .._tiles import size_of
 from ..conv.geometry import copy_of
 from ..conv.relayout import FEW, Transposed, copy_transposed, meet, pieces_of
+from .config import TURNED
 
 
 def copies_pixels(strides, channels):
@@ -16,6 +17,11 @@ def takes_pixels(geometry, config):
     """Whether x and gy are copied, as a config says; there is nothing to copy where channels are side by side."""
     several = copies_pixels(geometry.x_strides, geometry.C) or copies_pixels(geometry.y_strides, geometry.K)
     return several and setting(config, "pixels", 0) == 1
+
+
+def turns_pixels(geometry, config):
+    """Whether x and gy are turned on the array, as a config says; not where channels of both are side by side."""
+    return (geometry.x_strides[0] != 1 or geometry.y_strides[0] != 1) and setting(config, "pixels", 0) == TURNED
 
 
 def pixels_of(geometry):

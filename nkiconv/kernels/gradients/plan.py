@@ -12,20 +12,25 @@ moving operand, is a view along the free axes:
 Few output channels leave rows of the array empty: neighbouring columns of gy share them then, each with its own output
 channels, and the window is as much wider; their sums are added as they are read out (setting `beside`).
 
-128 blocks take one matmul for each of their positions and bank of sums; nothing is transposed, no im2col tensor exists.
+128 blocks take one matmul for each of their positions and bank of sums; no im2col tensor exists, and nothing is
+transposed where channels lie side by side. Where they do not, blocks are loaded in short runs, or from copies, or the
+array turns them (`turned`).
 """
 
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, some_of
+from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
-from .config import weight_config_refusal, weight_settings
-from .pixels import copy_instructions, pixels_of, takes_pixels
+from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
+from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
+from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import count_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
+#: Bytes a partition for sums on their way out: of four banks, also what they are added to and together.
+SUMS_BYTES = 4 * 3 * BANK_BYTES
 
 
 @dataclass
@@ -65,26 +70,35 @@ class WeightPlan(nl.NKIObject):
     """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block.
 
     beside: columns of gy that share a matmul, each with its own output channels in a bank's rows; further: columns of
-    taps that the window of one is further than that of the column before; places: (row, column) of a block's matmuls.
+    taps that the window of one is further than that of the column before.
     """
 
     rows: int
     columns: int
     beside: int
     further: int
-    places: list
     passes: list
     buffers: int
     split: bool
     warmup: int
-    #: the Geometry that blocks are of: of copies where channels are to lie side by side
+    #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
     geometry: Geometry
+    source: Geometry
+    #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
+    turns: bool
+    gang: int
+    #: pieces of x and of gy that are on their way together
+    raws: list
+    #: banks of PSUM for that: those that no sums need
+    banks: int
 
 
-def make_weight_plan(geometry, config, bias):
-    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too."""
-    passes, planes = [], planes_of(geometry.planes)
-    for jobs in batches_of(geometry, config, bias):
+def make_weight_plan(geometry, config, bias, source):
+    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too; source: of x and gy as they lie."""
+    passes, planes, most = [], planes_of(geometry.planes), 1
+    turns = source.x_strides[0] != geometry.x_strides[0] or source.y_strides[0] != geometry.y_strides[0]
+    banks = sum_banks(turns)
+    for jobs in batches_of(geometry, config, bias, banks):
         k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
         for job in jobs:
             k = hull(k, job.k0, job.kn)
@@ -98,28 +112,39 @@ def make_weight_plan(geometry, config, bias):
         count = div_ceil(count_of(planes) * count_of(rows) * count_of(columns), PARTS)
         tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax, count if config.split == 1 else 0)
         rounds = []
-        for part in cut(len(jobs), PSUM_BANKS):
+        for part in cut(len(jobs), banks):
             rounds.append(some_of(jobs, part))
         half = div_ceil(count, nl.tile_size.pmax)
+        most = max(most, max(c[1], k[1]))
         passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles, half=half))
-    first = passes[0]
-    split = config.split == 1 and len(first.tiles) >= PARTS
-    places = []
-    for p in range(config.rows):
-        for q in range(0, config.columns, config.beside):
-            places.append((p, q))
-    return WeightPlan(
+    plan = WeightPlan(
         rows=config.rows,
         columns=config.columns,
         beside=config.beside,
         further=geometry.columns.stride // geometry.columns.dilation,
-        places=places,
         passes=passes,
         buffers=config.buffers,
-        split=split,
+        split=False,
         warmup=config.warmup,
         geometry=geometry,
+        source=source,
+        turns=turns,
+        gang=1,
+        raws=[1, 1],
+        banks=PSUM_BANKS,
     )
+    if turns:
+        room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
+        plan.gang = max(1, min(gang_of(geometry, grid_of(geometry, config.rows, config.columns)[0], most), room))
+        for one in passes:
+            one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+            one.half = div_ceil(len(one.tiles), PARTS)
+            for jobs in one.rounds:
+                plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
+        plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
+    first = passes[0]
+    plan.split = config.split == 1 and len(first.tiles) >= PARTS
+    return plan
 
 
 def hull(part, first, count):
@@ -128,8 +153,8 @@ def hull(part, first, count):
     return low, max(part[0] + part[1] if part[1] > 0 else 0, first + count) - low
 
 
-def batches_of(geometry, config, bias):
-    """Lists of the Jobs of a pass each."""
+def batches_of(geometry, config, bias, banks):
+    """Lists of the Jobs of a pass each. banks: of PSUM for their sums."""
     groups, found = geometry.groups, []
     ks, cs = cut(geometry.K // groups, nl.tile_size.pmax), cut(geometry.C // groups, config.channels)
     for group in range(groups):
@@ -144,13 +169,13 @@ def batches_of(geometry, config, bias):
                         jobs.append(Job(k0=k0, kn=one[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1))
                 joins = len(ks) == 1 and len(cs) == 1 and len(found) > 0
                 if joins:
-                    joins = len(found[-1]) + len(jobs) <= PSUM_BANKS
+                    joins = len(found[-1]) + len(jobs) <= banks
                 if joins:
                     found[-1] = found[-1] + jobs
                 elif config.outputs * config.inputs > 1:
                     found.append(jobs)
                 else:
-                    for part in cut(len(jobs), PSUM_BANKS):
+                    for part in cut(len(jobs), banks):
                         found.append(some_of(jobs, part))
     return found
 
@@ -173,17 +198,20 @@ def plan_weight(geometry, config, bias, cores):
         reason = weight_refusal(geometry)
     if reason != "":
         return None, reason
-    copies = 0
+    copies, source = 0, geometry
     if takes_pixels(geometry, config):
         copies = copy_instructions(geometry)
         geometry = pixels_of(geometry)
+        source = geometry
+    elif turns_pixels(geometry, config):
+        geometry = turned_of(geometry)
     settings = weight_settings(geometry, config)
-    plan = make_weight_plan(geometry, settings, bias)
+    plan = make_weight_plan(geometry, settings, bias, source)
     for one in plan.passes:
         needed = one.half if plan.split else len(one.tiles)
         if len(one.rounds) > 1 and needed > plan.buffers:
             return None, (
-                f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {PSUM_BANKS} banks need all "
+                f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {sum_banks(plan.turns)} banks need all "
                 f"{needed} tiles of blocks at once; use as many, or fewer outputs and inputs"
             )
     needed = weight_bytes(geometry, plan)
@@ -215,27 +243,44 @@ def window_sizes(geometry, plan, one):
     return extent_of(geometry.rows, plan.rows, one.r), extent_of(geometry.columns, plan.columns, one.s)
 
 
+def buffer_sizes(geometry, plan):
+    """What a tile of units needs at most: (rows, columns, channels) of x, output channels, planes of taps."""
+    rows, columns, c, k, planes = 1, 1, 1, 1, []
+    for one in plan.passes:
+        sizes = window_sizes(geometry, plan, one)
+        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
+        c, k = max(c, one.c[1]), max(k, one.k[1])
+        for t in one.planes:
+            if t not in planes:
+                planes.append(t)
+    return (rows, columns, c), k, planes
+
+
+def tile_bytes(geometry, plan):
+    """Bytes a partition of a tile of units, but for its gang."""
+    x, k, planes = buffer_sizes(geometry, plan)
+    return (len(planes) * size_of(x) + plan.rows * plan.columns * k) * geometry.itemsize
+
+
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
-    most = 0
-    for one in plan.passes:
-        rows, columns = window_sizes(geometry, plan, one)
-        x_size, y_size = len(one.planes) * rows * columns * one.c[1], plan.rows * plan.columns * one.k[1]
-        most = max(most, plan.buffers * (x_size + y_size) * geometry.itemsize)
-    return most + 3 * BANK_COLUMNS * 4 * PSUM_BANKS
+    turning = turned_bytes(plan.source, plan) if plan.turns else 0
+    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES
 
 
 def weight_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    total, positions = 0, len(plan.places)
+    total, positions = 0, plan.rows * div_ceil(plan.columns, plan.beside)
     for one in plan.passes:
         boxes = 0
         for tile in one.tiles:
             boxes += len(tile)
         # rows of the first tile may come one by one
         loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles) + plan.rows * ROWS_BOXES)
+        if plan.turns:
+            loads = turned_instructions(plan.source, plan, one)
         for jobs in one.rounds:
-            total += (len(one.tiles) * positions + 4) * len(jobs)
+            total += (len(one.tiles) * positions * plan.gang + 4) * len(jobs)
         total += loads
     shared = min(cores, PARTS if plan.split else len(plan.passes))
     return div_ceil(total, shared) + plan.warmup + 64

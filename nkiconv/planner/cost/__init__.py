@@ -14,7 +14,9 @@ from .algorithm import Algorithm
 from .conv.planes import OfVolumes
 
 #: The folder of an operation's algorithms, here and among the kernels, where it is not conv.
-_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d", "conv2d_weight": "gradients", "conv3d_weight": "gradients"}
+_FAMILIES = {"depthwise_conv1d": "depthwise_conv1d"} | dict.fromkeys(
+    ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight"), "gradients"
+)
 
 
 @functools.cache

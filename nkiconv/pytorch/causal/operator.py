@@ -217,14 +217,37 @@ def _packed_backward_fake(
     return like(x, needs[0]), of_w, like(bias, needs[2]), like(initial_states, needs[3])
 
 
-def _nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """There is nothing to remember."""
+def _remember_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.needs, ctx.activation, ctx.layer = inputs[8:]
+    autograd.save(ctx, *inputs[:8])
 
 
-def _no_second_derivative(ctx: Any, *_: Any) -> Any:
+def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. What stands in other
+    sequences is multiplied by zeros here, NaN or not."""
+    saved = ctx.saved_tensors
+    x, weight, *rest = saved[2:]
+    packing = sequences.packing_of(x, weight.shape[1], *rest[2:])
+    asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
+    with torch.enable_grad():
+        needs: Any = tuple(ctx.needs)
+        found = sequences.backward(
+            packing, saved[0], saved[1], x, weight[:, None], rest[0], rest[1], needs, asked, convolve=call
+        )
+        pairs = [(one, of) for one, of in zip(found, of_each, strict=True) if one is not None and of is not None]
+        outputs = [one.squeeze(1) if one is found[1] else one for one, _ in pairs]
+        wanted = [i for i, one in enumerate(saved[:6]) if one is not None and one.requires_grad]
+        of_wanted = torch.autograd.grad(
+            outputs, [saved[i] for i in wanted], [of for _, of in pairs], create_graph=True, allow_unused=True
+        )
+    each = dict(zip(wanted, of_wanted, strict=True))
+    return *(each.get(i) for i in range(6)), *[None] * 5
+
+
+def _no_forward_mode(ctx: Any, *_: Any) -> Any:
     raise UnsupportedError(
-        f"{_NAME}: packed sequences (cu_seqlens, seq_idx) have first derivatives only; for second ones call it "
-        f"for each sequence"
+        f"{_NAME}: derivatives of packed sequences (cu_seqlens, seq_idx) have none in forward mode; use reverse mode, "
+        f"or call it for each sequence"
     )
 
 
@@ -291,7 +314,7 @@ def _define() -> tuple[Any, Any]:
     autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
-    autograd.register("causal_conv1d_packed_backward", _nothing, _no_second_derivative, _no_second_derivative)
+    autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
     return operator, derivative
 
 

@@ -15,6 +15,7 @@ sequence. dL/dw takes `width` passes of torch over y, again to leave out what no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,11 @@ from ..computers import dispatch, host
 from ..errors import GeometryError, UnsupportedError
 from ..operators import gradients
 from ..operators.convolution import Convolution
+
+#: y of a convolution, x, its filter, bias and residual.
+Convolve = Callable[
+    [Convolution, torch.Tensor, torch.Tensor, "torch.Tensor | None", "torch.Tensor | None"], torch.Tensor
+]
 
 
 @dataclass(frozen=True)
@@ -186,16 +192,20 @@ def backward(
     initial_states: torch.Tensor | None,
     needs: tuple[bool, bool, bool, bool],
     asked: Convolution,
+    convolve: Convolve = dispatch.convolve,
 ) -> tuple[torch.Tensor | None, ...]:
-    """dL/d x, w [C, 1, width], bias and initial states, where `needs` says so, of dL/dy and dL/d final states."""
+    """dL/d x, w [C, 1, width], bias and initial states, where `needs` says so, of dL/dy and dL/d final states.
+
+    convolve: as `dispatch.convolve`; one that autograd knows, for derivatives of these.
+    """
     row, columns = packing.row(x, initial_states), packing.outputs()
     of_z = packing.take(g)
     if asked.activation is not None:
-        z = dispatch.convolve(asked.plain(), row[None], w, bias, None)[0].index_select(1, columns)
+        z = convolve(asked.plain(), row[None], w, bias, None)[0].index_select(1, columns)
         of_z = gradients.of_argument(asked, of_z, None, z)
     of_x = of_w = of_bias = of_states = None
     if needs[0] or needs[3]:
-        of_row = _of_row(packing, asked, of_z, g_final, w)
+        of_row = _of_row(packing, asked, of_z, g_final, w, convolve)
         of_x = packing.put(of_row.index_select(1, columns + packing.gap), x.shape)
         of_states = packing.as_states(of_row.index_select(1, packing.initial()))
     if needs[1]:
@@ -209,16 +219,20 @@ def backward(
 
 
 def _of_row(
-    packing: Packing, asked: Convolution, of_z: torch.Tensor, g_final: torch.Tensor | None, w: torch.Tensor
+    packing: Packing,
+    asked: Convolution,
+    of_z: torch.Tensor,
+    g_final: torch.Tensor | None,
+    w: torch.Tensor,
+    convolve: Convolve,
 ) -> torch.Tensor:
     """dL/d row [C, length], by the kernel."""
     channels, width = w.shape[0], w.shape[2]
-    spread = of_z.new_zeros(channels, packing.length - packing.gap)
-    spread.index_copy_(1, packing.outputs(), of_z)
+    spread = of_z.new_zeros(channels, packing.length - packing.gap).index_copy(1, packing.outputs(), of_z)
     residual = None
     if g_final is not None:
         residual = of_z.new_zeros(1, channels, packing.length)
-        residual[0].index_copy_(1, packing.final(), g_final.transpose(0, 1).flatten(1))
+        residual = residual.index_copy(2, packing.final(), g_final.transpose(0, 1).flatten(1)[None])
     of, filters = gradients.of_input(asked.plain(), torch.Size([packing.length]), w)
     assert of.padding == ((width - 1, width - 1),)
-    return dispatch.convolve(of, spread[None], filters, None, residual)[0]
+    return convolve(of, spread[None], filters, None, residual)[0]

@@ -17,11 +17,12 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
-from ...kernels.gradients import conv_weight_gradient
 from ...planner.conv import kernel_arguments as conv_arguments
+from ...planner.conv_weight import weight_arguments
 from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
+from ...planner.depthwise_gradient import rows_arguments
 from ...planner.entry import answer, estimated
-from ...planner.operations import OPERATIONS
+from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution, filter_like
@@ -32,8 +33,14 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
-#: What `launcher` calls the kernel for filters' gradients, which is no operation of the planner's.
-FILTERS = "filters_gradient"
+#: Who makes the arguments of an operation's kernel, if not `conv_arguments`; and which are of filters' gradients.
+_MAKERS: dict[str, Any] = {
+    "depthwise_conv1d": depthwise_arguments,
+    "depthwise_conv1d_weight": rows_arguments,
+    "conv2d_weight": weight_arguments,
+    "conv3d_weight": weight_arguments,
+}
+_OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 
 def convolve(
@@ -106,15 +113,16 @@ def convolve_with_states(
 def filters_gradient(
     asked: Convolution, x: torch.Tensor, g: torch.Tensor, size: tuple[int, ...], dtype: torch.dtype, bias: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(dw, with `bias` db) of the kernel for filters' gradients, which follows its own rule: there are no plans for it.
+    """(dw, with `bias` db) of the kernel on the device of the tensors.
 
-    It returns sums, in fp32: nki.language's dtypes are no argument of Python's own types, which rounding would need.
+    It returns sums, in fp32: to have it round would take a dtype of nki.language for an argument, which is none of
+    Python's own types.
     """
-    problem = asked.problem(x, filter_like(x, size, dtype))
-    arguments = {name: plain(value) for name, value in conv_arguments(problem).items()}
-    if bias:
-        arguments["bias_gradient"] = True
-    found = launcher(FILTERS, cores())(
+    problem, lnc = asked.problem(x, filter_like(x, size, dtype)), cores()
+    problem = problem.toward("wgrad")
+    operation = operation_of(problem).name
+    arguments = dict(_arguments(problem, operation, Asked(bias=bias), lnc, _effort()))
+    found = launcher(operation, lnc)(
         x.reshape(problem.input_shape).contiguous(),
         g.reshape(problem.output_shape).contiguous(),
         filter_shape=plain(problem.filter_shape),
@@ -158,8 +166,8 @@ def cores() -> int:
 
 @functools.cache
 def launcher(operation: str, lnc: int) -> Any:
-    """The kernel of an operation, or FILTERS, on so many cores, as torch-neuronx of this machine calls it."""
-    kernel = conv_weight_gradient if operation == FILTERS else OPERATIONS[operation].kernel
+    """The kernel of an operation on so many cores, as torch-neuronx of this machine calls it."""
+    kernel = OPERATIONS[operation].kernel
     wrap = getattr(importlib.import_module("torch_neuronx"), "wrap_nki", None)
     return (kernel if wrap is None else wrap(kernel))[lnc]
 
@@ -169,9 +177,11 @@ def _arguments(
     problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's arguments that are no tensors, by name."""
-    algorithm, config = (None, None) if effort == "kernel" else _choice(problem, operation, asked, lnc, effort)
-    make = depthwise_arguments if operation == "depthwise_conv1d" else conv_arguments
-    found = make(problem, algorithm=algorithm, config=config)
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
+    algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
+    found = dict(_MAKERS.get(operation, conv_arguments)(problem, algorithm=algorithm, config=config))
+    if asked.bias and operation in _OF_FILTERS:
+        found["bias_gradient"] = True
     if asked.activation is not None:
         found["activation"] = asked.activation
     if asked.residual is not None:
@@ -193,15 +203,15 @@ def _effort() -> str:
     return wanted
 
 
-def _choice(problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str) -> tuple[str | None, Any]:
+def _choice(request: Request, effort: str) -> tuple[str | None, Any]:
     """(algorithm, config) of the planner's answer; (None, None), the kernel's default rule, where it has none."""
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
+    problem = request.problem
     try:
         found = answer(request) if effort == "timed" else estimated(request)
     except NkiconvError as error:
         warnings.warn(
-            f"{operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is no plan, "
-            f"and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
+            f"{request.operation} of x {problem.input_shape} and w {problem.filter_shape}, {problem.dtype}: there is "
+            f"no plan, and the kernel follows its default rule ({error}); NKICONV_PLAN=kernel asks for none",
             PlanWarning,
             stacklevel=2,
         )

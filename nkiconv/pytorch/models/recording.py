@@ -27,7 +27,7 @@ from ...problem import ConvProblem
 from ..causal import states
 from ..operators.calls import ARGUMENTS, asked_of
 from ..operators.conv3d_with_frames import NAME as WITH_FRAMES
-from ..operators.convolution import Convolution, filter_like
+from ..operators.convolution import filter_like
 from ..operators.filter_gradients import OPERATORS, weight_asked
 from ..operators.frames import shaped
 from ..operators.gradients import GRADIENT
@@ -265,8 +265,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_gradient(self, func: Any, args: Any) -> None:
         is_weight = func.name().partition(".")[0] in _WEIGHT_OPERATORS
         if func.name().startswith("nkiconv::") and (is_weight or is_convolution(func)):
-            asked, convolved = _weight_gradient(args) if is_weight else _gradient(func, args)
-            layer = (asked.layer or "").removesuffix(GRADIENT)
+            name, convolved = _weight_gradient(args) if is_weight else _gradient(func, args)
+            layer = (name or "").removesuffix(GRADIENT)
             self.found.convolved.setdefault(convolved, []).append(layer)
             self.found.order.append((layer, convolved))
 
@@ -316,20 +316,19 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     )
 
 
-def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[Convolution, Convolved]:
-    """A call of one of our operators that is an input gradient, as a call and as the planner is asked about it."""
-    name = func.name().removeprefix("nkiconv::").partition(".")[0]
-    asked = asked_of(name, *args[4 : 4 + ARGUMENTS])
-    return asked, dataclasses.replace(_convolved(func, args), direction="dgrad")
+def _gradient(func: Any, args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
+    """(layer, what the planner is asked about it) of a call of one of our operators that is an input gradient."""
+    names = [one.name for one in func._schema.arguments]
+    return args[names.index("layer")], dataclasses.replace(_convolved(func, args), direction="dgrad")
 
 
-def _weight_gradient(args: tuple[Any, ...]) -> tuple[Convolution, Convolved]:
+def _weight_gradient(args: tuple[Any, ...]) -> tuple[str | None, Convolved]:
     """The same of a filter gradient."""
     x, _, *rest = args
     asked, size, bias, dtype = weight_asked(len(rest[1]), rest)
     problem = asked.problem(x, filter_like(x, size, x.dtype)).toward("wgrad")
     of_gradient = Asked(bias=bias, out_dtype=DTYPES[dtype])
-    return asked, Convolved(operation_of(problem).name, problem, of_gradient, "wgrad")
+    return asked.layer, Convolved(operation_of(problem).name, problem, of_gradient, "wgrad")
 
 
 def _causal(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...problem import FEW_CHANNELS
 from ..computers import host
 from .convolution import Convolution
 
@@ -92,7 +93,7 @@ def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolut
         before = window - 1 - asked.padding[axis][0]
         zeros.append((before, spread + window - 1 - before - ((extents[axis] - 1) * asked.stride[axis] + 1)))
     name = asked.name
-    if asked.transposed or is_transposed_back(asked):
+    if asked.transposed or is_transposed_back(asked, w):
         name = f"conv{asked.rank}d" if asked.transposed else f"conv_transpose{asked.rank}d"
     elif w.shape[0] > asked.groups:
         name = name.removeprefix("depthwise_")
@@ -106,10 +107,14 @@ def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolut
     )
 
 
-def is_transposed_back(asked: Convolution) -> bool:
-    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is:
-    of strides, where channels have no filters of their own, for which there are faster kernels."""
-    return max(asked.stride) > 1 and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")
+def is_transposed_back(asked: Convolution, w: torch.Tensor) -> bool:
+    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is.
+
+    Of strides, and of many channels, as `ConvProblem.toward`; not where channels have filters of their own.
+    """
+    many = w.shape[0] > FEW_CHANNELS and asked.groups == 1 and asked.rank < 3
+    strided = max(asked.stride) > 1
+    return (many or strided) and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")
 
 
 def of_bias(g: torch.Tensor) -> torch.Tensor:

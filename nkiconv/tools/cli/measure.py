@@ -21,6 +21,7 @@ from ...problem import dtype_name
 from ..doctor import DEVICE
 from ..measure import interleave
 from .against import bench_against
+from .deepbench import bench_deepbench
 from .grid import Grid
 from .options import Algorithm, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
@@ -76,7 +77,8 @@ def command(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="Plan, check and model the headline cases of this suite: depthwise, conv2d, conv3d or conv_transpose."
+            help="Plan, check and model the headline cases of this suite: depthwise, conv2d, conv3d or conv_transpose; "
+            "or plan deepbench in three directions."
         ),
     ] = None,
     against: Annotated[
@@ -108,21 +110,26 @@ def command(
     With --suite: plan every headline case, check the plan's results, model them, and hold them against plain
     algorithms (taps_on_partition, implicit_gemm), the copy floor, the roofline, and cuDNN on an H200. With --against
     PATH: plan every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it,
-    where it takes the case. Exit status 1 if --check finds a wrong result.
+    where it takes the case. Exit status 1 if --check finds a wrong result. With --suite deepbench: plan DeepBench's
+    training list forward and both gradients, in NHWC unless --layout says otherwise, beside what a V100 took.
     """
     if suite is not None:
         suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)
         given = {
-            "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision, "--layout": layout,
+            "CASE": names, "--target": target, "--dtype": dtype, "--precision": precision,
+            "--layout": None if suite == "deepbench" and against is None else layout,
             "--rounds": rounds, "--algorithm": algorithm, "--append": append, "--timing-speed": timing_speed,
         }  # fmt: skip
         raise_all("nkiconv bench cannot run this call", list(_beside_suite(suite, given)))
         files = Files(csv, readme, plot, force)
-        if against is None:
-            raise_all("nkiconv bench cannot run this call", list(_without("--against", "PATH", {"--check": check})))
-            bench_suite(suite, only, lnc, tuned, files, as_json)
-        else:
+        if against is not None:
             bench_against(suite, against, only, lnc, tuned, check, files, as_json)
+            return
+        raise_all("nkiconv bench cannot run this call", list(_without("--against", "PATH", {"--check": check})))
+        if suite == "deepbench":
+            bench_deepbench(only, layout, lnc, tuned, files, as_json)
+        else:
+            bench_suite(suite, only, lnc, tuned, files, as_json)
         return
     raise_all(
         "nkiconv bench cannot run this call",

@@ -6,8 +6,8 @@ with rows of identities then transposes a tap and puts the k of every tile into 
     transposed[(tile, c), k] = sum over (tile', k') of spread[(tile', k'), (tile, c)] * I[k', k],
 
 products of a single weight and 1, so exact. From PSUM a tap goes to its place for each output of a block; the other
-places are zeroed once, and stay so. Depthwise filters need no transpose: they come in as [(tile, c), k, r, s] and are
-multiplied with rows of identities.
+places are zeroed once, and stay so. Depthwise filters and those of transposed convolutions need no transpose: they come
+in as [(tile, c), k, r, s], those with their taps backwards, and are multiplied with rows of identities, or of a mask.
 """
 
 from dataclasses import dataclass
@@ -30,22 +30,22 @@ class Rulers(nl.NKIObject):
 
     #: tiles whose output channels share the partitions
     together: int
-    #: [(tile, k), tile, group] 1 where k is of the tile's group; for depthwise [(tile, c), 1, c'] where c' is c
+    #: [(tile, k), tile, group] 1 where k is of the tile's group; by input [(tile, c), 1, group] where c is of the group
     mask_sbuf: object
-    #: [(tile, k), k] 1 where they are the same output channel of a tile; None for depthwise
+    #: [(tile, k), k] 1 where they are the same output channel of a tile; None by input
     ones_sbuf: object
     #: buffers of stationaries that waves take in turn
     ring: list
 
 
-def is_depthwise(geometry):
-    """Whether a group is one input channel."""
-    return geometry.groups == geometry.C
+def is_by_input(geometry):
+    """Whether filters come in by input channels: where a group is one, and those of a transposed convolution."""
+    return geometry.groups == geometry.C or geometry.flipped
 
 
 def tiles_together(geometry, grouped):
     """Tiles whose filters lie on the partitions together as they are loaded."""
-    if is_depthwise(geometry):
+    if is_by_input(geometry):
         return grouped.tiles
     return min(grouped.tiles, nl.tile_size.pmax // grouped.Kt)
 
@@ -53,8 +53,8 @@ def tiles_together(geometry, grouped):
 def make_rulers(operands, geometry, grouped, count):
     """Rulers with `count` buffers."""
     together = tiles_together(geometry, grouped)
-    if is_depthwise(geometry):
-        mask_sbuf, ones_sbuf = identities(operands, together, grouped.T, grouped.G).expand_dim(1), None
+    if is_by_input(geometry):
+        mask_sbuf, ones_sbuf = inputs_of_groups(operands, geometry, grouped, together).expand_dim(1), None
     else:
         mask_sbuf = same_group_mask(operands, geometry, grouped, together)
         ones_sbuf = identities(operands, together, grouped.Kt, grouped.Kt)
@@ -84,6 +84,19 @@ def identities(operands, times, size, width):
     return ones_sbuf
 
 
+def inputs_of_groups(operands, geometry, grouped, together):
+    """[(tile, c), group] in SBUF: 1 where c is of the group."""
+    per_c = geometry.C // geometry.groups
+    if per_c == 1:
+        return identities(operands, together, grouped.T, grouped.G)
+    mask_sbuf = nl.ndarray((together * grouped.T, grouped.G), dtype=operands.w_dtype, buffer=nl.sbuf)
+    nisa.memset(dst=mask_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    for index in range(together):
+        own_sbuf = mask_sbuf[index * grouped.T : (index + 1) * grouped.T, 0 : grouped.G]
+        keep_between(own_sbuf, [[-per_c, grouped.G]], per_c, own_sbuf)
+    return mask_sbuf
+
+
 def same_group_mask(operands, geometry, grouped, together):
     """[(tile, k), tile, group] in SBUF: 1 where k is of the tile's group."""
     Kt, per_k = grouped.Kt, geometry.K // geometry.groups
@@ -94,13 +107,13 @@ def same_group_mask(operands, geometry, grouped, together):
 
 
 def load_grouped_filters(operands, geometry, grouped, wave):
-    """Filters of a wave [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; of a
-    depthwise one [(tile, c), k, r, s]."""
+    """Filters of a wave [(tile, k), c, r, s] in SBUF for each `tiles_together` tiles, zeros where there is none; by
+    input [(tile, c), k, r, s], of a transposed convolution with their taps backwards."""
     per_c, R, S = geometry.C // geometry.groups, filter_rows(geometry), geometry.columns.taps
-    each, step, second, second_step, size = 1, geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
-    if is_depthwise(geometry):
-        each = geometry.K // geometry.C
-        step, second, second_step, size = each * geometry.w_strides[0], each, geometry.w_strides[0], grouped.T
+    step, second, second_step, size = geometry.w_strides[0], per_c, geometry.w_strides[1], grouped.Kt
+    if is_by_input(geometry):
+        second, second_step, size = geometry.K // geometry.groups, geometry.w_strides[0], grouped.T
+        step = geometry.w_strides[1] if geometry.flipped else second * second_step
     together = tiles_together(geometry, grouped)
     lanes = grouped.waves[wave][2]
     tiles = tiles_of_wave(geometry, grouped, wave, lanes)
@@ -110,25 +123,42 @@ def load_grouped_filters(operands, geometry, grouped, wave):
         raw_sbuf = nl.ndarray((len(some) * size, second, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         total = 0
         for tile in some:
-            total += tile.kn // each
+            total += tile_channels(geometry, tile)
         if total < len(some) * size:
             nisa.memset(dst=raw_sbuf, value=0.0, engine=nisa.engine.vector)
-        first_kn = some[0].kn
-        dense = lanes == 1 and first_kn == size * each
+        dense = lanes == 1 and tile_channels(geometry, some[0]) == size
         for index in range(1 if dense else len(some)):
             tile = some[index]
-            count = total if dense else tile.kn // each
+            count = total if dense else tile_channels(geometry, tile)
+            offset = tile.c0 * step if geometry.flipped else tile.k0 * geometry.w_strides[0]
             pattern = [[step, count], [second_step, second], [geometry.w_strides[2], R], [geometry.w_strides[3], S]]
-            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, tile.k0 * geometry.w_strides[0])
+            load_box(raw_sbuf, operands.w, (index * size, 0, 0, 0), pattern, offset)
         found.append(raw_sbuf)
     return found
+
+
+def tile_channels(geometry, tile):
+    """Channels by which the filters of a tile come in."""
+    return tile.cn if is_by_input(geometry) else tile.kn
+
+
+def turn_forwards(raw_sbuf):
+    """Filters with their taps in reverse order."""
+    parts, kn, R, S = raw_sbuf.shape
+    found_sbuf = nl.ndarray((parts, kn, R, S), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for tap in range(R * S):
+        src = raw_sbuf[0:parts, 0:kn, R - 1 - tap // S, S - 1 - tap % S]
+        engine = nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar
+        nisa.tensor_copy(dst=found_sbuf[0:parts, 0:kn, tap // S, tap % S], src=src, engine=engine)
+    return found_sbuf
 
 
 def spread_filters(loaded, geometry, grouped, rulers):
     """What `load_grouped_filters` returned, block by block of taps, with zeros between the groups."""
     blocks = blocks_of_plane(geometry, grouped)
     found = []
-    for raw_sbuf in loaded:
+    for loaded_sbuf in loaded:
+        raw_sbuf = turn_forwards(loaded_sbuf) if geometry.flipped else loaded_sbuf
         for block in blocks:
             found.append(spread(raw_sbuf, geometry, grouped, rulers, block))
     return found
@@ -151,7 +181,7 @@ def build_filters(operands, spreads, geometry, grouped, rulers, turn, ledger):
     for index in range(len(spreads)):
         first = index // len(blocks) * rulers.together * grouped.T
         block = blocks[index % len(blocks)]
-        taps = spreads[index] if is_depthwise(geometry) else transpose_spread(spreads[index], grouped, rulers)
+        taps = spreads[index] if is_by_input(geometry) else transpose_spread(spreads[index], grouped, rulers)
         place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
     return of_array(filters_sbuf, operands)
 
@@ -197,7 +227,7 @@ def place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
                 b : b + (sn - 1) * columns.dilation + 1 : columns.dilation,
                 k : k + kn,
             ]
-            in_psum = not is_depthwise(geometry) and uh + uw == 0
+            in_psum = not is_by_input(geometry) and uh + uw == 0
             engine = nisa.engine.vector
             if in_psum:
                 engine = pick(ledger, rn * sn * kn, False)
@@ -209,13 +239,13 @@ def place_in_window(filters_sbuf, taps, geometry, grouped, first, block, ledger)
 
 
 def spread(raw_sbuf, geometry, grouped, rulers, block):
-    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; of a depthwise
-    block [(tile, c), tap, (c', k)]: weights where c' is c."""
+    """[(tile, k), tap, (tile, c)] in SBUF: weights of k at the channels of its group, zero elsewhere; by input
+    [(tile, c), tap, (group, k)]: weights where c is of the group."""
     raw = taps_of_block(raw_sbuf, geometry, block)
     parts, each, taps = raw.shape
     raw = raw.permute((0, 2, 1)).expand_dim(2)
     inputs, times, groups = rulers.mask_sbuf.shape
-    width = groups * each if is_depthwise(geometry) else grouped.T
+    width = groups * each if is_by_input(geometry) else grouped.T
     spread_sbuf = nl.ndarray((parts, taps, times * width), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     mask_sbuf = rulers.mask_sbuf.reshape((inputs, times * groups))
     if groups * each < width:

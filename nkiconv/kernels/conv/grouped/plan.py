@@ -49,7 +49,7 @@ def grouped_refusal(geometry, extras, config):
 def grouped_instructions(geometry, grouped, cores):
     """Instructions of the busiest core, at most."""
     taps = num_taps(geometry)
-    pieces = taps + filter_rows(geometry) + geometry.columns.taps
+    pieces = (2 if geometry.flipped else 1) * taps + filter_rows(geometry) + geometry.columns.taps
     build = pieces * grouped.tiles * (grouped.Uh * grouped.Uw + 3) + 16 * grouped.tiles + 16
     each = len(grouped.window) + 1 + 2 * grouped.Uw + 2 * grouped.Uh
     most = 0

@@ -102,8 +102,8 @@ def taps_config_refusal(geometry, extras, config):
         reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]), product)
     if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
         reason = (
-            f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only; "
-            f"use 0"
+            f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only, "
+            f"none of transposed convolutions; use 0"
         )
     if reason == "" and setting(config, "loop", 0) > 0:
         reason = loop_refusal(geometry, extras, setting(config, "loop", 0), product)
@@ -193,6 +193,9 @@ def default_warmup(geometry):
     """Matmuls on zeros until the first block of filters is there."""
     if geometry.packed > 0:
         return WARM_UP_PACKED
+    if geometry.flipped:
+        run_bytes = min(nl.tile_size.pmax, geometry.K) * num_taps(geometry) * geometry.itemsize
+        return min(TAPS_WARM_UP_LONG, TAPS_WARM_UP_FIRST + run_bytes // TAPS_WARM_UP_BYTES)
     channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)
     block_bytes = min(TAPS_RAW_BYTES, channels * num_taps(geometry) * geometry.itemsize)
     return min(TAPS_WARM_UP_LONG, max(TAPS_WARM_UP, TAPS_WARM_UP_FIRST + block_bytes // TAPS_WARM_UP_BYTES))

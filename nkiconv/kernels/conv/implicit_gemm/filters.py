@@ -14,16 +14,18 @@ from ..filter_feed import transposes_of_bank
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
-from .jobs import Job, is_depthwise_job
+from .jobs import Job, is_depthwise_job, lies_ready
 from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
 from .stationaries import (
     group_mask,
+    load_backwards,
     load_channels,
     load_stationaries,
     load_taps,
     make_diagonals,
     pair_chunk,
+    place_backwards,
     slot_of,
     tile_of,
     transpose_taps,
@@ -157,7 +159,7 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
     paired = geometry.precision == "fp16x3"
     if geometry.packed > 0 and len(blocks) == 0 and not paired:
         parts = first_rows(home, R, S)
-    elif geometry.packed > 0 or depthwise:
+    elif geometry.packed > 0 or depthwise or geometry.flipped:
         parts = [(0, R, 0, S)]
     most = transposes_of_bank(job.kn, geometry.itemsize)
     for slot in range(slots_of(chunk)):
@@ -173,7 +175,7 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
                 pieces.append(len(blocks) - 1)
             elif depthwise or (paired and geometry.packed > 0):
                 pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
-            elif geometry.packed == 0:
+            elif geometry.packed == 0 and not lies_ready(geometry, job, chunk):
                 for row in tap_order(rn, home - r0):
                     add_row(geometry, chunk, block, len(blocks) - 1, row, most, pieces)
 
@@ -243,6 +245,9 @@ def block_bytes(geometry, block):
     """Bytes a partition of a block as loaded; none where the load makes stationaries."""
     if geometry.direct != None:
         return block.channels * taps_in_hbm(geometry) * geometry.itemsize
+    if geometry.flipped:
+        job = block.of.job
+        return 0 if lies_ready(geometry, job, block.of.chunk) else job.kn * num_taps(geometry) * geometry.itemsize
     in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
     return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
 
@@ -255,6 +260,12 @@ def load_block(operands, geometry, filters):
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise_job(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
+    elif geometry.flipped:
+        raw_sbuf = load_backwards(operands, geometry, job, block.of.chunk)
+        if lies_ready(geometry, job, block.of.chunk):
+            own = block.of
+            own.tile = raw_sbuf
+            raw_sbuf = None
     elif geometry.direct != None:
         raw_sbuf = load_planes_of_taps(operands, geometry, job, block)
     else:
@@ -299,7 +310,10 @@ def transpose_piece(operands, geometry, filters, ledger):
             own.mask = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
-        transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)
+        if geometry.flipped:
+            place_backwards(tile_sbuf, raw_sbuf, geometry, block, piece, ledger)
+        else:
+            transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)
     filters.transposed = filters.transposed + 1
     soon = filters.pieces[min(filters.transposed + SUMS_AHEAD, len(filters.pieces) - 1)]
     if geometry.direct != None and soon.block < len(filters.raws):

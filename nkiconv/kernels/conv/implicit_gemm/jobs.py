@@ -158,5 +158,10 @@ def moved_from(batches, count):
 
 def can_move(geometry):
     """Whether DMA can transpose filters: plain ones of 16 bits and one group."""
-    plain = geometry.groups == 1 and geometry.packed == 0 and geometry.direct == None
+    plain = geometry.groups == 1 and geometry.packed == 0 and geometry.direct == None and not geometry.flipped
     return geometry.itemsize == 2 and plain
+
+
+def lies_ready(geometry, job, chunk):
+    """Whether the filters of a transposed convolution are stationaries as they come: [c, k, taps backwards]."""
+    return geometry.flipped and job.rows == 1 and chunk[2] == 1

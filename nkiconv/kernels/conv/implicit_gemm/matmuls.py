@@ -13,6 +13,7 @@ from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups
 from .fp8 import multiply_pair, pairs_in
 from .pairs_fp8 import ALONE, stores_zeros
 from .parts import parts_to, prepare_to
+from .stationaries import stationary_of_product
 from .winograd import ORDER_OF_SUMS
 
 
@@ -82,7 +83,7 @@ def multiply(work, one, chunk, factor, product, accumulate):
     elements = (band.d0, band.h0, chunk_window(work.geometry, job.chunks[chunk], band)[0])
     nisa.nc_matmul(
         dst=sums_met(factor.acc_psum, product, outputs),
-        stationary=factor.stationaries[0:parts, product.row, product.group, 0 : job.rows, 0 : job.kn],
+        stationary=stationary_of_product(factor.stationaries, work.geometry, job, job.chunks[chunk], product),
         moving=elements_met(factor.x_sbuf, (0, parts), product, elements),
         accumulate=accumulate,
     )

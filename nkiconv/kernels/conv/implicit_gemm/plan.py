@@ -124,6 +124,8 @@ def taps_sbuf_bytes(geometry, plan, extras):
             per_c = job.chunks[0][1] // job.pack
             raws += len(job.chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
+            if geometry.flipped:
+                block = job.kn * taps * geometry.itemsize
             block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)

@@ -14,7 +14,7 @@ from ..geometry import filter_rows, num_taps
 from .cuts import home_row, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
-from .jobs import stationary_columns
+from .jobs import lies_ready, stationary_columns
 from .pairs_fp8 import ALONE, again_of, slot_channels, slots_of
 
 
@@ -140,6 +140,40 @@ def load_taps(operands, geometry, job, block):
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
+
+
+def load_backwards(operands, geometry, job, chunk):
+    """All taps of a chunk of a transposed convolution's filter: [depth * channels, kn, rows, columns] in SBUF, once for
+    each tap of a group of folded ones."""
+    c0, count, depth = chunk[:3]
+    R, S, strides = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
+    raw_sbuf = nl.ndarray((depth * count, job.kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+    pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, job.kn, R, S))
+    for d in range(depth):
+        load_box(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + job.k0 * strides[0])
+    return raw_sbuf
+
+
+def place_backwards(filters_sbuf, raw_sbuf, geometry, block, piece, ledger):
+    """Copies of a piece's taps, where folded channels leave filters no place as they come."""
+    job, count, kn = block.of.job, block.of.chunk[1], block.of.job.kn
+    R, S, shift = geometry.rows.taps, geometry.columns.taps, job_axis(geometry, job).taps - geometry.rows.taps
+    for index in range(piece.count * piece.depth * job.rows):
+        u, d, group = index % job.rows, index // job.rows % piece.depth, piece.first + index // (job.rows * piece.depth)
+        r, s, p = R - 1 - piece.row, S - 1 - group * block.of.chunk[2] - d, d * count
+        nisa.tensor_copy(
+            dst=filters_sbuf[p : p + count, piece.row + u * shift, group, u, 0:kn],
+            src=raw_sbuf[p : p + count, 0:kn, r, s],
+            engine=pick(ledger, kn, is_16bit(raw_sbuf.dtype)),
+        )
+
+
+def stationary_of_product(filters_sbuf, geometry, job, chunk, product):
+    """The stationary of a product: [partitions, k], or [partitions, rows of outputs, k]."""
+    parts, row, group = product.parts, product.row, product.group
+    if lies_ready(geometry, job, chunk):
+        return filters_sbuf[0:parts, 0 : job.kn, geometry.rows.taps - 1 - row, geometry.columns.taps - 1 - group]
+    return filters_sbuf[0:parts, row, group, 0 : job.rows, 0 : job.kn]
 
 
 def group_mask(job, geometry, dtype):

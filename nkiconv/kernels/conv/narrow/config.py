@@ -32,6 +32,8 @@ class NarrowConfig(nl.NKIObject):
     depth: int
     #: columns of taps beside each other, from 1 to 4
     taps: int
+    #: images beside each other on the partitions, from 1 to 4, each on rows of the array of its own
+    lanes: int
     #: blocks of so many rows and images of a bank of sums, from 1; at most what fits it
     blocks: int
     images: int
@@ -49,7 +51,8 @@ def narrow_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
     table = (("outputs", (1, most)), ("depth", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
-    table = table + (("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)), ("x_bytes", (256, whole)))
+    table = table + (("lanes", (1, most // QUADRANT)), ("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)))
+    table = table + (("x_bytes", (256, whole)),)
     table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "narrow")
     U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
@@ -115,13 +118,14 @@ def outputs_of_channel(geometry):
     return geometry.planes.out * geometry.rows.out * geometry.columns.out
 
 
-def sized_narrow(geometry, config, outputs, taps, buffers, depth=1):
+def sized_narrow(geometry, config, outputs, taps, buffers, depth=1, lanes=1):
     """All settings; sizes and buffers as given here where a config has none."""
     warmup = NARROW_WARM_UP if outputs_of_channel(geometry) >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST
     return NarrowConfig(
         outputs=setting(config, "outputs", outputs),
         depth=setting(config, "depth", depth),
         taps=setting(config, "taps", taps),
+        lanes=setting(config, "lanes", lanes),
         blocks=setting(config, "blocks", BANK_COLUMNS),
         images=setting(config, "images", BANK_COLUMNS),
         x_bytes=setting(config, "x_bytes", NARROW_X_BYTES),

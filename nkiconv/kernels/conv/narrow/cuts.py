@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
-from ..cuts import axis_elements, block_bands, is_tapped, most_of, parts_for_cores
-from ..geometry import Axis, num_taps, span
+from ..cuts import BlockBand, axis_elements, block_bands, is_tapped, most_of, parts_for_cores
+from ..geometry import Axis, images_axis, num_taps, sees_itself, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
+#: Bytes a partition of a load, all chunks of it, whose rows come in one transfer, at most; else of a transfer.
+NARROW_WHOLE_BYTES = 8192
+NARROW_PIECE_BYTES = 4096
 #: Loads of a core, if there are rows for so many.
 LOADS = 4
 
@@ -22,6 +25,10 @@ class Narrow(nl.NKIObject):
     V: int
     depth: Axis
     T: int
+    #: lanes of images, the planes' Axis of one, and partitions from one to the next
+    L: int
+    lane: Axis
+    apart: int
     #: groups of T columns of taps
     groups: int
     #: partitions from one tap's sums to the next one's; all partitions of sums
@@ -39,7 +46,7 @@ class Narrow(nl.NKIObject):
     #: first column of x that a tap meets, and how many there are to the last
     w0: int
     wn: int
-    #: columns of x from one group of taps to the next; zeros on each side of a row
+    #: columns of x from one group of taps to the next; of sums before the first that the first group meets
     shift: int
     pad: int
     #: columns of sums as an axis that T taps meet
@@ -66,13 +73,39 @@ def is_legal(geometry, U, T):
     return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
 
 
+def lanes_of(geometry, lanes):
+    """The planes' Axis of each of so many lanes; None where images cannot be beside each other."""
+    if lanes == 1:
+        return geometry.planes
+    plain = sees_itself(geometry.planes) and geometry.depth == None and geometry.frames == None
+    fits = lanes * slot_for(geometry.C) <= nl.tile_size.pmax and lanes <= geometry.planes.out
+    single = geometry.planes.images == 1
+    return images_axis(div_ceil(geometry.planes.out, lanes)) if plain and fits and single else None
+
+
+def lane_steps(geometry, narrow, step):
+    """The BlockBand of each lane that has images in a step."""
+    found = []
+    for lane in range(narrow.L):
+        z0 = step.z0 + lane * narrow.lane.out
+        if z0 < geometry.planes.out:
+            found.append(BlockBand(z0=z0, zn=min(step.zn, geometry.planes.out - z0), j0=step.j0, jn=step.jn))
+    return found
+
+
+def lane_parts(narrow, chunk):
+    """Partitions of a chunk of x or of filters, of all lanes."""
+    return (narrow.L - 1) * narrow.apart + narrow.chunks[chunk][1]
+
+
 def make_narrow(geometry, config, has_residual):
     """The Narrow of a NarrowConfig, or None where planes, rows and taps cannot share the array, no window meets x or a
     part of a row has no bank, or memory no room. All else of this file is for the Geometry `with_windows`."""
     U, T = config.outputs, config.taps
     depth = geometry.planes
     geometry = with_windows(geometry, config.depth)
-    if not is_legal(geometry, U, T) or window_channels(geometry) > nl.tile_size.pmax:
+    lane = lanes_of(geometry, config.lanes)
+    if not is_legal(geometry, U, T) or window_channels(geometry) > nl.tile_size.pmax or lane == None:
         return None
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     w0, wn = span(columns, 0, columns.out)
@@ -99,13 +132,13 @@ def make_narrow(geometry, config, has_residual):
     blocks = min(min(all_blocks, max(1, BANK_COLUMNS // each)), config.blocks)
     images = 1
     if blocks == all_blocks and len(tiles) == 1:
-        volume = geometry.planes.out // geometry.planes.images
+        volume = lane.out // lane.images
         images = min(min(volume, max(1, BANK_COLUMNS // (blocks * each))), config.images)
     step = U * rows.stride // rows.lhs_dilation
-    row_bytes = axis_elements(geometry.planes, images) * (wn + 2 * pad) * item
+    row_bytes = axis_elements(lane, images) * wn * item
     height = max(1, config.x_bytes // row_bytes)
     unit = blocks * step
-    height = min(height, max(unit, div_ceil(div_ceil(geometry.planes.out, images) * rows.size, PARTS * LOADS)))
+    height = min(height, max(unit, div_ceil(div_ceil(lane.out, images) * rows.size, PARTS * LOADS)))
     if height > unit:
         height = height // unit * unit
     chunks = chunks_of_windows(geometry)
@@ -115,6 +148,9 @@ def make_narrow(geometry, config, has_residual):
         V=config.depth,
         depth=depth,
         T=T,
+        L=config.lanes,
+        lane=lane,
+        apart=slot_for(geometry.C) if config.lanes > 1 else 0,
         groups=groups,
         slot=slot_for(U * geometry.K),
         outputs=(T - 1) * slot_for(U * geometry.K) + U * geometry.K,
@@ -138,6 +174,14 @@ def make_narrow(geometry, config, has_residual):
         warmup=config.warmup,
     )
     return narrow if fits_sbuf(narrow_bytes(geometry, narrow, has_residual)) else None
+
+
+def rows_of_piece(geometry, narrow, planes):
+    """Rows of a transfer of so many planes, at least one: all of a short load."""
+    row_bytes = planes * narrow.wn * geometry.itemsize
+    if len(narrow.chunks) * narrow.height * row_bytes <= NARROW_WHOLE_BYTES:
+        return narrow.height
+    return max(1, NARROW_PIECE_BYTES // row_bytes)
 
 
 def loads_of_bank(blocks, step, window, height):
@@ -185,6 +229,15 @@ def tiles_of(sums):
     return []
 
 
+def columns_of_group(narrow, g, tile):
+    """((first column of sums, how many), how many of these no group before it meets) that a group of taps meets in a
+    part of a row; groups further from each other than a row is long leave some out."""
+    low = narrow.pad - g * narrow.shift
+    first, end = max(tile[2], low), min(tile[2] + tile[3], low + narrow.wn)
+    fresh = end if g == 0 else min(end, low + narrow.shift)
+    return (first, max(0, end - first)), max(0, fresh - first)
+
+
 def widest(tiles):
     """Most columns of sums of a part of a row."""
     most = 0
@@ -198,21 +251,47 @@ def zeros_ahead(narrow):
     return 4 if narrow.shared else 1
 
 
-def taps_of_tile(narrow, tile):
-    """(tap, where it meets x, as `geometry.met` says) of taps that meet outputs of a part of a row: one that meets all
-    of them last, and another first if there is one."""
-    found = taps_by_cover(narrow.sums, tile[0], tile[1])
-    return found[1:] + found[0:1] if found[0][1][2] == tile[1] else found
+@dataclass
+class OutputsMet(nl.NKIObject):
+    """Every step-th output of a part of a row from the first on, that the same taps meet: (tap, where it meets x, as
+    `geometry.met` says), one that meets all of them last, and another first if there is one."""
+
+    first: int
+    step: int
+    count: int
+    taps: list
+
+
+def outputs_of_tile(narrow, tile):
+    """All OutputsMet of a part of a row: where x is dilated those between its elements are apart, as far as any tap
+    meets each."""
+    every, found = taps_by_cover(narrow.sums, tile[0], tile[1]), []
+    step = every[0][1][1]
+    for tap in every:
+        step = 1 if tap[1][1] != step else step
+    for first in range(min(step, tile[1])):
+        count, whole, partial = div_ceil(tile[1] - first, step), [], []
+        for tap in every:
+            if (tap[1][0] - tile[0]) % step == first:
+                if tap[1][1] * tap[1][2] == step * count:
+                    whole.append(tap)
+                else:
+                    partial.append(tap)
+        order = whole[1:] + partial + whole[0:1]
+        if len(order) == 0:
+            return [OutputsMet(first=0, step=1, count=tile[1], taps=every)]
+        found.append(OutputsMet(first=first, step=step, count=count, taps=order))
+    return found
 
 
 def steps_of(geometry, narrow):
     """All steps: BlockBands of blocks of U rows, each one bank of sums, or one for each tile."""
-    return block_bands(geometry.planes, num_blocks(geometry, narrow), step_parts(geometry, narrow))
+    return block_bands(narrow.lane, num_blocks(geometry, narrow), step_parts(geometry, narrow))
 
 
 def step_parts(geometry, narrow):
     """Parts that images and blocks are cut into for the steps."""
-    return parts_for_cores(geometry.planes, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
+    return parts_for_cores(narrow.lane, narrow.images, num_blocks(geometry, narrow), narrow.blocks)
 
 
 def num_blocks(geometry, narrow):
@@ -242,12 +321,12 @@ def meets_all(geometry, narrow):
 def narrow_bytes(geometry, narrow, has_residual):
     """Bytes a partition, at most: x, filters as loaded, transposed and laid out, results."""
     item, taps = geometry.itemsize, num_taps(geometry)
-    x_bytes = axis_elements(geometry.planes, narrow.images) * narrow.height * (narrow.wn + 2 * narrow.pad) * item
-    raw_bytes = min(geometry.C, nl.tile_size.pmax) * taps * item
+    x_bytes = axis_elements(narrow.lane, narrow.images) * narrow.height * narrow.wn * item
+    raw_bytes = min(narrow.L * geometry.C, nl.tile_size.pmax) * taps * item
     transposed_bytes = taps * geometry.K * item
     filters = geometry.planes.taps * len(narrow.lines) * narrow.groups * narrow.T * narrow.slot * item
     # y and a residual as it is and scaled; sums of the taps of banks, and before an activation or of the last tap
     results = (3 if has_residual else 1) * geometry.columns.out
     rows_bytes = 4 * (results + (3 + zeros_ahead(narrow)) * most_of(narrow.tiles))
     chunks = len(narrow.chunks) * (narrow.buffers * x_bytes + raw_bytes + transposed_bytes + filters)
-    return chunks + narrow.images * narrow.blocks * rows_bytes + 1024
+    return chunks + narrow.L * narrow.images * narrow.blocks * rows_bytes + 1024

@@ -12,6 +12,7 @@ from ..boxes import load_box, load_packed, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 from ..geometry import filter_rows
+from .cuts import lane_parts
 
 
 def load_narrow_filters(operands, geometry, narrow):
@@ -19,23 +20,55 @@ def load_narrow_filters(operands, geometry, narrow):
     filters as loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap serves
     them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, filter_rows(geometry), geometry.columns.taps
-    channels = narrow.chunks[len(narrow.chunks) - 1][1]
+    last = len(narrow.chunks) - 1
+    channels, parts = narrow.chunks[last][1], lane_parts(narrow, last)
     found = []
+    if geometry.flipped:
+        return load_filters_backwards(operands, geometry, narrow)
     together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
     for first in range(0, len(narrow.chunks), together):
         count = min(together, len(narrow.chunks) - first)
         c0, cn = narrow.chunks[first]
-        shape = (cn, R * S, K) if geometry.packed > 0 else (count * K, channels, R, S)
+        shape = (lane_parts(narrow, first), R * S, K) if geometry.packed > 0 else (count * K, parts, R, S)
         tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+        if cn < narrow.apart and geometry.packed > 0:
+            nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        for lane in range(narrow.L - 1 if cn < narrow.apart and geometry.packed == 0 else 0):
+            gap = lane * narrow.apart + cn
+            nisa.memset(
+                dst=tile_sbuf[0 : shape[0], gap : gap + narrow.apart - cn, 0:R, 0:S],
+                value=0.0,
+                engine=nisa.engine.gpsimd,
+            )
+        for lane in range(narrow.L if geometry.packed > 0 else 0):
+            own_sbuf = tile_sbuf[lane * narrow.apart : lane * narrow.apart + cn, 0 : R * S, 0:K]
+            load_packed(own_sbuf, operands.w, geometry, c0, cn, 0, K)
         if geometry.packed > 0:
-            load_packed(tile_sbuf, operands.w, geometry, c0, cn, 0, K)
-        elif narrow.V > 1:
+            found.append((first, count, tile_sbuf))
+            continue
+        if narrow.V > 1:
             load_windows(tile_sbuf, operands.w, geometry, narrow, first)
-        for index in range(count if geometry.packed == 0 and narrow.V == 1 else 0):
+        for place in range(count * narrow.L if narrow.V == 1 else 0):
+            index, lane = place // narrow.L, place % narrow.L
             pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
             offset = narrow.chunks[first + index][0] * geometry.w_strides[1]
-            load_box(tile_sbuf, operands.w, (index * K, 0, 0, 0), pattern, offset)
+            load_box(tile_sbuf, operands.w, (index * K, lane * narrow.apart, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
+    return found
+
+
+def load_filters_backwards(operands, geometry, narrow):
+    """The same of the filter of a transposed convolution of images: [c, k, taps backwards], a channel's in a run."""
+    K, R, S, strides, found = geometry.K, filter_rows(geometry), geometry.columns.taps, geometry.w_strides, []
+    for chunk in range(len(narrow.chunks)):
+        c0, cn = narrow.chunks[chunk]
+        tile_sbuf = nl.ndarray((lane_parts(narrow, chunk), K, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        if cn < narrow.apart:
+            nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+        pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (cn, K, R, S))
+        for lane in range(narrow.L):
+            load_box(tile_sbuf, operands.w, (lane * narrow.apart, 0, 0, 0), pattern, c0 * strides[1])
+        found.append((chunk, 1, tile_sbuf))
     return found
 
 
@@ -58,8 +91,14 @@ def load_windows(tile_sbuf, w_hbm, geometry, narrow, first):
 def clear_stationaries(operands, geometry, narrow):
     """Zeroed tiles [c, (plane, line), g, t, slot] for each chunk."""
     found = []
-    for chunk in narrow.chunks:
-        shape = (chunk[1], geometry.planes.taps * len(narrow.lines), narrow.groups, narrow.T, narrow.slot)
+    for chunk in range(len(narrow.chunks)):
+        shape = (
+            lane_parts(narrow, chunk),
+            geometry.planes.taps * len(narrow.lines),
+            narrow.groups,
+            narrow.T,
+            narrow.slot,
+        )
         found.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
         clear_words(found[len(found) - 1], nisa.engine.vector if len(found) % 2 == 1 else nisa.engine.gpsimd)
     return found
@@ -71,6 +110,8 @@ def transpose_loaded(loaded, geometry, ledger):
         return loaded[2]
     raw_sbuf = loaded[2]
     rows, channels, R, S = raw_sbuf.shape
+    if geometry.flipped:
+        return turned_forwards(raw_sbuf, ledger)
     taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
         first, count = part
@@ -82,6 +123,17 @@ def transpose_loaded(loaded, geometry, ledger):
     return taps_sbuf
 
 
+def turned_forwards(raw_sbuf, ledger):
+    """[c, k, taps backwards] as [c, taps, k]."""
+    parts, K, R, S = raw_sbuf.shape
+    taps_sbuf = nl.ndarray((parts, R * S, K), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for tap in range(R * S):
+        at = R * S - 1 - tap
+        src = raw_sbuf[0:parts, 0:K, at // S, at % S]
+        nisa.tensor_copy(dst=taps_sbuf[0:parts, tap, 0:K], src=src, engine=pick(ledger, K, is_16bit(raw_sbuf.dtype)))
+    return taps_sbuf
+
+
 def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
     """Stationaries [c, (plane, line), g, (t, slot)] of all chunks: what was transposed, in cleared tiles."""
     found = []
@@ -89,7 +141,7 @@ def lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger):
         first, together, _ = loaded[index]
         for part in range(together):
             chunk = first + part
-            count = narrow.chunks[chunk][1]
+            count = lane_parts(narrow, chunk)
             taps_sbuf = transposed[index]
             own_sbuf = taps_sbuf[0:count, 0 : taps_sbuf.shape[1], part * geometry.K : (part + 1) * geometry.K]
             for u in range(narrow.U):

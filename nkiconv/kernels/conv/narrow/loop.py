@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
-from ..._tiles import BANK_COLUMNS, filled
+from ..._tiles import BANK_COLUMNS, cut_at, filled
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
 from ..call import of_array
-from ..cuts import most_of, part_of_core
+from ..cuts import part_of_core
 from ..geometry import is_of_planes, span
 from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .config import NARROW_WARM_UP_FIRST
-from .cuts import num_blocks, rows_met, steps_of, widest
+from .cuts import columns_of_group, lane_parts, lane_steps, num_blocks, rows_met, rows_of_piece, steps_of, widest
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
-from .readouts import add_shifted
+from .readouts import add_shifted, parts_of_steps
 
 
 @dataclass
@@ -41,10 +41,10 @@ def run_narrow(operands, geometry, extras, narrow):
     bias_pattern = [[0, narrow.U * narrow.V], [1, geometry.K // narrow.V], [1, 1]]
     bias_sbuf = load_bias_as(operands.bias, (narrow.U * geometry.K, 1), bias_pattern, 0)
     loads = loads_of(geometry, narrow, steps)
+    zeros_sbuf = warm_zeros()
     cleared = clear_stationaries(operands, geometry, narrow)
     ring = ring_of_loads(operands, geometry, narrow, loads)
-    ledger, zeros = new_ledger(), []
-    zeros_sbuf = warm_zeros()
+    ledger, ahead = new_ledger(), parts_of_steps(geometry, narrow, steps)
     warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
     filters = None
     first = 0
@@ -63,7 +63,7 @@ def run_narrow(operands, geometry, extras, narrow):
         x = (ring, loads[first].d0, zeros_sbuf)
         last = index + 1 == len(steps)
         work_step(
-            operands, geometry, extras.epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, zeros, index, last
+            operands, geometry, extras.epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, ahead, index, last
         )
 
 
@@ -91,6 +91,12 @@ def grid_of(narrow, low, h):
     return (h - low) // narrow.height
 
 
+def planes_of_load(geometry, narrow, load, lane):
+    """(first, how many) planes of x of a load's lane; one lane may have fewer."""
+    d0 = load.d0 + lane * narrow.lane.out
+    return (d0, load.dn) if narrow.L == 1 else (d0, max(0, min(load.dn, geometry.planes.size - d0)))
+
+
 def holds(load, narrow, step):
     """Whether a load holds rows that a step, or one after it, needs."""
     if load.z0 != step.z0:
@@ -99,24 +105,26 @@ def holds(load, narrow, step):
 
 
 def ring_of_loads(operands, geometry, narrow, loads):
-    """The Ring of x [c, chunk * planes, rows, columns]; zeros beside the rows, where nothing loads."""
+    """The Ring of x [c, chunk * planes, rows, columns]."""
     boxes, chunks, planes = [], narrow.chunks, 1
     for load in loads:
         planes = max(planes, load.dn)
     for load in loads:
         own = []
-        for chunk in range(len(chunks) if load.dn > 0 else 0):
-            counts = (load.hn, narrow.wn)
-            for box in boxes_of_x(geometry, chunks[chunk], (load.d0, load.dn), (load.h0, narrow.w0), counts):
-                place, pattern, offset, framed = box
-                own.append(((place[0], chunk * planes + place[1], 0, narrow.pad), pattern, offset, framed))
+        # a long load is several transfers, so that the first rows need not wait for the last
+        for piece in cut_at(load.hn if load.dn > 0 else 0, rows_of_piece(geometry, narrow, planes)):
+            h0, counts = load.h0 + piece[0], (piece[1], narrow.wn)
+            for index in range(len(chunks) * narrow.L):
+                chunk, lane = index // narrow.L, index % narrow.L
+                for box in boxes_of_x(
+                    geometry, chunks[chunk], planes_of_load(geometry, narrow, load, lane), (h0, narrow.w0), counts
+                ):
+                    place, pattern, offset, framed = box
+                    first = (lane * narrow.apart + place[0], chunk * planes + place[1], piece[0], 0)
+                    own.append((first, pattern, offset, framed))
         boxes.append(own)
-    parts, height, pad, width = most_of(chunks), narrow.height, narrow.pad, narrow.wn + 2 * narrow.pad
-    ring = start_ring(narrow.buffers, (parts, len(chunks) * planes, height, width), operands.x_dtype, boxes)
-    for tile in ring.tiles:
-        clear_window(tile, 0, height, 0, pad, nisa.engine.gpsimd)
-        clear_window(tile, 0, height, width - pad, width, nisa.engine.gpsimd)
-    return ring
+    shape = (lane_parts(narrow, len(chunks) - 1), len(chunks) * planes, narrow.height, narrow.wn)
+    return start_ring(narrow.buffers, shape, operands.x_dtype, boxes)
 
 
 def load_rows_until(ring, operands, geometry, loads, count):
@@ -142,30 +150,33 @@ def results_of(operands, geometry, narrow, step, turn):
     return y_sbuf[first : first + outputs, 0 : shape[1], 0 : shape[2], 0 : shape[3]]
 
 
-def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, zeros, turn, last):
-    """Results of one step, the turn-th: banks of sums one after the other, then the store. x: (ring of loads, their
-    first plane, zeros)."""
-    y_sbuf = results_of(operands, geometry, narrow, step, turn)
+def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bias_sbuf, ledger, ahead, turn, last):
+    """Results of one step, the turn-th: banks of sums of all lanes one after the other, then the stores. x: (ring of
+    loads, their first plane, zeros)."""
     outputs, Q = narrow.U * geometry.K, geometry.columns.out
-    boxes = block_boxes(geometry, narrow, step, geometry.r_strides, 0, Q)
     volume = narrow.depth.out // narrow.depth.images
     # rows and planes that y does not have
     ragged = (step.j0 + step.jn) * narrow.U > geometry.rows.out or volume % narrow.V > 0
-    residual_sbuf = residual_of(operands, (outputs, step.zn, step.jn, Q), boxes, ragged)
-    by = geometry.y_strides
+    own, results, residuals, by = lane_steps(geometry, narrow, step), [], [], geometry.y_strides
+    for lane in range(len(own)):
+        results.append(results_of(operands, geometry, narrow, own[lane], turn * narrow.L + lane))
+        boxes = block_boxes(geometry, narrow, own[lane], geometry.r_strides, 0, Q)
+        residuals.append(residual_of(operands, (outputs, own[lane].zn, step.jn, Q), boxes, ragged))
     for index in range(len(narrow.tiles)):
-        q0, qn, w0, wn = narrow.tiles[index]
-        acc_psum = nl.ndarray((narrow.outputs, step.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum)
-        multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0)
-        zn, jn = step.zn, step.jn
-        residual = None if residual_sbuf == None else residual_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
-        y = y_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
-        bank = turn * len(narrow.tiles) + index
-        add_shifted(y, acc_psum, narrow, index, bias_sbuf, residual, epilogue, ledger, zeros, bank)
-        if last:
-            store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, q0, qn))
-    if not last:
-        store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, step, by, 0, Q))
+        q0, qn, _, wn = narrow.tiles[index]
+        sums = []
+        for band in own:
+            sums.append(nl.ndarray((narrow.outputs, band.zn, step.jn, wn), dtype=nl.float32, buffer=nl.psum))
+        multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, narrow.tiles[index])
+        for lane in range(len(own)):
+            zn, jn, residual_sbuf, y_sbuf = own[lane].zn, step.jn, residuals[lane], results[lane]
+            residual = None if residual_sbuf == None else residual_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
+            y = y_sbuf[0:outputs, 0:zn, 0:jn, q0 : q0 + qn]
+            add_shifted(y, sums[lane], narrow, index, bias_sbuf, residual, epilogue, ledger, ahead)
+            if last:
+                store_boxes(operands.y, y_sbuf, block_boxes(geometry, narrow, own[lane], by, q0, qn))
+    for lane in range(0 if last else len(own)):
+        store_boxes(operands.y, results[lane], block_boxes(geometry, narrow, own[lane], by, 0, Q))
 
 
 @dataclass
@@ -218,35 +229,68 @@ def passes_of(geometry, narrow, step, loads, first):
     return found
 
 
-def multiply_lines(acc_psum, operands, geometry, narrow, step, x, passes, filters, w0):
-    """All products of a bank of sums: [(t, slot), planes, blocks, columns]."""
+def multiply_lines(sums, operands, geometry, narrow, own, x, passes, filters, tile):
+    """All products of a bank of sums of each lane: [(t, slot), planes, blocks, columns]. own: its step; tile: the part
+    of a row."""
     ring, d0, zeros_sbuf = x
-    planes = planes_in_order(geometry.planes, step.z0, step.zn)
-    zeroed = len(planes) == 0 or planes[0][1][2] < step.zn
-    if zeroed:
+    first = own[0]
+    planes = planes_in_order(geometry.planes, first.z0, first.zn)
+    zeroed = len(planes) == 0 or planes[0][1][2] < first.zn or narrow.shift > narrow.wn
+    for acc_psum in sums if zeroed else []:
         zero_sums(acc_psum, zeros_sbuf)
     for which in range(len(planes)):
-        tap, on_planes = planes[which]
         for one in passes:
-            started = zeroed or which > 0 or not one.starts
-            rows = (one.j, 1, one.jn, one.h, narrow.step)
-            tile = tile_of_load(ring, one.load)
-            parts, dn, height, width = tile.shape
+            load = tile_of_load(ring, one.load)
+            parts, dn, height, width = load.shape
             dn = dn // len(narrow.chunks)
-            for chunk in range(len(narrow.chunks)):
-                count = narrow.chunks[chunk][1]
-                x_sbuf = of_array(tile[0:parts, chunk * dn : (chunk + 1) * dn, 0:height, 0:width], operands)
-                for g in range(narrow.groups):
-                    columns = (0, 1, acc_psum.shape[3], w0 + g * narrow.shift, 1)
-                    row = tap * len(narrow.lines) + one.line
-                    product = Product(row=row, group=g, planes=on_planes, rows=rows, columns=columns)
-                    nisa.nc_matmul(
-                        dst=sums_met(acc_psum, product, (step.z0, 0, 0)),
-                        stationary=filters[chunk][0:count, row, g, 0 : narrow.outputs],
-                        moving=elements_met(x_sbuf, (0, count), product, (d0, 0, 0)),
-                        accumulate=started,
-                    )
-                    started = True
+            for index in range(len(narrow.chunks) * narrow.groups):
+                chunk, g = index // narrow.groups, index % narrow.groups
+                x_sbuf = of_array(load[0:parts, chunk * dn : (chunk + 1) * dn, 0:height, 0:width], operands)
+                for run in runs_of_group(narrow, g, tile, one.starts and which == 0 and chunk == 0 and not zeroed):
+                    for lane in range(len(own)):
+                        product = product_of(geometry, narrow, own[lane], which, one, g, run)
+                        first = (own[lane].z0, 0, tile[2]), (d0 + lane * narrow.lane.out, 0, 0)
+                        multiply_line(sums[lane], narrow, lane, first, product, x_sbuf, filters[chunk], run[2])
+
+
+def runs_of_group(narrow, g, tile, starts):
+    """(first column of sums, how many, whether sums have started) that a group of taps meets in a part of a row;
+    starts: whether no sums have, but those of groups before it."""
+    met, fresh = columns_of_group(narrow, g, tile)
+    fresh = fresh if starts else 0
+    found = []
+    for run in ((met[0], fresh, False), (met[0] + fresh, met[1] - fresh, True)):
+        if run[1] > 0:
+            found.append(run)
+    return found
+
+
+def product_of(geometry, narrow, band, which, one, g, run):
+    """The Product of a pass for a lane's step: the which-th of the planes it meets, a group of columns of taps. run:
+    (first, how many) of columns of sums."""
+    planes = planes_in_order(geometry.planes, band.z0, band.zn)
+    return Product(
+        row=planes[which][0] * len(narrow.lines) + one.line,
+        group=g,
+        planes=planes[which][1],
+        rows=(one.j, 1, one.jn, one.h, narrow.step),
+        columns=(run[0], 1, run[1], run[0] + g * narrow.shift - narrow.pad, 1),
+    )
+
+
+def multiply_line(acc_psum, narrow, lane, first, product, x_sbuf, filters_sbuf, started):
+    """One matmul of a lane, added to what is there if the sums have started. first: (plane, block, column) of the sums,
+    (plane, row, column) of x."""
+    parts = lane * narrow.apart, filters_sbuf.shape[0] - (narrow.L - 1) * narrow.apart
+    row, group = product.row, product.group
+    nisa.nc_matmul(
+        dst=sums_met(acc_psum, product, first[0]),
+        stationary=filters_sbuf[parts[0] : parts[0] + parts[1], row, group, 0 : narrow.outputs],
+        moving=elements_met(x_sbuf, parts, product, first[1]),
+        accumulate=started,
+        tile_position=() if narrow.L == 1 else (parts[0], 0),
+        tile_size=() if narrow.L == 1 else (narrow.apart, nl.tile_size.pmax),
+    )
 
 
 def block_boxes(geometry, narrow, step, strides, q0, qn):

@@ -22,7 +22,7 @@ from ..cuts import window_of
 from ..geometry import filter_rows, instructions_refusal, num_taps
 from ..planes import windows_in_pieces, with_windows
 from .config import narrow_config_refusal, narrow_settings
-from .cuts import make_narrow, narrow_fits, num_blocks, steps_of
+from .cuts import lanes_of, make_narrow, narrow_fits, num_blocks, steps_of
 
 
 def plan_narrow(geometry, extras, config, cores):
@@ -60,6 +60,12 @@ def narrow_refusal(geometry, extras, config):
             f"config depth={depth}: narrow needs a plain filter, no lhs_dilation={planes.lhs_dilation} of planes and, "
             f"with one plane of taps, at most Z={planes.out // planes.images}; use 1"
         )
+    lanes = setting(config, "lanes", 1)
+    if lanes > 1 and (depth > 1 or lanes_of(geometry, lanes) == None):
+        return (
+            f"config lanes={lanes}, N={planes.out}, C={geometry.C}: narrow has as many images beside each other as "
+            f"there are, of at most {nl.tile_size.pmax // lanes} channels by quadrants and one plane; use 1"
+        )
     return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
 
 
@@ -69,7 +75,7 @@ def narrow_instructions(geometry, narrow, extras, cores):
     rows = narrow.blocks * narrow.step + narrow.window
     # a line is cut where a load ends, and where a block has no such row
     cuts = min(narrow.blocks, div_ceil(rows, narrow.height) + 2)
-    matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks
+    matmuls = geometry.planes.taps * len(narrow.lines) * cuts * narrow.groups * chunks * narrow.L
     each, loads = (div_ceil(rows, narrow.height) + 1) * narrow.images, steps * chunks
     parts = div_ceil(num_blocks(geometry, narrow), narrow.blocks)
     if geometry.frames != None:

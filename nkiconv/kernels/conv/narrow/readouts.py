@@ -5,6 +5,8 @@ read-outs bound everything, Scalar copies the last tap's sums too and GpSimd add
 the three: the order of the additions is the same, and so are the bits.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
 from ..._engines import (
     GPSIMD_START_WORK,
@@ -19,33 +21,44 @@ from ..._epilogue import finish, finish_joined
 from ..boxes import clear_window
 from ..call import finish_shared
 from ..sums import places_of_elements, places_of_outputs, spaced
-from .cuts import taps_of_tile, zeros_ahead
+from .cuts import lane_steps, outputs_of_tile, zeros_ahead
 
 
-def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue, ledger, zeros, turn):
+def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilogue, ledger, ahead):
     """The sums of all taps, each shifted to its outputs, and the epilogue, into y_sbuf [(u, k), images, blocks, qn].
 
-    index: of the part of a row; zeros: what `zeros_beside` made for banks, of which this is the turn-th. Taps that meet
-    only some outputs come first, one that meets all last.
+    index: of the part of a row; ahead: the core's Parts. Taps that meet only some outputs come first, one that meets
+    all last.
     """
-    tile = narrow.tiles[index]
+    parts, nn, jn, _ = y_sbuf.shape
+    for one in outputs_of_tile(narrow, narrow.tiles[index]):
+        every = (one.first, one.count, one.step)
+        y = spaced(y_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), every)
+        residual = None if residual_sbuf == None else spaced(residual_sbuf, (0, parts), (0, nn, 1), (0, jn, 1), every)
+        part_sbuf = None if is_direct(one) else take_part(ahead, narrow, y.shape)
+        add_outputs(y, acc_psum, narrow, index, one, part_sbuf, bias_sbuf, residual, epilogue, ledger)
+
+
+def add_outputs(y_sbuf, acc_psum, narrow, index, one, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger):
+    """The same of OutputsMet; part_sbuf: fp32, of their sums, if they are of several taps."""
     outputs, nn, jn, qn = y_sbuf.shape
-    elements = nn * jn * qn
-    order = taps_of_tile(narrow, tile)
-    if len(order) == 1 and order[0][1][2] == qn:
-        sums = sums_at(acc_psum, order[0], narrow, outputs, tile)
-        finish_shared(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
-        return
-    while len(zeros) < turn + zeros_ahead(narrow):
-        zeros.append(zeros_beside(narrow, len(zeros) % len(narrow.tiles), outputs))
-    part_sbuf = zeros[turn][0:outputs, 0:nn, 0:jn, 0:qn]
-    zeros[turn] = None
-    for which in range(len(order)):
-        met = order[which][1]
-        sums = sums_at(acc_psum, order[which], narrow, outputs, tile)
-        place = spaced(part_sbuf, (0, outputs), (0, nn, 1), (0, jn, 1), places_of_outputs(met, tile[0]))
-        fused = which + 1 == len(order) and met[2] == qn and epilogue.residual == ""
-        if which == 0 and met[1] == 1:
+    tile, elements = narrow.tiles[index], nn * jn * qn
+    for which in range(len(one.taps)):
+        tap = one.taps[which]
+        sums = spaced(
+            acc_psum,
+            (tap[0] * narrow.slot, outputs),
+            (0, nn, 1),
+            (0, jn, 1),
+            places_of_elements(tap[1], tile[2]),
+        )
+        whole = tap[1][1] == one.step and tap[1][2] == qn
+        if is_direct(one):
+            finish_shared(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
+            return
+        place = spaced(part_sbuf, (0, outputs), (0, nn, 1), (0, jn, 1), place_among(one, tile, tap[1]))
+        fused = which + 1 == len(one.taps) and whole and epilogue.residual == ""
+        if which == 0 and tap[1][1] == one.step:
             nisa.tensor_copy(dst=place, src=sums, engine=pick(ledger, elements, False))
         elif not fused:
             nisa.tensor_tensor(dst=place, data1=sums, data2=place, op=nl.add)
@@ -63,23 +76,63 @@ def add_shifted(y_sbuf, acc_psum, narrow, index, bias_sbuf, residual_sbuf, epilo
     finish_shared(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
 
 
-def sums_at(acc_psum, tap, narrow, outputs, tile):
-    """The sums of a tap for the outputs that it meets."""
-    _, nn, jn, _ = acc_psum.shape
-    parts, columns = (tap[0] * narrow.slot, outputs), places_of_elements(tap[1], tile[2])
-    return spaced(acc_psum, parts, (0, nn, 1), (0, jn, 1), columns)
+def place_among(one, tile, found):
+    """(first, how many, step) of what a tap meets, among OutputsMet."""
+    first, count, step = places_of_outputs(found, tile[0])
+    return (first - one.first) // one.step, count, step // one.step
 
 
-def zeros_beside(narrow, index, outputs):
-    """fp32 sums [(u, k), images, blocks, qn] of a part of a row in SBUF, zero at outputs that its first tap misses."""
-    tile, blocks = narrow.tiles[index], narrow.blocks
-    tap = taps_of_tile(narrow, tile)[0]
-    part_sbuf = nl.ndarray((outputs, narrow.images, blocks, tile[1]), dtype=nl.float32, buffer=nl.sbuf)
-    first, count, step = places_of_outputs(tap[1], tile[0])
+@dataclass
+class Parts(nl.NKIObject):
+    """(part of a row, OutputsMet) of all sums of several taps of a core, in the order of the work; the tiles for them
+    that are made, ahead of it, None once they are taken, and how many are."""
+
+    wanted: list
+    made: list
+    taken: int
+
+
+def parts_of_steps(geometry, narrow, steps):
+    """The Parts of a core's steps."""
+    wanted = []
+    for step in steps:
+        for tile in narrow.tiles:
+            own = outputs_of_tile(narrow, tile)
+            for _ in range(len(lane_steps(geometry, narrow, step))):
+                for one in own:
+                    if not is_direct(one):
+                        wanted.append((tile, one))
+    return Parts(wanted=wanted, made=[], taken=0)
+
+
+def is_direct(one):
+    """Whether these outputs are of one tap that meets all of them."""
+    met = one.taps[0][1]
+    return len(one.taps) == 1 and met[1] == one.step and met[2] == one.count
+
+
+def take_part(parts, narrow, shape):
+    """The next fp32 sums in SBUF of a shape [(u, k), images, blocks, outputs]."""
+    index = parts.taken
+    parts.taken = index + 1
+    while len(parts.made) < min(parts.taken + zeros_ahead(narrow) - 1, len(parts.wanted)):
+        tile, one = parts.wanted[len(parts.made)]
+        parts.made.append(zeros_beside(narrow, tile, one, shape[0]))
+    found = parts.made[index]
+    parts.made[index] = None
+    return found[0 : shape[0], 0 : shape[1], 0 : shape[2], 0 : shape[3]]
+
+
+def zeros_beside(narrow, tile, one, outputs):
+    """fp32 sums [(u, k), images, blocks, outputs] of OutputsMet of a part of a row in SBUF, zero at outputs that their
+    first tap misses."""
+    blocks, tap = narrow.blocks, one.taps[0]
+    part_sbuf = nl.ndarray((outputs, narrow.images, blocks, one.count), dtype=nl.float32, buffer=nl.sbuf)
+    first, count, step = place_among(one, tile, tap[1])
     # where it meets every other output, it is added too
     end = first + count if step == 1 else 0
     clear_window(part_sbuf, 0, blocks, 0, first if step == 1 else 0, nisa.engine.gpsimd)
-    clear_window(part_sbuf, 0, blocks, end, tile[1], nisa.engine.gpsimd)
+    clear_window(part_sbuf, 0, blocks, end, one.count, nisa.engine.gpsimd)
     return part_sbuf
 
 

@@ -1,15 +1,17 @@
 """Filters as moving operands, [c, chunk, tap, k] in SBUF: chunks of input channels, all output channels of a batch.
 
-Three ways from HBM: "copy", where output channels lie side by side (RSCK, or packed): runs of them; "dma", where input
+Four ways from HBM: "copy", where output channels lie side by side (RSCK, or packed): runs of them; "dma", where input
 channels do (KRSC, or one tap) and no cast is due: DMA transposes them; "array": blocks of taps as they lie, each [k, c]
 of a tap transposed on the array, several to a bank of PSUM, in the order in which the sums need them: the loop
-transposes a block between any two matmuls.
+transposes a block between any two matmuls; "backwards", of transposed convolutions: [c, k, taps] as it lies, whose taps
+go to their places then.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..._engines import is_16bit, pick
 from ..._tiles import BANK_BYTES, cut, div_ceil, whole_words
 from ..boxes import load_packed, offset_at, pattern_of
 from ..cuts import most_of, tap_blocks
@@ -46,17 +48,36 @@ def way_of(geometry):
     """How filters come."""
     if geometry.packed > 0 or geometry.w_strides[0] == 1:
         return "copy"
+    if geometry.flipped:
+        return "backwards"
     if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
         return "dma"
     return "array"
+
+
+def comes_raw(way):
+    """Whether filters are put in place when they have come."""
+    return way in ("array", "backwards")
+
+
+def blocks_as_they_lie(geometry, channels):
+    """(first row, rows, first column, columns) of blocks of taps that come together."""
+    if geometry.flipped:
+        return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
+    return tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)
+
+
+def block_bytes_of(geometry, channels, block, kn):
+    """Bytes a partition of a block as it lies."""
+    return (kn if geometry.flipped else channels) * block[1] * block[3] * geometry.itemsize
 
 
 def start_swapped_filters(operands, geometry, k0, kn, chunks, way):
     """Filters of output channels k0 .. k0+kn-1 of which nothing is loaded yet; straight ones come a chunk at a time."""
     loads, ends, shape = [], [], (most_of(chunks), len(chunks), num_taps(geometry), kn)
     for chunk in range(len(chunks)):
-        if way == "array":
-            for block in tap_blocks(geometry, chunks[chunk][1], SWAPPED_RAW_BYTES):
+        if comes_raw(way):
+            for block in blocks_as_they_lie(geometry, chunks[chunk][1]):
                 for part in cut(kn, nl.tile_size.pmax):
                     loads.append((chunk, block, part))
         else:
@@ -79,8 +100,8 @@ def load_swapped_filters(operands, geometry, filters, chunk, ledger):
     waiting_bytes = 0
     for index in range(filters.done, len(filters.loads)):
         load = filters.loads[index]
-        if filters.way == "array":
-            waiting_bytes += filters.chunks[load[0]][1] * load[1][1] * load[1][3] * geometry.itemsize
+        if comes_raw(filters.way):
+            waiting_bytes += block_bytes_of(geometry, filters.chunks[load[0]][1], load[1], load[2][1])
         if index >= filters.done + len(filters.raws):
             if load[0] > chunk or waiting_bytes > SWAPPED_AHEAD_BYTES:
                 return
@@ -91,14 +112,17 @@ def load_swapped_next(operands, geometry, filters, ledger):
     """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a chunk to its place."""
     chunk, block, part = filters.loads[filters.done + len(filters.raws)]
     c0, count = filters.chunks[chunk]
-    if filters.way != "array":
+    if not comes_raw(filters.way):
         load_straight(operands, geometry, filters, chunk, ledger)
         return
     r0, rn, s0, sn = block
     shape, strides = (part[1], count, rn, sn), geometry.w_strides
+    first = (filters.k0 + part[0], c0, r0, s0)
+    if geometry.flipped:
+        shape, strides = (count, part[1], rn, sn), (strides[1], strides[0], strides[2], strides[3])
+        first = (c0, filters.k0 + part[0], r0, s0)
     raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
-    offset = offset_at(strides, (filters.k0 + part[0], c0, r0, s0))
-    copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset))
+    copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset_at(strides, first)))
     filters.raws.append(raw_sbuf)
 
 
@@ -134,14 +158,18 @@ def transpose_to(operands, geometry, filters, chunk, ledger):
 
 
 def transpose_load(operands, geometry, filters, ledger):
-    """Transpose the taps of the next load, and load ahead."""
+    """Transpose the taps of the next load, or put them in place, and load ahead."""
     if len(filters.raws) == 0:
         load_swapped_next(operands, geometry, filters, ledger)
     chunk, block, part = filters.loads[filters.done]
     r0, rn, s0, sn = block
     k0, kn = part
     raw_sbuf, count = filters.raws[0], filters.chunks[chunk][1]
-    for r in range(rn):
+    for tap in range(rn * sn if geometry.flipped else 0):
+        at = rn * sn - 1 - tap
+        src, dst = raw_sbuf[0:count, 0:kn, at // sn, at % sn], filters.tile[0:count, chunk, tap, k0 : k0 + kn]
+        nisa.tensor_copy(dst=dst, src=src, engine=pick(ledger, kn, is_16bit(raw_sbuf.dtype)))
+    for r in range(0 if geometry.flipped else rn):
         # taps of fp32 too begin at even columns of a bank
         for some in cut(sn, BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)):
             first, num = some
@@ -179,8 +207,8 @@ def fold_filters(geometry, source, filters):
 def raw_bytes(geometry, chunks):
     """Bytes a partition of all loads that are there together, at most."""
     channels = most_of(chunks)
-    block = tap_blocks(geometry, channels, SWAPPED_RAW_BYTES)[0]
-    one = channels * block[1] * block[3] * geometry.itemsize
+    block = blocks_as_they_lie(geometry, channels)[0]
+    one = block_bytes_of(geometry, channels, block, min(geometry.K, nl.tile_size.pmax))
     return max(SWAPPED_AHEAD_BYTES, one) + one
 
 

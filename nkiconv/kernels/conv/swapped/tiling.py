@@ -6,7 +6,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, share
 from ..cuts import Outputs, most_of
 from ..geometry import num_taps
-from .filters import raw_bytes, transposes_of, way_of
+from .filters import comes_raw, raw_bytes, transposes_of, way_of
 from .shape import STEP_MAX, Cut, Source, blocks_of, casts_x, cut_of, source_of, swapped_bands, window_shape
 
 #: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
@@ -99,7 +99,7 @@ def swapped_sbuf_bytes(geometry, plan, extras):
         x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
     kn = most_of(plan.batches)
     filters = len(plan.chunks) * taps * kn * item
-    if plan.way == "array":
+    if comes_raw(plan.way):
         filters += raw_bytes(geometry, plan.chunks)
     fold = plan.source.fold
     if fold > 1:

@@ -25,18 +25,35 @@ def copy_reversed(operands, geometry, toeplitz, c0, cn):
     for begin in range(0, cn, nl.tile_size.pmax):
         count = min(nl.tile_size.pmax, cn - begin)
         w_sbuf = nl.ndarray((count, planes * rows.taps, S), dtype=operands.w_dtype, buffer=nl.sbuf)
-        by_k, _, by_r, by_s = geometry.w_strides
+        by_k, by_c, by_r, by_s = geometry.w_strides
+        by_k = by_c if geometry.flipped else by_k
         pattern = [[by_k, count], [by_r, planes * rows.taps], [by_s, S]]
         copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + begin) * by_k))
         z_sbuf = nl.ndarray((count, planes * toeplitz.depth, S), dtype=operands.w_dtype, buffer=nl.sbuf)
         if rows.dilation > 1:
             nisa.memset(dst=z_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-        for index in range(planes * rows.taps):
+        if geometry.flipped:
+            turn_columns(z_sbuf, w_sbuf, geometry, toeplitz)
+        for index in range(0 if geometry.flipped else planes * rows.taps):
             t, r = index // rows.taps, index % rows.taps
             row = t * toeplitz.depth + (rows.taps - 1 - r) * rows.dilation
             nisa.tensor_copy(dst=z_sbuf[0:count, row, 0:S], src=w_sbuf[0:count, index, 0:S], engine=nisa.engine.vector)
         copy(scratch_hbm[begin : begin + count, 0:size], z_sbuf.reshape((count, size)))
     return scratch_hbm
+
+
+def turn_columns(z_sbuf, w_sbuf, geometry, toeplitz):
+    """The same of the filter of a transposed convolution, whose rows are in reverse order already, not its planes."""
+    rows, planes = geometry.rows, geometry.planes.taps
+    count, _, S = w_sbuf.shape
+    for index in range(planes * S):
+        t, s = index // S, index % S
+        first, src = t * toeplitz.depth, (planes - 1 - t) * rows.taps
+        nisa.tensor_copy(
+            dst=z_sbuf[0:count, first : first + (rows.taps - 1) * rows.dilation + 1 : rows.dilation, s],
+            src=w_sbuf[0:count, src : src + rows.taps, S - 1 - s],
+            engine=nisa.engine.vector,
+        )
 
 
 def zero_groups(buffer_sbuf, first, end):

@@ -121,6 +121,8 @@ def toeplitz_instructions(geometry, toeplitz, cores):
     banks = div_ceil(geometry.planes.out, max(1, BANK_COLUMNS // geometry.columns.out))
     rounds = div_ceil(share_groups, toeplitz.together) + PARTS
     made = rounds * (triggers_of(geometry, toeplitz.A) + toeplitz.together)
-    filters = div_ceil(geometry.C, nl.tile_size.pmax) * (filter_rows(geometry) + 4)
+    filters = div_ceil(geometry.C, nl.tile_size.pmax) * (
+        max(filter_rows(geometry), geometry.planes.taps * geometry.columns.taps) + 4
+    )
     sums = banks * (geometry.planes.taps * geometry.columns.taps + 4)
     return 76 + toeplitz.warmup + share_groups * (sums + 12) + made + filters

@@ -59,10 +59,10 @@ def diagonals_config_refusal(geometry, config):
     return reason
 
 
-def diagonals_settings(geometry, config, bias):
+def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
     these fit, and as many tiles of rows as a tile of them leaves room for."""
-    block, P, Q = most_positions(geometry, config, bias), geometry.rows.out, geometry.columns.out
+    block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
     down = setting(config, "down", div_ceil(P, block[0]))
     across = setting(config, "across", div_ceil(Q, block[1]))
     while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), 1):
@@ -103,23 +103,23 @@ def unit_elements(geometry, rows, columns):
     return x_size, rows * columns * (geometry.K // geometry.groups)
 
 
-def most_positions(geometry, config, bias):
+def most_positions(geometry, config):
     """(rows, columns) of the block of most positions whose channels and sums fit; of as many the one of least sums."""
     found, most, least = (1, 1), 0, 0
     k, P, Q = geometry.K // geometry.groups, geometry.rows.out, geometry.columns.out
     for rows in range(1, min(P, nl.tile_size.pmax) + 1):
         columns = min(Q, nl.tile_size.pmax // (rows * k))
-        while columns > 1 and window_columns(geometry, rows, columns, bias) > BANK_COLUMNS:
+        while columns > 1 and window_columns(geometry, rows, columns) > BANK_COLUMNS:
             columns = columns - 1
-        sums = window_columns(geometry, rows, columns, bias)
+        sums = window_columns(geometry, rows, columns)
         better = rows * columns > most or (rows * columns == most and sums < least)
         if columns > 0 and sums <= BANK_COLUMNS and better:
             found, most, least = (rows, columns), rows * columns, sums
     return setting(config, "rows", found[0]), setting(config, "columns", found[1])
 
 
-def window_columns(geometry, rows, columns, bias):
+def window_columns(geometry, rows, columns):
     """Columns of sums of a group and a block, at most."""
     height = min(window_of(geometry.rows, rows), geometry.rows.size)
     width = min(window_of(geometry.columns, columns), geometry.columns.size)
-    return geometry.C // geometry.groups * height * width + (1 if bias else 0)
+    return geometry.C // geometry.groups * height * width

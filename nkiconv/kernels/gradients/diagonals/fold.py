@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._masks import keep_between, keep_equal
-from .plan import read_columns
 
 
 @dataclass
@@ -32,7 +31,7 @@ def make_folding(plan):
     by_window = [[plan.c * plan.window[0] * plan.window[1], plan.per_gather], [plan.window[0] * plan.window[1], plan.c]]
     by_tap = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
     into = places_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted]
-    nisa.iota(dst=into, pattern=by_window + by_tap, offset=read_columns(plan, 0), channel_multiplier=0)
+    nisa.iota(dst=into, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
     indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(
         dst=indices_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted],
@@ -40,9 +39,6 @@ def make_folding(plan):
         op0=nl.add,
         operand0=first_sbuf,
     )
-    if plan.bias:
-        last_sbuf = indices_sbuf[0 : size * k, 0 : plan.per_gather, wanted : wanted + 1]
-        nisa.iota(dst=last_sbuf, pattern=[[1, plan.per_gather]], offset=0, channel_multiplier=0)
     return Folding(indices_sbuf=indices_sbuf, ones_sbuf=make_ones(k, size))
 
 

@@ -9,11 +9,12 @@ from ..._engines import pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import end_halves, start_halves, start_ones, take_half
+from ..halves import end_halves, start_halves, take_half
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from ..units import units_of
+from .biases import add_biases, multiply, start_biases, start_ones_of_units, store_biases
 from .fold import Folding, make_folding
-from .plan import READS, read_columns
+from .plan import READS
 
 
 @dataclass
@@ -60,7 +61,7 @@ def run_diagonals(work):
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
-    start_ones(work)
+    start_ones_of_units(work)
     reads = start_reads(plan)
     constants = Constants(zeros_sbuf=zeros_sbuf, folding=make_folding(plan), reads=reads)
     if not plan.split:
@@ -80,11 +81,8 @@ def start_reads(plan):
     rows, height, width, found = positions_of(plan), plan.window[0], plan.window[1], []
     h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
     for _ in range(READS * plan.settings.side):
-        first, columns = read_columns(plan, 0), read_columns(plan, plan.per_gather)
-        read_sbuf = nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
-        if plan.bias:
-            nisa.memset(dst=read_sbuf[0:rows, 0:first], value=0.0, engine=nisa.engine.gpsimd)
-        windows = read_sbuf[0:rows, first:columns].reshape((rows, count, height, width))
+        read_sbuf = nl.ndarray((rows, count * height * width), dtype=nl.float32, buffer=nl.sbuf)
+        windows = read_sbuf.reshape((rows, count, height, width))
         clear_sides(windows, False, (h[0], h[0] + h[1]), (w[0], w[0] + w[1]), plan.window)
         found.append(read_sbuf)
     return found
@@ -103,7 +101,7 @@ def steps_of(plan, passes, tiles):
 
 def run_steps(work, constants, steps):
     """Steps, each loaded so many ahead as there are buffers; a pass is stored after the products of the next step."""
-    settings, sums, waiting, turn = work.plan.settings, [], [], 0
+    settings, sums, biases, waiting, turn = work.plan.settings, [], None, [], 0
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
     for index in range(min(ahead, len(steps))):
@@ -114,13 +112,23 @@ def run_steps(work, constants, steps):
             by_rows = index + ahead == 0 or index + ahead + 1 == len(steps)
             load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)], by_rows)
         if step.first:
-            sums = start_taps(work, step)
+            sums, biases = start_taps(work, step), start_biases(work)
         turn = run_products(work, constants, step, there, sums, turn)
+        if work.bias != None:
+            add_biases(work, step, there, biases)
         for one in waiting:
-            store_taps(work, constants, one[0], one[1])
-        waiting = [(step.parts, sums)] if step.last else []
+            store_pass(work, constants, one)
+        waiting = [(step, sums, biases)] if step.last else []
     for one in waiting:
-        store_taps(work, constants, one[0], one[1])
+        store_pass(work, constants, one)
+
+
+def store_pass(work, constants, what):
+    """Sums of a pass to HBM. what: (its last Step, sums of taps, of biases)."""
+    step, sums, biases = what
+    store_taps(work, constants, step.parts, sums)
+    if work.bias != None:
+        store_biases(work, step, biases)
 
 
 def start_units(work, count):
@@ -207,8 +215,7 @@ def products_of(plan, tiles):
                 p, q = i * settings.rows, j * settings.columns
                 h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
                 w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
-                # the bias's sums are of gy that sees no x too
-                if p < extent[0] and q < extent[1] and (plan.bias or (h[1] > 0 and w[1] > 0)):
+                if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
                     one = [Product(tile=index, p=p, q=q, h=h, w=w)]
                     if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
                         covers, found = True, one + found
@@ -260,10 +267,6 @@ def fill_banks(work, constants, step, tiles, some, products, reads, into):
                         add_product(work, step, tiles, products[0][number], banks[part], place, adds)
                     elif not products[1]:
                         add_zeros(plan, constants, banks[part], part, index)
-            for part in range(len(step.parts) if plan.bias and number >= 0 else 0):
-                if index < jobs_of(work, step.parts[part], some):
-                    place = (part, some[0] + index, index)
-                    add_biases(work, step, tiles, products[0][number], banks[part], place, number > 0)
     for part in range(len(step.parts)):
         count = jobs_of(work, step.parts[part], some)
         if count > 0:
@@ -277,29 +280,10 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
     pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
     sums = bank_psum[0:rows, 0 : count * plan.c * hs[1] * ws[1]]
     nisa.tensor_copy(
-        dst=read_sbuf.ap(pattern=pattern, offset=read_columns(plan, into) + hs[0] * width + ws[0]),
+        dst=read_sbuf.ap(pattern=pattern, offset=into * plan.c * size + hs[0] * width + ws[0]),
         src=sums.reshape((rows, count * plan.c, hs[1], ws[1])),
         engine=pick(work.ledger, sums.shape[1], False),
     )
-    if plan.bias:
-        last, target = plan.per_bank * (plan.columns - 1), read_sbuf[0:rows, into : into + count]
-        nisa.tensor_copy(dst=target, src=bank_psum[0:rows, last : last + count], engine=pick(work.ledger, count, False))
-
-
-def multiply(plan, dst, stationary, moving, part, adds):
-    """A matmul on a tile of the array's rows."""
-    side, rows = plan.settings.side, nl.tile_size.pmax // plan.settings.side
-    if side == 1:
-        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=adds)
-    else:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=stationary,
-            moving=moving,
-            accumulate=adds,
-            tile_position=(part * rows, 0),
-            tile_size=(rows, nl.tile_size.pmax),
-        )
 
 
 def add_zeros(plan, constants, bank_psum, part, index):
@@ -342,15 +326,6 @@ def add_product(work, step, tiles, product, bank_psum, place, adds):
     multiply(plan, sums, gy_of(work, step, tiles, product, place), moving, part, adds)
 
 
-def add_biases(work, step, tiles, product, bank_psum, place, adds):
-    """A block's gy, added to the sums of biases at a place: as of `add_product`."""
-    plan, part, first = work.plan, place[0], place[0] * (nl.tile_size.pmax // work.plan.settings.side)
-    end, last = first + units_of(step.tiles[product.tile]), plan.per_bank * (plan.columns - 1) + place[2]
-    ones_sbuf = of_array(work.ones_sbuf, work.operands)[first:end, 0:1, 0:1, 0:1]
-    sums = bank_psum[0 : positions_of(plan), last : last + 1]
-    multiply(plan, sums, gy_of(work, step, tiles, product, place), ones_sbuf, part, adds)
-
-
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     """Diagonals of jobs (first, how many) of a tile of rows, written to its sums of taps, or added."""
     plan, rows = work.plan, positions_of(work.plan)
@@ -361,11 +336,12 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_n_gather(
         dst=target,
-        data=read_sbuf[0:rows, 0 : read_columns(plan, count)],
+        data=read_sbuf[0:rows, 0 : count * plan.c * plan.window[0] * plan.window[1]],
         indices=constants.folding.indices_sbuf[0:rows, 0:count, 0 : plan.each],
     )
     if not writes:
-        nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+        # behind the gather, where nothing waits for the sums of biases
+        nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add, engine=nisa.engine.gpsimd)
 
 
 def store_taps(work, constants, parts, sums):
@@ -389,14 +365,8 @@ def store_groups(work, constants, sums_sbuf, group, some):
         moving=sums_sbuf[0:rows, jobs[0] : jobs[0] + jobs[1], 0 : plan.each],
         accumulate=False,
     )
-    first, taps = (group + some[0]) * plan.k, plan.each - (1 if plan.bias else 0)
     for t in range(T):
-        store_filters(work, found_psum[0 : plan.k, 0 : some[1], t, 0:taps], first, t)
-    if plan.bias:
-        bias_sbuf = nl.ndarray((plan.k, some[1]), dtype=nl.float32, buffer=nl.sbuf)
-        source = found_psum[0 : plan.k, 0 : some[1], 0, taps]
-        nisa.tensor_copy(dst=bias_sbuf, src=source, engine=pick(work.ledger, some[1], False))
-        copy(work.bias.ap(pattern=[[1, plan.k], [plan.k, some[1]]], offset=first), bias_sbuf)
+        store_filters(work, found_psum[0 : plan.k, 0 : some[1], t, 0 : plan.each], (group + some[0]) * plan.k, t)
 
 
 def store_filters(work, sums, k0, t):

@@ -77,10 +77,10 @@ def make_diagonals_plan(geometry, config, bias):
     h, w = seen_of(rows), seen_of(columns)
     seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
-    total = c * seen[0][1] * seen[1][1] + (1 if bias else 0)
+    total = c * seen[0][1] * seen[1][1]
     jobs = config.groups * geometry.planes.taps
     each, per_bank = (
-        c * rows_axis.taps * columns_axis.taps + (1 if bias else 0),
+        c * rows_axis.taps * columns_axis.taps,
         min(max(1, BANK_COLUMNS // total), jobs),
     )
     return DiagonalsPlan(
@@ -139,12 +139,12 @@ def plan_diagonals(geometry, config, bias, cores):
     """(DiagonalsPlan, "") on `cores` cores, or (None, why not)."""
     reason = weight_refusal(geometry)
     if reason == "":
-        reason = diagonals_refusal(geometry, bias)
+        reason = diagonals_refusal(geometry)
     if reason == "":
         reason = diagonals_config_refusal(geometry, config)
     if reason != "":
         return None, reason
-    copies, settings = 0, diagonals_settings(geometry, config, bias)
+    copies, settings = 0, diagonals_settings(geometry, config)
     if settings.planes == 1 and takes_planes(geometry):
         copies = planes_instructions(geometry)
         geometry = planes_of_pixels(geometry)
@@ -166,18 +166,18 @@ def plan_diagonals(geometry, config, bias, cores):
     return (plan, "") if reason == "" else (None, reason)
 
 
-def takes_diagonals(geometry, bias):
+def takes_diagonals(geometry):
     """Whether a bare kernel takes diagonals: where there are several groups of few channels."""
     few = max(geometry.K, geometry.C) <= FEW_CHANNELS * geometry.groups
-    return few and geometry.groups > 1 and plan_diagonals(geometry, None, bias, 1)[1] == ""
+    return few and geometry.groups > 1 and plan_diagonals(geometry, None, False, 1)[1] == ""
 
 
-def diagonals_refusal(geometry, bias):
+def diagonals_refusal(geometry):
     """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
     k, c, most = geometry.K // geometry.groups, geometry.C // geometry.groups, nl.tile_size.pmax
     if k > most:
         return f'K={geometry.K}, groups={geometry.groups}: diagonals take {most} of a group; use algorithm="blocks"'
-    needed = c * geometry.rows.taps * geometry.columns.taps + (1 if bias else 0)
+    needed = c * geometry.rows.taps * geometry.columns.taps
     if needed > BANK_COLUMNS:
         return (
             f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
@@ -194,18 +194,17 @@ def unit_bytes(geometry, plan):
     return (x_size + y_size) * settings.groups * geometry.itemsize
 
 
-def read_columns(plan, jobs):
-    """Columns of sums of so many groups as they are gathered from: room for all biases, and their windows."""
-    return (plan.per_gather if plan.bias else 0) + jobs * plan.c * plan.window[0] * plan.window[1]
-
-
 def diagonals_bytes(plan):
     """Bytes a partition, at most."""
     settings, geometry = plan.settings, plan.geometry
     jobs = settings.groups * geometry.planes.taps
     units = settings.buffers * settings.together * unit_bytes(geometry, plan)
     # as read out; as gathered, of two passes, and to be added; what is stored
-    sums = READS * read_columns(plan, plan.per_gather) + plan.per_gather * plan.each + 2 * jobs * plan.each
+    sums = (
+        READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
+        + plan.per_gather * plan.each
+        + 2 * jobs * plan.each
+    )
     # indices, as fp32 too; which positions and channels are a partition's; zeros
     constants = 2 * plan.per_gather * plan.each + 4 * nl.tile_size.pmax
     return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
@@ -217,10 +216,10 @@ def diagonals_instructions(plan, cores):
     for tile in plan.tiles:
         boxes += len(tile)
     parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
-    blocks = settings.down * settings.across * (2 if plan.bias else 1)
+    blocks = settings.down * settings.across
     products = len(plan.tiles) * blocks * jobs * parts
     reads = div_ceil(len(plan.tiles), settings.together) * jobs * parts * 4
     # rows of blocks of the first and the last step may come one by one
     loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
-    total = (products + reads + loads + 8 * jobs * parts) * len(plan.passes)
+    total = (products + reads + loads + 8 * jobs * parts + 8 * len(plan.tiles)) * len(plan.passes)
     return div_ceil(total, min(cores, PARTS if plan.split else len(plan.passes))) + settings.warmup + 128

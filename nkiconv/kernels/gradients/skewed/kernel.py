@@ -2,19 +2,22 @@
 
     dw[c, s] = sum over units (n, b) and positions p of  gy[n, c, q] * x[n, c, q stride + s dilation - left]
 
-with q = b U + p.
-Units of U neighbouring positions lie on the partitions, of all images, with the window of x that their taps see. One
-matmul takes a position more a row of its stationary [units, p] and the window as moving operand:
+with q = b U + p. Units of U neighbouring positions lie on the partitions, of all images, with the window of x that
+their taps see. A matmul takes positions as columns of its stationary [units, p] and windows as moving operand:
 
     T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      wanted is j = p stride + s dilation, the skew diagonals
 
-Several channels lie beside each other, with zeros in each other's places of the stationary; a unit has as many passes
-as its positions need, whose windows begin so much later that their sums share T. T goes to HBM and comes back in step,
-row p read p strides further on, and a matmul with ones adds its rows: all images in one sum, rounded once.
+Several channels lie beside each other, with zeros in each other's places of the stationary; or, of long filters, parts
+of the taps of one, whose stationaries are units of gy so many further down (setting `shifts`). A unit has as many
+passes as its positions need, whose windows begin so much later that their sums share T.
 
-Engine plan: DMA loads rows in runs of a unit, stores T and loads it in step; Tensor multiplies batch i and sums up
-batch i - 2; Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose
-matmuls stream at least 128 columns.
+Where 32 rows of T are all channels (or parts of taps) at as many positions, quadrants of rows are aligned as they are
+read out, and a matmul with ones adds them; those of four groups share a bank. T goes to HBM and comes back in step, row
+p read p strides further on, and another such matmul adds its rows: all images in one sum, rounded once.
+
+Engine plan: DMA loads rows in runs of a unit, stores T and loads it in step, each batch several behind the products;
+Tensor multiplies; Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor,
+whose matmuls take the time of 128 columns at least.
 
 Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 """
@@ -22,22 +25,22 @@ Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
+from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
-from ..._tiles import BANK_COLUMNS, share, some_of
+from ..._tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry
 from .loads import load_batch, skewed_tiles
-from .plan import SkewedPlan, skewed_plan_of
+from .plan import SkewedPlan, matmul_channels, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
-SKEW_SCRATCH = 4
+SKEW_SCRATCH = 6
 #: Banks on their way before the parts of the oldest are added.
 LATE_BANKS = 3
 #: Batches behind that of the products are put in step, and stored.
-STEP_LATE, STORE_LATE = 2, 3
+STEP_LATE, STORE_LATE = 3, 4
 
 
 @dataclass
@@ -58,6 +61,8 @@ class SkewedWork(nl.NKIObject):
     scratch: list
     #: banks whose parts are yet to be added, in order
     banks: list
+    #: sums of parts of the stacks of a bank so far, or None
+    sums_psum: object
     ledger: Ledger
 
 
@@ -72,10 +77,11 @@ class SkewedBatch(nl.NKIObject):
 
 @dataclass
 class SkewedBank(nl.NKIObject):
-    """A bank of T of a batch, of jobs from `first` on: [(r, part, p), jobs, columns]."""
+    """A bank of T of a stack of a batch, of jobs from `first` on: [(part, r, p), jobs, columns]."""
 
     batch: object
     first: int
+    stack: int
     parts: object
 
 
@@ -96,6 +102,7 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         folds_sbuf=None,
         scratch=[],
         banks=[],
+        sums_psum=None,
         ledger=new_ledger(),
     )
     warm_up(warm_zeros(), plan.warmup, 1)
@@ -130,31 +137,39 @@ def banks_up_to(work, index):
 
 
 def start_sums_of_rows(work):
-    """Ones [(r, p), r'] where r' = r; of several parts of positions [(r, part, p), (r', p')] where r' = r and p' = p;
-    and scratch."""
-    plan, jobs = work.plan, work.plan.groups * work.plan.chunks
-    rows = plan.beside * plan.part
-    work.ones_sbuf = nl.ndarray((rows, plan.beside), dtype=nl.float32, buffer=nl.sbuf)
+    """Ones [(row, p), row'] where row' = row; of several parts of positions the matrix that adds them; scratch."""
+    plan = work.plan
+    rows = rows_of_sums(plan)
+    work.ones_sbuf = nl.ndarray((rows * plan.part, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=work.ones_sbuf, value=1.0)
-    keep_between(work.ones_sbuf, [[-plan.part, plan.beside]], plan.part, work.ones_sbuf)
+    keep_between(work.ones_sbuf, [[-plan.part, rows]], plan.part, work.ones_sbuf)
     if plan.folds > 1:
-        work.folds_sbuf = nl.ndarray((plan.folds * rows, rows), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=work.folds_sbuf, value=0.0)
-        ones_sbuf = nl.ndarray((plan.part, plan.part), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=ones_sbuf, value=1.0)
-        for index in range(plan.beside * plan.folds):
-            first, column = index * plan.part, index // plan.folds * plan.part
-            one_sbuf = work.folds_sbuf[first : first + plan.part, column : column + plan.part]
-            nisa.tensor_copy(dst=one_sbuf, src=keep_diagonal(ones_sbuf))
+        work.folds_sbuf = matrix_of_parts(plan)
     for _ in range(SKEW_SCRATCH):
-        size = rows * jobs * plan.part_columns
+        size = rows * plan.part * (plan.groups // plan.stacks) * plan.chunks * plan.part_columns
         work.scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
 
 
-def keep_diagonal(ones_sbuf):
-    """The unit matrix of ones, in their place."""
-    keep_equal(ones_sbuf, [[-1, ones_sbuf.shape[1]]], ones_sbuf)
-    return ones_sbuf
+def rows_of_sums(plan):
+    """Rows of gradients that sums lie on: a stack's channels beside each other, or parts of taps."""
+    return plan.stacks * plan.beside
+
+
+def matrix_of_parts(plan):
+    """[(part, line), column], 1 where line is the column of the middle quadrant: of a slice that begins as many
+    quadrants earlier, sums go to a later one."""
+    shape = (plan.folds * QUADRANT, (2 * plan.stacks - 1) * QUADRANT)
+    matrix_sbuf, ones_sbuf = (
+        nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf),
+        nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf),
+    )
+    nisa.memset(dst=matrix_sbuf, value=0.0)
+    nisa.memset(dst=ones_sbuf, value=1.0)
+    middle = (plan.stacks - 1) * QUADRANT
+    for part in range(plan.folds):
+        one_sbuf = matrix_sbuf[part * QUADRANT : (part + 1) * QUADRANT, middle : middle + QUADRANT]
+        keep_equal(one_sbuf, [[-1, QUADRANT]], ones_sbuf)
+    return matrix_sbuf
 
 
 def multiply_batch(work, block, tiles, index):
@@ -162,30 +177,32 @@ def multiply_batch(work, block, tiles, index):
     those of `work.banks`."""
     plan, rows = work.plan, work.plan.beside * work.plan.positions
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
-    shape = (plan.beside * plan.part, jobs, plan.part_columns)
+    shape = (rows_of_sums(plan) * plan.part, jobs, plan.part_columns)
     batch = SkewedBatch(index=index, jobs=jobs, sums_sbuf=nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     for first in range(0, jobs, each):
         count = min(each, jobs - first)
-        products_psum = nl.ndarray((rows, count, plan.columns), dtype=nl.float32, buffer=nl.psum)
-        for job in range(count):
-            multiply_units(work, tiles, first + job, products_psum[0:rows, job, 0 : plan.columns])
-        parts_sbuf = products_psum
-        if plan.folds > 1:
-            parts_sbuf = align_parts(work, products_psum)
-        work.banks.append(SkewedBank(batch=batch, first=first, parts=parts_sbuf))
-        finish_banks(work, LATE_BANKS if plan.folds > 1 else 0)
+        for stack in range(plan.stacks):
+            products_psum = nl.ndarray((rows, count, plan.columns), dtype=nl.float32, buffer=nl.psum)
+            for job in range(count):
+                group, chunk = (first + job) // plan.chunks, (first + job) % plan.chunks
+                place = (stack * block.length + group, chunk)
+                multiply_units(work, tiles, place, products_psum[0:rows, job, 0 : plan.columns])
+            parts_sbuf = products_psum
+            if plan.folds > 1:
+                parts_sbuf = align_parts(work, products_psum)
+            work.banks.append(SkewedBank(batch=batch, first=first, stack=stack, parts=parts_sbuf))
+            finish_banks(work, LATE_BANKS if plan.folds > 1 else 0)
 
 
 def align_parts(work, products_psum):
-    """T [(r, part, p), jobs, columns] in SBUF, each part from the columns on that its positions see first."""
-    plan, count = work.plan, products_psum.shape[1]
-    columns, part = plan.part_columns, plan.part
+    """T [(part, r, p), jobs, columns] in SBUF, each part from the columns on that its positions see first."""
+    plan, count, columns = work.plan, products_psum.shape[1], work.plan.part_columns
     parts_sbuf = nl.ndarray((products_psum.shape[0], count, columns), dtype=nl.float32, buffer=nl.sbuf)
-    for index in range(plan.beside * plan.folds):
-        j = index % plan.folds * part * work.geometry.stride // plan.step
+    for part in range(plan.folds):
+        j = part * plan.part * work.geometry.stride // plan.step
         nisa.tensor_copy(
-            dst=parts_sbuf[index * part : (index + 1) * part, 0:count, 0:columns],
-            src=products_psum[index * part : (index + 1) * part, 0:count, j : j + columns],
+            dst=parts_sbuf[part * QUADRANT : (part + 1) * QUADRANT, 0:count, 0:columns],
+            src=products_psum[part * QUADRANT : (part + 1) * QUADRANT, 0:count, j : j + columns],
             engine=pick(work.ledger, count * columns, False),
         )
     return parts_sbuf
@@ -194,44 +211,49 @@ def align_parts(work, products_psum):
 def finish_banks(work, most):
     """Finish banks until only so many are left: their parts are added, and what is a batch's last sends T to HBM."""
     plan, columns = work.plan, work.plan.part_columns
-    rows = plan.beside * plan.part
+    rows = rows_of_sums(plan) * plan.part
     while len(work.banks) > most:
         bank = work.banks[0]
         work.banks = work.banks[1 : len(work.banks)]
-        batch, count, sums_psum = bank.batch, bank.parts.shape[1], bank.parts
+        batch, count, stack = bank.batch, bank.parts.shape[1], bank.stack
         if plan.folds > 1:
-            sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
+            if stack == 0:
+                work.sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
+            first = (plan.stacks - 1 - stack) * QUADRANT
             nisa.nc_matmul(
-                dst=sums_psum,
-                stationary=work.folds_sbuf,
+                dst=work.sums_psum,
+                stationary=work.folds_sbuf[0 : plan.folds * QUADRANT, first : first + rows],
                 moving=bank.parts,
                 is_stationary_onezero=True,
-                accumulate=False,
+                accumulate=stack > 0,
             )
-        nisa.tensor_copy(
-            dst=batch.sums_sbuf[0:rows, bank.first : bank.first + count, 0:columns],
-            src=sums_psum,
-            engine=pick(work.ledger, count * columns, False),
-        )
-        if bank.first + count == batch.jobs:
-            row = batch.jobs * columns
-            scratch_hbm = work.scratch[batch.index % SKEW_SCRATCH]
-            copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
+        if stack == plan.stacks - 1:
+            nisa.tensor_copy(
+                dst=batch.sums_sbuf[0:rows, bank.first : bank.first + count, 0:columns],
+                src=bank.parts if plan.folds == 1 else work.sums_psum,
+                engine=pick(work.ledger, count * columns, False),
+            )
+            if bank.first + count == batch.jobs:
+                row, scratch_hbm = batch.jobs * columns, work.scratch[batch.index % SKEW_SCRATCH]
+                copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
 
 
-def multiply_units(work, tiles, job, into_psum):
-    """T of a group and chunk: all units, a pass for so many of their positions."""
+def multiply_units(work, tiles, place, into_psum):
+    """T of (a group, a chunk): all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
-    group, chunk = job // plan.chunks, job % plan.chunks
-    lines = plan.beside * plan.units * plan.images
+    group, chunk = place
+    lines = matmul_channels(plan) * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
     for tile in range(plan.tiles):
         for one in range(plan.passes):
             p = one * plan.positions
             j = p * geometry.stride + chunk * plan.taps * geometry.dilation
+            stationary = gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions]
+            if plan.folds > 1:
+                stationary = stationary.reshape_dim(2, (plan.folds, plan.part)).permute((0, 2, 1, 3))
             nisa.nc_matmul(
                 dst=into_psum,
-                stationary=gy_sbuf[0:lines, tile, group, 0 : plan.beside, p : p + plan.positions],
+                stationary=stationary,
                 moving=x_sbuf[0:lines, tile, group, j : j + reach : plan.step],
                 accumulate=tile + one > 0,
             )
@@ -242,8 +264,9 @@ def put_in_step(work, block, index):
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
     scratch_hbm = work.scratch[index % SKEW_SCRATCH]
     row = jobs * plan.part_columns
-    in_step_sbuf = nl.ndarray((plan.beside * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
-    lines = [[plan.part * row, plan.beside], [row + geometry.stride // plan.step, plan.part]]
+    rows = rows_of_sums(plan)
+    in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
+    lines = [[plan.part * row, rows], [row + geometry.stride // plan.step, plan.part]]
     columns = [[plan.part_columns, jobs], [geometry.dilation // plan.step, plan.taps]]
     copy(in_step_sbuf, scratch_hbm.ap(pattern=lines + columns, offset=0))
     return in_step_sbuf
@@ -251,10 +274,9 @@ def put_in_step(work, block, index):
 
 def store_batch(work, block, in_step_sbuf):
     """Rows of T summed up, added to what there is, and stored."""
-    plan, geometry = work.plan, work.geometry
-    beside, groups, taps = plan.beside, block.length, plan.chunks * plan.taps
+    plan = work.plan
+    beside, groups, taps = rows_of_sums(plan), block.length, plan.chunks * plan.taps
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
-    places = (geometry.w_c, geometry.w_s, 0)
     dtype = work.dw.dtype if work.added == None else nl.float32
     sums_sbuf = nl.ndarray((beside, jobs, plan.taps), dtype=dtype, buffer=nl.sbuf)
     for first in range(0, jobs, each):
@@ -272,11 +294,33 @@ def store_batch(work, block, in_step_sbuf):
             src=sums_psum,
             engine=pick(work.ledger, count * plan.taps, False),
         )
-    found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : geometry.S]
+    found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : plan.span]
     if work.added != None:
-        added_sbuf = nl.ndarray((beside, groups, geometry.S), dtype=nl.float32, buffer=nl.sbuf)
-        move_free(added_sbuf, work.added, block, 0, places, True)
-        whole_sbuf = nl.ndarray((beside, groups, geometry.S), dtype=work.dw.dtype, buffer=nl.sbuf)
+        added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
+        move_gradients(work, added_sbuf, work.added, block, True)
+        whole_sbuf = nl.ndarray((beside, groups, plan.span), dtype=work.dw.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=whole_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         found_sbuf = whole_sbuf
-    move_free(found_sbuf, work.dw, block, 0, places, False)
+    move_gradients(work, found_sbuf, work.dw, block, False)
+
+
+def move_gradients(work, tile_sbuf, hbm, block, load):
+    """[channels beside each other, groups, taps], or parts of taps, to a tensor that lies as dw does, or back."""
+    plan, geometry = work.plan, work.geometry
+    if plan.apart == 0:
+        move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), load)
+        return
+    full, rest = geometry.S // plan.span, geometry.S % plan.span
+    if load and (rest > 0 or block.count < plan.stacks * block.length):
+        nisa.memset(dst=tile_sbuf, value=0.0)
+    for stack in range(plan.stacks):
+        before = stack * block.length
+        groups = max(0, min(block.length, block.count - before))
+        for part in ((0, full, plan.span), (full, 1, rest)):
+            row, rows, taps = part
+            if groups * rows * taps > 0:
+                pattern = [[plan.span * geometry.w_s, rows], [geometry.w_c, groups], [geometry.w_s, taps]]
+                offset = (block.c0 + before) * geometry.w_c + row * plan.span * geometry.w_s
+                first = stack * plan.beside + row
+                part_sbuf = tile_sbuf[first : first + rows, 0:groups, 0:taps]
+                copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)

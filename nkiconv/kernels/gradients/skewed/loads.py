@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from .plan import matmul_channels
 
 
 @dataclass
@@ -62,28 +63,43 @@ def clear_x(tiles, columns, engine):
 def x_runs(work):
     """UnitRuns of windows of x."""
     plan, geometry = work.plan, work.geometry
-    return unit_runs(plan.units, plan.unit * geometry.stride, -geometry.pad_left, geometry.W, plan.window)
+    apart = plan.unit * geometry.stride
+    return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
 
 
 def load_batch(work, block, tiles):
     """Units of the channels of a batch."""
-    plan, geometry = work.plan, work.geometry
-    if block.count < plan.beside * block.length:
+    plan = work.plan
+    each, length = matmul_channels(plan), block.length
+    is_full = block.count == each * plan.stacks * length
+    if not is_full:
         # what channels before left in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
         clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)
-    gy_runs = unit_runs(plan.units, plan.unit, 0, geometry.Q, plan.unit)
     for row in range(plan.beside):
-        channels = min(block.length, block.count - row * block.length)
-        for tile in range(plan.tiles if channels > 0 else 0):
-            there = (block.c0 + row * block.length, channels, row, tile)
-            gy_sbuf, x_sbuf = tiles.gy[0 : tiles.gy.shape[0], tile, 0:channels, row, 0 : plan.padded], tiles.x
-            x_sbuf = x_sbuf[0 : x_sbuf.shape[0], tile, 0:channels, 0 : plan.window]
-            for run in gy_runs:
-                load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, 0))
-            for run in x_runs(work):
-                place = (plan.unit * geometry.stride, geometry.pad_left)
-                load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
+        # parts of taps are of the same channels, on the same partitions, and see the same windows of x
+        line = row if plan.apart == 0 else 0
+        for stack in range(1 if is_full else plan.stacks):
+            before = (stack * each + line) * length
+            count = max(0, min(length, block.count - before))
+            channels = (block.c0 + before, plan.stacks if is_full else 1, each * length, count)
+            for tile in range(plan.tiles if count > 0 else 0):
+                load_row(work, tiles, (channels, stack * length, line, tile), row)
+
+
+def load_row(work, tiles, there, row):
+    """Units of some channels of a tile of images for a row of T; of x if it is theirs alone. there: as `load_units`
+    has it."""
+    plan, geometry, P_MAX = work.plan, work.geometry, nl.tile_size.pmax
+    channels, group, line, tile = there
+    end, first = group + channels[1] * channels[3], plan.first - (row * plan.apart)
+    gy_sbuf = tiles.gy[0:P_MAX, tile, group:end, row, 0 : plan.padded]
+    for run in unit_runs(plan.units, plan.unit, first * plan.unit, geometry.Q, plan.unit):
+        load_units(work, gy_sbuf, work.gy, work.gy_strides, there, run, (plan.unit, first * plan.unit))
+    x_sbuf, apart = tiles.x[0:P_MAX, tile, group:end, 0 : plan.window], plan.unit * geometry.stride
+    for run in x_runs(work) if row == line else []:
+        place = (apart, plan.first * apart - geometry.pad_left)
+        load_units(work, x_sbuf, work.x, work.x_strides, there, run, place)
 
 
 def unit_runs(units, apart, first, size, window):
@@ -106,18 +122,19 @@ def unit_runs(units, apart, first, size, window):
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
-    """A UnitRun of a tile [units, channels, elements]. there: (first channel, channels, row of those beside each other,
-    tile of images); place: (elements between units, elements in front of the first)."""
+    """A UnitRun of a tile [units, channels, elements]. there: ((first channel, how often so many neighbours, channels
+    between these, how many), group of the first, row of those beside each other, tile of images); place: (elements
+    between units, the first element of the first)."""
     plan, size = work.plan, run.high - run.low
-    c0, channels, row, tile = there
+    channels, _, line, tile = there
     n0 = tile * plan.images
     images = min(plan.images, work.geometry.N - n0)
     # units of a tile that has fewer images are apart
     together = run.count if images == plan.images else 1
     for unit in range(run.first, run.first + run.count if size > 0 else run.first, together):
-        part = (row * plan.units + unit) * plan.images
+        part = (line * plan.units + unit) * plan.images
         pattern = [[place[0] * strides[2], together], [strides[0], images]]
-        pattern = pattern + [[strides[1], channels], [strides[2], size]]
-        offset = n0 * strides[0] + c0 * strides[1] + (unit * place[0] - place[1] + run.low) * strides[2]
-        into_sbuf = tile_sbuf[part : part + together * images, 0:channels, run.low : run.high]
+        pattern = pattern + [[channels[2] * strides[1], channels[1]], [strides[1], channels[3]], [strides[2], size]]
+        offset = n0 * strides[0] + channels[0] * strides[1] + (unit * place[0] + place[1] + run.low) * strides[2]
+        into_sbuf = tile_sbuf[part : part + together * images, 0 : channels[1] * channels[3], run.low : run.high]
         copy(into_sbuf, hbm.ap(pattern=pattern, offset=offset))

@@ -14,11 +14,18 @@ from ..._warm import WARM_UP_MAX
 from ...depthwise_conv1d.free_channels import channel_block
 from ...depthwise_conv1d.geometry import instructions_refusal
 
-#: Channels that may share a matmul, and tiles of batches that are there together.
+#: Channels that may share a matmul, parts of taps at most, and tiles of batches that are there together.
 BESIDE = (1, 2, 4, 8, 16)
+SHIFTS_MAX = 32
 SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
 #: Without a config: bytes a partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
-TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 98_304, 28, 8
+TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
+#: Quadrants of partitions, to which sums of as many groups go.
+STACKS = 4
+#: Taps above which they are cut into parts, and parts at most.
+SHIFT_TAPS, SHIFTS = 512, 8
+#: Columns of the array that a channel may take, for more channels beside each other and longer runs.
+CHANNEL_COLUMNS = 192
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
 
@@ -29,6 +36,8 @@ class SkewedConfig(nl.NKIObject):
 
     #: channels that share a matmul: 1, 2, 4, 8 or 16
     beside: int
+    #: or, of one channel, parts of its taps, at most, from 1; several without stride and dilation only
+    shifts: int
     #: matmuls of channels of a batch, at most, from 1
     groups: int
     #: batches whose x and gy are there together, from 2
@@ -40,20 +49,30 @@ class SkewedConfig(nl.NKIObject):
 @dataclass
 class SkewedPlan(nl.NKIObject):
     """Numbers of one problem. Partition (r * units + u) * images + i of tile t has unit u of image t * images + i of
-    the r-th of the channels beside each other."""
+    the r-th of the channels beside each other.
 
-    #: channels of a matmul, images of a tile, tiles of images, units of a row
+    Parts of taps of one channel lie on the same partitions, so that unit u of x meets unit u - r * apart of gy.
+    """
+
+    #: channels of a matmul, or parts of the taps of one; units of gy between these, 0: they are channels
     beside: int
+    apart: int
+    #: images of a tile, tiles of images, the first unit of a row and how many
     images: int
     tiles: int
+    first: int
     units: int
+    #: taps of a part
+    span: int
     #: positions of gy of a unit; of a pass, and passes
     unit: int
     positions: int
     passes: int
-    #: parts of a pass's positions whose products are added before they are put in step, and positions of one
+    #: parts of a pass's positions whose products are added before they are put in step, and positions of one; parts of
+    #: a batch's groups whose sums then lie on partitions of their own
     folds: int
     part: int
+    stacks: int
     #: taps of a chunk, and chunks; elements of x between columns of a matmul, and its columns; those of a part
     taps: int
     chunks: int
@@ -70,62 +89,115 @@ class SkewedPlan(nl.NKIObject):
     warmup: int
 
 
-def skewed_config_refusal(config):
+def skewed_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
-    table = (("beside", (1, 16)), ("groups", (1, SKEWED_GROUPS_MAX)), ("buffers", (2, SKEWED_BUFFERS_MAX)))
-    reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "skewed")
-    beside = setting(config, "beside", 1)
+    table = (("beside", (1, 16)), ("shifts", (1, SHIFTS_MAX)), ("groups", (1, SKEWED_GROUPS_MAX)))
+    table = table + (("buffers", (2, SKEWED_BUFFERS_MAX)), ("warmup", (0, WARM_UP_MAX)))
+    reason = settings_refusal(config, table, "skewed")
+    beside, shifts = setting(config, "beside", 1), setting(config, "shifts", 1)
     if reason == "" and beside not in BESIDE:
         return f"config beside={beside}: must be one of {BESIDE}, channels that share a matmul"
+    if reason == "" and shifts > 1 and (beside > 1 or geometry.stride > 1 or geometry.dilation > 1):
+        return (
+            f"config shifts={shifts}, beside={beside}, stride={geometry.stride}, rhs_dilation={geometry.dilation}: "
+            f"parts of taps need 1, 1 and 1; use shifts=1"
+        )
     return reason
 
 
 def skewed_settings(geometry, config):
     """The SkewedConfig of (name, value) pairs, and defaults for what they leave open."""
-    beside = setting(config, "beside", 4)
+    beside, shifts = 1, 1
+    if geometry.stride == 1 and geometry.dilation == 1 and setting(config, "beside", 1) == 1:
+        shifts = 1 if geometry.S <= SHIFT_TAPS else SHIFTS
+    shifts = setting(config, "shifts", shifts)
+    for most in BESIDE if shifts == 1 else ():
+        plan = cut_skewed(geometry, most, 1)
+        columns = plan.tiles * plan.passes * plan.chunks * max(nl.tile_size.pmax, plan.columns)
+        if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
+            beside = most
+    beside = setting(config, "beside", beside)
     buffers = setting(config, "buffers", 3)
-    plan = cut_skewed(geometry, beside)
-    groups = min(TILES_BYTES // (buffers * group_bytes(geometry, plan)), SKEWED_GROUPS_MAX)
-    groups = min(groups, div_ceil(geometry.C, PARTS * CORE_BATCHES * beside))
+    plan = cut_skewed(geometry, beside, shifts)
+    each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
+    groups = min(TILES_BYTES // each, SKEWED_GROUPS_MAX)
+    wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
+    if plan.folds > 1:
+        wanted = div_ceil(wanted, STACKS) * STACKS
+    groups = min(groups, wanted)
+    if plan.folds > 1 and groups > STACKS:
+        groups = groups // STACKS * STACKS
     return SkewedConfig(
         beside=beside,
+        shifts=shifts,
         groups=setting(config, "groups", max(1, groups)),
         buffers=buffers,
         warmup=setting(config, "warmup", SKEWED_WARM_UP),
     )
 
 
-def cut_skewed(geometry, beside):
-    """The SkewedPlan of so many channels beside each other, without batches. geometry: of the convolution."""
-    most, stride, dilation = nl.tile_size.pmax // beside, geometry.stride, geometry.dilation
-    tiles = div_ceil(geometry.N, most)
-    images = div_ceil(geometry.N, tiles)
+def cut_units(geometry, beside):
+    """(units of a row, positions of one, images of a tile) of so many channels beside each other."""
+    most = nl.tile_size.pmax // beside
+    images = div_ceil(geometry.N, div_ceil(geometry.N, most))
     unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
+    return div_ceil(geometry.Q, unit), unit, images
+
+
+def cut_shifts(geometry, shifts):
+    """(units, positions of one, units between parts of taps, the first unit) of so many parts at most: the smallest
+    units of which the partitions have all that meet x."""
+    unit = div_ceil(geometry.Q, nl.tile_size.pmax)
+    while True:
+        apart = div_ceil(geometry.S, shifts * unit)
+        parts = div_ceil(geometry.S, apart * unit)
+        # of x the windows of units before `first` and from `end` on have nothing
+        window, left = (apart + 1) * unit, geometry.pad_left
+        first = max(0, (left - window) // unit + 1) if left > window else 0
+        end = min(div_ceil(geometry.Q, unit) + apart * (parts - 1), div_ceil(geometry.W + left, unit))
+        if end - first <= nl.tile_size.pmax:
+            return max(1, end - first), unit, apart, first
+        unit += 1
+
+
+def cut_skewed(geometry, beside, shifts):
+    """The SkewedPlan of so many channels beside each other, or parts of taps, without batches. geometry: of the
+    convolution."""
+    stride, dilation, images, apart, first, span = geometry.stride, geometry.dilation, 1, 0, 0, geometry.S
+    if shifts > 1:
+        units, unit, apart, first = cut_shifts(geometry, shifts)
+        span = apart * unit
+        beside = div_ceil(geometry.S, span)
+    else:
+        units, unit, images = cut_units(geometry, beside)
     step = greatest_common_divisor(stride, dilation)
-    positions = min(unit, most, POSITIONS_COLUMNS * step // stride + 1)
-    folds, passes = positions // QUADRANT, div_ceil(unit, positions)
+    positions = min(unit, min(nl.tile_size.pmax // beside, POSITIONS_COLUMNS * step // stride + 1))
+    folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
     positions = div_ceil(unit, passes)
-    if folds > 1:
+    if beside * part == QUADRANT and positions > part:
         # as engines address partitions
-        passes = div_ceil(unit, folds * QUADRANT)
-        folds = div_ceil(unit, passes * QUADRANT)
-        positions = folds * QUADRANT
-    folds = max(1, folds)
+        folds = div_ceil(positions, part)
+        positions = folds * part
+        passes = div_ceil(unit, positions)
     taps = (BANK_COLUMNS - 1 - (positions - 1) * stride // step) * step // dilation + 1
-    chunks = div_ceil(geometry.S, taps)
-    taps = div_ceil(geometry.S, chunks)
+    chunks = div_ceil(span, taps)
+    taps = div_ceil(span, chunks)
     window = (passes * positions - 1) * stride + (chunks * taps - 1) * dilation + 1
     padded = passes * positions
     return SkewedPlan(
         beside=beside,
+        apart=apart,
         images=images,
-        tiles=tiles,
-        units=div_ceil(geometry.Q, unit),
+        tiles=div_ceil(geometry.N, images),
+        first=first,
+        units=units,
+        span=span,
         unit=unit,
         positions=positions,
         passes=passes,
         folds=folds,
         part=positions // folds,
+        stacks=1,
         taps=taps,
         chunks=chunks,
         step=step,
@@ -140,15 +212,21 @@ def cut_skewed(geometry, beside):
     )
 
 
+def matmul_channels(plan):
+    """Channels of a matmul."""
+    return plan.beside if plan.apart == 0 else 1
+
+
 def skewed_plan_of(geometry, config):
     """The SkewedPlan of (name, value) pairs."""
     settings = skewed_settings(geometry, config)
-    plan = cut_skewed(geometry, settings.beside)
-    parts = PARTS * div_ceil(geometry.C, PARTS * settings.beside * settings.groups)
+    plan = cut_skewed(geometry, settings.beside, settings.shifts)
+    plan.stacks = STACKS if plan.folds > 1 and settings.groups >= STACKS else 1
+    parts = PARTS * div_ceil(geometry.C, PARTS * matmul_channels(plan) * settings.groups)
     for some in cut_into(geometry.C, min(parts, geometry.C)):
-        block = channel_block(some[0], some[1], plan.beside)
+        block = channel_block(some[0], some[1], matmul_channels(plan) * plan.stacks)
         plan.batches.append(block)
-        plan.groups = max(plan.groups, block.length)
+        plan.groups = max(plan.groups, plan.stacks * block.length)
     plan.buffers = min(settings.buffers, len(plan.batches))
     plan.warmup = settings.warmup
     return plan
@@ -159,15 +237,18 @@ def group_bytes(geometry, plan):
     return plan.tiles * (plan.window + plan.beside * plan.padded) * geometry.itemsize
 
 
+def result_bytes(plan):
+    """Bytes a partition of products, those in step, sums and what they are added to, of two batches."""
+    return 8 * plan.chunks * (plan.columns + 3 * plan.taps)
+
+
 def skewed_refusal(geometry, config, cores):
     """Why this algorithm does not take a gradient on `cores` cores; "" if it does."""
-    reason = skewed_config_refusal(config)
+    reason = skewed_config_refusal(geometry, config)
     if reason != "":
         return reason
     plan = skewed_plan_of(geometry, config)
-    # products, in step, sums and what they are added to, of two batches
-    results = 8 * plan.groups * plan.chunks * (plan.columns + 3 * plan.taps)
-    needed = plan.buffers * plan.groups * group_bytes(geometry, plan) + results
+    needed = plan.groups * (plan.buffers * group_bytes(geometry, plan) + result_bytes(plan))
     if not fits_sbuf(needed):
         return (
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes a partition of SBUF for x, "
@@ -180,5 +261,5 @@ def count_skewed_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most: loads, matmuls and read-outs of products, sums and stores."""
     jobs = plan.groups * plan.chunks
     loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
-    matmuls = jobs * (plan.tiles * plan.passes + 4)
+    matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
     return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + plan.warmup + 32

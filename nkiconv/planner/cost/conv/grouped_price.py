@@ -7,6 +7,7 @@ from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....kernels.conv.geometry import num_taps
+from ....kernels.conv.grouped.filters import is_by_input
 from ....kernels.conv.grouped.units import banks_of_unit, y_pages
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -43,7 +44,7 @@ class GroupedPrice:
         #: ns of a column of the array at full rate, of an element that Vector copies inside SBUF
         self.column_ns = matmul_rates(target, geometry)[0]
         self.copy_ns = target.vector_16bit_ns / 2 if self.fast else target.vector_16bit_ns
-        self.build = self._depthwise_build() if geometry.groups == geometry.C else self._build()
+        self.build = self._build_by_input() if is_by_input(geometry) else self._build()
 
     def total_ns(self) -> float:
         """ns of the busier core."""
@@ -122,15 +123,17 @@ class GroupedPrice:
         geometry, grouped = self.geometry, self.grouped
         _, tiles, lanes = grouped.waves[0]
         size, used, channels = grouped.Kt, grouped.G * self.per_k, geometry.K
-        if geometry.groups == geometry.C:
-            size, used, channels = grouped.T, grouped.G, geometry.C
+        if is_by_input(geometry):
+            size, used, channels = grouped.T, grouped.G * self.per_c, geometry.C
         return bool(lanes == 1 and tiles * size <= channels and used == size)
 
-    def _depthwise_build(self) -> _Build:
+    def _build_by_input(self) -> _Build:
         target, grouped = self.target, self.grouped
         blocks = div_ceil(self.taps, BANK_COLUMNS // grouped.Kt)
         elements = self.taps * grouped.G * self.per_k
         spread_ns = blocks * target.vector_fixed_ns + elements * self._product_ns
+        if self.geometry.flipped:  # two engines put taps forwards
+            spread_ns += self.taps * (target.vector_fixed_ns + self.per_k * self.copy_ns) / 2
         placed_ns = grouped.Uh * grouped.Uw * (blocks * target.vector_fixed_ns + elements * self.copy_ns)
         return _Build(0.0, spread_ns, 0.0, placed_ns, blocks)
 

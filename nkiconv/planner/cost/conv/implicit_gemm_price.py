@@ -16,7 +16,7 @@ from ....kernels.conv.cuts import chunks_of
 from ....kernels.conv.geometry import filter_rows
 from ....kernels.conv.implicit_gemm.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
-from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job
+from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job, lies_ready
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import slots_of
 from ....kernels.conv.pairs_of_planes import planes_at_once
@@ -171,7 +171,7 @@ class _Price:
         """
         target, geometry = self.target, self.geometry
         chunks, chunk = len(job.chunks), job.chunks[0]
-        w_ns = slots_of(chunk) * self.work.filters_ns(job) * min(job.kn, target.rows_an_engine)
+        w_ns = slots_of(chunk) * self.work.filters_ns(job) * self.work.filters_on(job)
         parts, x_ns = row_parts(geometry, item.band, True, item.halved, job.rows), 0.0
         if parts and not is_transposed(geometry):
             partitions = min(chunk[1] * chunk[2], target.rows_an_engine)
@@ -195,8 +195,10 @@ class _Price:
         target = self.target
         if is_depthwise_job(self.geometry, job):
             return float(there_ns + self.work.taps * job.kn * target.gpsimd_select_ns + target.gpsimd_done_ns)
-        if self.geometry.packed > 0:
+        if self.geometry.packed > 0 or lies_ready(self.geometry, job, job.chunks[0]):
             return there_ns
+        if self.geometry.flipped:
+            return float(there_ns + self.work.taps * job.rows * job.chunks[0][2] * target.vector_fixed_ns / 2)
         taps = self.piece_taps(job)
         busy_ns = taps * PARTITIONS * target.tensor_column_ns / target.half_rate
         passed_ns = busy_ns + target.matmul_done_half_ns + target.hop_ns
@@ -216,7 +218,7 @@ class _Price:
         in turns, so that it waits for every other piece to pass the array.
         """
         target, geometry = self.target, self.geometry
-        if geometry.packed > 0 or is_depthwise_job(geometry, job):
+        if geometry.packed > 0 or geometry.flipped or is_depthwise_job(geometry, job):
             return Busy()
         count = filter_rows(geometry) * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
         each_ns, waits_ns = self.work.transpose_ns, 0.0
@@ -259,7 +261,7 @@ class _Price:
         for index, job in enumerate(jobs[first:end], first):
             channels = job.chunks[0][1] // job.pack
             slots = sum(map(slots_of, job.chunks))
-            engine_ns += slots * min(job.kn, self.target.rows_an_engine) * self.work.filters_ns(job)
+            engine_ns += slots * self.work.filters_on(job) * self.work.filters_ns(job)
             hbm_bytes += slots * channels * job.kn * self.work.hbm_taps * self.geometry.hbm_itemsize
             if index >= moved_from:
                 engine_ns += self.work.move_ns(job)

@@ -144,7 +144,7 @@ class Work:
     def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
         geometry = self.geometry
-        if geometry.packed > 0 or geometry.groups == geometry.C:
+        if geometry.packed > 0 or geometry.flipped or geometry.groups == geometry.C:
             return 0.0
         count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
         if can_move(geometry):
@@ -195,12 +195,20 @@ class Work:
         return float(self.target.image_ns(pn, qn, by_row, by_column, item))
 
     def filters_ns(self, job: Any) -> float:
-        """ns of one DMA engine for the filters of a chunk of a job, of one output channel."""
+        """ns of one DMA engine for the filters of a chunk of a job, of one output channel, of a transposed convolution
+        of one input channel."""
         geometry = self.geometry
+        if geometry.flipped:
+            return float(self.target.run_ns(job.kn * self.taps * geometry.itemsize))
         channels = job.chunks[0][1] // job.pack
         taps = self.hbm_taps
         run = channels * taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps else 1
         return float(channels * taps / run * self.target.run_ns(run * geometry.itemsize))
+
+    def filters_on(self, job: Any) -> int:
+        """Partitions of one DMA engine that the filters of a chunk of a job are on."""
+        parts = job.chunks[0][1] if self.geometry.flipped else job.kn
+        return int(min(parts, self.target.rows_an_engine))
 
     def move_ns(self, job: Any) -> float:
         """ns of DMA to transpose the filters of a job within SBUF."""
@@ -231,13 +239,15 @@ class Work:
         _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
         whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.hbm_taps
         load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+        if geometry.flipped:
+            load_ns = self.filters_ns(job)
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
 
     def rows_take_longer(self, num_rows: int, columns: int) -> bool:
         """Whether so many rows of x take longer to come than the array needs to transpose the first filters."""
         geometry, target = self.geometry, self.target
-        taps = 0 if geometry.packed > 0 else self.taps * (geometry.itemsize // 2)
+        taps = 0 if geometry.packed > 0 or geometry.flipped else self.taps * (geometry.itemsize // 2)
         load_ns = target.rows_an_engine * target.run_ns(num_rows * columns * geometry.itemsize)
         return load_ns > taps * PARTITIONS * target.tensor_column_ns / target.half_rate
 

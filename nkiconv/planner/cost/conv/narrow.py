@@ -8,7 +8,7 @@ from typing import Any
 from ....kernels._tiles import QUADRANT
 from ....kernels.conv.cuts import num_plane_parts
 from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
-from ....kernels.conv.narrow.cuts import is_legal, loads_of_bank, make_narrow, meets_all, narrow_bytes
+from ....kernels.conv.narrow.cuts import is_legal, lanes_of, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.plan import narrow_instructions, narrow_refusal
 from ....kernels.conv.planes import with_windows
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -22,22 +22,34 @@ RING_BYTES = 65_536
 RING_MOST = 131_072
 #: Planes of y beside each other, at most.
 DEPTH_MOST = 8
+#: Times as many bytes of a load of x that may pay as a kernel without settings has.
+LONGER = (4, 8)
 
 
 class Narrow(Settled):
     """Rows of y and columns of taps beside each other in the columns of the array."""
 
     algorithm, settings, refusal = "narrow", NarrowConfig, staticmethod(narrow_refusal)
-    order = ("outputs", "depth", "taps")
-    from_one = ("outputs", "depth", "taps", "blocks", "images")
+    order = ("outputs", "depth", "taps", "lanes")
+    from_one = ("outputs", "depth", "taps", "lanes", "blocks", "images")
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
-        made = [one for V, U, T in _sizes(geometry, given) if (one := _made(shape, geometry, given, V, U, T))]
+        found = ((sizes, lanes) for sizes in _sizes(geometry, given) for lanes in _lanes(geometry, given, sizes[0]))
+        made = [one for sizes, lanes in found if (one := _made(shape, geometry, given, *sizes, lanes))]
+        best = self._least(shape, geometry, made)
+        if best and "x_bytes" not in given:
+            sizes, now = {name: getattr(best[0], name) for name in self.order}, best[0]
+            longer = [{**given, **sizes, "x_bytes": times * NARROW_X_BYTES} for times in LONGER]
+            more = [_made(shape, geometry, one, now.depth, now.outputs, now.taps, now.lanes) for one in longer]
+            best = self._least(shape, geometry, [best, *(one for one in more if one)])
+        return best and best[0]
+
+    def _least(self, shape: Shape, geometry: Any, made: list[tuple[NarrowConfig, NarrowPrice]]) -> Any:
+        """The (settings, price) of least time of those that fit, else the first, None of none."""
         room = SBUF_USABLE_BYTES_PER_PARTITION
         fitting = [one for one in made if narrow_bytes(one[1].geometry, one[1].narrow, shape.extras.residual) <= room]
         fitting.sort(key=lambda one: (self._is_long(shape, *one), one[1].total_ns()))
-        best = next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
-        return best and best[0]
+        return next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
 
     @staticmethod
     def _is_long(shape: Shape, settings: NarrowConfig, price: NarrowPrice) -> bool:
@@ -59,14 +71,14 @@ class Narrow(Settled):
             shared=(1 - int(plan.shared),),
             warmup=WARM_UPS,
             depth=(plan.V - 1, plan.V + 1),
+            lanes=(plan.L // 2, plan.L * 2),
         )
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
         return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         blocks = -(-shape.geometry.rows.out // plan.U)
-        planes = with_windows(shape.geometry, plan.V).planes
-        return int(num_plane_parts(planes, plan.images) * -(-blocks // plan.blocks))
+        return int(num_plane_parts(plan.lane, plan.images) * -(-blocks // plan.blocks))
 
 
 def _sizes(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int, int]]:
@@ -83,11 +95,18 @@ def _sizes(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int, int]]:
     return [(V, U, T) for V, U, T in found if is_legal(with_windows(geometry, V), U, T)]
 
 
+def _lanes(geometry: Any, given: dict[str, Any], V: int) -> list[int]:
+    """Images that can be beside each other, as a config has them or all."""
+    if "lanes" in given:
+        return [given["lanes"]]
+    return [L for L in (1, 2, 4) if L == 1 or (V == 1 and lanes_of(geometry, L) is not None)]
+
+
 def _made(
-    shape: Shape, geometry: Any, given: dict[str, Any], V: int, U: int, T: int
+    shape: Shape, geometry: Any, given: dict[str, Any], V: int, U: int, T: int, L: int
 ) -> tuple[NarrowConfig, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
-    settings = sized_narrow(geometry, config_of(**given), U, T, 0, V)
+    settings = sized_narrow(geometry, config_of(**given), U, T, 0, V, L)
     narrow = make_narrow(geometry, settings, shape.extras.residual)
     if narrow is None:
         return None
@@ -103,7 +122,7 @@ def _made(
 
 def _buffers(geometry: Any, narrow: Any) -> int:
     """Buffers of x: for the loads of a bank and of the next, as far as there is room."""
-    row_bytes = planes_seen(geometry, narrow.images) * (narrow.wn + 2 * narrow.pad) * geometry.itemsize
+    row_bytes = planes_seen(geometry, narrow.images) * narrow.wn * geometry.itemsize
     load_bytes = len(narrow.chunks) * narrow.height * row_bytes
     wanted = loads_of_bank(narrow.blocks, narrow.step, narrow.window, narrow.height)
     wanted += -(-narrow.blocks * narrow.step // narrow.height) + 1

@@ -7,14 +7,14 @@ from typing import Any
 from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
 from ....kernels.conv.geometry import num_taps, span
 from ....kernels.conv.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
-from ....kernels.conv.narrow.cuts import num_blocks, step_parts
+from ....kernels.conv.narrow.cuts import num_blocks, rows_of_piece, step_parts
 from ....kernels.conv.planes import windows_in_pieces
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
 from .common import matmul_rates, planes_met, planes_seen
 
-#: ns from when stationaries are cleared until the first matmul on zeros.
+#: ns until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
 #: Part of all else that triggers for windows in pieces of frames and x do not hide, or of these where they take less.
 BEHIND = 0.1
@@ -35,13 +35,13 @@ class NarrowPrice:
         image_parts, block_parts = step_parts(geometry, narrow)
         #: steps of a core, images and blocks of a step on average
         self.steps = div_ceil(image_parts * block_parts, PARTS)
-        self.images, self.blocks = geometry.planes.out / image_parts, self.num_blocks / block_parts
+        self.images, self.blocks = narrow.lane.out / image_parts, self.num_blocks / block_parts
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         #: chunks of filters that are transposed together
         self.together = min(self.chunks, PARTITIONS // geometry.K)
         self.lines_met = self._lines_met() * planes_met(geometry)
         #: planes of x of all steps
-        self.planes = geometry.planes.out / self.images * planes_seen(geometry, self.images)
+        self.planes = narrow.L * narrow.lane.out / self.images * planes_seen(geometry, self.images)
         #: ns of the array at full rate, and those of them that it works, for a step
         banks = [self._bank_ns(tile[3]) for tile in narrow.tiles]
         self.array_ns, self.work_ns = (sum(some) for some in zip(*banks, strict=True))
@@ -55,7 +55,8 @@ class NarrowPrice:
         x_ns, y_ns, last_ns = self.x_ns, self.y_ns, self.last_ns
         read_ns, chain_ns = self._read_ns()
         lines = len(narrow.lines) * planes_met(geometry) or 1.0  # where no plane of x is met
-        first = min(1.0, narrow.images * narrow.height * PARTS / (geometry.planes.out * geometry.rows.size)) * x_ns
+        rows = min(narrow.height, rows_of_piece(geometry, narrow, int(planes_seen(geometry, narrow.images))))
+        first = min(1.0, narrow.images * rows * PARTS / (narrow.lane.out * geometry.rows.size)) * x_ns
         clock, start_ns = self._started(first, array_ns / (lines * len(narrow.tiles)))
         sums_ns = clock.sums_end(start_ns, self.steps * array_ns, self.steps * work_ns) - start_ns
         computed_ns = start_ns + max(sums_ns, self.steps * read_ns)
@@ -66,7 +67,7 @@ class NarrowPrice:
         stored_ns = max(loaded_ns, stores_ns) + y_ns + target.dma_end_ns
         loaded_ns += max(0.0, min(y_ns - last_ns, loaded_ns - stores_ns)) + target.dma_done_ns
         # what waits for the last load: its rows' lines, or all of several banks, but for other chunks' first line
-        last = max(narrow.height / (narrow.blocks * narrow.step), min(1.0, narrow.height / lines))
+        last = max(rows / (narrow.blocks * narrow.step), min(1.0, rows / lines))
         last = min(1.0, last) * (1.0 - (self.chunks - 1) / (self.chunks * lines * len(narrow.tiles)))
         tail_ns = last * array_ns
         if (self.steps - last) * work_ns < target.window_work * (loaded_ns - start_ns):
@@ -110,7 +111,9 @@ class NarrowPrice:
             behind = [line // narrow.step for line in narrow.lines if line >= narrow.step]
             short = (max(0.0, target.matmul_columns_min - one * self.images * columns) for one in behind)
             again = sum(one * self.column_ns + self.matmul_ns for one in short) * min(1.0, unit / narrow.height)
+        # lanes work beside each other, one after the other's issue
         each = max(passes * target.matmul_columns_min, moved) * self.column_ns + passes * self.matmul_ns
+        each = max(each, passes * narrow.L * (target.row_tile_columns * self.column_ns + self.matmul_ns))
         times = narrow.groups * self.chunks
         return (self.lines_met * each + again) * times, self.lines_met * moved * self.column_ns * times
 
@@ -128,18 +131,22 @@ class NarrowPrice:
         """(ns of the read-outs' busiest engine for a step, ns from its last sums to y)."""
         banks = self.images * self.blocks
         found = [self._read_outs_ns(banks * tile[1]) for tile in self.narrow.tiles]
-        return sum(one[0] for one in found), found[-1][1]
+        lanes, (busy_ns, chain_ns) = self.narrow.L, found[-1]
+        return lanes * sum(one[0] for one in found), chain_ns + (lanes - 1) * busy_ns
 
     def _read_outs_ns(self, elements: float) -> tuple[float, float]:
         """The same for a bank."""
         target, narrow = self.target, self.narrow
+        # outputs that other taps meet than their neighbours are read out by themselves
+        parts = min(narrow.T, self.geometry.columns.lhs_dilation)
+        elements /= parts
         vector_ns = elements * target.vector_ns + target.vector_fixed_psum_ns
         scalar_ns = elements * target.scalar_ns + target.scalar_fixed_ns
         gpsimd_ns = elements * target.gpsimd_ns + target.gpsimd_fixed_ns
-        adds_ns = (narrow.T - 1) * vector_ns
+        adds_ns, scalar_ns = (narrow.T - parts) * vector_ns, parts * scalar_ns
         busy_ns = max(adds_ns, scalar_ns)
-        if narrow.T == 1:
-            busy_ns = scalar_ns * vector_ns / (scalar_ns + vector_ns)
+        if narrow.T == parts:
+            busy_ns = parts * scalar_ns * vector_ns / (scalar_ns + parts * vector_ns)
         elif narrow.shared:
             # the part of the banks of which Vector leaves one addition to the others
             part = max(0.0, min((adds_ns - scalar_ns) / (vector_ns + scalar_ns), adds_ns / (vector_ns + gpsimd_ns)))
@@ -150,10 +157,10 @@ class NarrowPrice:
         """ns of the busiest of a core's DMA engines, or HBM, for (x, y, the last store)."""
         target, geometry, narrow = self.target, self.geometry, self.narrow
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
-        share = self.steps * self.images * self.blocks / (geometry.planes.out * self.num_blocks)
+        share = self.steps * self.images * self.blocks / (narrow.lane.out * self.num_blocks)
         x_run, y_run = 1.0, 1.0
         if geometry.x_strides[3] == 1:
-            dense = narrow.pad == 0 and geometry.x_strides[2] == narrow.wn
+            dense = geometry.x_strides[2] == narrow.wn
             x_run = narrow.wn * (min(narrow.height, rows.size) if dense else 1)
         if geometry.y_strides[3] == 1:
             # rows of all blocks lie side by side where a block is one row
@@ -162,10 +169,13 @@ class NarrowPrice:
         x_size = self.planes * rows.size * narrow.wn
         engine = target.rows_an_engine
         x_ns = share * self.chunks * min(engine, self.channels) * x_size / x_run * target.run_ns(x_run * item)
+        x_ns /= narrow.L  # each lane's partitions have engines of their own
         # slots of partitions take turns, and those have engines of their own
         runs = self.images * self.blocks * columns.out / y_run
         last_ns = min(engine, narrow.U * geometry.K) * runs * target.run_ns(y_run * item)
-        y_ns = self.steps * last_ns / min(self.steps, PARTITIONS // narrow.slot)
+        slots = PARTITIONS // narrow.slot
+        y_ns = self.steps * narrow.L * last_ns / min(self.steps * narrow.L, slots)
+        last_ns *= div_ceil(narrow.L, slots)
         x_ns = max(x_ns, share * geometry.C * x_size * item * target.hbm_byte_ns)
         y_ns = max(y_ns, share * geometry.planes.out * geometry.K * rows.out * columns.out * item * target.hbm_byte_ns)
         # each part of the last step's rows is stored when it is there
@@ -173,6 +183,9 @@ class NarrowPrice:
 
     def _filters_ns(self) -> float:
         """ns of a DMA engine for all filters."""
+        if self.geometry.flipped:
+            run = self.geometry.K * self.taps * self.geometry.itemsize
+            return float(self.chunks * self.target.rows_an_engine * self.target.run_ns(run))
         rows = min(self.target.rows_an_engine, self.together * self.geometry.K)
         run_ns = self.target.run_ns(self.channels * self.taps * self.geometry.itemsize)
         return float(div_ceil(self.chunks, self.together) * rows * run_ns)
@@ -196,10 +209,12 @@ class NarrowPrice:
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
         zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)
-        time = clock.stream(WARM_UP_START_NS + cleared_ns, zeros * zero_ns)
+        time = clock.stream(WARM_UP_START_NS, zeros * zero_ns)
         # filters are transposed as they come, all of one load together; few keep the array waiting, which is no work
         loads = div_ceil(chunks, self.together)
         each_ns = self.taps * zero_ns * (target.transpose_passes_fp32 if geometry.itemsize == 4 else 1)
+        if geometry.flipped:  # two engines put taps forwards, the array has nothing to do
+            each_ns = self.taps * (target.vector_fixed_ns + geometry.K * target.vector_16bit_ns) / 2
         busy = min(1.0, width / target.matmul_columns_min)
         if loads > 1:
             before_ns = each_ns * (loads - 1)
@@ -211,7 +226,7 @@ class NarrowPrice:
         most = max(1, BANK_BYTES // (width * geometry.itemsize))
         elements = (self.taps - (div_ceil(self.taps, most) - 1) * most) * width
         time = transposed_ns + target.matmul_done_half_ns + target.hop_ns + target.vector_done_ns
-        time += elements * target.vector_16bit_ns
+        time = max(time + elements * target.vector_16bit_ns, cleared_ns)
         each = self.taps * geometry.K / narrow.groups
         vector_ns = target.vector_fixed_ns + each * target.vector_16bit_ns
         scalar_ns = target.scalar_fixed_ns + each * target.scalar_ns

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, cut, share
@@ -50,13 +51,18 @@ class Swapped(Conv2dAlgorithm):
             return config
         if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
             return config
-        tried = [read_swapped(config, *open_ones) for open_ones in self._open(shape, dict(config or ()))]
-        if len(tried) == 1:
-            return pairs_of(tried[0])
-        made = ((make_swapped(geometry, settings), settings) for settings in tried)
-        fitting = ((plan, settings) for plan, settings in made if swapped_fits(geometry, extras, plan))
-        best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
-        return pairs_of(best or swapped_config(geometry, extras, config))
+        given = dict(config or ())
+        tried = [read_swapped(config, *open_ones) for open_ones in self._open(shape, given)]
+        best = tried[0] if len(tried) == 1 else None
+        if best is None:
+            made = ((make_swapped(geometry, settings), settings) for settings in tried)
+            fitting = ((plan, settings) for plan, settings in made if swapped_fits(geometry, extras, plan))
+            best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
+        best = best or swapped_config(geometry, extras, config)
+        if "warmup" not in given:
+            columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
+            best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, columns)))
+        return pairs_of(best)
 
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
         """(shard, side, fold) that are worth a try, beside what is given."""
@@ -97,6 +103,18 @@ class Swapped(Conv2dAlgorithm):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items)
+
+
+def steady_warm_up(target: Target, columns: int) -> int:
+    """Matmuls on zeros that bring the array to its full rate at any phase of the throttle's grid, where matmuls of so
+    many columns hold it there but would not bring it there; 0 where they would, or do not hold it."""
+    work = columns / max(columns, target.matmul_columns_min)
+    slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
+    if not slow < enough <= work:
+        return 0
+    # the grid cuts them in two: either what is in the first window is enough, or, with sums behind it, in the second
+    windows = enough / zeros + (enough - slow) / (zeros - slow)
+    return math.ceil(windows * target.window_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns))
 
 
 def sides_of(geometry: Any) -> list[int]:
@@ -191,6 +209,8 @@ class Cost:
         run = 1.0
         if plan.way == "copy":
             run = kn if geometry.packed == 0 else min(kn, geometry.packed)
+        elif plan.way == "backwards":
+            run = taps * min(kn, PARTITIONS)
         elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
             run = taps * geometry.C / len(plan.chunks)
         return self._runs_ns(num_bytes, run * item)

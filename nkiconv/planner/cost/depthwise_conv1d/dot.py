@@ -70,7 +70,7 @@ class Dot(Algorithm):
         slots = self._plan(shape, config).slots
         if dict(config or ())["wide"]:
             return []
-        return changed_one(config, block=(4, 8, 16), slots=(slots // 2, slots * 2), warmup=(0, warmup(shape.target)))
+        return changed_one(config, block=(2, 4, 8, 16), slots=(slots // 2, slots * 2), warmup=(0, warmup(shape.target)))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return PARTITIONS * int(self._plan(shape, config).tiles)

@@ -1,1 +1,1 @@
-"""Cost models of filter gradients."""
+"""Cost models of the algorithms that only filter gradients have."""

@@ -9,27 +9,36 @@ from typing import Any
 
 from ....kernels._tiles import div_ceil
 from ....kernels.gradients.config import (
+    TURNED,
     WeightConfig,
     max_channels,
     most_beside,
+    units_in,
     weight_config_refusal,
 )
-from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, x_to_pixels
+from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, turns_pixels, x_to_pixels
 from ....kernels.gradients.plan import plan_weight
+from ....kernels.gradients.turned import turned_of
+from ....kernels.gradients.units import planes_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, config_of, ints, pairs_of
 from ..conv.relayout import copy_ns
 from .blocks_price import BlocksPrice, Sizes
+from .blocks_turned import Turned
 
 #: Rows and columns of a block that are tried, beside all of them.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 #: Banks of a pass along output and input channels that are tried, beside half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+#: Passes from which on cores do not share halves; what blocks may take of the array over those that take least.
+MANY_PASSES, IDLE = 8, 1.3
 #: Matmuls on zeros that a search tries.
 WARM_UPS = (0, 28, 44, 60, 80)
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 10, 40
+#: Settings to fall back on where the kernel's own plan refuses better ones.
+SPARE = 6
 
 
 class Blocks(Algorithm):
@@ -55,18 +64,25 @@ class Blocks(Algorithm):
     def _best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         """Of settings that have the given ones some of least time, of x and gy as they lie, or of copies of them."""
         found: list[Guess] = []
-        for pixels in _choices(given, "pixels", (0, 1)):
-            geometry, copied_ns = shape.geometry, 0.0
-            if takes_pixels(geometry, (("pixels", pixels),)):
+        for pixels in _choices(given, "pixels", (0, 1, TURNED)):
+            geometry, copied_ns, source = shape.geometry, 0.0, None
+            if turns_pixels(geometry, (("pixels", pixels),)):
+                geometry, source = turned_of(geometry), geometry
+            elif takes_pixels(geometry, (("pixels", pixels),)):
                 copies = x_to_pixels(geometry) + gy_to_pixels(geometry)
                 geometry, copied_ns = pixels_of(geometry), sum(copy_ns(shape.target, one) for one in copies)
             elif pixels and "pixels" not in given:
                 continue
             price = BlocksPrice(shape.target, geometry)
-            best = heapq.nsmallest(count, (price.settled(one, given) for one in _sizes(geometry, given)), key=_first)
-            for ns, sizes in best:
-                settings = {**sizes.settings, "warmup": price.warmup(sizes), **given, "pixels": pixels}
-                found.append(Guess(pairs_of(WeightConfig(**settings)), ns + copied_ns))
+            sizes = _sizes(geometry, source, given)
+            best = heapq.nsmallest(count + SPARE, (price.settled(one, given) for one in sizes), key=_first)
+            kept = 0
+            for ns, one in best:
+                settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
+                guess = Guess(pairs_of(WeightConfig(**settings)), ns + copied_ns)
+                if kept < count and (source is None or self._plan(shape, guess.config) is not None):
+                    found.append(guess)
+                    kept += 1
         return heapq.nsmallest(count, found, key=lambda one: one.ns)
 
     def _plan(self, shape: Shape, config: Config) -> Any:
@@ -75,7 +91,7 @@ class Blocks(Algorithm):
         return shape.once(("blocks", config), lambda: plan_weight(shape.geometry, config, bias, shape.cores)[0])
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        ways = [{name: value} for name in ("split", "pixels") for value in (0, 1)]
+        ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TURNED)]
         ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
         best = self._best(shape, {}, WIDE_BEST if wide else BEST)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
@@ -125,20 +141,38 @@ def _around(now: int, whole: int) -> list[int]:
     return [*below, *above, whole]
 
 
-def _sizes(geometry: Any, given: Mapping[str, Any]) -> Iterator[Sizes]:
-    """Settings to compare that have the given ones and fit."""
+def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Sizes]:
+    """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None."""
+    runs = () if source is None else tuple(one.count for one in planes_of(source.planes))
+    shapes = [
+        (rows, columns, None if source is None else Turned(source, runs, rows, columns))
+        for rows in _choices(given, "rows", _up_to(geometry.rows.out, EXTENTS))
+        for columns in _columns(geometry, given)
+    ]
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
     whole = div_ceil(K, PARTITIONS)
     for beside in _choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry))):
-        most = max_channels(geometry, beside)
-        for channels in _choices(given, "channels", (div_ceil(C, div_ceil(C, most)),)):
+        most, blocks = max_channels(geometry, beside), _full(geometry, shapes, beside)
+        # banks of a chunk that is turned need not wait for others
+        some = (most,) if source is None else (most, min(most, PARTITIONS))
+        for channels in _choices(given, "channels", (div_ceil(C, div_ceil(C, one)) for one in some)):
             parts = div_ceil(C, channels)
             for outputs in _choices(given, "outputs", _up_to(whole, OUTPUTS)):
                 for inputs in _choices(given, "inputs", _up_to(parts, INPUTS)):
-                    for split in _choices(given, "split", (0, 1)):
+                    passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
+                    # many passes are shared as well as halves are, whose sums the cores need not add
+                    for split in _choices(given, "split", (0, 1) if passes < MANY_PASSES else (0,)):
                         sizes = Sizes(geometry, channels, outputs, inputs, beside, split)
-                        rows = _choices(given, "rows", _up_to(geometry.rows.out, EXTENTS))
-                        yield from sizes.with_blocks(rows, _columns(geometry, given))
+                        yield from sizes.with_blocks(blocks)
+
+
+def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int) -> list[tuple[int, int, Any]]:
+    """Of shapes of blocks (rows, columns, ...) those that leave little of the array idle."""
+    taken = [
+        div_ceil(units_in(geometry, rows, columns), PARTITIONS) * rows * div_ceil(columns, beside)
+        for rows, columns, *_ in shapes
+    ]
+    return [one for one, columns in zip(shapes, taken, strict=True) if columns <= IDLE * min(taken)]
 
 
 def _columns(geometry: Any, given: Mapping[str, Any]) -> tuple[int, ...]:

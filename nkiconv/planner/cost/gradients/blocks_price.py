@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, div_ceil
+from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
@@ -20,6 +20,7 @@ from ....kernels.gradients.config import (
     block_bytes,
     buffers_needed,
     jobs_of_pass,
+    sum_banks,
     taps_beside,
     units_in,
 )
@@ -31,7 +32,7 @@ from ..conv.relayout import MEET_NS, START_NS
 
 @dataclass(frozen=True)
 class Sizes:
-    """Settings but for the copies and the warm-up."""
+    """Settings but for the copies and the warm-up; turned: the Turned blocks of these rows and columns, or None."""
 
     geometry: Any
     channels: int
@@ -39,6 +40,7 @@ class Sizes:
     inputs: int
     beside: int
     split: int
+    turned: Any = None
     rows: int = 1
     columns: int = 1
     buffers: int = 1
@@ -46,7 +48,8 @@ class Sizes:
     @property
     def settings(self) -> dict[str, int]:
         """By their names."""
-        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "geometry"}
+        names = [one.name for one in dataclasses.fields(self) if one.name not in ("geometry", "turned")]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def of_pass(self) -> tuple[int, int, int]:
@@ -57,22 +60,62 @@ class Sizes:
     def bytes(self) -> int:
         """Of a block."""
         found: int = block_bytes(self.geometry, (self.rows, self.columns), self.channels, self.of_pass)
+        return found * self.gang
+
+    @functools.cached_property
+    def of_x(self) -> int:
+        """Channels of x of a pass."""
+        return min(int(self.geometry.C), self.channels * self.inputs)
+
+    @functools.cached_property
+    def of_gy(self) -> int:
+        """Channels of gy of a pass."""
+        return min(int(self.geometry.K), PARTITIONS * self.outputs)
+
+    @functools.cached_property
+    def gang(self) -> int:
+        """Blocks of other planes below each other."""
+        return 1 if self.turned is None else self.turned.gang(max(self.of_x, self.of_gy))
+
+    @property
+    def banks(self) -> int:
+        """Banks for sums."""
+        found: int = sum_banks(self.turned is not None)
         return found
 
-    def with_blocks(self, rows: tuple[int, ...], columns: tuple[int, ...]) -> Iterator[Sizes]:
-        """These sizes with all blocks of such rows and columns, in the buffers that they need, that fit."""
-        for p in rows:
-            for q in columns:
-                if q >= self.beside:
-                    needed = buffers_needed(self.geometry, (p, q), self.channels, self.of_pass)
-                    found = dataclasses.replace(self, rows=p, columns=q, buffers=needed)
-                    if found.buffers <= found.most_buffers:
-                        yield found
+    @functools.cached_property
+    def of_core(self) -> tuple[int, float]:
+        """Tiles of a core in a pass, and how many full ones it loads."""
+        parts = PARTS if self.split else 1
+        if self.turned is not None:
+            tiles = div_ceil(self.turned.tiles(self.gang), parts)
+            return tiles, tiles
+        units = div_ceil(units_in(self.geometry, self.rows, self.columns), parts)
+        return div_ceil(units, PARTITIONS), units / PARTITIONS
+
+    def with_blocks(self, shapes: Iterable[tuple[int, int, Any]]) -> Iterator[Sizes]:
+        """These sizes with all blocks of such (rows, columns, Turned or None), in the buffers that they need, that
+        fit."""
+        for rows, columns, turned in shapes:
+            if columns >= self.beside:
+                found = dataclasses.replace(self, rows=rows, columns=columns, turned=turned)
+                needed = buffers_needed(self.geometry, (rows, columns), self.channels, self.of_pass, found.banks)
+                if turned is not None:
+                    is_all = found.jobs > found.banks
+                    needed = found.of_core[0] if is_all else 1
+                if needed <= found.most_buffers:
+                    yield dataclasses.replace(found, buffers=needed)
+
+    @functools.cached_property
+    def jobs(self) -> int:
+        """Banks of a pass."""
+        return int(jobs_of_pass(self.geometry, self.channels, self.of_pass))
 
     @property
     def most_buffers(self) -> int:
         """Tiles that fit."""
-        return min(BUFFERS_MAX, BLOCK_BYTES // self.bytes)
+        room = BLOCK_BYTES if self.turned is None else self.turned.room
+        return min(BUFFERS_MAX, max(0, room) // self.bytes)
 
 
 class BlocksPrice:
@@ -85,22 +128,25 @@ class BlocksPrice:
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
         """(ns from the first DMA to the last, sizes with as many buffers as pay). With more, the first tile's loads
         that wait for zeros come after those of others that wait for nothing."""
-        target, geometry = self.target, self.geometry
+        target, geometry, turned = self.target, self.geometry, sizes.turned
         jobs, passes = self._jobs(sizes)
-        units = units_in(geometry, sizes.rows, sizes.columns)
-        of_core, turns = div_ceil(units, PARTITIONS), div_ceil(passes, PARTS)
-        if sizes.split:
-            units, turns = div_ceil(units, PARTS), passes
-            of_core = div_ceil(units, PARTITIONS)
+        (of_core, loads), turns = sizes.of_core, passes if sizes.split else div_ceil(passes, PARTS)
         mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
-        positions = sizes.rows * div_ceil(sizes.columns, sizes.beside)
+        positions = sizes.rows * div_ceil(sizes.columns, sizes.beside) * sizes.gang
         tile_ns = positions * jobs * matmul_ns(target, geometry, width)
         load_ns, first_ns = self._load_ns(sizes)
-        array_ns, moving_ns = mine * tile_ns, turns * units / PARTITIONS * load_ns + self._stored_ns(sizes)
+        turning_ns = 0.0 if turned is None else mine * turned.of_tile(target, sizes)[0]
+        array_ns, moving_ns = mine * tile_ns + turning_ns, turns * loads * load_ns + self._stored_ns(sizes)
         worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
-        rounds, buffers = div_ceil(jobs, PSUM_BANKS), sizes.buffers
-        if rounds > 1:
+        rounds, buffers = div_ceil(jobs, sizes.banks), sizes.buffers
+        if turned is not None:
+            buffers = given.get("buffers", max(buffers, min(2, mine, sizes.most_buffers)))
+            # the last tile goes bank by bank, as chunks of channels come
+            chunks = div_ceil(max(sizes.of_x, sizes.of_gy), PARTITIONS)
+            last_ns = tile_ns / chunks if mine == 1 or rounds > 1 else tile_ns * (1 - 1 / jobs)
+            worked_ns = max(first_ns + array_ns, mine * load_ns + last_ns, moving_ns)
+        elif rounds > 1:
             # all tiles come before the first banks are read out
             worked_ns = max(worked_ns, of_core * load_ns + array_ns - (of_core * tile_ns - tile_ns) / rounds)
             if passes > PARTS:
@@ -120,15 +166,16 @@ class BlocksPrice:
         """Banks of a pass, and passes."""
         K, C, groups = self.geometry.K, self.geometry.C, self.geometry.groups
         ks, cs = div_ceil(K // groups, PARTITIONS), div_ceil(C // groups, sizes.channels)
-        jobs = jobs_of_pass(self.geometry, sizes.channels, sizes.of_pass)
         if ks == cs == 1:
-            together = max(1, min(groups, PSUM_BANKS // jobs))
-            return together * jobs, div_ceil(groups, together)
-        return jobs, groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
+            together = max(1, min(groups, sizes.banks // sizes.jobs))
+            return together * sizes.jobs, div_ceil(groups, together)
+        return sizes.jobs, groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
 
     def warmup(self, sizes: Sizes) -> int:
-        """Matmuls on zeros until the first rows are there."""
-        first_ns = self._start_ns() + self._load_ns(sizes)[1]
+        """Matmuls on zeros until the first rows are there, or what is turned first."""
+        turned = sizes.turned
+        loaded_ns = self._load_ns(sizes)[1] if turned is None else turned.start_ns(self.target, sizes)
+        first_ns = self._start_ns() + loaded_ns
         each_ns = PARTITIONS * self.target.tensor_column_ns / self.target.half_rate
         return min(WARM_UP_MAX, int(first_ns / each_ns))
 
@@ -138,6 +185,9 @@ class BlocksPrice:
 
     def _load_ns(self, sizes: Sizes) -> tuple[float, float]:
         """Of a tile's blocks, and of the rows of them that the first matmul waits for."""
+        if sizes.turned is not None:
+            all_ns, first_ns = sizes.turned.of_tile(self.target, sizes)[1]
+            return all_ns, first_ns
         x_ns, y_ns = self._moved(sizes.rows, sizes.columns, sizes.channels * sizes.inputs, sizes.outputs)
         window = window_of(self.geometry.rows, sizes.rows)
         return x_ns + y_ns, x_ns * min(1.0, self.geometry.rows.taps / window) + y_ns / sizes.rows

@@ -41,14 +41,14 @@ class Diagonals(Algorithm):
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         geometry = shape.geometry
-        if geometry.groups == 1 or diagonals_refusal(geometry, shape.extras.bias):
+        if geometry.groups == 1 or diagonals_refusal(geometry):
             return None
         best = self._best(shape, dict(config or ()))
         return best[0] if best and self._plan(shape, best[0].config) is not None else None
 
     def settle(self, shape: Shape, config: Config) -> Config:
         given, geometry = dict(config or ()), shape.geometry
-        if diagonals_config_refusal(geometry, config) or diagonals_refusal(geometry, shape.extras.bias):
+        if diagonals_config_refusal(geometry, config) or diagonals_refusal(geometry):
             return config
         if len(given) == len(dataclasses.fields(DiagonalsConfig)):
             return pairs_of(DiagonalsConfig(**given))

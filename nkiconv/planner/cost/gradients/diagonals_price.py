@@ -28,7 +28,7 @@ class DiagonalsPrice:
         self.columns = functools.cache(self._columns)
 
     def _columns(self, rows: int, columns: int) -> int:
-        found: int = window_columns(self.geometry, rows, columns, self.bias)
+        found: int = window_columns(self.geometry, rows, columns)
         return found
 
     def fits_bank(self, rows: int, columns: int) -> bool:

@@ -1,0 +1,97 @@
+"""The bias's gradient beside diagonals: Vector sums gy up over the positions of a unit as units come, ones add up the
+units at the end of a pass."""
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import book_vector, pick
+from ..._tiles import BANK_COLUMNS, cut
+from ..loads import is_channels_last
+from ..units import units_of
+
+
+def start_ones_of_units(work):
+    """Ones [128, 1], fp32, if biases are wanted."""
+    if work.bias != None:
+        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
+
+
+def start_biases(work):
+    """Sums of biases [units, channels of a pass], fp32; None where they are not wanted."""
+    if work.bias == None:
+        return None
+    shape = (nl.tile_size.pmax, work.plan.settings.groups * work.plan.k)
+    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+
+
+def add_biases(work, step, tiles, biases_sbuf):
+    """Sums of gy over the positions of the units of a step: written, or added to those of the steps before."""
+    size, channels = nl.tile_size.pmax // work.plan.settings.side, biases_sbuf.shape[1]
+    for index in range(len(step.tiles)):
+        units, writes = units_of(step.tiles[index]), step.first and index == 0
+        # all tiles of rows at once, where each is full and has as many groups
+        if units == size and step.parts[-1][1] == step.parts[0][1]:
+            rows, count = len(step.parts) * size, step.parts[0][1] * work.plan.k
+            add_positions(work, tiles[index].y, biases_sbuf[0:rows, 0:count], (0, rows), writes)
+        else:
+            for part in range(len(step.parts)):
+                first, count = part * size, min(channels, step.parts[part][1] * work.plan.k)
+                into = biases_sbuf[first : first + units, 0:count]
+                add_positions(work, tiles[index].y, into, (first, first + units), writes)
+
+
+def add_positions(work, y_sbuf, into, rows, writes):
+    """Sums of units on partitions (first, end) over positions."""
+    count, shape = into.shape[1], y_sbuf.shape
+    if is_channels_last(work.geometry.y_strides):
+        flat = y_sbuf.reshape((shape[0], shape[1] * shape[2], shape[3]))
+        data = flat[rows[0] : rows[1], 0 : flat.shape[1], 0:count].permute((0, 2, 1))
+    else:
+        flat = y_sbuf.reshape((shape[0], shape[1], shape[2] * shape[3]))
+        data = flat[rows[0] : rows[1], 0:count, 0 : flat.shape[2]]
+    target = into if writes else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
+    book_vector(work.ledger, data.shape[1] * data.shape[2])
+    nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=2)
+    if not writes:
+        nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+
+
+def store_biases(work, step, biases_sbuf):
+    """Sums of biases over all units of a pass, to HBM."""
+    plan, parts = work.plan, step.parts
+    size, units = nl.tile_size.pmax // plan.settings.side, 0
+    for tile in plan.tiles:
+        units = max(units, units_of(tile))
+    for some in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
+        # one bank for all tiles of rows
+        sums_psum = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.psum)
+        for part in range(len(parts)):
+            first, count = part * size, min(some[1], parts[part][1] * plan.k - some[0])
+            if count > 0:
+                moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
+                target = sums_psum[0:1, part, 0:count]
+                multiply(plan, target, work.ones_sbuf[first : first + units, 0:1], moving, part, False)
+        sums_sbuf = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.sbuf)
+        for part in range(len(parts)):
+            count = min(some[1], parts[part][1] * plan.k - some[0])
+            if count > 0:
+                source, into = sums_psum[0:1, part, 0:count], sums_sbuf[0:1, part, 0:count]
+                nisa.tensor_copy(dst=into, src=source, engine=pick(work.ledger, count, False))
+                offset = parts[part][0] * plan.k + some[0]
+                copy(work.bias.ap(pattern=[[count, 1], [1, count]], offset=offset), into)
+
+
+def multiply(plan, dst, stationary, moving, part, adds):
+    """A matmul on a tile of the array's rows."""
+    side, rows = plan.settings.side, nl.tile_size.pmax // plan.settings.side
+    if side == 1:
+        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=adds)
+    else:
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=stationary,
+            moving=moving,
+            accumulate=adds,
+            tile_position=(part * rows, 0),
+            tile_size=(rows, nl.tile_size.pmax),
+        )

@@ -1,0 +1,263 @@
+"""Pieces of x and gy of NCHW on their way to tiles of units: in they come as they lie, zeros are put around them, the
+array turns them, and Vector and Scalar take them out of PSUM."""
+
+from dataclasses import dataclass
+
+from ..._nki import nisa, nl
+from .._engines import START_WORK, copy_work, is_16bit, pick
+from .._tiles import cut, div_ceil, filled
+from ..conv.boxes import load_box, offset_at
+from .turned import (
+    SLABS,
+    bank_shape,
+    chunks_of,
+    columns_inside,
+    inside,
+    pieces_of_rows,
+    side_of,
+    turned_shapes,
+)
+
+
+@dataclass
+class Turns(nl.NKIObject):
+    """Buffers that all tiles take in turn, and how often each kind was: pieces of x and of gy as they come, rows with
+    zeros around them, banks; which zeros a row's buffer has; of each tile's buffer which pieces are there; how many
+    batches of products have theirs."""
+
+    raws: list
+    slabs: list
+    banks: list
+    taken: list
+    zeros: list
+    there: list
+    batches: int
+
+
+@dataclass
+class RawPiece(nl.NKIObject):
+    """Rows (first, how many) of windows of a Side as they come, and channels (first, how many) of those of a pass;
+    whole: what there is of planes."""
+
+    raw: object
+    rows: tuple
+    channels: tuple
+    whole: bool
+
+
+def start_turns(work, buffers):
+    """Turns of so many buffers of tiles."""
+    plan, operands = work.plan, work.operands
+    shapes, slab = turned_shapes(plan.source, plan, plan.passes)
+    dtypes, raws, slabs, banks, there = [operands.x_dtype, operands.w_dtype], [[], []], [], [], []
+    for which in range(2):
+        for _ in range(plan.raws[which]):
+            raws[which].append(nl.ndarray(shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
+    for _ in range(SLABS):
+        slabs.append(nl.ndarray(slab, dtype=dtypes[0], buffer=nl.sbuf))
+    shape = bank_shape(plan.source, plan)
+    for _ in range(plan.banks):
+        banks.append(nl.ndarray(shape, dtype=dtypes[0], buffer=nl.psum))
+    for _ in range(buffers):
+        there.append((-1, []))
+    return Turns(
+        raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0
+    )
+
+
+def take_turn(turns, kind, buffers):
+    """The next buffer of its kind."""
+    found = turns.taken[kind] % len(buffers)
+    turns.taken[kind] = turns.taken[kind] + 1
+    return found
+
+
+def turn_for(work, turns, feed, index, row, jobs):
+    """Have of a Feed's tile be there what some jobs need for a row of gy of all blocks."""
+    one, number = feed.tiles[index]
+    slot, rows = index % len(feed.buffers), work.geometry.rows
+    if turns.there[slot][0] != index:
+        turns.there[slot] = (index, [])
+    done, tile, blocks = turns.there[slot][1], one.tiles[number], feed.buffers[slot]
+    for job in jobs:
+        if job.t >= 0:
+            end = row * rows.stride + (job.r0 - one.r[0] + job.rn - 1) * rows.dilation + 1
+            side = side_of(work.plan.source, work.plan, one, tile, job.t)
+            turn_pieces(work, turns, side, one.c, (job.c0, job.cn), end, done, blocks.x[job.t])
+        side = side_of(work.plan.source, work.plan, one, tile, -1)
+        turn_pieces(work, turns, side, one.k, (job.k0, job.kn), row + 1, done, blocks.y)
+
+
+def turn_pieces(work, turns, side, channels, needed, end, done, tile_sbuf):
+    """Have pieces of a Side that has some channels be there, of channels needed and rows below `end`, in a tile."""
+    parts = pieces_of_rows(side, work.geometry.itemsize)
+    for chunk in chunks_of(channels[1], work.plan.gang):
+        c = channels[0] + chunk[0]
+        meets = c < needed[0] + needed[1] and needed[0] < c + chunk[1]
+        for rows in parts if meets else []:
+            key = (side.t, chunk[0], rows[0])
+            if rows[0] < end and key not in done:
+                done.append(key)
+                turn_piece(work, turns, side, (chunk[0], chunk[1], c), rows, tile_sbuf)
+
+
+def turn_piece(work, turns, side, chunk, rows, tile_sbuf):
+    """A piece of a Side into a tile. chunk: channels (first of the tile's, how many, first in HBM)."""
+    which, columns = 1 if side.t < 0 else 0, inside(side.columns)
+    piece = RawPiece(raw=None, rows=rows, channels=chunk, whole=rows[1] == side.rows.extent)
+    if len(side.firsts) > 0 and columns[0] < columns[1]:
+        piece.raw = turns.raws[which][take_turn(turns, which, turns.raws[which])]
+        load_piece(work, side, piece, work.operands.w if side.t < 0 else work.operands.x)
+    sources = []
+    for row in range(rows[0], rows[0] + rows[1]):
+        # zeros are put around rows before those that precede them are taken out of PSUM
+        while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
+            sources.append(source_of(work, turns, side, piece, rows[0] + len(sources)))
+        source = sources[row - rows[0]]
+        if source[0] == None and source[2] == None:
+            clear_turned(work, side, piece, row, tile_sbuf)
+        else:
+            turn_row(work, turns, side, piece, row, source, tile_sbuf)
+
+
+def blocks_inside(span, row):
+    """(first, how many) blocks whose windows' row of this number is there."""
+    first = div_ceil(max(0, -span.first - row), span.step)
+    end = div_ceil(max(0, span.size - span.first - row), span.step)
+    return first, max(0, min(span.count, end) - first)
+
+
+def load_piece(work, side, piece, hbm):
+    """What there is of a piece as it lies in HBM."""
+    strides, span, boxes = side.strides, side.rows, []
+    w, end = columns_inside(side.columns)
+    if piece.whole:
+        low, high = inside(span)
+        boxes.append((0, 1, low, 0, high - low))
+    else:
+        top, bottom = blocks_inside(span, piece.rows[0]), blocks_inside(span, piece.rows[0] + piece.rows[1] - 1)
+        first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
+        if first < last:
+            boxes.append((first, last - first, span.first + first * span.step + piece.rows[0], 0, piece.rows[1]))
+        for block in range(span.count):
+            start = span.first + block * span.step + piece.rows[0]
+            h, h_end = max(0, start), min(span.size, start + piece.rows[1])
+            if h < h_end and (block < first or block >= last):
+                boxes.append((block, 1, h, h - start, h_end - h))
+    count = piece.channels[1]
+    for member in range(len(side.firsts)):
+        for box in boxes:
+            block, blocks, h, row, rows = box
+            pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [strides[2] * span.step, blocks]]
+            pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
+            offset = offset_at(strides, (piece.channels[2], side.firsts[member], h, w))
+            load_box(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
+
+
+def clear_turned(work, side, piece, row, tile_sbuf):
+    """Zeros where nothing is there of a row of windows."""
+    c, cn = piece.channels[0], piece.channels[1]
+    for member in range(work.plan.gang):
+        h = member * side.rows.extent + row
+        nisa.memset(
+            dst=tile_sbuf[0 : tile_sbuf.shape[0], h, 0 : side.columns.extent, c : c + cn],
+            value=0.0,
+            engine=nisa.engine.gpsimd,
+        )
+
+
+def row_as_it_came(side, piece, row, blocks):
+    """A row of the windows of some blocks (first, how many): [channels, planes, blocks, columns]."""
+    raw, first = piece.raw, blocks[0]
+    parts, columns = len(side.firsts) * piece.channels[1], columns_inside(side.columns)
+    width = columns[1] - columns[0]
+    if not piece.whole:
+        return raw[0:parts, 0 : side.count, first : first + blocks[1], row - piece.rows[0], 0:width]
+    h = side.rows.first + first * side.rows.step + row - inside(side.rows)[0]
+    end = h + (blocks[1] - 1) * side.rows.step + 1
+    return raw[0:parts, 0 : side.count, 0, h : end : side.rows.step, 0:width]
+
+
+def is_inside(span, w):
+    """Whether a column of this number of all windows is there."""
+    low, end = inside(span)
+    return span.first + w >= low and span.first + w + (span.count - 1) * span.step < end
+
+
+def source_of(work, turns, side, piece, row):
+    """A row of all windows: (as it came, its first column there, with zeros around it), None where it is not there or
+    needs none."""
+    span, blocks = side.columns, blocks_inside(side.rows, row)
+    if piece.raw == None or blocks[1] == 0:
+        return None, 0, None
+    source, start = row_as_it_came(side, piece, row, blocks), span.first - columns_inside(span)[0]
+    edges = []
+    for w in range(span.extent):
+        if not is_inside(span, w):
+            edges.append(w)
+    width = (span.count - 1) * span.step + span.extent
+    if blocks[1] < side.rows.count or 2 * len(edges) * span.count > width:
+        return None, 0, row_with_zeros(work, turns, side, source, start, blocks, None)
+    zeros = row_with_zeros(work, turns, side, source, start, blocks, edges) if len(edges) > 0 else None
+    return source, start, zeros
+
+
+def row_with_zeros(work, turns, side, source, start, blocks, edges):
+    """A row of all windows with zeros where x ends: whole, or those columns of windows alone that have some."""
+    span, slot, parts = side.columns, take_turn(turns, 2, turns.slabs), source.shape[0]
+    slab = turns.slabs[slot].view(source.dtype)
+    width = (span.count - 1) * span.step + span.extent
+    low, end = inside(span)
+    left, right, last = low - span.first, end - span.first, blocks[0] + blocks[1]
+    key = (parts, side.count, side.rows.count, left, right, width)
+    strips = [(0, blocks[0], left, right), (last, side.rows.count, left, right)]
+    if turns.zeros[slot] != key:
+        turns.zeros[slot] = key
+        strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, width)]
+    for some in strips:
+        b0, b1, w0, w1 = some
+        if b0 < b1 and w0 < w1:
+            into = slab[0:parts, 0 : side.count, b0:b1, w0:w1]
+            nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
+    copies = [(left, right, 1)]
+    if edges != None:
+        copies = []
+        for w in edges:
+            first = div_ceil(max(0, left - w), span.step)
+            count = min(span.count, div_ceil(max(0, right - w), span.step)) - first
+            if count > 0:
+                copies.append((w + first * span.step, w + (first + count - 1) * span.step + 1, span.step))
+    for one in copies:
+        w0, w1, step = one
+        nisa.tensor_copy(
+            dst=slab[0:parts, 0 : side.count, blocks[0] : last, w0:w1:step],
+            src=source[0:parts, 0 : side.count, 0 : blocks[1], start + w0 : start + w1 : step],
+            engine=nisa.engine.vector,
+        )
+        ledger, elements = work.ledger, side.count * blocks[1] * div_ceil(w1 - w0, step)
+        ledger.vector = ledger.vector + START_WORK + elements * copy_work(slab.dtype)
+    return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
+
+
+def turn_row(work, turns, side, piece, row, source, tile_sbuf):
+    """A row of all windows into a tile. source: what `source_of` finds."""
+    span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
+    units = side.count * side.rows.count * span.count
+    rows, places = (row, (members - 1) * side.rows.extent + row + 1), turns.banks[0].shape[1]
+    for some in cut(span.extent, places):
+        bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
+        for index in range(some[1]):
+            w, row_sbuf = some[0] + index, source[2]
+            if source[0] != None and is_inside(span, w):
+                w, row_sbuf = w + source[1], source[0]
+            end = w + (span.count - 1) * span.step + 1
+            nisa.nc_transpose(
+                dst=bank[0:units, index, 0:members, 0:cn],
+                data=row_sbuf[0 : members * cn, 0 : side.count, 0 : side.rows.count, w : end : span.step],
+                engine=nisa.engine.tensor,
+            )
+        nisa.tensor_copy(
+            dst=tile_sbuf[0:units, rows[0] : rows[1] : side.rows.extent, some[0] : some[0] + some[1], c : c + cn],
+            src=bank[0:units, 0 : some[1], 0:members, 0:cn].permute((0, 2, 1, 3)),
+            engine=pick(work.ledger, some[1] * members * cn, is_16bit(tile_sbuf.dtype)),
+        )

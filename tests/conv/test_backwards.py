@@ -1,0 +1,74 @@
+"""Filters of transposed convolutions that an algorithm reads backwards, as torch stores them: exact, and in no time."""
+
+import pytest
+from choices import modelled_us
+from transposed import Transposed, check
+
+from nkiconv.problem import ConvProblem
+
+STRIDED = Transposed(3, 130, 20, 1, (5, 6), (4, 3), (2, 3), (1, 2), (1, 0), (1, 2))
+FOLDED = Transposed(1, 160, 150, 1, (11, 12), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1))
+CALLS = {
+    "strided": (STRIDED, ()),
+    "one tap": (Transposed(2, 130, 150, 1, (4, 5), (1, 1), (1, 1), (0, 0), (0, 0), (1, 1)), ()),
+    "inputs folded": (FOLDED, (("fold", "inputs"),)),
+    "outputs folded": (FOLDED, (("fold", "outputs"),)),
+    "both folded": (FOLDED, (("fold", "both"),)),
+    "chunk by chunk": (FOLDED, (("fold", "none"), ("order", "chunks"))),
+    "jobs of a few channels": (FOLDED, (("channels", 40), ("filter_bytes", 2_048), ("ahead", 2))),
+}
+SAME = ((1, 1), (1, 1))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", CALLS)
+def test_one_matmul_a_tap(name, dtype):
+    call, settings = CALLS[name]
+    check(call, dtype, algorithm="implicit_gemm", config=settings or None)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precision(precision):
+    check(STRIDED, "fp32", algorithm="implicit_gemm", precision=precision)
+
+
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "swapped"])
+@pytest.mark.parametrize("call", [STRIDED, FOLDED, CALLS["one tap"][0]])
+def test_channels_side_by_side(call, algorithm):
+    for dtype in ("bf16", "fp32"):
+        check(call, dtype, last=True, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("C", "lanes"), [(64, 1), (64, 2), (40, 2), (130, 1)])
+def test_few_outputs(C, lanes, dtype):
+    call = Transposed(5, C, 3, 1, (9, 7), (7, 5), (2, 2), (3, 1), (1, 0), (1, 1))
+    check(call, dtype, algorithm="narrow", config=(("outputs", 4), ("taps", 2), ("lanes", lanes)))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("C", "H"), [(320, 32), (256, 14)])
+def test_gradients_without_strides_take_no_longer_than_with_reversed_filters(C, H):
+    back = ConvProblem(N=2, C=C, H=H, W=H, K=C, R=3, S=3, padding=SAME).toward("dgrad")
+    assert back.transposed
+    taken = modelled_us(back, "conv_transpose2d"), modelled_us(back.replace(transposed=False), "conv2d")
+    assert taken[0]["implicit_gemm"] <= 1.02 * taken[1]["implicit_gemm"]
+
+
+GROUPS = {
+    "depthwise": Transposed(3, 200, 200, 200, (9, 10), (3, 2), (1, 1), (1, 0), (0, 0), (2, 1)),
+    "multiplier": Transposed(2, 70, 140, 70, (6, 7), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "groups of three": Transposed(2, 48, 32, 16, (7, 6), (2, 3), (1, 1), (0, 1), (0, 0), (1, 1)),
+    "groups that fill tiles": Transposed(2, 136, 136, 34, (7, 6), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "volumes": Transposed(1, 12, 12, 6, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 1, 1)),
+    "depthwise volumes": Transposed(1, 9, 9, 9, (3, 4, 5), (2, 3, 2), (1, 1, 1), (1, 1, 0), (0, 0, 0), (1, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(name, dtype):
+    call = GROUPS[name]
+    check(call, dtype, algorithm="grouped")
+    if call.C == call.K == call.groups:
+        check(call, dtype, algorithm="toeplitz_rows")
