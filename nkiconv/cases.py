@@ -150,4 +150,5 @@ SUITES: dict[str, Callable[[dict[str, str]], ConvProblem]] = {
     "conv3d": _conv3d,
     "conv_transpose": _conv_transpose,
     "deepbench": _conv2d,
+    "training": _conv2d,
 }

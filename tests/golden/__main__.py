@@ -72,7 +72,7 @@ class Row:
 def problems() -> Iterator[tuple[str, ConvProblem]]:
     """Named cases but DeepBench's, which are many, those of conv2d in bf16 also as NHWC and in fp8, and random problems
     by their fields."""
-    for case in (one for suite in cases.SUITES if suite != "deepbench" for one in cases.load(suite)):
+    for case in (one for suite in cases.SUITES if suite not in ("deepbench", "training") for one in cases.load(suite)):
         yield case.name, case.problem
         if case.problem.dtype == "bf16" and operation_of(case.problem).name == "conv2d":
             yield f"{case.name} NHWC", case.problem.replace(layout="NHWC")
