@@ -21,6 +21,8 @@ INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_inp
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
 PLAIN = (9, 3, 1, 1, 1, 1)
 SEVERAL_PLANES = "many taps of several planes"
+#: Whose input gradients, of other kernels, take long or have none.
+SLOW_BACK = ("many taps", SEVERAL_PLANES, "window outside x")
 PROBLEMS = {
     "same": ((2, 5, 7, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
     "several tiles, banks and passes": ((3, 70, 260, 1), (14, 3, 1, 1, 1, 1), (14, 3, 1, 1, 1, 1)),
@@ -33,7 +35,7 @@ PROBLEMS = {
     "pointwise, strided": ((3, 14, 13, 1), (7, 1, 2, 1, 0, 0), (9, 1, 2, 1, 0, 0)),
     "window outside x": ((1, 3, 4, 1), (3, 3, 1, 1, 6, 5), (4, 3, 1, 1, 7, 4)),
     "many taps": ((1, 2, 3, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
-    SEVERAL_PLANES: ((2, 2, 3, 1), (9, 3, 1, 1, 1, 1), (40, 27, 1, 1, 3, 3), (40, 27, 1, 1, 3, 3)),
+    SEVERAL_PLANES: ((1, 2, 3, 1), (4, 3, 1, 1, 1, 1), (30, 24, 1, 1, 2, 2), (28, 23, 1, 1, 2, 2)),
     "volumes": ((2, 6, 7, 1), (5, 3, 1, 1, 1, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
     "volumes, strided": ((2, 6, 7, 1), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
     "sequences": ((3, 10, 9, 1), (50, 4, 1, 1, 3, 0)),
@@ -203,7 +205,7 @@ def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias, config):
 
 
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in ("many taps", SEVERAL_PLANES, "window outside x")])
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in SLOW_BACK])
 def test_inputs_are_exact(name, is_last):
     channels, *axes = PROBLEMS[name]
     x, gy, shape = problem_of(channels, axes)
