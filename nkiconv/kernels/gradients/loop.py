@@ -234,15 +234,17 @@ def load_blocks(work, what, blocks, is_first, is_new):
         part=0,
     )
     holds = is_new and not is_first
-    if blocks.zeros[geometry.planes.taps] != number:
+    # which blocks a tile has depends on the taps of its pass
+    held = (number, one.r, one.s)
+    if blocks.zeros[geometry.planes.taps] != held:
         clear_y(geometry, piece, tile, blocks.y)
         if holds:
             hold_loads(blocks.y, geometry.y_strides, 0, 0)
-        blocks.zeros[geometry.planes.taps] = number
+        blocks.zeros[geometry.planes.taps] = held
     for t in one.planes:
-        if blocks.zeros[t] != (number, one.r, one.s):
+        if blocks.zeros[t] != held:
             clear_x(geometry, piece, tile, blocks.x[t], t, holds)
-            blocks.zeros[t] = (number, one.r, one.s)
+            blocks.zeros[t] = held
     by_rows = is_first and len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0
     for p in range(steps):
