@@ -283,3 +283,10 @@ def test_a_bare_kernel_refuses_lhs_dilation():
         nkiconv.simulator.execute(
             conv_weight_gradient[2], (*spec, (4, 3, 1, 1)), {"lhs_dilation": (2, 2)}, trace_only=True
         )
+
+
+@pytest.mark.parametrize("axis", [(2, 1, 2, 2, 5, -1), (2, 2, 3, 1, 2, 0), (2, 2, 3, 1, 5, 0)])
+def test_turned_blocks_whose_rows_see_nothing(axis):
+    """Windows of some blocks lie beside x."""
+    for rows in (1, 2, 3):
+        check((1, 2, 3, 1), (axis, (9, 2, 1, 1, 0, 0)), config=(("pixels", 2), ("rows", rows), ("columns", 2)))

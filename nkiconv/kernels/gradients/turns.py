@@ -133,7 +133,8 @@ def load_piece(work, side, piece, hbm):
     w, end = columns_inside(side.columns)
     if piece.whole:
         low, high = inside(span)
-        boxes.append((0, 1, low, 0, high - low))
+        if low < high:
+            boxes.append((0, 1, low, 0, high - low))
     else:
         top, bottom = blocks_inside(span, piece.rows[0]), blocks_inside(span, piece.rows[0] + piece.rows[1] - 1)
         first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
@@ -146,7 +147,7 @@ def load_piece(work, side, piece, hbm):
                 boxes.append((block, 1, h, h - start, h_end - h))
     count = piece.channels[1]
     for member in range(len(side.firsts)):
-        for box in boxes:
+        for box in boxes if w < end else []:
             block, blocks, h, row, rows = box
             pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [strides[2] * span.step, blocks]]
             pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
