@@ -204,3 +204,14 @@ def test_a_bare_kernel_takes_them_for_few_channels_a_group():
             conv_weight_gradient[2], (*spec, (K, C // groups, 3, 3)), {"feature_group_count": groups}, trace_only=True
         )
         assert any(one.op == "nc_n_gather" for one in traced.instructions) == taken
+
+
+def test_biases_of_a_half_with_few_units():
+    """The second half has fewer units than a tile of rows."""
+    config = tuple(
+        dict.fromkeys(("rows", "columns", "down", "across", "groups", "together", "buffers", "split"), 1).items()
+    )
+    config = (*config, ("side", 4), ("planes", 0), ("warmup", 0))
+    axes = [(1, 1, 1, 1, 0, 1), (1, 1, 1, 1, 1, 4)]
+    for lnc in (1, 2):
+        check((3, 1, 1, 1), axes, lnc=lnc, bias_gradient=True, algorithm="diagonals", config=config)

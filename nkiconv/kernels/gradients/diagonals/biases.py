@@ -56,12 +56,9 @@ def add_positions(work, y_sbuf, into, rows, writes):
         nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 
 
-def store_biases(work, step, biases_sbuf):
-    """Sums of biases over all units of a pass, to HBM."""
-    plan, parts = work.plan, step.parts
-    size, units = nl.tile_size.pmax // plan.settings.side, 0
-    for tile in plan.tiles:
-        units = max(units, units_of(tile))
+def store_biases(work, step, biases_sbuf, units):
+    """Sums of biases over so many units of a pass, to HBM."""
+    plan, parts, size = work.plan, step.parts, nl.tile_size.pmax // work.plan.settings.side
     for some in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
         # one bank for all tiles of rows
         sums_psum = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.psum)

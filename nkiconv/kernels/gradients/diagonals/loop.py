@@ -101,7 +101,7 @@ def steps_of(plan, passes, tiles):
 
 def run_steps(work, constants, steps):
     """Steps, each loaded so many ahead as there are buffers; a pass is stored after the products of the next step."""
-    settings, sums, biases, waiting, turn = work.plan.settings, [], None, [], 0
+    settings, sums, biases, units, waiting, turn = work.plan.settings, [], None, 0, [], 0
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
     for index in range(min(ahead, len(steps))):
@@ -112,23 +112,23 @@ def run_steps(work, constants, steps):
             by_rows = index + ahead == 0 or index + ahead + 1 == len(steps)
             load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)], by_rows)
         if step.first:
-            sums, biases = start_taps(work, step), start_biases(work)
+            sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tiles[0])
         turn = run_products(work, constants, step, there, sums, turn)
         if work.bias != None:
             add_biases(work, step, there, biases)
         for one in waiting:
             store_pass(work, constants, one)
-        waiting = [(step, sums, biases)] if step.last else []
+        waiting = [(step, sums, biases, units)] if step.last else []
     for one in waiting:
         store_pass(work, constants, one)
 
 
 def store_pass(work, constants, what):
-    """Sums of a pass to HBM. what: (its last Step, sums of taps, of biases)."""
-    step, sums, biases = what
+    """Sums of a pass to HBM. what: (its last Step, sums of taps, of biases, units of its first tile, the fullest)."""
+    step, sums, biases, units = what
     store_taps(work, constants, step.parts, sums)
     if work.bias != None:
-        store_biases(work, step, biases)
+        store_biases(work, step, biases, units)
 
 
 def start_units(work, count):
