@@ -1,13 +1,13 @@
 """Training by kernels is training by torch: small networks on real data, with mixed precision, DDP and FSDP2."""
 
-import importlib
-
 import pytest
 import small_models
 import torch
 import train_small
 from small_models import TASKS
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from nkiconv import pytorch
@@ -87,7 +87,8 @@ def test_the_script_of_all(monkeypatch, tmp_path):
     assert caught.value.code == 0
 
 
-IMAGES, WANTED = torch.rand(2, 3, 6, 6), torch.rand(2, 2, 6, 6)
+GENERATOR = torch.Generator().manual_seed(1)
+IMAGES, WANTED = (torch.rand(2, channels, 6, 6, generator=GENERATOR) for channels in (3, 2))
 
 
 def net():
@@ -112,33 +113,43 @@ def stepped(model, wrapped, steps=2):
 @pytest.fixture
 def group(tmp_path):
     """A group of this process alone."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_gloo_available()):
-        pytest.skip("this torch lacks torch.distributed with gloo")
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
 
+@pytest.fixture
+def launched(monkeypatch):
+    """Whose gradients by filters the kernels found, one name for each launch."""
+    found, real = [], simulated.filters_gradient
+
+    def noted(asked, *args):
+        found.append(asked.name)
+        return real(asked, *args)
+
+    monkeypatch.setattr(simulated, "filters_gradient", noted)
+    return found
+
+
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("how", ["DDP", "FSDP2"])
 @pytest.mark.parametrize("mode", ["simulate", "compare"])
-def test_distributed_training(how, mode, monkeypatch):
+def test_distributed_training(how, mode, launched, monkeypatch):
     """Of one process, which changes nothing, to the bit."""
     monkeypatch.setenv("NKICONV_CPU", mode)
     model, plain = net(), net()
     if how == "DDP":
         wrapped = nn.parallel.DistributedDataParallel(model)
     else:
-        fsdp = importlib.import_module("torch.distributed.fsdp")
-        if not hasattr(fsdp, "fully_shard"):
-            pytest.skip("this torch lacks torch.distributed.fsdp.fully_shard")
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (1,))
         for layer in model:
-            fsdp.fully_shard(layer, mesh=mesh)
-        wrapped = fsdp.fully_shard(model, mesh=mesh)
-    for one, other in zip(stepped(model, wrapped), stepped(plain, plain), strict=True):
+            fully_shard(layer, mesh=mesh)
+        wrapped = fully_shard(model, mesh=mesh)
+    assert all(isinstance(one, DTensor) == (how == "FSDP2") for one in wrapped.parameters())
+    found = stepped(model, wrapped)
+    assert launched == ["conv2d"] * 4  # that of the transposed one too, of x and gy exchanged
+    for one, other in zip(found, stepped(plain, plain), strict=True):
         assert torch.equal(one, other)
 
 
