@@ -13,7 +13,13 @@ from typing import Any
 from .._nki import nl
 from ..errors import NkiconvError, UnsupportedError
 from ..kernels.depthwise_conv1d.dispatch import refusal
-from ..kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, SKEWED, depthwise_conv1d_weight_gradient
+from ..kernels.gradients.depthwise_conv1d import (
+    ROWS_ALGORITHMS,
+    SKEWED,
+    depthwise_conv1d_weight_gradient,
+    extras_of_rows,
+)
+from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..kernels.gradients.skewed.plan import skewed_refusal
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
@@ -58,8 +64,11 @@ class DepthwiseConv1dWeight(Operation):
             yield UnsupportedError(f"precision={asked.precision!r}: {self.name} has none; use conv2d_weight")
 
     def shape(self, request: Request, rates: Rates) -> Shape:
-        extras = RowsExtras(_ROWS.shape(rows_request(request), rates), request.asked.bias)
-        return Shape(geometry_of(request.problem), extras, request.lnc, rates)
+        asked, forward = request.asked, geometry_of(request.problem)
+        geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
+        extras = extras_of_rows(forward, asked.residual, getattr(nl, nl_name(asked.out_dtype or "fp32")))
+        rows = Shape(geometry, extras, request.lnc, rates)
+        return Shape(forward, RowsExtras(rows, asked.bias), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         if algorithm == SKEWED:
@@ -89,31 +98,6 @@ class DepthwiseConv1dWeight(Operation):
         return Reduction(
             lambda count: problem.replace(C=count, K=count, groups=count), lambda one: one.C, "channels", exact=False
         )
-
-
-def x_by_gy(problem: ConvProblem) -> ConvProblem:
-    """The depthwise problem of one image whose y are the filter gradients of each image and channel of a problem."""
-    axis, rows = problem.width, problem.N * problem.C
-    stride, dilation = axis.rhs_dilation if problem.S > 1 else 1, axis.stride if problem.Q > 1 else 1
-    reach = (problem.S - 1) * stride + (problem.Q - 1) * dilation + 1
-    return ConvProblem(
-        N=1,
-        C=rows,
-        W=problem.W,
-        S=problem.Q,
-        groups=rows,
-        stride=(1, stride),
-        padding=((0, 0), (axis.lo, reach - problem.W - axis.lo)),
-        rhs_dilation=(1, dilation),
-        dtype=problem.dtype,
-    )
-
-
-def rows_request(request: Request) -> Request:
-    """The request for the convolution that a gradient is; of several images it leaves fp32, which are added then."""
-    out_dtype, residual = request.asked.out_dtype or "fp32", request.asked.residual
-    asked = Asked(out_dtype=out_dtype, residual=residual) if request.problem.N == 1 else Asked(out_dtype="fp32")
-    return Request(problem=x_by_gy(request.problem), lnc=request.lnc, asked=asked, operation=_ROWS.name)
 
 
 def rows_arguments(problem: ConvProblem, *, algorithm: str | None, config: Config) -> dict[str, Any]:
