@@ -146,7 +146,8 @@ def any_is_exact(problem, config, is_last, lnc, bias):
     try:
         check(*problem, is_last, lnc=lnc, bias_gradient=bias, algorithm="diagonals", config=config)
     except nkiconv.UnsupportedError as refusal:
-        hypothesis.assume(config is None or "use fewer" not in str(refusal))
+        # blocks too large for a bank or SBUF
+        hypothesis.assume(config is None or not str(refusal).startswith("config rows="))
         raise
 
 
