@@ -43,6 +43,12 @@ class Axis:
         return (self.padded - self.window) // self.stride + 1
 
     @property
+    def backwards(self) -> tuple[int, int]:
+        """Zeros before and behind y's gradient, which has stride - 1 between, whose convolution is x's gradient."""
+        before, outputs = self.window - 1 - self.lo, (self.out - 1) * self.stride + 1
+        return before, self.dilated + self.window - 1 - before - outputs
+
+    @property
     def products(self) -> int:
         """Pairs of an output and a tap that meet an input or padding, not a zero that lhs_dilation puts in between."""
         spread = self.lhs_dilation

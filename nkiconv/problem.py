@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from nkiconv.axis import Axis, output_of
+from nkiconv.dgrad import is_dgrad_transposed
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 
 #: Data types that the kernels read and write, by nkiconv's name.
@@ -44,8 +45,6 @@ LAYOUTS = ("NCHW", "NHWC")
 VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
 #: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
-#: Channels of y of which copies may be beside each other on the array: kernels of these read taps forwards.
-FEW_CHANNELS = 64
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -316,20 +315,16 @@ class ConvProblem:
         return (self._dgrad() if self.transposed else self).replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
-        around = []
-        for axis in self.axes:
-            before, outputs = axis.window - 1 - axis.lo, (axis.out - 1) * axis.stride + 1
-            around.append((before, axis.dilated + axis.window - 1 - before - outputs))
-        many = self.K > FEW_CHANNELS and self.groups == 1 and not self.is_volume and not self.dtype.startswith("fp8")
-        as_it_is = (many or max(self.stride) > 1) and max(self.lhs_dilation) == 1 and not self.is_depthwise
+        images = not self.is_volume and not self.dtype.startswith("fp8")
+        turned = is_dgrad_transposed((self.K, self.C, self.groups), self.stride, self.lhs_dilation, images)
         return self.replace(
             C=self.K,
             K=self.C,
-            **dict(zip("DHW"[-len(around) :], (axis.out for axis in self.axes), strict=True)),
+            **dict(zip("DHW"[-len(self.axes) :], (axis.out for axis in self.axes), strict=True)),
             stride=self.lhs_dilation,
             lhs_dilation=self.stride,
-            padding=tuple(around),
-            transposed=as_it_is and not self.transposed,
+            padding=tuple(axis.backwards for axis in self.axes),
+            transposed=turned and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:

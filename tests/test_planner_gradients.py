@@ -32,7 +32,8 @@ def problems(draw):
 def test_a_gradient_has_the_shapes_of_what_it_is_of(problem):
     dgrad = problem.toward("dgrad")
     assert (dgrad.input_shape, dgrad.output_shape) == (problem.output_shape, problem.input_shape)
-    assert dgrad.transposed == (max(problem.stride) > 1)  # of few channels
+    # of few channels; channels with filters of their own have zeros put between, which takes less
+    assert dgrad.transposed == (max(problem.stride) > 1 and problem.groups < problem.C)
     if dgrad.transposed:
         back = dgrad.toward("dgrad")
         assert (back.input_shape, back.output_shape) == (problem.input_shape, problem.output_shape)

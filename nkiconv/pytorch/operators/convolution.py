@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...axis import Axis
 from ...problem import ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -57,14 +58,14 @@ class Convolution:
         """The same without an activation."""
         return dataclasses.replace(self, activation=None, residual_position="pre_activation")
 
+    def axes(self, size: torch.Size, taps: torch.Size) -> list[Axis]:
+        """Those of images and filters of these sizes."""
+        each = zip(size, taps, self.stride, self.padding, self.dilation, self.lhs_dilation, strict=True)
+        return [Axis(one, tap, stride, lo, hi, dilation, gap) for one, tap, stride, (lo, hi), dilation, gap in each]
+
     def extents(self, size: torch.Size, taps: torch.Size) -> list[int]:
         """Z, P and Q of images and filters of these sizes, below 1 where no window fits."""
-        found = []
-        for axis in range(self.rank):
-            padded = (size[axis] - 1) * self.lhs_dilation[axis] + 1 + sum(self.padding[axis])
-            window = (taps[axis] - 1) * self.dilation[axis] + 1
-            found.append((padded - window) // self.stride[axis] + 1)
-        return found
+        return [axis.out for axis in self.axes(size, taps)]
 
     def shape(self, x: torch.Tensor, w: torch.Tensor) -> list[int]:
         """Of y."""

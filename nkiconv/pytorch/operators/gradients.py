@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...problem import FEW_CHANNELS
+from ...dgrad import is_dgrad_transposed
 from ..computers import host
 from .convolution import Convolution
 
@@ -84,16 +84,10 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
 
 def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolution:
     """The convolution of dL/dz that dL/dx is; size: of x, without N and C. Of w the shape is read."""
-    taps = w.shape[2:]
-    extents = asked.extents(size, taps)
-    zeros = []
-    for axis in range(asked.rank):
-        window = (taps[axis] - 1) * asked.dilation[axis] + 1
-        spread = (size[axis] - 1) * asked.lhs_dilation[axis] + 1
-        before = window - 1 - asked.padding[axis][0]
-        zeros.append((before, spread + window - 1 - before - ((extents[axis] - 1) * asked.stride[axis] + 1)))
+    axes = asked.axes(size, w.shape[2:])
     name = asked.name
-    if asked.transposed or is_transposed_back(asked, w):
+    channels = w.shape[0], w.shape[1] * asked.groups, asked.groups
+    if asked.transposed or is_dgrad_transposed(channels, asked.stride, asked.lhs_dilation, asked.rank < 3):
         name = f"conv{asked.rank}d" if asked.transposed else f"conv_transpose{asked.rank}d"
     elif w.shape[0] > asked.groups:
         name = name.removeprefix("depthwise_")
@@ -102,19 +96,9 @@ def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolut
         name=name,
         stride=asked.lhs_dilation,
         lhs_dilation=asked.stride,
-        padding=tuple(zeros),
+        padding=tuple(axis.backwards for axis in axes),
         layer=None if asked.layer is None else f"{asked.layer}{GRADIENT}",
     )
-
-
-def is_transposed_back(asked: Convolution, w: torch.Tensor) -> bool:
-    """Whether an input gradient is taken as a transposed convolution, which multiplies no zeros and takes w as it is.
-
-    Of strides, and of many channels, as `ConvProblem.toward`; not where channels have filters of their own.
-    """
-    many = w.shape[0] > FEW_CHANNELS and asked.groups == 1 and asked.rank < 3
-    strided = max(asked.stride) > 1
-    return (many or strided) and max(asked.lhs_dilation) == 1 and not asked.name.startswith("depthwise")
 
 
 def of_bias(g: torch.Tensor) -> torch.Tensor:
