@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ....kernels._tiles import PARTS, QUADRANT, div_ceil
@@ -19,9 +18,10 @@ from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagona
 from ....kernels.gradients.diagonals.planes import gy_to_planes, planes_of_pixels, takes_planes
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, changed, config_of, pairs_of
+from ..algorithm import Guess, Shape, changed, config_of, pairs_of
 from ..conv.relayout import copy_ns
 from .diagonals_price import DiagonalsPrice
+from .enumerated import Enumerated, choices, up_to
 
 #: Rows and columns of a block that are tried, groups of a tile of rows in a pass, and units of a partition.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
@@ -32,33 +32,20 @@ WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
 BEST, WIDE_BEST = 8, 32
 
 
-class Diagonals(Algorithm):
+class Diagonals(Enumerated):
     """Sums of all pairs of a block of gy and its window of x, of which diagonals are gathered."""
 
-    def guesses(self, shape: Shape) -> list[Guess]:
-        found = self.guess(shape, None)
-        return [] if found is None else [found]
+    settings = DiagonalsConfig
+
+    def refused(self, shape: Shape, config: Config) -> bool:
+        return bool(diagonals_config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        geometry = shape.geometry
-        if geometry.groups == 1 or diagonals_refusal(geometry):
-            return None
-        best = self._best(shape, dict(config or ()))
-        return best[0] if best and self._plan(shape, best[0].config) is not None else None
+        return None if shape.geometry.groups == 1 else super().guess(shape, config)
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        given, geometry = dict(config or ()), shape.geometry
-        if diagonals_config_refusal(geometry, config) or diagonals_refusal(geometry):
-            return config
-        if len(given) == len(dataclasses.fields(DiagonalsConfig)):
-            return pairs_of(DiagonalsConfig(**given))
-        best = shape.once(("diagonals, best", config), lambda: self._best(shape, given))
-        return best[0].config if best else config
-
-    def _best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        """Of settings that have the given ones some of least time, of x and gy as they lie, or of copies of them."""
+    def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found: list[Guess] = []
-        for planes in _choices(given, "planes", (0, 1)):
+        for planes in choices(given, "planes", (0, 1)):
             geometry, copied_ns = shape.geometry, 0.0
             if takes_planes(geometry) and planes:
                 copies = x_to_rows(geometry) + gy_to_planes(geometry)
@@ -71,17 +58,15 @@ class Diagonals(Algorithm):
             found += [Guess(pairs_of(one), ns + copied_ns) for ns, one in best]
         return heapq.nsmallest(count, found, key=lambda one: one.ns)
 
-    def _plan(self, shape: Shape, config: Config) -> Any:
-        """The kernel's own plan; None of settings that it refuses."""
-        bias = shape.extras.bias
-        return shape.once(("diagonals", config), lambda: plan_diagonals(shape.geometry, config, bias, shape.cores)[0])
+    def plan_of(self, shape: Shape, config: Config) -> Any:
+        return plan_diagonals(shape.geometry, config, shape.extras.bias, shape.cores)[0]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:
             return [None]
         ways = [{name: value} for name in ("split", "planes") for value in (0, 1)]
         ways += [{"side": side} for side in (1, 2, 4)]
-        best = self._best(shape, {}, WIDE_BEST if wide else BEST)
+        best = self.best(shape, {}, WIDE_BEST if wide else BEST)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -98,16 +83,10 @@ class Diagonals(Algorithm):
         }
         return changed(config, ("buffers", "groups", "together", "down", "across"), **values)
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return 1
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         settled = self.settle(shape, config)
-        plan = self._plan(shape, settled)
+        plan = self.planned(shape, settled)
         return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
-
-    def settled(self, shape: Shape, config: Config) -> Any:
-        return self.settle(shape, config)
 
 
 def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> Iterator[DiagonalsConfig]:
@@ -116,15 +95,15 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> I
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     tiles = div_ceil(geometry.planes.out * P * Q, QUADRANT)
     rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given, "planes": planes}
-    for side in _choices(given, "side", (1, 2, 4)):
+    for side in choices(given, "side", (1, 2, 4)):
         most = div_ceil(geometry.groups, side)
-        several = _choices(given, "groups", _up_to(most, (div_ceil(most, PARTS), *GROUPS)))
+        several = choices(given, "groups", up_to(most, (div_ceil(most, PARTS), *GROUPS)))
         for rows, columns in _blocks(price, given, side):
             down, across = div_ceil(P, rows), div_ceil(Q, columns)
-            for i in _choices(given, "down", _parts_of(down)):
-                for j in _choices(given, "across", _parts_of(across) if last else (across,)):
+            for i in choices(given, "down", _parts_of(down)):
+                for j in choices(given, "across", _parts_of(across) if last else (across,)):
                     for groups in several:
-                        for together in _choices(given, "together", _up_to(tiles, TOGETHER)):
+                        for together in choices(given, "together", up_to(tiles, TOGETHER)):
                             found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}
                             yield DiagonalsConfig(**{**rest, **found, "groups": groups, "together": together})
 
@@ -133,28 +112,19 @@ def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], side: int) -> list[
     """(rows, columns) of blocks: for each number of rows those columns that take least of the array."""
     geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
     k, found = geometry.K // geometry.groups, []
-    for rows in _choices(given, "rows", _up_to(P, EXTENTS)):
+    for rows in choices(given, "rows", up_to(P, EXTENTS)):
         fit = [
             (div_ceil(Q, columns) * price.product_ns(rows, columns, side), columns)
-            for columns in _choices(given, "columns", _up_to(Q, (*EXTENTS, Q)))
+            for columns in choices(given, "columns", up_to(Q, (*EXTENTS, Q)))
             if rows * columns * k <= PARTITIONS and price.fits_bank(rows, columns)
         ]
         found += [(rows, min(fit)[1])] if fit else []
     return found
 
 
-def _choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """Values of a setting: the given one, or these."""
-    return (given[name],) if name in given else tuple(dict.fromkeys(values))
-
-
 def _parts_of(count: int) -> list[int]:
     """How many blocks of so many a unit may have."""
-    return _up_to(count, (count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1))
-
-
-def _up_to(most: int, values: Iterable[int]) -> list[int]:
-    return sorted({one for one in values if one <= most})
+    return up_to(count, (count, div_ceil(count, 2), div_ceil(count, 4), 4, 3, 2, 1))
 
 
 ALGORITHM = Diagonals()

@@ -1,0 +1,68 @@
+"""What `blocks` and `diagonals` share on the host: of all settings that have the given ones those of least time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...request import Config
+from ..algorithm import Algorithm, Guess, Shape, pairs_of
+
+
+class Enumerated(Algorithm):
+    """An algorithm whose settings are listed and priced."""
+
+    #: the kernel's dataclass of settings
+    settings: type
+
+    def refused(self, shape: Shape, config: Config) -> bool:
+        """Whether the algorithm does not run a shape, or not with these settings."""
+        raise NotImplementedError
+
+    def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+        """Of settings that have the given ones some of least time, of x and gy as they lie, or of copies of them."""
+        raise NotImplementedError
+
+    def plan_of(self, shape: Shape, config: Config) -> Any:
+        """The kernel's own plan; None of settings that it refuses."""
+        raise NotImplementedError
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        found = self.guess(shape, None)
+        return [] if found is None else [found]
+
+    def guess(self, shape: Shape, config: Config) -> Guess | None:
+        if self.refused(shape, config):
+            return None
+        best = self.best(shape, dict(config or ()))
+        return best[0] if best and self.planned(shape, best[0].config) is not None else None
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        given = dict(config or ())
+        if self.refused(shape, config):
+            return config
+        if len(given) == len(dataclasses.fields(self.settings)):
+            return pairs_of(self.settings(**given))
+        best = shape.once((f"{self.settings.__name__}, best", config), lambda: self.best(shape, given))
+        return best[0].config if best else config
+
+    def planned(self, shape: Shape, config: Config) -> Any:
+        """`plan_of`, made once."""
+        return shape.once((self.settings.__name__, config), lambda: self.plan_of(shape, config))
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return 1
+
+    def settled(self, shape: Shape, config: Config) -> Any:
+        return self.settle(shape, config)
+
+
+def choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:
+    """Values of a setting: the given one, or these."""
+    return (given[name],) if name in given else tuple(dict.fromkeys(values))
+
+
+def up_to(most: int, values: Iterable[int]) -> list[int]:
+    """These values as far as the most."""
+    return sorted({one for one in values if one <= most})
