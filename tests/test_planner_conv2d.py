@@ -28,12 +28,18 @@ def test_every_algorithm_is_known_to_the_planner():
     assert all(cost.algorithm("conv2d", name) for name in ALGORITHMS)
 
 
+NHWC_ROWS = cases.get("kda_bf16").problem.replace(layout="NHWC")
 # problem, what is asked for, operation
 OPERATION = [
     (cases.get("kda_bf16").problem, Asked(), "depthwise_conv1d"),
     (cases.get("kda_bf16").problem.replace(padding=((0, 1), (0, 0))), Asked(), "conv2d"),
     (cases.get("kda_bf16").problem, Asked(pool=(1, 2)), "conv2d"),
     (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
+    (NHWC_ROWS, Asked(), "conv2d"),
+    (NHWC_ROWS, Asked(return_final_state=True), "depthwise_conv1d"),
+    (NHWC_ROWS.toward("wgrad"), Asked(), "conv2d_weight"),
+    (cases.get("hyena_train").problem.replace(layout="NHWC"), Asked(), "depthwise_conv1d"),
+    (cases.get("conformer_train").problem.replace(layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
     (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
     (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),
     (SMALL, Asked(), "conv2d"),

@@ -47,7 +47,7 @@ class DepthwiseConv1d(Operation):
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         yield from problem_violations(problem)
-        if asked.initial_state or asked.return_final_state:
+        if asked.needs_depthwise_conv1d:
             yield from state_violations(problem)
         lacking = ("pool", (1, 1)), ("precision", None), ("scaled", False), ("packed", False)
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0)):

@@ -24,12 +24,15 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
+#: Taps of depthwise rows in NHWC up to which conv2d is the faster, modelled: depthwise_conv1d loads single elements
+#: there, and copies them in gradients of filters (256 channels of 1,024, in us, conv2d's before the other's: forward 4
+#: taps 11 and 1,806, 500 taps 718 and 1,898; gradients 4 taps 19 and 30, 31 taps 45 and 33).
+PIXEL_TAPS = {"forward": 512, "wgrad": 16}
+
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
     """The operation that takes a problem's geometry and what is asked for; conv2d, or conv3d, if no other does."""
-    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
-    ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
-    one_row = rows and ones and not asked.needs_conv2d and problem.dtype in OPERATIONS["depthwise_conv1d"].dtypes
+    one_row = _is_one_row(problem, asked)
     if problem.direction == "wgrad":
         name = "conv3d_weight" if problem.is_volume else "depthwise_conv1d_weight" if one_row else "conv2d_weight"
         return OPERATIONS[name]
@@ -38,6 +41,16 @@ def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # 
     if problem.is_volume:
         return OPERATIONS["conv3d"]
     return OPERATIONS["depthwise_conv1d" if one_row else "conv2d"]
+
+
+def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
+    """Whether depthwise_conv1d takes a problem, and in less time than conv2d if that does too."""
+    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
+    ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
+    if not rows or not ones or asked.needs_conv2d or problem.dtype not in OPERATIONS["depthwise_conv1d"].dtypes:
+        return False
+    pixels = problem.layout == "NHWC" and problem.C > 1 and not asked.needs_depthwise_conv1d
+    return not pixels or problem.S > PIXEL_TAPS[problem.direction]
 
 
 def operation_for(request: Request) -> Operation:

@@ -53,6 +53,11 @@ class Asked:
         return other or self.has_frames or self.filter_layout is not None
 
     @property
+    def needs_depthwise_conv1d(self) -> bool:
+        """Whether conv2d lacks any of this."""
+        return self.initial_state or self.return_final_state
+
+    @property
     def has_frames(self) -> bool:
         """Whether frames come in or go out."""
         return self.initial_frames != 0 or self.return_final_frames != 0
