@@ -127,7 +127,8 @@ def finish_in_steps(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row
     Args:
         y_sbuf: [P, A, B] SBUF, y's dtype. acc: [P, A, B] fp32 in PSUM or SBUF.
         bias_sbuf: view [P, A, B], any dtype, or None. residual_sbuf: [P, A, B] SBUF, any dtype, or None.
-        engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands.
+        engine: nisa.engine.vector or scalar, for sums that leave as they are. row: first partition of all operands,
+        which may have three free axes where it is 0.
     """
     # what is added in turn; None: the activation
     steps = []
@@ -152,7 +153,9 @@ def finish_in_steps(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, engine, row
 
 
 def scratch(shape, row):
-    """SBUF fp32 [P, A, B] on partitions from `row` on, as engines want the operands of one instruction."""
+    """SBUF fp32 of a shape on partitions from `row` on, as engines want the operands of one instruction."""
+    if row == 0:
+        return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     whole = nl.ndarray((row + shape[0], shape[1], shape[2]), dtype=nl.float32, buffer=nl.sbuf)
     return whole[row : row + shape[0], 0 : shape[1], 0 : shape[2]]
 

@@ -106,13 +106,18 @@ def finish_rows(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, ledger, st
     depend on the algorithm's sides: the bias [pixels, k] is a row here, None without one, as the residual, [pixels,
     tiles, k]."""
     _, tn, kn = acc_psum.shape
-    if bias_sbuf == None and residual_sbuf == None:
-        finish_shared(y_sbuf, acc_psum, None, None, epilogue, ledger, tn * kn, strict_nonfinite)
-        return
-    ledger.vector = ledger.vector + tn * kn * VECTOR_WORK
     if bias_sbuf != None:
         bias_sbuf = bias_sbuf.expand_dim(1).broadcast(1, tn)
-    finish_in_steps(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, nisa.engine.vector)
+    finish_views(y_sbuf, acc_psum, bias_sbuf, residual_sbuf, epilogue, ledger, tn * kn, strict_nonfinite)
+
+
+def finish_views(y_sbuf, acc, bias, residual_sbuf, epilogue, ledger, elements, strict_nonfinite=False):
+    """The same of sums, bias and residual of one shape, None where there is none; elements: a partition."""
+    if bias == None and residual_sbuf == None:
+        finish_shared(y_sbuf, acc, None, None, epilogue, ledger, elements, strict_nonfinite)
+        return
+    ledger.vector = ledger.vector + elements * VECTOR_WORK
+    finish_in_steps(y_sbuf, acc, bias, residual_sbuf, epilogue, nisa.engine.vector)
 
 
 def scale_residual(residual_sbuf, beta):

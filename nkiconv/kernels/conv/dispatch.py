@@ -19,6 +19,8 @@ from .stacked.loop import run_stack
 from .stacked.plan import plan_stack
 from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
+from .toeplitz_blocks.loop import run_blocks
+from .toeplitz_blocks.plan import plan_blocks
 from .toeplitz_rows.loop import run_toeplitz
 from .toeplitz_rows.plan import plan_toeplitz
 from .turned.loop import run_turned
@@ -27,7 +29,10 @@ from .turned.plan import plan_turned
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = ("implicit_gemm", "stacked", "toeplitz_rows", "grouped", "narrow", "swapped", "turned", "phases")
+ALGORITHMS = (
+    *("implicit_gemm", "stacked", "toeplitz_rows", "toeplitz_blocks", "grouped", "narrow", "swapped", "turned"),
+    "phases",
+)
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
@@ -47,6 +52,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_stack(plain, extras, config, cores)
     if algorithm == "toeplitz_rows":
         return plan_toeplitz(plain, extras, config, cores)
+    if algorithm == "toeplitz_blocks":
+        return plan_blocks(plain, extras, config, cores)
     if algorithm == "grouped":
         return plan_grouped(plain, extras, config, cores)
     if algorithm == "narrow":
@@ -97,6 +104,8 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_stack(operands, plain, extras, plan)
     elif algorithm == "toeplitz_rows":
         run_toeplitz(operands, plain, extras, plan)
+    elif algorithm == "toeplitz_blocks":
+        run_blocks(operands, plain, extras, plan)
     elif algorithm == "grouped":
         run_grouped(operands, plain, extras, plan)
     elif algorithm == "narrow":

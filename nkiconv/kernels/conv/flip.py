@@ -26,7 +26,9 @@ def reads_backwards(algorithm, geometry):
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
         # folded channels are put in place as engines address partitions
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
-    return algorithm in ("phases", "grouped", "toeplitz_rows") or (algorithm in ("narrow", "swapped") and images)
+    if algorithm in ("narrow", "swapped"):
+        return images
+    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks")
 
 
 def forwards_of(algorithm, geometry):

@@ -20,7 +20,7 @@ from .geometry import copy_of
 from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
-OWN = ("implicit_gemm", "swapped")
+OWN = ("implicit_gemm", "swapped", "toeplitz_blocks")
 #: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
 FEW = 64
 #: Bytes a partition of one piece of a copy.

@@ -1,0 +1,83 @@
+"""Settings of depthwise conv2d by blocks, and what a kernel that is called without them takes."""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ..._settings import setting, settings_refusal
+from ..._tiles import PARTS, div_ceil
+from ..._warm import WARM_UP_MAX
+from ..cuts import window_of
+from ..transposes import is_transposed
+
+#: Of a kernel without settings: outputs of a row and of a column of a block, about, channels of a chunk, and matmuls on
+#: zeros while the first of x is on its way.
+BLOCK_COLUMNS, BLOCK_ROWS = 14, 7
+BLOCK_CHANNELS, BLOCKS_WARM_UP = 32, 60
+#: Channels and buffers at most.
+CHANNELS_MOST, BUFFERS_MOST = 1024, 16
+
+
+@dataclass(frozen=True)
+class ToeplitzBlocksConfig(nl.NKIObject):
+    """Every setting: see plan.py."""
+
+    #: rows of x of a block, a multiple of the stride, 1 to 128
+    rows: int
+    #: columns of y of a block, 1 to 128
+    columns: int
+    #: blocks beside each other, below each other, and images, that one matmul takes: their product at most 128; of NCHW
+    #: there are no blocks beside each other
+    beside: int
+    below: int
+    images: int
+    #: channels of a chunk, 1 to 1024; of NCHW at most 128
+    channels: int
+    #: chunks whose matrices come together, 1 to 1024
+    together: int
+    #: tiles of blocks, 2 to 16
+    buffers: int
+    #: matmuls of 128 columns on zeros while the first of x is on its way
+    warmup: int
+
+
+def blocks_config_refusal(config):
+    """What is wrong with a config by its names and values; "" if nothing is."""
+    most = nl.tile_size.pmax
+    table = (
+        ("rows", (1, most)),
+        ("columns", (1, most)),
+        ("beside", (1, most)),
+        ("below", (1, most)),
+        ("images", (1, most)),
+        ("channels", (1, CHANNELS_MOST)),
+        ("together", (1, CHANNELS_MOST)),
+        ("buffers", (2, BUFFERS_MOST)),
+        ("warmup", (0, WARM_UP_MAX)),
+    )
+    return settings_refusal(config, table, "toeplitz_blocks")
+
+
+def blocks_settings(geometry, config):
+    """All settings: what a config leaves open is blocks of some 14 columns and as many rows as the partitions hold, and
+    as many of them together as the array takes."""
+    most, rows, columns = nl.tile_size.pmax, geometry.rows, geometry.columns
+    few = div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS))
+    while few > 1 and window_of(columns, few) * rows.stride > most:
+        few = div_ceil(few, 2)
+    few = setting(config, "columns", few)
+    height = max(1, most // (max(1, window_of(columns, few)) * rows.stride)) * rows.stride
+    height = setting(config, "rows", min(height, max(rows.stride, BLOCK_ROWS // rows.stride * rows.stride)))
+    below = setting(config, "below", min(most, div_ceil(rows.out * rows.stride, height)))
+    images = setting(config, "images", min(geometry.planes.out, max(1, most // below)))
+    windows = div_ceil(columns.out, few) if is_transposed(geometry) else 1
+    return ToeplitzBlocksConfig(
+        rows=height,
+        columns=few,
+        beside=setting(config, "beside", min(windows, max(1, most // (below * images)))),
+        below=below,
+        images=images,
+        channels=setting(config, "channels", min(BLOCK_CHANNELS, div_ceil(geometry.C, PARTS))),
+        together=setting(config, "together", 1),
+        buffers=setting(config, "buffers", 2),
+        warmup=setting(config, "warmup", BLOCKS_WARM_UP),
+    )

@@ -1,0 +1,110 @@
+"""The loop: blocks of an item come, each channel's are multiplied by its matrices, results go out."""
+
+from ...._nki import nisa, nl
+from ..._tiles import cut_at, share, some_of
+from ..._warm import warm_up, warm_zeros
+from ..boxes import store_boxes
+from ..call import finish_views, of_array
+from ..cuts import part_of_core
+from .filters import moving_of
+from .pixels import load_pixels
+from .results import boxes_of_block_results, results_of_bank, start_block_results
+from .shape import channels_of_bank, rows_of_block
+from .steps import do_job, jobs_of_frames, jobs_of_step, planes_until, tile_of_step
+from .work import lines_until, matrices_for, start_blocks_work
+
+
+def run_blocks(operands, geometry, extras, blocks):
+    """This core's part of the items."""
+    _, items = part_of_core(blocks.items)
+    if len(items) == 0:
+        return
+    work = start_blocks_work(operands, geometry, extras, blocks, items)
+    warm_up(warm_zeros(), blocks.settings.warmup, 1)
+    if blocks.by_pixels:
+        run_pixels(work)
+    else:
+        run_planes(work)
+
+
+def run_pixels(work):
+    """Items of NHWC: tiles are loaded as far ahead as there are buffers."""
+    operands, geometry, blocks, tiles = work.operands, work.geometry, work.blocks, []
+    for index in range(len(work.items)):
+        matrices_for(work, index)
+        while len(tiles) < min(len(work.items), index + len(work.x)):
+            tiles.append(load_pixels(operands, geometry, blocks, work.items[len(tiles)], work.x, len(tiles)))
+        item = work.items[index]
+        y_sbuf, residual_sbuf = start_block_results(work, item)
+        work_window(work, item, tiles[index], (0, blocks.columns), y_sbuf, residual_sbuf, [])
+
+
+def run_planes(work):
+    """Items of NCHW, a window a step; `ahead`: transposes and planes of the next ones, which go between sums."""
+    blocks, steps = work.blocks, []
+    for index in range(len(work.items)):
+        for window in range(len(blocks.windows)):
+            steps.append((index, window))
+    ahead = len(work.x) - 1
+    planes_until(work, 1)
+    matrices_for(work, 0)
+    for number in range(ahead):
+        for job in jobs_of_frames(work, steps, number) + jobs_of_step(work, steps, number):
+            do_job(work, job)
+    for job in jobs_of_frames(work, steps, ahead):
+        do_job(work, job)
+    lines_until(work, len(work.taps))
+    y_sbuf, residual_sbuf = None, None
+    for number in range(len(steps)):
+        index, window = steps[number]
+        item = work.items[index]
+        if window == 0:
+            y_sbuf, residual_sbuf = start_block_results(work, item)
+        jobs = jobs_of_frames(work, steps, number + ahead + 1) + jobs_of_step(work, steps, number + ahead)
+        if window == 0:
+            matrices_for(work, index)
+        q, qn = blocks.windows[window]
+        work_window(work, item, tile_of_step(work, steps, number), (q, qn), y_sbuf, residual_sbuf, jobs)
+
+
+def work_window(work, item, x_sbuf, columns, y_sbuf, residual_sbuf, jobs):
+    """Sums of all channels of an item's blocks, a bank of some at a time, and the jobs between them; what they complete
+    leaves. columns: (first, how many) of the tile of results that there are sums of."""
+    geometry, blocks = work.geometry, work.blocks
+    q, qn = columns
+    by_row, by_column = geometry.rows.stride, geometry.columns.stride
+    number = (item.chunk - work.items[0].chunk) // blocks.together
+    matrices = work.matrices[number]
+    c0 = blocks.chunks[item.chunk][0] - work.rounds[number][0]
+    _, beside, _, images, cn = x_sbuf.shape
+    below, parts = item.below[1], y_sbuf.shape[0]
+    pieces = cut_at(cn, channels_of_bank(blocks))
+    for index in range(len(pieces)):
+        c, count = pieces[index]
+        shape = (parts, count, blocks.rows, blocks.width)
+        acc_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+        for channel in range(count):
+            for k in range(blocks.depth):
+                places = rows_of_block(geometry, blocks, k) * blocks.width
+                moving = moving_of(matrices, blocks, c0 + c + channel, k, places)
+                stationary = x_sbuf[0:places, 0:beside, k : k + below, 0:images, c + channel]
+                nisa.nc_matmul(
+                    dst=acc_psum[0:parts, channel, 0 : blocks.rows, 0 : blocks.width],
+                    stationary=of_array(stationary, work.operands),
+                    moving=of_array(moving, work.operands),
+                    accumulate=k > 0,
+                )
+        bias = None
+        if matrices.bias != None:
+            bias = matrices.bias[0:parts, c0 + c : c0 + c + count].expand_dim(2).expand_dim(3)
+            bias = bias.broadcast(2, blocks.out_rows).broadcast(3, qn)
+        residual = None if residual_sbuf == None else results_of_bank(blocks, residual_sbuf, c, count, q, qn)
+        y, elements = results_of_bank(blocks, y_sbuf, c, count, q, qn), count * blocks.out_rows * qn
+        acc = acc_psum[0:parts, 0:count, 0 : blocks.rows : by_row, 0 : (qn - 1) * by_column + 1 : by_column]
+        finish_views(y, acc, bias, residual, work.extras.epilogue, work.ledger, elements)
+        if not blocks.by_pixels and q + qn == geometry.columns.out:
+            store_boxes(work.operands.y, y_sbuf, boxes_of_block_results(geometry, blocks, item, pieces[index]))
+        for job in some_of(jobs, share(len(jobs), len(pieces), index)):
+            do_job(work, job)
+    if blocks.by_pixels:
+        store_boxes(work.operands.y, y_sbuf, boxes_of_block_results(geometry, blocks, item, (0, cn)))

@@ -1,0 +1,86 @@
+"""Blocks of x whose channels lie side by side (NHWC): a DMA for a row of all blocks of a window, zeros around x."""
+
+from ...._nki import nisa
+from ..._dma import copy
+from ..._tiles import div_ceil
+from ..boxes import offset_at
+from .shape import rows_of_block, x_shape
+
+
+def load_pixels(operands, geometry, blocks, item, buffers, index):
+    """Tile number `index`, of an item; a buffer keeps zeros from an item whose blocks have them in the same places."""
+    buffer = buffers[index % len(buffers)]
+    shape, c0 = x_shape(blocks, item), blocks.chunks[item.chunk][0]
+    _, beside, below, images, cn = shape
+    tile_sbuf = buffer.tile[0 : shape[0], 0:beside, 0:below, 0:images, 0:cn]
+    strides, rows, columns = geometry.x_strides, geometry.rows, geometry.columns
+    windows = []
+    for one in range(item.windows[0], item.windows[0] + beside):
+        start = blocks.windows[one][0] * columns.stride - columns.before
+        windows.append((start, met_pixels(start, blocks.width, columns.size)))
+    lines = []
+    for row in range(blocks.rows):
+        first = item.below[0] * blocks.rows + row - rows.before
+        # the last block is seen by its first rows alone
+        seen = below if row < rows_of_block(geometry, blocks, blocks.depth - 1) else below - 1
+        lines.append((first, blocks_inside(first, blocks.rows, rows.size, seen)))
+    clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines)
+    for v in range(beside):
+        start, met = windows[v]
+        w, wn = met
+        for row in range(blocks.rows if wn > 0 else 0):
+            first, there = lines[row]
+            b, bn = there
+            if bn > 0:
+                place = row * blocks.width + w
+                element = (c0, item.images[0], first + b * blocks.rows, start + w)
+                pattern = [[strides[3], wn], [blocks.rows * strides[2], bn], [strides[1], images], [strides[0], cn]]
+                src = operands.x.ap(pattern=pattern, offset=offset_at(strides, element))
+                copy(tile_sbuf[place : place + wn, v, b : b + bn, 0:images, 0:cn], src)
+    return tile_sbuf
+
+
+def met_pixels(start, count, size):
+    """(first, how many) of so many neighbours from `start` on that are elements of an axis."""
+    first = min(count, max(0, -start))
+    return first, max(0, min(count, size - start) - first)
+
+
+def blocks_inside(first, step, size, count):
+    """(first, how many) of blocks whose row, which is `first` of the block 0, is one of x."""
+    low = min(count, div_ceil(max(0, -first), step))
+    return low, max(0, min(count, div_ceil(max(0, size - first), step)) - low)
+
+
+def clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines):
+    """Zeros in all pixels of windows, and of blocks below each other, that are not all x."""
+    _, _, below, images, cn = tile_sbuf.shape
+    key = [tile_sbuf.shape]
+    for one in windows + lines:
+        key.append(one[1])
+    if buffer.zeros == key:
+        return
+    buffer.zeros = key
+    for v in range(len(windows)):
+        if windows[v][1][1] < blocks.width:
+            clear_blocks(buffer, v, (0, below), images, cn)
+    for b in range(below):
+        whole = True
+        for line in lines:
+            whole = whole and line[1][0] <= b and b < line[1][0] + line[1][1]
+        for v in range(0 if whole else len(windows)):
+            if windows[v][1][1] == blocks.width:
+                clear_blocks(buffer, v, (b, 1), images, cn)
+
+
+def clear_blocks(buffer, v, below, images, cn):
+    """Zeros in some blocks of a window, (first, how many) below each other, by words where these hold whole channels,
+    half of them by Vector."""
+    tile_sbuf, count = buffer.tile, cn
+    if buffer.words != None and cn % 2 == 0:
+        tile_sbuf, count = buffer.words, cn // 2
+    b, end = below[0], below[0] + below[1]
+    for part in ((0, count // 2, nisa.engine.gpsimd), (count // 2, count, nisa.engine.vector)):
+        if part[0] < part[1]:
+            dst = tile_sbuf[0 : tile_sbuf.shape[0], v, b:end, 0:images, part[0] : part[1]]
+            nisa.memset(dst=dst, value=0.0, engine=part[2])

@@ -1,0 +1,92 @@
+"""Depthwise conv2d by blocks: sizes from shapes.
+
+Blocks of `rows` rows and `width` columns of x lie on the partitions, X[(j, w), block] = x[b * rows + j, w0 + w] of a
+channel; a block of y has rows / stride rows, and the columns whose taps are among those of x. It is the sum over few
+blocks k below each other, mostly two, of one matmul each, with pixels as the stationary operand and, moving,
+
+    F[k][(j, w), (p, q)] = w[r, s]   where   k * rows + j = p * stride + r * dilation,  w = q * stride + s * dilation,
+
+zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
+pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
+rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `toeplitz_rows` takes S for a row of each.
+Results have blocks on the partitions. Where channels lie side by side (NHWC) DMA loads blocks as they are, each pixel a
+run; planes (NCHW) come as they lie, and the array transposes windows of them.
+"""
+
+from ...._nki import nl
+from ..call import taken_refusal
+from ..cuts import window_of
+from ..geometry import instructions_refusal
+from ..transposes import is_transposed
+from .config import blocks_config_refusal, blocks_settings
+from .shape import blocks_fit, blocks_instructions, sizes_of_blocks
+
+
+def plan_blocks(geometry, extras, config, cores):
+    """(ToeplitzBlocks, "") of this on `cores` cores, or (None, why not)."""
+    reason = blocks_refusal(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    settings = blocks_settings(geometry, config)
+    reason = settings_misfit(geometry, settings)
+    if reason != "":
+        return None, reason
+    blocks = sizes_of_blocks(geometry, settings)
+    if not blocks_fit(geometry, blocks, extras):
+        return None, (
+            f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
+            f"results must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use fewer"
+        )
+    reason = instructions_refusal(geometry, "toeplitz_blocks", blocks_instructions(geometry, blocks, cores))
+    return (blocks, "") if reason == "" else (None, reason)
+
+
+def settings_misfit(geometry, settings):
+    """Why sizes of blocks do not go together, or ""."""
+    most, stride = nl.tile_size.pmax, geometry.rows.stride
+    width = window_of(geometry.columns, settings.columns)
+    if settings.rows % stride > 0:
+        return f"config rows={settings.rows}: must be a multiple of the stride of rows, {stride}"
+    if settings.rows * width > most:
+        return (
+            f"config rows={settings.rows}, columns={settings.columns}, S={geometry.columns.taps}: {width} columns of x "
+            f"times the rows must be at most {most}; use fewer"
+        )
+    if settings.beside * settings.below * settings.images > most:
+        return (
+            f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
+            f"at most {most}; use fewer"
+        )
+    if is_transposed(geometry):
+        return ""
+    if settings.beside > 1:
+        return f"config beside={settings.beside}: must be 1 where channels do not lie side by side"
+    if settings.channels > most:
+        return f"config channels={settings.channels}: must be at most {most} where channels do not lie side by side"
+    return ""
+
+
+def blocks_refusal(geometry, extras, config):
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = blocks_config_refusal(config)
+    if reason != "":
+        return reason
+    if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0 or geometry.groups == 1:
+        return (
+            f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: toeplitz_blocks takes depthwise "
+            f"problems, groups = C = K > 1; use implicit_gemm"
+        )
+    if geometry.planes.taps > 1 or len(geometry.x_strides) > 4 or geometry.frames != None:
+        return f"T={geometry.planes.taps}: toeplitz_blocks takes images; use toeplitz_rows or grouped"
+    if geometry.hbm_itemsize == 1:
+        return "img_ref.dtype=float8: toeplitz_blocks takes 16 and 32 bits; use implicit_gemm"
+    if window_of(geometry.columns, 1) * geometry.rows.stride > nl.tile_size.pmax:
+        return (
+            f"S={geometry.columns.taps}, rhs_dilation={geometry.columns.dilation}, stride={geometry.rows.stride}: "
+            f"toeplitz_blocks takes windows of a row that {nl.tile_size.pmax} partitions hold, times the stride of "
+            f"rows; use toeplitz_rows"
+        )
+    reason = taken_refusal(geometry, extras, "toeplitz_blocks", False, "pixels outside a window")
+    if reason == "" and is_transposed(geometry) != (geometry.y_strides[0] == 1):
+        return "out_perm: toeplitz_blocks takes y in the layout of x; use implicit_gemm"
+    return reason

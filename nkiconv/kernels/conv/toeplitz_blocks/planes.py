@@ -1,0 +1,110 @@
+"""Blocks of x of planes (NCHW): planes come as they lie, zeros are put around them, the array transposes windows."""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ..._dma import copy
+from ..._engines import START_WORK, copy_work, is_16bit, pick
+from ..._tiles import cut, cut_at
+from ..boxes import offset_at
+from .pixels import met_pixels
+from .shape import framed_shape, images_on_partitions, transposes_together
+
+#: Elements up to which a plane is cleared whole before it comes.
+SMALL = 1200
+
+
+@dataclass
+class Planes(nl.NKIObject):
+    """Planes of some images of an item, [(image, c), rows, columns]: as they come, with zeros around them."""
+
+    images: tuple
+    raw: object
+    framed: object
+    #: (first, how many) rows and columns of x among those with zeros
+    rows: tuple
+    columns: tuple
+
+
+def load_planes(operands, geometry, blocks, item, raws, index):
+    """Planes of an item on their way, those of as many images together as there are partitions, in the buffers from
+    number `index` on."""
+    c0, cn = blocks.chunks[item.chunk]
+    height, width = framed_shape(geometry, blocks, item)
+    rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
+    h0 = item.below[0] * blocks.rows - rows.before
+    met, across = met_pixels(h0, height, rows.size), met_pixels(-columns.before, width, columns.size)
+    found = []
+    for images in cut_at(item.images[1], images_on_partitions(cn)):
+        raw_sbuf = None
+        if met[1] > 0 and across[1] > 0:
+            raw_sbuf = raws[(index + len(found)) % len(raws)][0 : images[1] * cn, 0 : met[1], 0 : across[1]]
+            element = (c0, item.images[0] + images[0], h0 + met[0], across[0] - columns.before)
+            pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
+            copy(raw_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
+        found.append(Planes(images=images, raw=raw_sbuf, framed=None, rows=met, columns=across))
+    return found
+
+
+def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
+    """Put zeros around planes, in the buffer number `index`; one keeps its zeros where they are in the same places."""
+    buffer = buffers[index % len(buffers)]
+    parts = planes.images[1] * blocks.chunks[item.chunk][1]
+    height, width = framed_shape(geometry, blocks, item)
+    h, hn = planes.rows
+    w, wn = planes.columns
+    framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
+    key = (parts, height, width, planes.rows, planes.columns)
+    if buffer.zeros != key:
+        buffer.zeros = key
+        around = [(0, h, 0, width), (h + hn, height, 0, width), (h, h + hn, 0, w), (h, h + hn, w + wn, width)]
+        if hn * wn == 0 or height * width < SMALL:
+            around = [(0, height, 0, width)]
+        for one in around:
+            if one[0] < one[1] and one[2] < one[3]:
+                dst = framed_sbuf[0:parts, one[0] : one[1], one[2] : one[3]]
+                nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
+    if planes.raw != None:
+        ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
+        nisa.tensor_copy(dst=framed_sbuf[0:parts, h : h + hn, w : w + wn], src=planes.raw, engine=nisa.engine.vector)
+    planes.framed = framed_sbuf
+
+
+def banks_of_window(geometry, blocks, item, parts_of_item):
+    """What the array transposes of a window, a bank at a time: (number of the planes, first block below, how many)."""
+    below = item.below[1] + blocks.depth - 1
+    most = transposes_together(blocks.chunks[item.chunk][1], geometry.itemsize)
+    found = []
+    for number in range(parts_of_item):
+        for part in cut(below, most):
+            found.append((number, part[0], part[1]))
+    return found
+
+
+def transpose_bank(tile_sbuf, planes, bank, geometry, blocks, item, window, ledger):
+    """Some blocks below each other of a window, [(j, w), (image, c)], into the tile of an item's blocks."""
+    number, first, count = bank
+    one, cn = planes[number], blocks.chunks[item.chunk][1]
+    parts, size = one.images[1] * cn, blocks.rows * blocks.width
+    start = blocks.windows[window][0] * geometry.columns.stride
+    bank_psum = nl.ndarray((size, count, parts + parts % 2), dtype=tile_sbuf.dtype, buffer=nl.psum)
+    for slot in range(count):
+        row = (first + slot) * blocks.rows
+        nisa.nc_transpose(
+            dst=bank_psum[0:size, slot, 0:parts],
+            data=one.framed[0:parts, row : row + blocks.rows, start : start + blocks.width],
+            engine=nisa.engine.tensor,
+        )
+    n, nn = one.images
+    for image in range(0 if parts % 2 == 0 else nn):
+        nisa.tensor_copy(
+            dst=tile_sbuf[0:size, 0, first : first + count, n + image, 0:cn],
+            src=bank_psum[0:size, 0:count, image * cn : (image + 1) * cn],
+            engine=pick(ledger, count * cn, is_16bit(tile_sbuf.dtype)),
+        )
+    if parts % 2 == 0:
+        nisa.tensor_copy(
+            dst=tile_sbuf[0:size, 0, first : first + count, n : n + nn, 0:cn],
+            src=bank_psum.reshape((size, count, nn, cn)),
+            engine=pick(ledger, count * parts, is_16bit(tile_sbuf.dtype)),
+        )

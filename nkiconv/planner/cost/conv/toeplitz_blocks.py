@@ -1,0 +1,142 @@
+"""`toeplitz_blocks` on the host."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from ....kernels._tiles import PARTS, div_ceil
+from ....kernels.conv.cuts import window_of
+from ....kernels.conv.toeplitz_blocks.config import BUFFERS_MOST, ToeplitzBlocksConfig
+from ....kernels.conv.toeplitz_blocks.plan import blocks_refusal, settings_misfit
+from ....kernels.conv.toeplitz_blocks.shape import blocks_fit, sizes_of_blocks
+from ....kernels.conv.transposes import is_transposed
+from ....simulator.hardware import PARTITIONS
+from ...request import Config
+from ..algorithm import Shape, pairs_of
+from .common import Settled
+from .toeplitz_blocks_price import ToeplitzBlocksPrice
+
+#: Windows of a row of y that are tried, at most; heights of blocks, those of the fewest below each other first.
+WINDOWS, HEIGHTS = 10, 4
+#: Channels of a chunk that are tried, beside all of a core's, and half of these.
+CHUNKS = (8, 16, 32, 64, 128)
+#: Buffers, matmuls that warm the array up, and cheapest settings of which the first that fits is taken.
+BUFFERS, WARM_UP = (3, 2), 90
+MOST_TRIED = 200
+#: Settings that a wide search starts from.
+WIDE_BEST = 24
+#: Bytes a partition of matrices that come together, about.
+MATRICES_BYTES = 32_768
+
+
+class ToeplitzBlocks(Settled):
+    """Toeplitz matrices of all taps, blocks of rows and columns."""
+
+    algorithm, settings, refusal = "toeplitz_blocks", ToeplitzBlocksConfig, staticmethod(blocks_refusal)
+    from_one = ("rows", "columns", "beside", "below", "images", "channels", "together")
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return ToeplitzBlocksPrice(shape.target, geometry, shape.extras, plan.settings).ns()
+
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        return next(iter(ranked(shape, geometry, given)), None)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        if self.refusal(shape.geometry, shape.extras, None):
+            return []
+        found = ranked(shape, shape.geometry, {})
+        return [pairs_of(one) for one in itertools.islice(found, WIDE_BEST if wide else 1)]
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return int(dict(self.settle(shape, config) or ()).get("channels", 1))
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(self.settle(shape, config) or ())
+        geometry = shape.geometry
+        stride, channels = geometry.rows.stride, now["channels"]
+        return self.changed(
+            config,
+            buffers=[one for one in (2, 3, 4, 5) if one <= BUFFERS_MOST],
+            channels=(channels // 2, channels * 2),
+            rows=(now["rows"] - stride, now["rows"] + stride),
+            warmup=(0, 60, 150),
+        )
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.items)
+
+
+def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
+    """Settings that have the given ones and fit, those of least time first."""
+    found: list[tuple[float, int, ToeplitzBlocksConfig]] = []
+    for one in settings_of(geometry, given):
+        if settings_misfit(geometry, one) == "":
+            found.append((ToeplitzBlocksPrice(shape.target, geometry, shape.extras, one).ns(), len(found), one))
+    for _, _, one in sorted(found)[:MOST_TRIED]:
+        if blocks_fit(geometry, sizes_of_blocks(geometry, one), shape.extras):
+            yield one
+
+
+def settings_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
+    """Settings that have the given ones."""
+    Q, N, stride = geometry.columns.out, geometry.planes.out, geometry.rows.stride
+    for columns in _given(given, "columns", {div_ceil(Q, count) for count in range(1, WINDOWS + 1)}):
+        width = window_of(geometry.columns, columns)
+        most = PARTITIONS // width // stride * stride
+        for rows in _given(given, "rows", _heights(geometry.rows.out, most, stride)):
+            blocks = div_ceil(geometry.rows.out * stride, rows)
+            for below in _given(given, "below", {div_ceil(blocks, count) for count in (1, 2, 4, 8)}):
+                together = max(1, PARTITIONS // below)
+                for images in _given(given, "images", {div_ceil(N, div_ceil(N, together)), min(N, together)}):
+                    beside = 1
+                    if is_transposed(geometry):
+                        windows = div_ceil(Q, columns)
+                        side = max(1, min(windows, PARTITIONS // (below * images)))
+                        beside = div_ceil(windows, div_ceil(windows, side))
+                    for channels in _given(given, "channels", _chunks(geometry)):
+                        for buffers in _given(given, "buffers", BUFFERS):
+                            yield ToeplitzBlocksConfig(
+                                rows=rows,
+                                columns=columns,
+                                beside=given.get("beside", beside),
+                                below=below,
+                                images=images,
+                                channels=channels,
+                                together=given.get("together", _together(geometry, rows, width, channels)),
+                                buffers=buffers,
+                                warmup=given.get("warmup", WARM_UP),
+                            )
+
+
+def _together(geometry: Any, rows: int, width: int, channels: int) -> int:
+    """Chunks whose matrices come together: as many as MATRICES_BYTES hold, in rounds as even as can be."""
+    depth = div_ceil(window_of(geometry.rows, rows // geometry.rows.stride), rows)
+    chunks = div_ceil(div_ceil(geometry.C, PARTS), channels)
+    most = max(1, MATRICES_BYTES // (depth * rows * width * geometry.itemsize * channels))
+    return int(div_ceil(chunks, div_ceil(chunks, most)))
+
+
+def _given(given: dict[str, Any], name: str, values: set[int] | tuple[int, ...]) -> list[int]:
+    return [given[name]] if name in given else sorted(values)
+
+
+def _heights(out: int, most: int, stride: int) -> set[int]:
+    """Rows of blocks: the least of each number of blocks below each other, fewest first."""
+    found: dict[int, int] = {}
+    for rows in range(most, 0, -stride):
+        found[div_ceil(out * stride, rows)] = rows
+    return {found[count] for count in sorted(found)[:HEIGHTS]}
+
+
+def _chunks(geometry: Any) -> set[int]:
+    """Channels of chunks, in as many for one core as for the other."""
+    mine = div_ceil(geometry.C, PARTS)
+    whole = {mine, div_ceil(mine, 2)} | {one for one in CHUNKS if one < mine}
+    if is_transposed(geometry):
+        return whole | {geometry.C}
+    return {one for one in whole if one <= PARTITIONS}
+
+
+ALGORITHM = ToeplitzBlocks()

@@ -1,0 +1,237 @@
+"""Depthwise convolutions by Toeplitz matrices of all taps: exact in both layouts, chosen where they pay."""
+
+import dataclasses
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from hypothesis import strategies as st
+
+from nkiconv.kernels.conv.toeplitz_blocks import shape
+from nkiconv.kernels.conv.toeplitz_blocks.config import ToeplitzBlocksConfig
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv.toeplitz_blocks_price import ToeplitzBlocksPrice
+from nkiconv.planner.operations import operation_for
+from nkiconv.problem import LAYOUTS, ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
+
+pytestmark = pytest.mark.sweep
+BLOCKS = config_of("toeplitz_blocks")
+
+
+def depthwise(C, **fields):
+    return ConvProblem(C=C, K=C, groups=C, **fields)
+
+
+IMAGES = {
+    "same": depthwise(6, N=2, H=14, W=13, R=7, S=7, padding=((3, 3), (3, 3))),
+    "stride": depthwise(150, N=3, H=9, W=8, R=3, S=2, stride=(2, 1)),
+    "both strides": depthwise(5, N=2, H=20, W=23, R=4, S=5, stride=(3, 4), padding=((1, 3), (2, 0))),
+    "dilation": depthwise(7, N=1, H=19, W=38, R=2, S=4, rhs_dilation=(3, 2), padding=((1, 2), (-1, 3))),
+    "cropped": depthwise(5, N=2, H=9, W=9, R=3, S=3, padding=((-1, -2), (-2, 1))),
+    "padded beyond the filter": depthwise(3, N=1, H=4, W=5, R=2, S=2, padding=((9, 8), (7, 6))),
+    "one tap": depthwise(9, N=2, H=6, W=5, R=1, S=1),
+    "two channels": depthwise(2, N=1, H=12, W=12, R=3, S=3, padding=((1, 1), (1, 1))),
+    "many rows": depthwise(3, N=1, H=140, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
+    "many columns": depthwise(3, N=1, H=6, W=600, R=3, S=9, padding=((1, 1), (4, 4))),
+    "taller than a block": depthwise(4, N=2, H=40, W=20, R=31, S=31, padding=((15, 15), (15, 15))),
+    "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
+}
+#: Settings that cut a problem into many items: rounds of matrices, bands of rows, images, windows beside each other.
+CUT = {
+    "bands": {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2},
+    "rounds": {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4},
+    "odd planes": {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3},
+}
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    asked = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "toeplitz_blocks").settle(asked, settings)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_exact(name, dtype, layout):
+    check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [250, 91])
+@pytest.mark.parametrize("name", CUT)
+def test_many_items(name, channels, layout):
+    problem = depthwise(channels, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout=layout)
+    check_exact(problem, config=config_of("toeplitz_blocks", **CUT[name]))
+
+
+def test_blocks_beside_each_other():
+    problem = depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
+    check_exact(problem, config=config_of("toeplitz_blocks", rows=4, columns=5, beside=4, below=3, images=2))
+
+
+@pytest.mark.parametrize("name", ["several rounds", "both strides"])
+def test_one_core_has_the_bits_of_two(name):
+    problem, rng = IMAGES[name].replace(dtype="fp32"), np.random.default_rng(5)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    np.testing.assert_array_equal(run(x, w, problem, 1, config=BLOCKS), run(x, w, problem, 2, config=BLOCKS))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["both strides", "several rounds", "dilation"])
+def test_epilogue(name, layout):
+    problem = IMAGES[name].replace(dtype="fp32", layout=layout)
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    added = bias if layout == "NHWC" else bias[:, None, None]
+    expected = np.maximum(run(x, w, problem, 2, config=BLOCKS) + added - residual, 0)
+    more = {"bias": bias, "residual": residual, "beta": -1.0, "activation": "relu"}
+    np.testing.assert_array_equal(run(x, w, problem, 2, config=BLOCKS, **more), expected)
+
+
+@st.composite
+def images(draw):
+    """Problems, and settings of blocks that may or may not go with them."""
+    extent = st.integers(1, 17)
+    taps = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    stride, dilation = draw(st.tuples(*(st.integers(1, 3),) * 2)), draw(st.tuples(*(st.integers(1, 2),) * 2))
+    H, W = draw(extent), draw(extent)
+    reach = [(count - 1) * apart + 1 for count, apart in zip(taps, dilation, strict=True)]
+    padding = tuple(
+        (draw(st.integers(max(0, whole - size), whole)), draw(st.integers(0, 3)))
+        for whole, size in zip(reach, (H, W), strict=True)
+    )
+    problem = depthwise(
+        draw(st.integers(2, 20)), N=draw(st.integers(1, 9)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
+        rhs_dilation=dilation, padding=padding, layout=draw(st.sampled_from(LAYOUTS)),
+    )  # fmt: skip
+    config = {
+        "rows": stride[0] * draw(st.integers(1, 4)), "columns": draw(st.integers(1, 6)),
+        "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 5)), "channels": draw(st.integers(1, 9)),
+        "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
+    }  # fmt: skip
+    return problem, config
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(images())
+def test_any_problem_and_settings(drawn):
+    problem, config = drawn
+    settings = tuple(config.items())
+    hypothesis.assume(planned(problem, "toeplitz_blocks", settings)[0] is not None)
+    check_exact(problem, config=(("algorithm", "toeplitz_blocks"), *settings))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", IMAGES)
+def test_it_needs_no_more_than_it_says(name, layout, lnc):
+    problem = IMAGES[name].replace(layout=layout)
+    geometry = geometry_of(problem)
+    blocks, _ = planned(problem, "toeplitz_blocks", lnc=lnc)
+    execution = trace(problem, lnc, config=BLOCKS)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= shape.blocks_instructions(geometry, blocks, lnc)
+    assert execution.sbuf_peak_bytes <= shape.blocks_bytes(geometry, blocks, extras_of())
+
+
+#: A layer of ConvNeXt, one of EfficientNet, and one of few images, whose matrices take longer than they save.
+CHOICES = [
+    (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
+    (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"), True),
+    (depthwise(240, N=16, H=28, W=28, R=5, S=5, padding=((2, 2), (2, 2)), layout="NHWC"), True),
+    (depthwise(768, N=1, H=7, W=7, R=7, S=7, padding=((3, 3), (3, 3))), False),
+]
+
+
+@pytest.mark.parametrize(("problem", "taken"), CHOICES)
+def test_taken_where_there_are_blocks_enough(problem, taken):
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "toeplitz_blocks") == taken
+
+
+SAME = IMAGES["same"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (SAME, {"pool": (2, 1)}, r"pool=\(2, 1\): toeplitz_blocks takes \(1, 1\)"),
+        (SAME, {"strict_nonfinite": True}, "strict_nonfinite=True: toeplitz_blocks multiplies"),
+        (SAME.replace(K=12), {}, "C=6, K=12: toeplitz_blocks takes depthwise problems"),
+        (SAME.replace(groups=3), {}, "feature_group_count=3"),
+        (SAME.replace(C=1, K=1, groups=1), {}, "groups = C = K > 1"),
+        (SAME.replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): toeplitz_blocks takes"),
+        (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: toeplitz_blocks takes windows"),
+        (SAME.replace(dtype="fp8_e4m3"), {}, "toeplitz_blocks takes 16 and 32 bits"),
+        (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
+        (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
+        (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 where channels"),
+        (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
+        (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
+        (
+            depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),
+            {"settings": (("images", 16), ("channels", 256), ("below", 8))},
+            "config images=16, channels=256, C=256: blocks, matrices and results must fit SBUF",
+        ),
+    ],
+)
+def test_what_it_does_not_do(problem, changes, message):
+    plan_, reason = planned(problem, "toeplitz_blocks", **changes)
+    assert plan_ is None
+    assert re.search(message, reason)
+
+
+#: N, channels, rows and columns, taps, stride, layout, dtype: of prices that are to be near the modelled time.
+PRICED = [
+    (32, 96, 56, 7, 1, "NCHW", "bf16"),
+    (32, 96, 56, 7, 1, "NHWC", "bf16"),
+    (32, 192, 28, 7, 1, "NCHW", "bf16"),
+    (32, 192, 28, 7, 1, "NHWC", "bf16"),
+    (16, 240, 28, 5, 1, "NCHW", "bf16"),
+    (16, 96, 56, 3, 1, "NHWC", "bf16"),
+    (8, 144, 56, 5, 2, "NCHW", "bf16"),
+    (8, 96, 56, 7, 1, "NCHW", "fp32"),
+]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "layout", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, layout, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
+    problem = depthwise(
+        C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
+    )
+    settings = settled(problem)
+    price = ToeplitzBlocksPrice(
+        Target.of(Rates()), geometry_of(problem), extras_of(), ToeplitzBlocksConfig(**dict(settings))
+    )
+    execution = trace(problem, 2, config=(("algorithm", "toeplitz_blocks"), *settings))
+    assert price.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
+def test_settings_are_settled_once(name, given):
+    found = settled(IMAGES[name], given)
+    assert settled(IMAGES[name], found) == found
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(ToeplitzBlocksConfig))
+    assert set(given or ()) <= set(found)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_the_host_settles_is_exact(name, layout):
+    problem = IMAGES[name].replace(layout=layout)
+    check_exact(problem, config=(("algorithm", "toeplitz_blocks"), *settled(problem)))
