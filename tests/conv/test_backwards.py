@@ -72,3 +72,5 @@ def test_groups(name, dtype):
     check(call, dtype, algorithm="grouped")
     if call.C == call.K == call.groups:
         check(call, dtype, algorithm="toeplitz_rows")
+    if name == "depthwise":
+        check(call, dtype, algorithm="toeplitz_blocks")

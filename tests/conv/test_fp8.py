@@ -391,7 +391,8 @@ OTHERS = {
 
 
 def test_every_other_algorithm_is_here():
-    assert {*OTHERS, "swapped", "turned", "phases"} == set(ALGORITHMS)  # of 16 bits or more; test_phases.py has fp8
+    # of 16 bits or more; test_phases.py has fp8
+    assert {*OTHERS, "swapped", "toeplitz_blocks", "turned", "phases"} == set(ALGORITHMS)
     assert "swapped takes 16 and 32 bits" in planned(LAYER, "swapped")[1]
 
 

@@ -147,7 +147,7 @@ def test_it_needs_no_more_than_it_says(name, layout, lnc):
 
 #: A layer of ConvNeXt, one of EfficientNet, and one of few images, whose matrices take longer than they save.
 CHOICES = [
-    (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
+    (depthwise(192, N=32, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
     (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"), True),
     (depthwise(240, N=16, H=28, W=28, R=5, S=5, padding=((2, 2), (2, 2)), layout="NHWC"), True),
     (depthwise(768, N=1, H=7, W=7, R=7, S=7, padding=((3, 3), (3, 3))), False),

@@ -45,7 +45,7 @@ class ToeplitzBlocks(Settled):
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.refusal(shape.geometry, shape.extras, None):
-            return []
+            return [None]
         found = ranked(shape, shape.geometry, {})
         return [pairs_of(one) for one in itertools.islice(found, WIDE_BEST if wide else 1)]
 

@@ -93,7 +93,7 @@ class ToeplitzBlocksPrice:
         """Columns of matmuls and transposes, of those that the array could take in their time."""
         matmuls_ns, transposes_ns = self.matmuls_ns(), self.transposes_ns()
         work_ns = (matmuls_ns * self.size + transposes_ns * self.parts) / PARTITIONS
-        return work_ns / (matmuls_ns + transposes_ns)
+        return float(work_ns / (matmuls_ns + transposes_ns))
 
     def read_ns(self) -> float:
         """Of Vector and Scalar, which share what both can do."""
@@ -145,7 +145,7 @@ class ToeplitzBlocksPrice:
 
     def _engines(self, parts: int) -> int:
         """DMA engines that so many partitions keep busy."""
-        return min(self.target.dma_engines, div_ceil(parts, self.target.rows_an_engine))
+        return min(self.target.dma_engines, int(div_ceil(parts, self.target.rows_an_engine)))
 
     def _first_tile_ns(self) -> float:
         """Of the first blocks of pixels on their way."""
