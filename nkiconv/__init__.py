@@ -40,6 +40,11 @@ if TYPE_CHECKING:
         conv3d_weight,
     )
     from .api.pack_filter import pack_filter
+    from .api.transposed_gradients import (
+        conv_transpose1d_weight,
+        conv_transpose2d_weight,
+        conv_transpose3d_weight,
+    )
     from .kernels.conv import (
         conv2d_implicit_gemm,
         conv3d_implicit_gemm,
@@ -83,10 +88,13 @@ __all__ = [
     "conv3d_input",
     "conv3d_weight",
     "conv_transpose1d",
+    "conv_transpose1d_weight",
     "conv_transpose2d",
     "conv_transpose2d_implicit_gemm",
+    "conv_transpose2d_weight",
     "conv_transpose3d",
     "conv_transpose3d_implicit_gemm",
+    "conv_transpose3d_weight",
     "conv_weight_gradient",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
@@ -116,6 +124,9 @@ _HOMES = {
     "conv_transpose3d": "api.conv_transpose",
     "conv_transpose2d_implicit_gemm": "kernels.conv",
     "conv_transpose3d_implicit_gemm": "kernels.conv",
+    "conv_transpose1d_weight": "api.transposed_gradients",
+    "conv_transpose2d_weight": "api.transposed_gradients",
+    "conv_transpose3d_weight": "api.transposed_gradients",
     "conv1d_input": "api.gradients",
     "conv1d_weight": "api.gradients",
     "conv2d_input": "api.gradients",

@@ -46,7 +46,8 @@ def conv2d_weight(
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16, fp16 or fp32. N may be 0.
         weight_size: shape of the filters, (K, C / groups, R, S).
         gy: gradient of y, [N, K, P, Q] or [N, P, Q, K]; fp32 with fp32 x, bf16 or fp16 with either of them.
-        stride, padding, dilation, groups, layout: those of the convolution.
+        stride, padding, dilation, groups, layout: those of the convolution; padding: an int, (height, width), pairs,
+            "same" or "valid".
         accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
@@ -249,6 +250,8 @@ def _weight(
         OPERATIONS[name],
     )
     like, into = filter_like(size, gy), after["accumulate_into"]
+    if isinstance(places["padding"], tuple):
+        places = {**places, "padding": pairs_of_padding(places["padding"], kind)}
     raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
     if x.shape[0] == 0:
         return of_no_images(size, into, after["bias_gradient"])
@@ -280,7 +283,7 @@ def _input(
     raise_all(f"{kind.name}_input cannot run this call", [
         *places_violations({"stride": stride, "dilation": dilation}, kind.axes)
     ])  # fmt: skip
-    pairs = _pairs(padding, kind)
+    pairs = pairs_of_padding(padding, kind)
     strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
     after = _output_padding(size, w, gy, (strides, pairs, dilations), layout)
     return transposed(
@@ -289,7 +292,7 @@ def _input(
     )  # fmt: skip
 
 
-def _pairs(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
+def pairs_of_padding(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
     """Padding in pairs, of an int, one an axis, or pairs."""
     each = padding if isinstance(padding, tuple) and len(padding) == kind.axes else (padding,) * kind.axes
     if not all(type(one) is int or (isinstance(one, tuple) and len(one) == 2) for one in each):

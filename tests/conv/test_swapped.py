@@ -1,6 +1,7 @@
 """Pixels as the stationary operand: every setting, layout and edge gives the same sums, within what the plan says."""
 
 import itertools
+import math
 import re
 
 import hypothesis
@@ -260,7 +261,7 @@ def test_pixels_of_a_partition_are_neighbours():
                     for tile in range(side):
                         seen += itertools.product(
                             range(band.z0 + block.z, band.z0 + block.z + block.zn),
-                            range(band.p0 + block.p, band.p0 + block.p + block.pn),
+                            range(band.p0 + block.p, band.p0 + block.p + block.pn * block.apart, block.apart),
                             range(band.q0 + tile, band.q0 + tile + side * block.units, side),
                         )
             assert len(seen) == len(set(seen)) == problem.N * problem.P // found.source.fold * problem.Q
@@ -450,3 +451,35 @@ def test_volumes_that_are_refused():
     ):
         with pytest.raises(nkiconv.simulator.KernelAssertionError, match=why):
             check_volume(VOLUMES[name], algorithm="swapped", last=True, config=config)
+
+
+#: Gaps along both axes or one, with a stride, and with an odd row of y, whose neighbours see x at different taps.
+DILATED = {
+    "both": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=3, lhs_dilation=(2, 2), padding=((1, 2), (1, 2))), 4),
+    "rows": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=4, S=3, lhs_dilation=(3, 1), padding=((2, 3), (1, 1))), 3),
+    "columns": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=4, lhs_dilation=(1, 4), padding=((1, 1), (3, 3))), 4),
+    "no tap": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=1, S=1, lhs_dilation=(2, 2), padding=((0, 1), (0, 1))), 4),
+    "strided": (
+        ConvProblem(N=1, C=9, H=9, W=8, K=5, R=4, S=4, lhs_dilation=(4, 2), stride=(2, 1), padding=((2, 3), (2, 1))),
+        4,
+    ),
+    "odd": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=3, lhs_dilation=(2, 2), padding=((1, 1), (1, 1))), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DILATED)
+def test_zeros_between_elements_are_not_multiplied(name):
+    """A matmul a tap that a tile sees: of all taps of all tiles a part, as many times fewer as `times` says."""
+    problem, times = DILATED[name]
+    problem = problem.replace(layout="NHWC", dtype="bf16")
+    config = settled(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
+    check_exact(problem, config=config)
+    found, _ = planned(problem, "swapped", config[1:])
+    tiles = sum(len(shape.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side
+    matmuls = [
+        one
+        for program in trace(problem, 2, config=config).programs
+        for one in program.instructions
+        if one.op == "nc_matmul" and one.file.endswith("swapped/loop.py")
+    ]  # fmt: skip
+    assert 0 < len(matmuls) <= 1.01 * tiles * problem.R * problem.S / times

@@ -232,6 +232,12 @@ def test_gradients_are_adjoint():
     assert products[0] == products[1] == products[2]
 
 
+def test_padding_may_be_one_an_axis():
+    x, gy = np.ones((1, 3, 6, 5), np.float32), np.ones((1, 4, 4, 5), np.float32)
+    found = nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, padding=(0, 1))
+    np.testing.assert_array_equal(found, nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, padding=((0, 0), (1, 1))))
+
+
 def test_no_images_have_no_gradient():
     x, gy = np.zeros((0, 3, 5, 5), np.float32), np.zeros((0, 4, 3, 3), np.float32)
     dw, db = nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, bias_gradient=True)

@@ -1,7 +1,7 @@
 """Windows of x in SBUF with their padding stored as zeros: [c, chunk * planes, rows, columns] of a band.
 
 Channels come to the partitions by plain rows of x where its columns lie side by side (NCHW), and transposed by DMA
-where its channels do (NHWC). Gaps of a dilated x are zeros as well.
+where its channels do (NHWC). Gaps of a dilated x that is not dense are zeros as well.
 """
 
 from ...._nki import nl
@@ -12,7 +12,7 @@ from ..cuts import most_of, window_of
 from ..frames import plane_pieces, tensor_of
 from ..sums import spaced
 from ..transposes import is_transposed, load_transposed
-from .shape import inside, rows_inside, window_shape
+from .shape import held, inside, rows_inside, window_shape
 
 #: Bytes a partition of one load of a later band, if it has as many.
 SWAPPED_LOAD_BYTES = 8192
@@ -29,7 +29,7 @@ def new_window(operands, source, band, chunks, engine):
             if some[0] < some[1]:
                 first, end = chunk * planes + some[0], chunk * planes + some[1]
                 clear_window(x_sbuf[0 : shape[0], first:end, 0:rows, 0:columns], 0, rows, 0, columns, engine)
-    _, wn, left, w_step = inside(source.columns, band.q0, band.qn)
+    _, wn, left, w_step = inside(source.columns, band.q0, band.qn, source.dense)
     top, end = 0, rows if w_step == 1 else 0
     for slot in range(source.slots):
         _, hn, first, h_step = rows_inside(source, band.p0, band.pn, slot)
@@ -47,15 +47,15 @@ def load_parts(geometry, source, band, block, num_chunks, start):
     first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
     where many chunks make many loads of a part."""
     planes, rows, columns = window_shape(source, band)
-    axis, most, each, height = source.rows, band.pn, block.pn, block.pn * source.rows.stride
+    axis, most, each, height = source.rows, band.pn, block.pn * block.apart, block.pn * block.apart * source.rows.stride
     several = band.zn > 1
     if several:
-        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn)
+        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn * block.apart)
     at_once = each * div_ceil(SWAPPED_LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
     found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
     while outputs < most:
         outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
-        end = window_of(axis, outputs)
+        end = held(axis, outputs, source.dense and not several)
         found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
         first = end
     return found
@@ -67,7 +67,7 @@ def load_part(operands, geometry, source, band, x_sbuf, chunk, channels, part, l
     d0, dn, before, _ = inside(source.planes, band.z0, band.zn)
     n = max(first_plane, before)
     nn = max(0, min(first_plane + planes, before + dn) - n)
-    w0, wn, left, w_step = inside(source.columns, band.q0, band.qn)
+    w0, wn, left, w_step = inside(source.columns, band.q0, band.qn, source.dense)
     dn = window_of(source.planes, band.zn)
     image, cn = chunk * dn + n, channels[1]
     alone = x_sbuf.shape[1] == dn and source.slots == 1

@@ -17,7 +17,7 @@ from ..geometry import Geometry, num_taps
 from ..sums import spaced
 from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window
-from .shape import Block, blocks_of, pixels_of
+from .shape import Block, blocks_of, pixels_of, place_in, sees_x
 from .tiling import Swapped
 
 #: Matmuls between the transposes of a chunk's filters and their use, at least: they hide the read-outs.
@@ -117,7 +117,15 @@ def work_units(work, item, x_sbuf, units):
     for unit in units:
         matmuls += unit.tn * taps
         sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
-    lead = div_ceil(SWAPPED_LEAD_MATMULS, matmuls)
+    lead, seen = div_ceil(SWAPPED_LEAD_MATMULS, matmuls), []
+    for unit in units:
+        found = []
+        for tile in range(unit.tn):
+            found.append(taps_seen(source, item.band, unit.block, plan.sizes.side, unit.t0 + tile))
+            if len(found[tile]) == 0:
+                zeros = sums[len(seen)][0 : pixels_of(unit.block), tile, 0 : unit.kn]
+                nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+        seen.append(found)
     for chunk in range(len(plan.chunks)):
         transpose_to(work.operands, geometry, filters, chunk, work.ledger)
         if source.fold > 1 and not filters.folded:
@@ -127,21 +135,37 @@ def work_units(work, item, x_sbuf, units):
             for index in range(len(units)):
                 unit = units[index]
                 for tile in range(unit.tn):
-                    add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap)
+                    met = seen[index][tile]
+                    if tap in met:
+                        more = chunk > 0 or tap != met[0]
+                        add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap, more)
                     if waiting_to(filters, chunk + lead) > 0:
                         transpose_load(work.operands, geometry, filters, work.ledger)
     for index in range(len(units)):
         leave(work, item, units[index], sums[index])
 
 
-def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
-    """One matmul: the pixels of a tile at a tap, all output channels of a bank."""
+def taps_seen(source, band, block, side, tile):
+    """Taps at which pixels of a tile of a block see anything but zeros between elements of x."""
+    found, rows, columns = [], source.rows, source.columns
+    for tap in range(num_taps(source)):
+        r, s = tap // columns.taps % rows.taps, tap % columns.taps
+        if sees_x(rows, band.p0 + block.p, block.apart, r) and sees_x(columns, band.q0 + tile, side, s):
+            found.append(tap)
+    return found
+
+
+def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap, more):
+    """One matmul: the pixels of a tile at a tap, all output channels of a bank. more: whether sums are there."""
     source, block, side = work.plan.source, unit.block, work.plan.sizes.side
     planes, rows, columns = source.planes, source.rows, source.columns
     t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
     d = chunk * window_of(planes, band.zn) + block.z * planes.stride + t * planes.dilation
-    h = block.p * rows.stride + r * rows.dilation
-    w = (unit.t0 + tile) * columns.stride + s * columns.dilation
+    h = place_in(rows, band.p0, band.p0 + block.p, r, source.dense)
+    w = place_in(columns, band.q0, band.q0 + unit.t0 + tile, s, source.dense)
+    by_row, by_column = block.apart * rows.stride, side * columns.stride
+    if source.dense:
+        by_row, by_column = by_row // rows.lhs_dilation, by_column // columns.lhs_dilation
     count = work.plan.chunks[chunk][1] * source.slots
     nisa.nc_matmul(
         dst=acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn],
@@ -149,11 +173,11 @@ def add_tap(work, band, x_sbuf, unit, acc_psum, tile, chunk, tap):
             of_array(x_sbuf, work.operands),
             (0, count),
             (d, block.zn, planes.stride),
-            (h, block.pn, rows.stride),
-            (w, block.units, side * columns.stride),
+            (h, block.pn, by_row),
+            (w, block.units, by_column),
         ),
         moving=of_array(work.filters.tile, work.operands)[0:count, chunk, tap, unit.k0 : unit.k0 + unit.kn],
-        accumulate=chunk > 0 or tap > 0,
+        accumulate=more,
     )
 
 
@@ -193,6 +217,12 @@ def block_runs(strides, band, block, side, fold, k0, kn):
     found = []
     for row in range(fold):
         offset = offset_at(strides, (k0, band.z0 + block.z, (band.p0 + block.p) * fold + row, band.q0))
-        pattern = [[s_n, block.zn], [fold * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+        pattern = [
+            [s_n, block.zn],
+            [fold * block.apart * s_p, block.pn],
+            [side * s_q, block.units],
+            [s_q, side],
+            [s_k, kn],
+        ]
         found.append(((0, 0, row * kn), pattern, offset))
     return found

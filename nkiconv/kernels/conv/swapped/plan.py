@@ -3,7 +3,9 @@
     y[pixels, k] = sum over taps, chunks of c of  x[c, pixels at a tap]^T w[c, tap, k]
 
 128 pixels of y come out on the partitions with their output channels side by side, which is how NHWC is stored: results
-leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels.
+leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels. Of a
+dilated x a block's rows are lhs_dilation apart, and so are the pixels of a tile where that divides `side`: all of them
+see elements of x at the same taps, zeros between these at others, which are neither stored nor multiplied.
 """
 
 from ...._nki import nl

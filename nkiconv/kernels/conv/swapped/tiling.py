@@ -43,7 +43,7 @@ def make_swapped(geometry, config):
     """The Swapped of settings, or None where a window is too wide, or where cores share channels, or filters are not
     there at once, and rows of y are beside each other."""
     fold, item = config.fold, geometry.itemsize
-    source = source_of(geometry, fold)
+    source = source_of(geometry, fold, config.side)
     chunks = cut(geometry.C, nl.tile_size.pmax)
     k_bytes = len(chunks) * num_taps(geometry) * item
     most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
@@ -82,7 +82,7 @@ def make_swapped(geometry, config):
 def widest_step(source, sizes, band, num_chunks):
     """Elements between neighbours of an axis, at most, in what the engines see of a window."""
     dn, hn, wn = window_shape(source, band)
-    row = source.rows.stride * wn if hn > 1 else 1
+    row = sizes.apart * source.rows.stride * wn if hn > 1 else 1
     image = source.planes.stride * hn * wn if dn * num_chunks > 1 else 1
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 

@@ -13,7 +13,7 @@ from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.config import SWAPPED_SHARDS, read_swapped, swapped_config
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
-from ....kernels.conv.swapped.shape import blocks_of, window_shape
+from ....kernels.conv.swapped.shape import blocks_of, outputs_apart, window_shape
 from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
@@ -163,7 +163,7 @@ class Cost:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
         block = blocks_of(plan.sizes, band)[0]
-        first = block.zn * window_of(plan.source.rows, block.pn)
+        first = block.zn * window_of(plan.source.rows, min(band.pn, block.pn * block.apart))
         whole = band.zn * window_of(plan.source.rows, band.pn)
         fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
         return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
@@ -174,10 +174,18 @@ class Cost:
         kn, tiles = plan.batches[item.batch][1], tiles_of(plan, item.band)
         parts = cut(kn * plan.source.fold, plan.k_tile)
         tile_ns = sum(matmul_ns(target, geometry, columns) for _, columns in parts)
-        array_ns = tiles * tile_ns * num_taps(plan.source) * len(plan.chunks)
+        array_ns = tiles * tile_ns * self.taps_of_tile() * len(plan.chunks)
         elements_ns = kn * plan.source.fold * target.vector_ns
         read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
         return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
+
+    def taps_of_tile(self) -> float:
+        """Taps of a tile on average: those that see nothing but zeros between elements of x are left out."""
+        source, found = self.plan.source, float(num_taps(self.plan.source))
+        for axis, apart in ((source.rows, self.plan.sizes.apart), (source.columns, self.plan.sizes.side)):
+            if apart % outputs_apart(axis) == 0:
+                found /= axis.lhs_dilation
+        return found
 
     def x_ns(self, band: Any) -> float:
         """DMA, or HBM, for the window of a band: its rows of x, all columns."""
