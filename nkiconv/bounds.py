@@ -17,24 +17,29 @@ EPS32 = 2.0**-24
 EPS = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": EPS32, "fp8_e4m3": 2.0**-4, "fp8_e5m2": 2.0**-3}
 
 
-def error_bound(terms: int, abs_sum: Float64Array, y: Float64Array, out_dtype: str) -> Float64Array:
+def error_bound(
+    terms: int, abs_sum: Float64Array, y: Float64Array, out_dtype: str, additions: int | None = None
+) -> Float64Array:
     """Return the largest error that a correct kernel makes, for each element.
 
-        min(n, 4 sqrt(n)) * eps32 * sum|w||x|  +  eps_out * |y|  +  half the smallest subnormal of out_dtype
+        min(n, 4 sqrt(n), d) * eps32 * sum|w||x|  +  eps_out * |y|  +  half the smallest subnormal of out_dtype
 
     First term: n products and additions in fp32 err by at most n * eps32 * sum|w||x| to first order, in any order of
     summation (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Roundings are independent enough that the
     error grows like sqrt(n), and 4 standard deviations cover it; with n = 4093 the worst case would miss one dropped
-    tap in most elements. Second and third term: one rounding to out_dtype on the way out, relative for normal numbers
-    and absolute for subnormal ones (it matters for fp16 and fp8).
+    tap in most elements. Where sums are added in several chains, a product passes d additions at most, and errs by d *
+    eps32 (the same, 4.2): a filter gradient of N * P * Q = 10^8 positions takes chains of 4,096 matmuls, each a sum of
+    128, and adds 191 of them. Second and third term: one rounding to out_dtype on the way out, relative for normal
+    numbers and absolute for subnormal ones (it matters for fp16 and fp8).
 
     Args:
         terms: how many products one output sums.
         abs_sum: float64, sum|w||x| of each output, as from `abs_sum_ref`.
         y: float64, the truth; must lie within the range of out_dtype.
         out_dtype: a key of `EPS`.
+        additions: d, or None for one chain.
     """
-    return _accumulation(terms, abs_sum) + _rounding(y, out_dtype)
+    return _accumulation(terms, abs_sum, additions) + _rounding(y, out_dtype)
 
 
 #: Largest slope of each activation, rounded up: how much of an error in its argument it lets through. gelu's derivative
@@ -191,8 +196,9 @@ def pairs_magnitude(x: AnyArray, w: AnyArray, problem: ConvProblem) -> Float64Ar
     return even
 
 
-def _accumulation(terms: int, abs_sum: Float64Array) -> Float64Array:
-    return min(terms, 4 * math.sqrt(terms)) * EPS32 * abs_sum
+def _accumulation(terms: int, abs_sum: Float64Array, additions: int | None = None) -> Float64Array:
+    depth = terms if additions is None else min(terms, additions)
+    return min(depth, 4 * math.sqrt(terms)) * EPS32 * abs_sum
 
 
 def _rounding(y: Float64Array, out_dtype: str) -> Float64Array:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv.kernels.conv.geometry import read_geometry
-from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.kernels.gradients import conv_weight_gradient, units
 from nkiconv.kernels.gradients.plan import plan_weight, weight_bytes, weight_instructions
 from nkiconv.simulator import KernelAssertionError
 
@@ -126,8 +126,9 @@ def test_banks_of_many_taps_pass_over_many_tiles():
     [(False, None), (True, None), (False, TURNED), (False, (*TURNED, ("rows", 3), ("columns", 2), ("buffers", 2)))],
     ids=["channels first", "channels last", "turned", "turned in small blocks"],
 )
-@pytest.mark.parametrize("name", FEW)
-def test_it_needs_no_more_than_it_says(name, is_last, config):
+@pytest.mark.parametrize(("name", "chain"), [*((name, units.CHAIN) for name in FEW), (FEW[1], 2)])
+def test_it_needs_no_more_than_it_says(monkeypatch, name, chain, is_last, config):
+    monkeypatch.setattr(units, "CHAIN", chain)
     channels, *axes = PROBLEMS[name]
     x, gy, shape = problem_of(channels, axes)
     places = {key: value for key, value in places_of(axes).items() if key != "dilation"}

@@ -251,7 +251,12 @@ def relayout_refusal(algorithm, geometry, extras):
 def relayout_instructions(algorithm, geometry, extras):
     """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
     for one core, as each makes its own."""
-    total = flip_instructions(algorithm, geometry)
-    for part in copies_of(algorithm, geometry, extras):
+    return flip_instructions(algorithm, geometry) + instructions_of_copies(copies_of(algorithm, geometry, extras))
+
+
+def instructions_of_copies(parts):
+    """Instructions of both cores for some copies, at most."""
+    total = 0
+    for part in parts:
         total += 3 * len(pieces_of(part)) + 1
     return total

@@ -95,9 +95,7 @@ def add_piece(halves, into, added, piece):
         copy(part_sbuf, one.ap(pattern=pattern, offset=offset))
         sums.append(part_sbuf)
     found_sbuf = nl.ndarray((parts, columns), dtype=into.dtype, buffer=nl.sbuf)
-    if added != None:
-        nisa.tensor_tensor(dst=sums[0], data1=sums[0], data2=sums[1], op=nl.add)
-        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[2], op=nl.add)
-    else:
-        nisa.tensor_tensor(dst=found_sbuf, data1=sums[0], data2=sums[1], op=nl.add)
+    for index in range(1, len(sums)):
+        into_sbuf = found_sbuf if index + 1 == len(sums) else sums[0]
+        nisa.tensor_tensor(dst=into_sbuf, data1=sums[0], data2=sums[index], op=nl.add)
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
-from .._tiles import PARTS, div_ceil, filled, share, size_of, some_of
+from .._tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import end_halves, start_halves, start_ones, take_half
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .turns import start_turns, turn_for
-from .units import units_of
+from .units import chains_of, units_of
 
 #: Columns of matmuls ahead of which x and gy are turned: what that takes from the array to the tile, about.
 AHEAD = 2048
@@ -46,7 +46,8 @@ class Feed(nl.NKIObject):
 class Batch(nl.NKIObject):
     """Products of a row of all blocks of a Feed's tile, of one of its gang, for some banks (first, how many) of the
     jobs of a round. adds: whether they are not the first; starts, ends: whether they are those of the round, or the
-    last of the bank; stays: the first tile that must stay; oldest: that any product from now on needs."""
+    last of the bank; chain: (number, whether it is the last) of those whose sums are added in SBUF; stays: the first
+    tile that must stay; oldest: that any product from now on needs."""
 
     index: int
     row: int
@@ -56,6 +57,7 @@ class Batch(nl.NKIObject):
     adds: bool
     starts: bool
     ends: bool
+    chain: tuple
     stays: int
     oldest: int
 
@@ -89,13 +91,19 @@ def run_passes(work, passes, buffers, half):
             count = one.half if half == 0 else count - one.half
         for number in range(first, first + count):
             feed.tiles.append((one, number))
-        append_batches(batches, work, feed, one, (start, count))
+        chains = chains_of(work.plan, one, count)
+        for number in range(len(chains)):
+            begin, tiles = len(batches), (start + chains[number][0], chains[number][1])
+            append_batches(batches, work, feed, one, tiles)
+            for at in range(begin, len(batches)):
+                batch = batches[at]
+                batch.chain = (number, number + 1 == len(chains))
     oldest = len(feed.tiles)
     for at in range(len(batches) - 1, -1, -1):
         batch = batches[at]
         oldest = min(oldest, batch.index)
         batch.oldest = oldest
-    sums = []
+    sums, held = [], filled(PSUM_BANKS, None)
     for at in range(len(batches)):
         batch = batches[at]
         if turns == None:
@@ -109,7 +117,22 @@ def run_passes(work, passes, buffers, half):
             for bank in range(first, first + count):
                 add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
         if batch.ends:
-            store_sums(work, batch.jobs[first], sums[first])
+            end_chain(work, batch, sums[first], held)
+
+
+def end_chain(work, batch, acc_psum, held):
+    """Sums of a bank's chain: added to those of chains before, in SBUF, if there are several; the last one's leave."""
+    bank, (number, is_last) = batch.banks[0], batch.chain
+    sums = acc_psum
+    if number > 0 or not is_last:
+        sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
+        if number == 0:
+            nisa.tensor_copy(dst=sums, src=acc_psum, engine=nisa.engine.vector)
+        else:
+            nisa.tensor_tensor(dst=sums, data1=acc_psum, data2=held[bank], op=nl.add)
+        held[bank] = sums
+    if is_last:
+        store_sums(work, batch.jobs[bank], sums)
 
 
 def append_batches(batches, work, feed, one, span):
@@ -151,6 +174,7 @@ def append_rows(batches, work, feed, some, index, tiles):
                     adds=index > tiles[0] or row > 0 or member > 0,
                     starts=False,
                     ends=False,
+                    chain=(0, True),
                     stays=index if tiles[1] else tiles[0],
                     oldest=0,
                 )

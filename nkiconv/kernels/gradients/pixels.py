@@ -4,7 +4,7 @@ from ..._nki import nl
 from .._settings import setting
 from .._tiles import size_of
 from ..conv.geometry import copy_of
-from ..conv.relayout import FEW, Transposed, copy_transposed, meet, pieces_of
+from ..conv.relayout import FEW, Transposed, copy_transposed, instructions_of_copies, meet
 from .config import TURNED
 
 
@@ -61,10 +61,7 @@ def gy_to_pixels(geometry):
 
 def copy_instructions(geometry):
     """Instructions of both cores for copies of x and gy, at most."""
-    total = 0
-    for part in x_to_pixels(geometry) + gy_to_pixels(geometry):
-        total += 3 * len(pieces_of(part)) + 1
-    return total
+    return instructions_of_copies(x_to_pixels(geometry) + gy_to_pixels(geometry))
 
 
 def pixels_copy(source_hbm, parts):

@@ -25,7 +25,7 @@ from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
 from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
-from .units import count_of, extent_of, planes_of, runs_of, tiles_of_units
+from .units import chains_of, count_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which the rows of the first come one by one.
 ROWS_BOXES = 24
@@ -265,7 +265,11 @@ def tile_bytes(geometry, plan):
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
     turning = turned_bytes(plan.source, plan) if plan.turns else 0
-    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES
+    held = 0
+    for one in plan.passes:
+        if len(chains_of(plan, one, len(one.tiles))) > 1:
+            held = max(held, len(one.rounds[0]) * BANK_BYTES)
+    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES + held
 
 
 def weight_instructions(geometry, plan, cores):
@@ -280,7 +284,8 @@ def weight_instructions(geometry, plan, cores):
         if plan.turns:
             loads = turned_instructions(plan.source, plan, one)
         for jobs in one.rounds:
-            total += (len(one.tiles) * positions * plan.gang + 4) * len(jobs)
+            chains = len(chains_of(plan, one, len(one.tiles))) + PARTS
+            total += (len(one.tiles) * positions * plan.gang + 4 + chains) * len(jobs)
         total += loads
     shared = min(cores, PARTS if plan.split else len(plan.passes))
     return div_ceil(total, shared) + plan.warmup + 64

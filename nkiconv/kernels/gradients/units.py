@@ -7,9 +7,12 @@ beside each other, so that a DMA loads many of them; the last units of an axis m
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import div_ceil
+from .._tiles import cut_into, div_ceil
 from ..conv.cuts import window_of
 from ..conv.geometry import met
+
+#: Matmuls that a bank sums up before its sums are added to those of others, about: rounding errors grow with that.
+CHAIN = 4096
 
 
 @dataclass
@@ -144,3 +147,10 @@ def units_of(boxes):
 def extent_of(axis, extent, taps):
     """Elements of x in a window of so many outputs at taps (first, how many)."""
     return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
+
+
+def chains_of(plan, one, count):
+    """(first, how many) of so many tiles of a Pass that are summed up in a chain each; all where they pass in rounds,
+    and stay in SBUF."""
+    matmuls = count * plan.gang * plan.rows * div_ceil(plan.columns, plan.beside)
+    return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)

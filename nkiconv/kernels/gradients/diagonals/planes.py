@@ -1,7 +1,7 @@
 """x and gy with the pixels of a plane side by side, so that a partition loads whole planes: copies of NHWC in HBM."""
 
 from ...conv.geometry import copy_of
-from ...conv.relayout import dense, pieces_of, rows_copy, to_rows, x_to_rows
+from ...conv.relayout import dense, instructions_of_copies, rows_copy, to_rows, x_to_rows
 from ..pixels import copies_pixels
 
 
@@ -42,7 +42,4 @@ def copy_planes(operands, geometry):
 
 def planes_instructions(geometry):
     """Instructions of both cores for the copies, at most."""
-    total = 0
-    for part in x_to_rows(geometry) + gy_to_planes(geometry):
-        total += 3 * len(pieces_of(part)) + 1
-    return total
+    return instructions_of_copies(x_to_rows(geometry) + gy_to_planes(geometry))
