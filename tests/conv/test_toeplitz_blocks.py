@@ -9,6 +9,7 @@ import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from hypothesis import strategies as st
 
+from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv.toeplitz_blocks import shape
 from nkiconv.kernels.conv.toeplitz_blocks.config import ToeplitzBlocksConfig
 from nkiconv.planner import Request, cost
@@ -213,10 +214,11 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, layout, d
     problem = depthwise(
         C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
     )
-    settings = settled(problem)
-    price = ToeplitzBlocksPrice(
-        Target.of(Rates()), geometry_of(problem), extras_of(), ToeplitzBlocksConfig(**dict(settings))
-    )
+    geometry = geometry_of(problem)
+    plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
+    settings = settled(problem, **plain)
+    config = ToeplitzBlocksConfig(**dict(settings))
+    price = ToeplitzBlocksPrice(Target.of(Rates()), geometry, extras_of(**plain), config)
     execution = trace(problem, 2, config=(("algorithm", "toeplitz_blocks"), *settings))
     assert price.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
 

@@ -23,7 +23,7 @@ WINDOWS, HEIGHTS = 10, 4
 #: Channels of a chunk that are tried, beside all of a core's, and half of these.
 CHUNKS = (8, 16, 32, 64, 128)
 #: Buffers, matmuls that warm the array up, and cheapest settings of which the first that fits is taken.
-BUFFERS, WARM_UP = (3, 2), 90
+BUFFERS, WARM_UP = (4, 2), 90
 MOST_TRIED = 200
 #: Settings that a wide search starts from.
 WIDE_BEST = 24
@@ -84,8 +84,8 @@ def settings_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocks
     Q, N, stride = geometry.columns.out, geometry.planes.out, geometry.rows.stride
     for columns in _given(given, "columns", {div_ceil(Q, count) for count in range(1, WINDOWS + 1)}):
         width = window_of(geometry.columns, columns)
-        most = PARTITIONS // width // stride * stride
-        for rows in _given(given, "rows", _heights(geometry.rows.out, most, stride)):
+        tallest = PARTITIONS // width // stride * stride
+        for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride)):
             blocks = div_ceil(geometry.rows.out * stride, rows)
             for below in _given(given, "below", {div_ceil(blocks, count) for count in (1, 2, 4, 8)}):
                 together = max(1, PARTITIONS // below)
@@ -96,18 +96,20 @@ def settings_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocks
                         side = max(1, min(windows, PARTITIONS // (below * images)))
                         beside = div_ceil(windows, div_ceil(windows, side))
                     for channels in _given(given, "channels", _chunks(geometry)):
-                        for buffers in _given(given, "buffers", BUFFERS):
-                            yield ToeplitzBlocksConfig(
-                                rows=rows,
-                                columns=columns,
-                                beside=given.get("beside", beside),
-                                below=below,
-                                images=images,
-                                channels=channels,
-                                together=given.get("together", _together(geometry, rows, width, channels)),
-                                buffers=buffers,
-                                warmup=given.get("warmup", WARM_UP),
-                            )
+                        most = _together(geometry, rows, width, channels)
+                        for together in _given(given, "together", {1, div_ceil(most, 2), most}):
+                            for buffers in _given(given, "buffers", BUFFERS):
+                                yield ToeplitzBlocksConfig(
+                                    rows=rows,
+                                    columns=columns,
+                                    beside=given.get("beside", beside),
+                                    below=below,
+                                    images=images,
+                                    channels=channels,
+                                    together=together,
+                                    buffers=buffers,
+                                    warmup=given.get("warmup", WARM_UP),
+                                )
 
 
 def _together(geometry: Any, rows: int, width: int, channels: int) -> int:

@@ -12,11 +12,12 @@ from ....simulator.timing.target import Target
 from .common import matmul_ns
 
 #: As timelines show them: ns until filters are there and taps in their places, before matrices are triggered, and from
-#: the last sums to the last DMA; of an item from its loads to its stores at least; share of what the slowest of the
-#: array, read-outs and DMA does not hide of the others, however many items there are; how many times as long the array
-#: takes where blocks of planes are transposed no more than a step ahead.
-START_NS, END_NS, ITEM_NS = 5_000.0, 5_000.0, 9_000.0
-NOT_HIDDEN, UNBUFFERED = 0.12, 1.3
+#: the last sums to the last DMA; of an item from its loads to its stores, and of a step, at least; share of what the
+#: slowest of the array, read-outs and DMA does not hide of the others, however many items there are; how many times as
+#: long the array takes where blocks of planes are transposed no more than a step ahead; share of the slowest in which
+#: triggers of matrices hold nothing up.
+START_NS, END_NS, ITEM_NS, STEP_NS = 2_000.0, 4_000.0, 9_000.0, 950.0
+NOT_HIDDEN, UNBUFFERED, FREELY = 0.12, 1.3, 0.6
 
 
 class ToeplitzBlocksPrice:
@@ -57,8 +58,9 @@ class ToeplitzBlocksPrice:
         target, config = self.target, self.config
         array_ns, read_ns, moved_ns = self.array_ns(), self.read_ns(), self.moved_ns()
         triggers_ns = self.size * target.static_issue_ns
-        items = self.chunks * self.tiles / (1 if self.by_pixels else self.windows)
-        start_ns, stalls_ns = START_NS + triggers_ns, 0.0
+        steps = self.chunks * self.tiles
+        items = steps / (1 if self.by_pixels else self.windows)
+        start_ns, stalls_ns = START_NS + triggers_ns + self._first_matrices_ns(), 0.0
         if self.by_pixels:
             start_ns = max(start_ns, self._first_tile_ns())
             stalls_ns = array_ns / items * (1.0 if config.buffers == 2 else 0.3)
@@ -67,7 +69,9 @@ class ToeplitzBlocksPrice:
         slowest = max(array_ns, read_ns, moved_ns)
         hidden = min(1.0, 1 - 1 / max(1.0, items), 1 - NOT_HIDDEN)
         busy_ns = slowest + (1 - hidden) * (array_ns + read_ns + moved_ns - slowest)
-        busy_ns = max(busy_ns, self.chunks / config.together * triggers_ns, items * ITEM_NS / config.buffers)
+        rounds_ns = self.chunks / config.together * triggers_ns
+        busy_ns += max(0.0, rounds_ns - FREELY * slowest)
+        busy_ns = max(busy_ns, rounds_ns, items * ITEM_NS / config.buffers, steps * STEP_NS)
         # an array at half of its rate stays there unless its matmuls have columns enough
         density = self.density()
         if density * array_ns < target.window_work * busy_ns or density * target.half_rate < target.window_work:
@@ -146,6 +150,12 @@ class ToeplitzBlocksPrice:
     def _engines(self, parts: int) -> int:
         """DMA engines that so many partitions keep busy."""
         return min(self.target.dma_engines, int(div_ceil(parts, self.target.rows_an_engine)))
+
+    def _first_matrices_ns(self) -> float:
+        """Of the first round of matrices on their way."""
+        target, config = self.target, self.config
+        run_ns = target.run_ns(self.depth * self.size * self.geometry.itemsize)
+        return float(config.together * config.channels * target.rows_an_engine * run_ns)
 
     def _first_tile_ns(self) -> float:
         """Of the first blocks of pixels on their way."""
