@@ -294,10 +294,11 @@ class ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
         That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
-        as it is; else one with taps reversed and channels exchanged. That of a transposed convolution's w is the filter
-        gradient of its dgrad, in which x and y have changed places.
+        as it is; else one with taps reversed and channels exchanged. That of w is, of a transposed convolution and of
+        one with lhs_dilation, the filter gradient of its dgrad, in which x and y have changed places.
 
-        Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one.
+        Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one, as that of w with
+        strides and lhs_dilation does.
         """
         if direction not in DIRECTIONS:
             accepted = ", ".join(DIRECTIONS)
@@ -308,11 +309,13 @@ class ConvProblem:
             raise UnsupportedError(f"direction={direction!r}: the problem is a gradient itself; pass the convolution's")
         if direction == "dgrad":
             return self._dgrad()
-        if max(self.lhs_dilation) > 1 and not self.transposed:
+        spread = max(self.lhs_dilation) > 1
+        if spread and max(self.stride) > 1 and not self.transposed:
             raise UnsupportedError(
-                f"lhs_dilation={self.lhs_dilation}: a filter gradient takes 1; plan that of the transposed convolution"
+                f"stride={self.stride}, lhs_dilation={self.lhs_dilation}: a filter gradient takes one of them above 1; "
+                f"put the zeros between elements of x and plan that"
             )
-        return (self._dgrad() if self.transposed else self).replace(direction="wgrad")
+        return (self._dgrad() if spread or self.transposed else self).replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
         images = not self.is_volume and not self.dtype.startswith("fp8")

@@ -1,6 +1,9 @@
 """Gradients as problems, cases and plans."""
 
+import itertools
+
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -9,6 +12,7 @@ from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.planner import Asked, Request
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import OPERATIONS, operation_of
+from nkiconv.reference import conv_ref
 
 pytestmark = pytest.mark.simulator_only
 IMAGES = ConvProblem(N=2, C=8, H=9, W=11, K=16, R=3, S=3, stride=(2, 1), padding=((1, 1), (0, 2)))
@@ -22,7 +26,7 @@ def problems(draw):
     groups = draw(st.sampled_from((1, 2, 4)))
     taps = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
     return ConvProblem(
-        N=1, C=4, K=8, groups=groups, H=draw(st.integers(10, 14)), W=draw(st.integers(10, 14)), R=taps[0], S=taps[1],
+        N=1, C=4, K=8, groups=groups, H=draw(st.integers(11, 14)), W=draw(st.integers(10, 14)), R=taps[0], S=taps[1],
         stride=draw(places), rhs_dilation=draw(places),
         padding=draw(st.tuples(st.tuples(st.integers(-1, 3), st.integers(0, 3)), st.just((1, 0)))),
     )  # fmt: skip
@@ -47,6 +51,29 @@ def test_of_transposed_convolutions_x_and_y_change_places():
     assert (found.input_shape, found.output_shape) == (dgrad.output_shape, dgrad.input_shape)
 
 
+def test_of_zeros_between_elements_x_and_y_change_places():
+    """Whose filter gradient, with its taps reversed and channels exchanged, is the dilated one's."""
+    problem = IMAGES.replace(stride=(1, 1), lhs_dilation=(2, 3), rhs_dilation=(2, 1), dtype="fp32")
+    found = problem.toward("wgrad")
+    assert (found.input_shape, found.output_shape) == (problem.output_shape, problem.input_shape)
+    assert (found.stride, found.lhs_dilation, found.transposed) == (problem.lhs_dilation, (1, 1), False)
+    rng = np.random.default_rng(0)
+    x, gy = (rng.integers(-3, 4, shape).astype(np.float64) for shape in (problem.input_shape, problem.output_shape))
+    exchanged = weight_by_definition(gy, x, found)
+    np.testing.assert_array_equal(exchanged[:, :, ::-1, ::-1].swapaxes(0, 1), weight_by_definition(x, gy, problem))
+
+
+def weight_by_definition(x, gy, problem):
+    """dL/dw of one group: conv_ref is linear in w, so that each tap's is what it makes of that tap alone."""
+    found = np.zeros(problem.filter_shape)
+    for c, r, s in itertools.product(range(problem.C), range(problem.R), range(problem.S)):
+        w = np.zeros((1, *problem.filter_shape[1:]))
+        w[0, c, r, s] = 1
+        seen = conv_ref(x, w, problem.replace(K=1))
+        found[:, c, r, s] = np.einsum("npq,nkpq->k", seen[:, 0], gy)
+    return found
+
+
 def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
     x, y, w = 2 * 8 * 9 * 11, 2 * 16 * 5 * 11, 16 * 8 * 9
     assert IMAGES.toward("wgrad").moved == (2 * (x + y), 4 * w)
@@ -59,9 +86,9 @@ def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
         (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
         (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
         (
-            IMAGES.replace(stride=(1, 1), lhs_dilation=(2, 2)),
+            IMAGES.replace(lhs_dilation=(2, 2)),
             "wgrad",
-            r"lhs_dilation=\(2, 2\): a filter gradient takes",
+            r"stride=\(2, 1\), lhs_dilation=\(2, 2\): a filter gradient takes one of them",
         ),
     ],
 )

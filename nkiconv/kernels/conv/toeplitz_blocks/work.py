@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._engines import Ledger, is_16bit, new_ledger
-from ..._tiles import div_ceil
+from ..._tiles import div_ceil, filled
 from ..call import Extras, Operands
 from ..filter_feed import tiles_in_turn
 from ..geometry import Geometry
@@ -58,7 +58,7 @@ class BlocksWork(nl.NKIObject):
 
 def start_blocks_work(operands, geometry, extras, blocks, items):
     """The BlocksWork of some items, with nothing on its way."""
-    largest, framed = list_of_ones(5), [1, 1]
+    largest, framed = filled(5, 1), filled(2, 1)
     for one in items:
         largest = most_each(largest, x_shape(blocks, one))
         framed = most_each(framed, framed_shape(geometry, blocks, one))
@@ -95,14 +95,6 @@ def start_blocks_work(operands, geometry, extras, blocks, items):
         framed=frames,
         planes=[],
     )
-
-
-def list_of_ones(count):
-    """So many ones."""
-    found = []
-    for _ in range(count):
-        found.append(1)
-    return found
 
 
 def most_each(most, extents):
