@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
@@ -22,9 +23,9 @@ from .toeplitz_blocks_price import ToeplitzBlocksPrice
 WINDOWS, HEIGHTS = 10, 4
 #: Channels of a chunk that are tried, beside all of a core's, and half of these.
 CHUNKS = (8, 16, 32, 64, 128)
-#: Buffers, matmuls that warm the array up, and cheapest settings of which the first that fits is taken.
+#: Buffers, and matmuls that warm the array up; sizes of blocks of which all other settings are tried together.
 BUFFERS, WARM_UP = (4, 2), 90
-MOST_TRIED = 200
+TOGETHER = 8
 #: Settings that a wide search starts from.
 WIDE_BEST = 24
 #: Bytes a partition of matrices that come together, about.
@@ -69,47 +70,52 @@ class ToeplitzBlocks(Settled):
 
 
 def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
-    """Settings that have the given ones and fit, those of least time first."""
-    found: list[tuple[float, int, ToeplitzBlocksConfig]] = []
-    for one in settings_of(geometry, given):
-        if settings_misfit(geometry, one) == "":
-            found.append((ToeplitzBlocksPrice(shape.target, geometry, shape.extras, one).ns(), len(found), one))
-    for _, _, one in sorted(found)[:MOST_TRIED]:
-        if blocks_fit(geometry, sizes_of_blocks(geometry, one), shape.extras):
-            yield one
+    """Settings that have the given ones and fit, of the cheapest sizes of blocks first, of these those of least time
+    first."""
+
+    def by_price(some: Iterable[ToeplitzBlocksConfig]) -> list[ToeplitzBlocksConfig]:
+        found: list[tuple[float, int, ToeplitzBlocksConfig]] = []
+        for one in some:
+            if settings_misfit(geometry, one) == "":
+                found.append((ToeplitzBlocksPrice(shape.target, geometry, shape.extras, one).ns(), len(found), one))
+        return [one for _, _, one in sorted(found)]
+
+    sizes = by_price(sizes_of(geometry, given))
+    for first in range(0, len(sizes), TOGETHER):
+        every = (one for size in sizes[first : first + TOGETHER] for one in shares_of(geometry, given, size))
+        for one in by_price(every):
+            if blocks_fit(geometry, sizes_of_blocks(geometry, one), shape.extras):
+                yield one
 
 
-def settings_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
-    """Settings that have the given ones."""
+def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
+    """Sizes of blocks, and how many the array takes at once, with the other settings that are given, or some."""
     Q, N, stride = geometry.columns.out, geometry.planes.out, geometry.rows.stride
     for columns in _given(given, "columns", {div_ceil(Q, count) for count in range(1, WINDOWS + 1)}):
-        width = window_of(geometry.columns, columns)
-        tallest = PARTITIONS // width // stride * stride
+        tallest = PARTITIONS // window_of(geometry.columns, columns) // stride * stride
         for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride)):
             blocks = div_ceil(geometry.rows.out * stride, rows)
             for below in _given(given, "below", {div_ceil(blocks, count) for count in (1, 2, 4, 8)}):
-                together = max(1, PARTITIONS // below)
-                for images in _given(given, "images", {div_ceil(N, div_ceil(N, together)), min(N, together)}):
+                most = max(1, PARTITIONS // below)
+                for images in _given(given, "images", {div_ceil(N, div_ceil(N, most)), min(N, most)}):
                     beside = 1
                     if is_transposed(geometry):
                         windows = div_ceil(Q, columns)
                         side = max(1, min(windows, PARTITIONS // (below * images)))
                         beside = div_ceil(windows, div_ceil(windows, side))
-                    for channels in _given(given, "channels", _chunks(geometry)):
-                        most = _together(geometry, rows, width, channels)
-                        for together in _given(given, "together", {1, div_ceil(most, 2), most}):
-                            for buffers in _given(given, "buffers", BUFFERS):
-                                yield ToeplitzBlocksConfig(
-                                    rows=rows,
-                                    columns=columns,
-                                    beside=given.get("beside", beside),
-                                    below=below,
-                                    images=images,
-                                    channels=channels,
-                                    together=together,
-                                    buffers=buffers,
-                                    warmup=given.get("warmup", WARM_UP),
-                                )
+                    sizes = {"rows": rows, "columns": columns, "beside": beside, "below": below, "images": images}
+                    channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
+                    share = {"channels": channels, "together": 1, "buffers": BUFFERS[0], "warmup": WARM_UP}
+                    yield ToeplitzBlocksConfig(**{**share, **sizes, **given})
+
+
+def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksConfig) -> Iterator[ToeplitzBlocksConfig]:
+    """Settings with some sizes of blocks."""
+    for channels in _given(given, "channels", _chunks(geometry)):
+        most = _together(geometry, size.rows, window_of(geometry.columns, size.columns), channels)
+        for together in _given(given, "together", {1, div_ceil(most, 2), most}):
+            for buffers in _given(given, "buffers", BUFFERS):
+                yield dataclasses.replace(size, channels=channels, together=together, buffers=buffers)
 
 
 def _together(geometry: Any, rows: int, width: int, channels: int) -> int:
