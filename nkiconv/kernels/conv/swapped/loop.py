@@ -118,7 +118,8 @@ def work_units(work, item, x_sbuf, units):
         matmuls += unit.tn * taps
         sums.append(nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum))
     lead, seen = div_ceil(SWAPPED_LEAD_MATMULS, matmuls), []
-    for unit in units:
+    dilated = source.rows.lhs_dilation * source.columns.lhs_dilation > 1
+    for unit in units if dilated else []:
         found = []
         for tile in range(unit.tn):
             found.append(taps_seen(source, item.band, unit.block, plan.sizes.side, unit.t0 + tile))
@@ -135,9 +136,10 @@ def work_units(work, item, x_sbuf, units):
             for index in range(len(units)):
                 unit = units[index]
                 for tile in range(unit.tn):
-                    met = seen[index][tile]
-                    if tap in met:
-                        more = chunk > 0 or tap != met[0]
+                    if not dilated:
+                        add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap, chunk > 0 or tap > 0)
+                    elif tap in seen[index][tile]:
+                        more = chunk > 0 or tap != seen[index][tile][0]
                         add_tap(work, item.band, x_sbuf, unit, sums[index], tile, chunk, tap, more)
                     if waiting_to(filters, chunk + lead) > 0:
                         transpose_load(work.operands, geometry, filters, work.ledger)
