@@ -65,7 +65,7 @@ def test_exact(name, dtype, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("channels", [250, 91])
+@pytest.mark.parametrize("channels", [131, 91])
 @pytest.mark.parametrize("name", CUT)
 def test_many_items(name, channels, layout):
     problem = depthwise(channels, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout=layout)
@@ -123,7 +123,7 @@ def images(draw):
     return problem, config
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=30, deadline=None)
 @hypothesis.given(images())
 def test_any_problem_and_settings(drawn):
     problem, config = drawn
