@@ -27,7 +27,7 @@ CHUNKS = (8, 16, 32, 64, 128)
 BUFFERS, WARM_UP = (4, 2), 90
 TOGETHER = 8
 #: Settings that a wide search starts from.
-WIDE_BEST = 24
+WIDE_BEST = 8
 #: Bytes a partition of matrices that come together, about.
 MATRICES_BYTES = 32_768
 
