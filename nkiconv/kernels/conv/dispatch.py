@@ -30,7 +30,14 @@ from .turned.plan import plan_turned
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name; each is a package beside this file.
 ALGORITHMS = (
-    *("implicit_gemm", "stacked", "toeplitz_rows", "toeplitz_blocks", "grouped", "narrow", "swapped", "turned"),
+    "implicit_gemm",
+    "stacked",
+    "toeplitz_rows",
+    "toeplitz_blocks",
+    "grouped",
+    "narrow",
+    "swapped",
+    "turned",
     "phases",
 )
 

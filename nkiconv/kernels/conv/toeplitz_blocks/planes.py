@@ -8,10 +8,7 @@ from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._tiles import cut, cut_at
 from ..boxes import offset_at
 from .pixels import met_pixels
-from .shape import framed_shape, images_on_partitions, transposes_together
-
-#: Elements up to which a plane is cleared whole before it comes.
-SMALL = 1200
+from .shape import framed_shape, groups_of, images_on_partitions, transposes_together
 
 
 @dataclass
@@ -30,7 +27,7 @@ def load_planes(operands, geometry, blocks, item, raws, index):
     """Planes of an item on their way, those of as many images together as there are partitions, in the buffers from
     number `index` on."""
     c0, cn = blocks.chunks[item.chunk]
-    height, width = framed_shape(geometry, blocks, item)
+    _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
     h0 = item.below[0] * blocks.rows - rows.before
     met, across = met_pixels(h0, height, rows.size), met_pixels(-columns.before, width, columns.size)
@@ -50,7 +47,7 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     """Put zeros around planes, in the buffer number `index`; one keeps its zeros where they are in the same places."""
     buffer = buffers[index % len(buffers)]
     parts = planes.images[1] * blocks.chunks[item.chunk][1]
-    height, width = framed_shape(geometry, blocks, item)
+    _, height, width = framed_shape(geometry, blocks, item)
     h, hn = planes.rows
     w, wn = planes.columns
     framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
@@ -58,7 +55,7 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     if buffer.zeros != key:
         buffer.zeros = key
         around = [(0, h, 0, width), (h + hn, height, 0, width), (h, h + hn, 0, w), (h, h + hn, w + wn, width)]
-        if hn * wn == 0 or height * width < SMALL:
+        if hn * wn == 0:
             around = [(0, height, 0, width)]
         for one in around:
             if one[0] < one[1] and one[2] < one[3]:
@@ -70,12 +67,12 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     planes.framed = framed_sbuf
 
 
-def banks_of_window(geometry, blocks, item, parts_of_item):
+def banks_of_window(geometry, blocks, item):
     """What the array transposes of a window, a bank at a time: (number of the planes, first block below, how many)."""
     below = item.below[1] + blocks.depth - 1
     most = transposes_together(blocks.chunks[item.chunk][1], geometry.itemsize)
     found = []
-    for number in range(parts_of_item):
+    for number in range(groups_of(blocks, item)):
         for part in cut(below, most):
             found.append((number, part[0], part[1]))
     return found
@@ -87,7 +84,8 @@ def transpose_bank(tile_sbuf, planes, bank, geometry, blocks, item, window, ledg
     one, cn = planes[number], blocks.chunks[item.chunk][1]
     parts, size = one.images[1] * cn, blocks.rows * blocks.width
     start = blocks.windows[window][0] * geometry.columns.stride
-    bank_psum = nl.ndarray((size, count, parts + parts % 2), dtype=tile_sbuf.dtype, buffer=nl.psum)
+    pitch = parts + parts % 2  # what the array writes begins at words
+    bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
     for slot in range(count):
         row = (first + slot) * blocks.rows
         nisa.nc_transpose(
@@ -96,15 +94,8 @@ def transpose_bank(tile_sbuf, planes, bank, geometry, blocks, item, window, ledg
             engine=nisa.engine.tensor,
         )
     n, nn = one.images
-    for image in range(0 if parts % 2 == 0 else nn):
-        nisa.tensor_copy(
-            dst=tile_sbuf[0:size, 0, first : first + count, n + image, 0:cn],
-            src=bank_psum[0:size, 0:count, image * cn : (image + 1) * cn],
-            engine=pick(ledger, count * cn, is_16bit(tile_sbuf.dtype)),
-        )
-    if parts % 2 == 0:
-        nisa.tensor_copy(
-            dst=tile_sbuf[0:size, 0, first : first + count, n : n + nn, 0:cn],
-            src=bank_psum.reshape((size, count, nn, cn)),
-            engine=pick(ledger, count * parts, is_16bit(tile_sbuf.dtype)),
-        )
+    nisa.tensor_copy(
+        dst=tile_sbuf[0:size, 0, first : first + count, n : n + nn, 0:cn],
+        src=bank_psum.ap(pattern=[[count * pitch, size], [pitch, count], [cn, nn], [1, cn]], offset=0),
+        engine=pick(ledger, count * parts, is_16bit(tile_sbuf.dtype)),
+    )

@@ -127,10 +127,17 @@ def images_on_partitions(cn):
     return nl.tile_size.pmax // cn
 
 
+def groups_of(blocks, item):
+    """Groups of images of an item that go on the partitions one after the other."""
+    return div_ceil(item.images[1], images_on_partitions(blocks.chunks[item.chunk][1]))
+
+
 def framed_shape(geometry, blocks, item):
-    """Rows and columns of a plane with what a tap may see around it, for an item."""
-    last = blocks.windows[-1][0] * geometry.columns.stride
-    return (item.below[1] + blocks.depth - 1) * blocks.rows, last + blocks.width
+    """[(image, c), rows, columns] of an item's planes that go on the partitions together, with what a tap may see
+    around them."""
+    cn, last = blocks.chunks[item.chunk][1], blocks.windows[-1][0] * geometry.columns.stride
+    parts = min(item.images[1], images_on_partitions(cn)) * cn
+    return parts, (item.below[1] + blocks.depth - 1) * blocks.rows, last + blocks.width
 
 
 def transposes_together(cn, itemsize):
@@ -143,16 +150,18 @@ def blocks_bytes(geometry, blocks, extras):
     item, y_item, most = geometry.itemsize, extras.epilogue.y_itemsize, 0
     tiles, most_channels = matrices_shape(blocks)
     fixed = tiles * most_channels * matrix_size(blocks) * item
-    fixed += (2 * matrix_size(blocks) + num_taps(geometry)) * item + 2 * blocks.rows * blocks.width * item
+    lines = div_ceil(geometry.C, nl.tile_size.pmax)
+    fixed += lines * (matrix_size(blocks) + blocks.rows * blocks.width + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * nl.tile_size.pmax
     for one in blocks.items:
         _, beside, below, images, count = x_shape(blocks, one)
         y = elements_of(y_shape(geometry, blocks, one)) * (2 * y_item + (2 * 8 if extras.residual else 0))
         x = blocks.settings.buffers * beside * below * images * count * item
         if not blocks.by_pixels:
-            height, width = framed_shape(geometry, blocks, one)
-            groups = div_ceil(images, images_on_partitions(count))
-            x += groups * (FRAMED * height * width * item + RAWS * height * geometry.columns.size * item)
+            _, height, width = framed_shape(geometry, blocks, one)
+            x += groups_of(blocks, one) * (
+                FRAMED * height * width * item + RAWS * height * geometry.columns.size * item
+            )
         most = max(most, x + y)
     epilogue = 4 * 3 * BANK_COLUMNS
     return fixed + most + epilogue
@@ -185,8 +194,9 @@ def blocks_instructions(geometry, blocks, cores):
 
 
 def matrix_instructions(geometry, blocks):
-    """Of a chunk's matrices: taps in their places, and a DMA a partition."""
-    return num_taps(geometry) + 6 + blocks.rows * blocks.width
+    """Of a chunk's matrices: taps in their places, and a DMA a partition, of each 128 channels that it has some of."""
+    parts = 1 + div_ceil(most_of(blocks.chunks), nl.tile_size.pmax)
+    return parts * (num_taps(geometry) + 4 + blocks.rows * blocks.width)
 
 
 def item_instructions(geometry, blocks, item):
@@ -198,7 +208,6 @@ def item_instructions(geometry, blocks, item):
     sums = steps * (cn * blocks.depth + 4 * banks)
     if blocks.by_pixels:
         return sums + beside * (blocks.rows + 4 + 2 * blocks.depth) + 8 * beside
-    groups = div_ceil(item.images[1], images_on_partitions(cn))
     below = item.below[1] + blocks.depth - 1
     turned = below + div_ceil(below, transposes_together(cn, geometry.itemsize))
-    return sums + groups * (steps * turned + 6 + images_on_partitions(cn)) + 8
+    return sums + groups_of(blocks, item) * (steps * turned + 6 + images_on_partitions(cn)) + 8

@@ -4,9 +4,8 @@ While a step is worked on, the array transposes the blocks of one that comes lat
 the item after that, and those of the next one are on their way.
 """
 
-from ..._tiles import div_ceil
 from .planes import banks_of_window, load_planes, put_zeros_around, transpose_bank
-from .shape import images_on_partitions, x_shape
+from .shape import groups_of, x_shape
 
 
 def planes_until(work, count):
@@ -32,9 +31,7 @@ def jobs_of_frames(work, steps, number):
     if number < len(steps) and steps[number][1] == 0:
         index = steps[number][0]
         planes_until(work, index + 2)
-        item = work.items[index]
-        groups = div_ceil(item.images[1], images_on_partitions(work.blocks.chunks[item.chunk][1]))
-        for group in range(groups):
+        for group in range(groups_of(work.blocks, work.items[index])):
             found.append((index, group, None, None))
     return found
 
@@ -45,8 +42,7 @@ def jobs_of_step(work, steps, number):
     if number < len(steps):
         index, window = steps[number]
         item, tile = work.items[index], tile_of_step(work, steps, number)
-        groups = div_ceil(item.images[1], images_on_partitions(work.blocks.chunks[item.chunk][1]))
-        for bank in banks_of_window(work.geometry, work.blocks, item, groups):
+        for bank in banks_of_window(work.geometry, work.blocks, item):
             found.append((index, window, bank, tile))
     return found
 

@@ -14,7 +14,7 @@ from .shape import (
     RAWS,
     ToeplitzBlocks,
     framed_shape,
-    images_on_partitions,
+    groups_of,
     matrices_shape,
     matrix_size,
     rounds_of,
@@ -58,22 +58,20 @@ class BlocksWork(nl.NKIObject):
 
 def start_blocks_work(operands, geometry, extras, blocks, items):
     """The BlocksWork of some items, with nothing on its way."""
-    largest, framed = filled(5, 1), filled(2, 1)
+    largest, framed, groups = filled(5, 1), filled(3, 1), 1
     for one in items:
         largest = most_each(largest, x_shape(blocks, one))
         framed = most_each(framed, framed_shape(geometry, blocks, one))
+        groups = max(groups, groups_of(blocks, one))
     tiles, frames, raws = [], [], []
     for _ in range(blocks.settings.buffers):
         tile_sbuf = nl.ndarray(tuple(largest), dtype=operands.x_dtype, buffer=nl.sbuf)
         whole = is_16bit(operands.x_dtype) and largest[4] % 2 == 0
         tiles.append(Buffer(tile=tile_sbuf, words=tile_sbuf.view(nl.float32) if whole else None))
     if not blocks.by_pixels:
-        cn, images = largest[4], largest[3]
-        shape = (min(images, images_on_partitions(cn)) * cn, framed[0], framed[1])
-        groups = div_ceil(images, images_on_partitions(cn))
-        raws = tiles_in_turn(RAWS * groups, (shape[0], framed[0], geometry.columns.size), operands.x_dtype)
-        for _ in range(FRAMED * groups):
-            frames.append(Buffer(tile=nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)))
+        raws = tiles_in_turn(RAWS * groups, (framed[0], framed[1], geometry.columns.size), operands.x_dtype)
+        for one in tiles_in_turn(FRAMED * groups, tuple(framed), operands.x_dtype):
+            frames.append(Buffer(tile=one))
     rounds = rounds_of(blocks, items[0].chunk, items[-1].chunk)
     count, channels = matrices_shape(blocks)
     matrices = (largest[0], channels, matrix_size(blocks))
