@@ -309,14 +309,19 @@ def _output_padding(size: tuple[int, ...], w: Any, gy: Any, numbers: Any, layout
     found = []
     for index, axis in enumerate(axes):
         stride, (before, after), dilation = (one[index] for one in numbers)
-        spanned = (gy.shape[axis] - 1) * stride + (w.shape[index + 2] - 1) * dilation + 1 - before - after
-        if not 0 <= size[index] - spanned < stride:
+        least = spanned(gy.shape[axis], w.shape[index + 2], stride, (before, after), dilation)
+        if not 0 <= size[index] - least < stride:
             raise GeometryError(
-                f"gy.shape={gy.shape}: {gy.shape[axis]} outputs on axis {axis} come of {spanned} to "
-                f"{spanned + stride - 1} elements, input_size has {size[index]}; pass the gradient of its y"
+                f"gy.shape={gy.shape}: {gy.shape[axis]} outputs on axis {axis} come of {least} to "
+                f"{least + stride - 1} elements, input_size has {size[index]}; pass the gradient of its y"
             )
-        found.append(size[index] - spanned)
+        found.append(size[index] - least)
     return tuple(found)
+
+
+def spanned(outputs: int, taps: int, stride: int, pair: tuple[int, int], dilation: int) -> int:
+    """Elements of an axis of which so many outputs come, at least; up to stride - 1 more make no other."""
+    return (outputs - 1) * stride + (taps - 1) * dilation + 1 - sum(pair)
 
 
 def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from ..reference import AnyArray
 from .calls import Places, pair_of, per_axis
 from .conv1d import LAYOUTS_1D
 from .conv_problem import IMAGES, VOLUMES
-from .gradients import conv1d_weight, conv2d_weight, conv3d_weight, pairs_of_padding
+from .gradients import conv1d_weight, conv2d_weight, conv3d_weight, pairs_of_padding, spanned
 from .weight_checks import sizes_of
 
 
@@ -128,9 +128,9 @@ def _check(x: Any, weight_size: Any, gy: Any, numbers: Any, layout: Any, layouts
         stride, pair, dilation = (one[index] for one in numbers)
         if not all(type(one) is int for one in (stride, dilation, *pair)) or stride < 1:
             return
-        spanned = (x.shape[axis] - 1) * stride + (size[index + 2] - 1) * dilation + 1 - sum(pair)
-        if not spanned <= gy.shape[axis] < spanned + stride:
+        least = spanned(x.shape[axis], size[index + 2], stride, pair, dilation)
+        if not least <= gy.shape[axis] < least + stride:
             raise GeometryError(
                 f"gy.shape={gy.shape}: {gy.shape[axis]} elements on axis {axis}, a transposed convolution of "
-                f"{x.shape[axis]} has {spanned} to {spanned + stride - 1}; pass the gradient of its y"
+                f"{x.shape[axis]} has {least} to {least + stride - 1}; pass the gradient of its y"
             )

@@ -7,6 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from hypothesis import strategies as st
 
 from nkiconv.kernels._epilogue import read_epilogue
@@ -16,7 +17,7 @@ from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.toeplitz_blocks_price import ToeplitzBlocksPrice
 from nkiconv.planner.operations import operation_for
-from nkiconv.problem import LAYOUTS, ConvProblem
+from nkiconv.problem import LAYOUTS
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -25,22 +26,12 @@ pytestmark = pytest.mark.sweep
 BLOCKS = config_of("toeplitz_blocks")
 
 
-def depthwise(C, **fields):
-    return ConvProblem(C=C, K=C, groups=C, **fields)
-
-
 IMAGES = {
-    "same": depthwise(6, N=2, H=14, W=13, R=7, S=7, padding=((3, 3), (3, 3))),
-    "stride": depthwise(150, N=3, H=9, W=8, R=3, S=2, stride=(2, 1)),
-    "both strides": depthwise(5, N=2, H=20, W=23, R=4, S=5, stride=(3, 4), padding=((1, 3), (2, 0))),
-    "dilation": depthwise(7, N=1, H=19, W=38, R=2, S=4, rhs_dilation=(3, 2), padding=((1, 2), (-1, 3))),
-    "cropped": depthwise(5, N=2, H=9, W=9, R=3, S=3, padding=((-1, -2), (-2, 1))),
-    "padded beyond the filter": depthwise(3, N=1, H=4, W=5, R=2, S=2, padding=((9, 8), (7, 6))),
-    "one tap": depthwise(9, N=2, H=6, W=5, R=1, S=1),
-    "two channels": depthwise(2, N=1, H=12, W=12, R=3, S=3, padding=((1, 1), (1, 1))),
+    **DEPTHWISE_IMAGES,
     "many rows": depthwise(3, N=1, H=140, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
     "many columns": depthwise(3, N=1, H=6, W=600, R=3, S=9, padding=((1, 1), (4, 4))),
     "taller than a block": depthwise(4, N=2, H=40, W=20, R=31, S=31, padding=((15, 15), (15, 15))),
+    "many channels": depthwise(1100, N=1, H=6, W=5, R=3, S=3, padding=((1, 1), (1, 1))),
     "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
 }
 #: Settings that cut a problem into many items: rounds of matrices, bands of rows, images, windows beside each other.
@@ -70,6 +61,14 @@ def test_exact(name, dtype, layout):
 def test_many_items(name, channels, layout):
     problem = depthwise(channels, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout=layout)
     check_exact(problem, config=config_of("toeplitz_blocks", **CUT[name]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_chunks_of_other_sizes_share_buffers(layout):
+    """Of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions."""
+    problem = depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=((1, 1), (1, 1)), layout=layout)
+    sizes = {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10}
+    check_exact(problem, config=config_of("toeplitz_blocks", **sizes))
 
 
 def test_blocks_beside_each_other():
@@ -112,12 +111,12 @@ def images(draw):
         for whole, size in zip(reach, (H, W), strict=True)
     )
     problem = depthwise(
-        draw(st.integers(2, 20)), N=draw(st.integers(1, 9)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
+        draw(st.integers(2, 40)), N=draw(st.integers(1, 20)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
         rhs_dilation=dilation, padding=padding, layout=draw(st.sampled_from(LAYOUTS)),
     )  # fmt: skip
     config = {
         "rows": stride[0] * draw(st.integers(1, 4)), "columns": draw(st.integers(1, 6)),
-        "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 5)), "channels": draw(st.integers(1, 9)),
+        "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 20)), "channels": draw(st.integers(1, 12)),
         "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
     }  # fmt: skip
     return problem, config

@@ -7,6 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
@@ -17,7 +18,6 @@ from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.toeplitz_rows import ToeplitzPrice
 from nkiconv.planner.operations import operation_for
-from nkiconv.problem import ConvProblem
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -25,19 +25,8 @@ from nkiconv.simulator.timing.target import Target
 pytestmark = pytest.mark.sweep
 
 
-def depthwise(C, **fields):
-    return ConvProblem(C=C, K=C, groups=C, **fields)
-
-
 ROWS = {
-    "same": depthwise(6, N=2, H=14, W=13, R=7, S=7, padding=((3, 3), (3, 3))),
-    "stride": depthwise(150, N=3, H=9, W=8, R=3, S=2, stride=(2, 1)),
-    "both strides": depthwise(5, N=2, H=20, W=23, R=4, S=5, stride=(3, 4), padding=((1, 3), (2, 0))),
-    "dilation": depthwise(7, N=1, H=19, W=38, R=2, S=4, rhs_dilation=(3, 2), padding=((1, 2), (-1, 3))),
-    "cropped": depthwise(5, N=2, H=9, W=9, R=3, S=3, padding=((-1, -2), (-2, 1))),
-    "padded beyond the filter": depthwise(3, N=1, H=4, W=5, R=2, S=2, padding=((9, 8), (7, 6))),
-    "one tap": depthwise(9, N=2, H=6, W=5, R=1, S=1),
-    "two channels": depthwise(2, N=1, H=12, W=12, R=3, S=3, padding=((1, 1), (1, 1))),
+    **DEPTHWISE_IMAGES,
     "all rows": depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
     "several banks": depthwise(9, N=20, H=40, W=50, R=5, S=5, padding=((2, 2), (2, 2))),
     "several rounds": depthwise(300, N=1, H=62, W=9, R=3, S=9, padding=((1, 1), (4, 4))),
