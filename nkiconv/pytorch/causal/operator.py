@@ -9,7 +9,7 @@ With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y 
 
 which is the same kernel again; dL/dw and dL/dbias are those of any convolution of xs. Packed sequences have an operator
 of their own for the derivative: how many sequences seq_idx numbers is known only when it is read, which torch.compile
-cannot look into. Their dL/dw and dL/dbias are torch's (`sequences`).
+cannot look into.
 """
 
 from __future__ import annotations

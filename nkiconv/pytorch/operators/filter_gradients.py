@@ -2,9 +2,9 @@
 
     nkiconv::conv2d_weight(input, grad, size, stride, padding, dilation, groups, bias, dtype, layer) -> (Tensor, Tensor)
 
-(dw, db) of an input x and g, the gradient of its convolution: dw of `size`, the filter's, and dtype; db [K], fp32, or
-float64 where x is, and [0] without `bias`. Both are linear in x and in g, from which their own derivatives follow. With
-v and u those of dw and db:
+(dw, db) of an input x and g, the gradient of its convolution: dw of `size`, the filter's, and dtype, x's or fp32; db
+[K], fp32, or float64 where x is, and [0] without `bias`. Both are linear in x and in g, from which their own
+derivatives follow. With v and u those of dw and db:
 
     dL/dg = conv(x, v) + u, dL/dx = what an input gradient is of g and v, d(dw) = dw(dx, g) + dw(x, dg), d(db) = db(dg)
 """
@@ -79,7 +79,8 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
     if len(size) != asked.rank + 2 or min(size) < 1:
         errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
     asked.refuse(errors)
-    like = filter_like(x, size, dtype)
+    # fp32 is what sums are taken in: a gradient may be that of any filter
+    like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
     asked.check(x, like, None, None)
     if g.device != x.device:
         errors.append(UnsupportedError(f"grad.device={g.device}: must be that of input, {x.device}; move one of them"))
@@ -125,6 +126,7 @@ def _define(rank: int) -> Any:
         x, g = ctx.saved_tensors
         asked, u = ctx.asked, u if ctx.bias else None
         of_x = of_g = None
+        v = None if v is None else v.to(x.dtype)
         if v is not None and ctx.needs_input_grad[1]:
             back, filters = gradients.of_input(asked, x.shape[2:], v)
             of_x = call(back, g, filters, None, None)
