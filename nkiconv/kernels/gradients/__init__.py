@@ -94,6 +94,7 @@ def conv_weight_gradient(
         added=accumulate_into,
         bias=db_hbm,
         ones_sbuf=None,
+        half=None,
         ledger=new_ledger(),
     )
     if by_diagonals:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
-from .._tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, size_of, some_of
+from .._tiles import PSUM_BANKS, div_ceil, filled, share, size_of, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from .halves import end_halves, start_halves, start_ones, take_half
+from .halves import halves_of_core, keep_sums, other_sums, own_part, start_half, start_ones, waits
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .turns import start_turns, turn_for
@@ -62,6 +62,15 @@ class Batch(nl.NKIObject):
     oldest: int
 
 
+@dataclass
+class Joint(nl.NKIObject):
+    """Sums of a round's jobs over a half of the units. tiles: [k, columns] in SBUF; places: of each job (number of its
+    tile, first column, columns)."""
+
+    tiles: list
+    places: list
+
+
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
@@ -73,11 +82,10 @@ def run_weight(work):
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_passes(work, mine, buffers, -1)
         return
-    halves, mine = start_halves(work), share(PARTS, cores, core)
+    mine = halves_of_core()
     for half in range(mine[0], mine[0] + mine[1]):
-        take_half(work, halves, half)
+        start_half(work, half)
         run_passes(work, plan.passes, buffers, half)
-    end_halves(halves)
 
 
 def run_passes(work, passes, buffers, half):
@@ -103,13 +111,14 @@ def run_passes(work, passes, buffers, half):
         batch = batches[at]
         oldest = min(oldest, batch.index)
         batch.oldest = oldest
-    sums, held = [], filled(PSUM_BANKS, None)
+    sums, held, joint = [], filled(PSUM_BANKS, None), None
     for at in range(len(batches)):
         batch = batches[at]
         if turns == None:
             load_until(work, feed, batch.stays + len(buffers))
         if batch.starts:
             sums = start_sums(work, batch.jobs)
+            joint = None if work.half == None else start_joint(work, batch.jobs)
         first, count = batch.banks
         for q in range(0, work.plan.columns, work.plan.beside):
             if turns != None:
@@ -117,13 +126,14 @@ def run_passes(work, passes, buffers, half):
             for bank in range(first, first + count):
                 add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
         if batch.ends:
-            end_chain(work, batch, sums[first], held)
+            end_chain(work, batch, sums[first], held, joint)
 
 
-def end_chain(work, batch, acc_psum, held):
-    """Sums of a bank's chain: added to those of chains before, in SBUF, if there are several; the last one's leave."""
+def end_chain(work, batch, acc_psum, held, joint):
+    """Sums of a bank's chain: added to those of chains before, in SBUF, if there are several; the last one's leave,
+    those of a half of the units when the round's are there."""
     bank, (number, is_last) = batch.banks[0], batch.chain
-    sums = acc_psum
+    sums, job = acc_psum, batch.jobs[bank]
     if number > 0 or not is_last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
         if number == 0:
@@ -131,8 +141,12 @@ def end_chain(work, batch, acc_psum, held):
         else:
             nisa.tensor_tensor(dst=sums, data1=acc_psum, data2=held[bank], op=nl.add)
         held[bank] = sums
-    if is_last:
-        store_sums(work, batch.jobs[bank], sums)
+    if is_last and joint == None:
+        store_sums(work, job, sums)
+    elif is_last:
+        add_beside(work, job, sums, part_of_joint(work, job, joint.tiles, joint.places[bank]), None)
+        if bank == len(batch.jobs) - 1:
+            store_joint(work, batch.jobs, joint)
 
 
 def append_batches(batches, work, feed, one, span):
@@ -141,28 +155,34 @@ def append_batches(batches, work, feed, one, span):
     first, count = span
     for which in range(len(one.rounds)):
         jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
-        done = first + count - 1 if which == 0 else first
+        done, rows = first + count - 1 if which == 0 else first, (0, work.plan.rows)
+        every = one, jobs, (0, len(jobs))
         for index in range(first, done):
-            append_rows(batches, work, feed, (one, jobs, (0, len(jobs))), index, (first, len(one.rounds) == 1))
+            append_rows(batches, work, feed, every, (index, rows), (first, len(one.rounds) == 1))
+        if which == 0 and work.half != None and not work.plan.turns:
+            # rows of the last tile as they come, but for the last one
+            append_rows(batches, work, feed, every, (done, (0, rows[1] - 1)), (first, len(one.rounds) == 1))
+            rows = (rows[1] - 1, 1)
         # bank by bank, so that each is read out while the next is summed up
         for bank in range(len(jobs)):
             # tiles of several rounds stay until the last bank
             goes = len(one.rounds) == 1 or (last and bank == len(jobs) - 1)
             for index in range(done, first + count):
-                append_rows(batches, work, feed, (one, jobs, (bank, 1)), index, (first, goes))
+                append_rows(batches, work, feed, (one, jobs, (bank, 1)), (index, rows), (first, goes))
             end = batches[-1]
             end.ends = True
         start = batches[begin]
         start.starts = True
 
 
-def append_rows(batches, work, feed, some, index, tiles):
-    """Append the Batches of each row of a Feed's tile. some: (Pass, jobs, which of these: (first, how many)); tiles:
-    (first of the pass, whether those before may go)."""
+def append_rows(batches, work, feed, some, where, tiles):
+    """Append the Batches of rows of a Feed's tile. some: (Pass, jobs, which of these: (first, how many)); where: (the
+    tile, (first, how many) rows); tiles: (first of the pass, whether those before may go)."""
     one, jobs, banks = some
+    index, rows = where
     number = feed.tiles[index][1]
     members = len(one.tiles[number]) if work.plan.turns else 1
-    for row in range(work.plan.rows):
+    for row in range(rows[0], rows[0] + rows[1]):
         for member in range(members):
             batches.append(
                 Batch(
@@ -269,7 +289,7 @@ def load_blocks(work, what, blocks, is_first, is_new):
         if blocks.zeros[t] != held:
             clear_x(geometry, piece, tile, blocks.x[t], t, holds)
             blocks.zeros[t] = held
-    by_rows = is_first and len(tile) <= ROWS_BOXES
+    by_rows = len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0
     for p in range(steps):
         needed = rows if p + 1 == steps else p * geometry.rows.stride + one.r[1]
@@ -324,38 +344,112 @@ def moving_of(work, one, job, some, place, count):
     return x_sbuf[0:units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
 
 
+def place_of_sums(work, job):
+    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies, so that runs
+    are long."""
+    strides = work.geometry.w_strides
+    if job.t < 0:
+        return work.bias, [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0
+    # channels of a group are counted from its first one
+    c, row = job.c0 % (work.geometry.C // work.geometry.groups), job.t * work.geometry.rows.taps + job.r0
+    channels, taps = [strides[1], job.cn], [[strides[2], job.rn], [strides[3], job.sn]]
+    pattern = [[strides[0], job.kn]] + (taps + [channels] if filters_last(work) else [channels] + taps)
+    offset = job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3]
+    return work.operands.y, pattern, offset
+
+
+def filters_last(work):
+    """Whether channels of filters are side by side."""
+    return work.geometry.w_strides[1] < work.geometry.w_strides[3]
+
+
+def added_sums(work, job, pattern, offset):
+    """What a job's sums are added to, None if nothing is."""
+    if job.t < 0 or work.added == None:
+        return None
+    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
+    added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
+    return added_sbuf
+
+
 def store_sums(work, job, acc_psum):
     """A job's sums, in the order of the filter, to HBM."""
-    operands, strides, added = work.operands, work.geometry.w_strides, None
-    # channels of a group are counted from its first one
-    c, row = job.c0 % (work.geometry.C // work.geometry.groups), max(0, job.t) * work.geometry.rows.taps + job.r0
-    offset, into = job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3], operands.y
-    channels, taps = [strides[1], job.cn], [[strides[2], job.rn], [strides[3], job.sn]]
-    # as the filter lies, so that runs are long
-    last = strides[1] < strides[3]
-    pattern = [[strides[0], job.kn]] + (taps + [channels] if last else [channels] + taps)
-    if job.t < 0:
-        pattern, offset, into = [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0, work.bias
+    into, pattern, offset = place_of_sums(work, job)
     shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
-    if job.t >= 0 and work.added != None:
-        added = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        copy(added, work.added.ap(pattern=pattern, offset=offset))
     found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
-    for index in range(work.plan.beside):
-        sums, end = sums_beside(work, job, acc_psum, index, last), index + 1 == work.plan.beside
-        into_sbuf = found_sbuf if end else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        if added == None:
-            nisa.tensor_copy(dst=into_sbuf, src=sums, engine=pick(work.ledger, size_of(shape[1:]), False))
-        else:
-            nisa.tensor_tensor(dst=into_sbuf, data1=sums, data2=added, op=nl.add)
-        added = into_sbuf
+    add_beside(work, job, acc_psum, found_sbuf, added_sums(work, job, pattern, offset))
     copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
-def sums_beside(work, job, acc_psum, index, last):
+def start_joint(work, jobs):
+    """Room for the sums of a round's jobs over a half of the units: those of as many output channels are side by side,
+    for they leave for the other core together."""
+    sizes, places = [], []
+    for job in jobs:
+        columns, at = 1 if job.t < 0 else job.cn * job.rn * job.sn, 0
+        while at < len(sizes) and sizes[at][0] != job.kn:
+            at += 1
+        if at == len(sizes):
+            sizes.append((job.kn, 0))
+        places.append((at, sizes[at][1], columns))
+        sizes[at] = (job.kn, sizes[at][1] + columns)
+    tiles = []
+    for size in sizes:
+        tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
+    return Joint(tiles=tiles, places=places)
+
+
+def part_of_joint(work, job, tiles, place):
+    """A job's sums among those of a round."""
+    pattern = place_of_sums(work, job)[1]
+    part = tiles[place[0]][0 : job.kn, place[1] : place[1] + place[2]]
+    return part.reshape((job.kn, pattern[1][1], pattern[2][1], pattern[3][1]))
+
+
+def store_joint(work, jobs, joint):
+    """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
+    others = []
+    for tile in joint.tiles:
+        if waits(work):
+            keep_sums(work, tile)
+        else:
+            others.append(other_sums(work, tile))
+    for index in range(0 if waits(work) else len(jobs)):
+        job, place = jobs[index], joint.places[index]
+        into, pattern, offset = place_of_sums(work, job)
+        mine, other = part_of_joint(work, job, joint.tiles, place), part_of_joint(work, job, others, place)
+        added = added_sums(work, job, pattern, offset)
+        found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype if added == None else nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
+        if added != None:
+            total_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=total_sbuf, data1=found_sbuf, data2=added, op=nl.add)
+            found_sbuf = total_sbuf
+        k = own_part(work, job.kn)
+        if k[1] > 0:
+            part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
+            rows = [[pattern[0][0], k[1]]] + pattern[1:]
+            copy(into.ap(pattern=rows, offset=offset + k[0] * pattern[0][0]), part)
+
+
+def add_beside(work, job, acc_psum, into_sbuf, added):
+    """A job's sums of columns of gy beside each other, and what is added, or None, added up."""
+    for index in range(work.plan.beside):
+        sums, end = sums_beside(work, job, acc_psum, index), index + 1 == work.plan.beside
+        found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+        if added == None:
+            nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))
+        else:
+            nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
+        added = found_sbuf
+
+
+def sums_beside(work, job, acc_psum, index):
     """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter: channels last or
     first."""
     k, far = index * job.kn, 0 if job.t < 0 else index * work.plan.further
+    last = job.t >= 0 and filters_last(work)
     if is_channels_last(work.geometry.x_strides):
         sums = acc_psum[k : k + job.kn, 0 : job.rn, far : far + job.sn, 0 : job.cn]
         return sums if last else sums.permute((0, 3, 1, 2))

@@ -27,7 +27,7 @@ from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, count_of, extent_of, planes_of, runs_of, tiles_of_units
 
-#: Boxes of a tile up to which the rows of the first come one by one.
+#: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
 ROWS_BOXES = 24
 #: Bytes a partition for sums on their way out: of four banks, also what they are added to and together.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
@@ -141,9 +141,10 @@ def make_weight_plan(geometry, config, bias, source):
             one.half = div_ceil(len(one.tiles), PARTS)
             for jobs in one.rounds:
                 plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
-        plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
+    if turns:
+        plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
     return plan
 
 
@@ -267,8 +268,10 @@ def weight_bytes(geometry, plan):
     turning = turned_bytes(plan.source, plan) if plan.turns else 0
     held = 0
     for one in plan.passes:
-        if len(chains_of(plan, one, len(one.tiles))) > 1:
-            held = max(held, len(one.rounds[0]) * BANK_BYTES)
+        banks = len(one.rounds[0])
+        chains = banks if len(chains_of(plan, one, len(one.tiles))) > 1 else 0
+        # of chains before; of a half of the units, and of the other one
+        held = max(held, (chains + (PARTS * banks if plan.split else 0)) * BANK_BYTES)
     return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES + held
 
 
@@ -278,9 +281,9 @@ def weight_instructions(geometry, plan, cores):
     for one in plan.passes:
         boxes = 0
         for tile in one.tiles:
-            boxes += len(tile)
-        # rows of the first tile may come one by one
-        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles) + plan.rows * ROWS_BOXES)
+            # rows come one by one
+            boxes += len(tile) * (plan.rows if len(tile) <= ROWS_BOXES else 1)
+        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles))
         if plan.turns:
             loads = turned_instructions(plan.source, plan, one)
         for jobs in one.rounds:

@@ -5,6 +5,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import book_vector, pick
 from ..._tiles import BANK_COLUMNS, cut
+from ..halves import keep_sums, other_sums, own_part, waits
 from ..loads import is_channels_last
 from ..units import units_of
 
@@ -68,14 +69,26 @@ def store_biases(work, step, biases_sbuf, units):
                 moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
                 target = sums_psum[0:1, part, 0:count]
                 multiply(plan, target, work.ones_sbuf[first : first + units, 0:1], moving, part, False)
-        sums_sbuf = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.sbuf)
         for part in range(len(parts)):
             count = min(some[1], parts[part][1] * plan.k - some[0])
             if count > 0:
-                source, into = sums_psum[0:1, part, 0:count], sums_sbuf[0:1, part, 0:count]
-                nisa.tensor_copy(dst=into, src=source, engine=pick(work.ledger, count, False))
-                offset = parts[part][0] * plan.k + some[0]
-                copy(work.bias.ap(pattern=[[count, 1], [1, count]], offset=offset), into)
+                found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
+                source = sums_psum[0:1, part, 0:count]
+                nisa.tensor_copy(dst=found_sbuf, src=source, engine=pick(work.ledger, count, False))
+                store_some(work, found_sbuf, parts[part][0] * plan.k + some[0])
+
+
+def store_some(work, sums_sbuf, first):
+    """Sums of some biases [1, count] from `first` on to HBM; those of a half of the units with the other's."""
+    if waits(work):
+        keep_sums(work, sums_sbuf)
+        return
+    if work.half != None:
+        nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
+    mine = own_part(work, sums_sbuf.shape[1])
+    if mine[1] > 0:
+        pattern = [[mine[1], 1], [1, mine[1]]]
+        copy(work.bias.ap(pattern=pattern, offset=first + mine[0]), sums_sbuf[0:1, mine[0] : mine[0] + mine[1]])
 
 
 def multiply(plan, dst, stationary, moving, part, adds):

@@ -9,7 +9,7 @@ from ..._engines import pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import end_halves, start_halves, take_half
+from ..halves import halves_of_core, keep_sums, other_sums, own_part, start_half, waits
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from ..units import units_of
 from .biases import add_biases, multiply, start_biases, start_ones_of_units, store_biases
@@ -68,12 +68,11 @@ def run_diagonals(work):
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_steps(work, constants, steps_of(plan, mine, plan.tiles))
         return
-    halves, mine = start_halves(work), share(PARTS, cores, core)
+    mine = halves_of_core()
     for half in range(mine[0], mine[0] + mine[1]):
-        take_half(work, halves, half)
+        start_half(work, half)
         tiles = some_of(plan.tiles, share(len(plan.tiles), PARTS, half))
         run_steps(work, constants, steps_of(plan, plan.passes, tiles))
-    end_halves(halves)
 
 
 def start_reads(plan):
@@ -347,11 +346,17 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
 def store_taps(work, constants, parts, sums):
     """Sums of taps of a pass, over all positions, to HBM."""
     plan, T = work.plan, work.geometry.planes.taps
+    most = max(1, BANK_COLUMNS // (plan.each * T))
     for part in range(len(parts)):
-        group, sums_sbuf = parts[part], sums[part]
-        most = max(1, BANK_COLUMNS // (plan.each * T))
-        for some in cut_at(group[1], most):
-            store_groups(work, constants, sums_sbuf, group[0], some)
+        sums_sbuf = sums[part]
+        if waits(work):
+            keep_sums(work, sums_sbuf)
+        else:
+            if work.half != None:
+                nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
+            mine = own_part(work, parts[part][1])
+            for some in cut_at(mine[1], most):
+                store_groups(work, constants, sums_sbuf, parts[part][0], (mine[0] + some[0], some[1]))
 
 
 def store_groups(work, constants, sums_sbuf, group, some):

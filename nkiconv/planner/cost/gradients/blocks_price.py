@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
@@ -27,7 +27,6 @@ from ....kernels.gradients.config import (
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns
-from ..conv.relayout import MEET_NS, START_NS
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,9 @@ class Sizes:
     @property
     def most_buffers(self) -> int:
         """Tiles that fit."""
-        room = BLOCK_BYTES if self.turned is None else self.turned.room
+        room = BLOCK_BYTES
+        if self.turned is not None:
+            room = self.turned.room - (PARTS * min(self.jobs, self.banks) * BANK_BYTES if self.split else 0)
         return min(BUFFERS_MAX, max(0, room) // self.bytes)
 
 
@@ -138,7 +139,7 @@ class BlocksPrice:
         load_ns, first_ns = self._load_ns(sizes)
         turning_ns = 0.0 if turned is None else mine * turned.of_tile(target, sizes)[0]
         array_ns, moving_ns = mine * tile_ns + turning_ns, turns * loads * load_ns + self._stored_ns(sizes)
-        worked_ns = max(first_ns + array_ns, moving_ns + tile_ns)
+        worked_ns = max(first_ns + array_ns, moving_ns + self._last_ns(sizes, tile_ns, jobs))
         rounds, buffers = div_ceil(jobs, sizes.banks), sizes.buffers
         if turned is not None:
             buffers = given.get("buffers", max(buffers, min(2, mine, sizes.most_buffers)))
@@ -160,7 +161,11 @@ class BlocksPrice:
             buffers = given.get("buffers", min(needed, sizes.most_buffers))
             worked_ns = max(worked_ns, first_ns + mine * turn_ns / buffers)
         found = dataclasses.replace(sizes, buffers=buffers)
-        return self._start_ns() + worked_ns + self._sums_ns(sizes, width), found
+        return self._start_ns() + worked_ns + self._sums_ns(sizes, width, jobs), found
+
+    def _last_ns(self, sizes: Sizes, tile_ns: float, jobs: int) -> float:
+        """Of the array after the last load: its row for all banks; or for the first, and then the tile for others."""
+        return tile_ns / sizes.rows if sizes.split else tile_ns * (1 - (1 - 1 / sizes.rows) / jobs)
 
     def _jobs(self, sizes: Sizes) -> tuple[int, int]:
         """Banks of a pass, and passes."""
@@ -216,12 +221,14 @@ class BlocksPrice:
         found: float = self.target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
         return 0.0 if sizes.split else found / PARTS
 
-    def _sums_ns(self, sizes: Sizes, width: int) -> float:
+    def _sums_ns(self, sizes: Sizes, width: int, jobs: int) -> float:
         """Of the last bank's read-out and store; of the sums of both cores' halves, which nothing hides."""
         target, geometry = self.target, self.geometry
         end_ns = width * target.scalar_ns + target.scalar_done_ns + target.first_packet_ns + target.dma_end_ns
         if not sizes.split:
             return float(end_ns)
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
-        each_ns = target.hbm_ns(filters, 4.0 * num_taps(geometry) * sizes.channels)
-        return float(end_ns + START_NS + MEET_NS + 2 * each_ns)
+        last = min(filters, sizes.banks * BANK_BYTES * PARTITIONS)
+        exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
+        added_ns = min(jobs, sizes.banks) * width * target.vector_ns
+        return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
