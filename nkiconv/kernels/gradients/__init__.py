@@ -78,9 +78,7 @@ def conv_weight_gradient(
         plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
     require(plan != None, reason)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
-    db_hbm = None
-    if bias_gradient:
-        db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm)
+    db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
     copied = plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides
     if by_diagonals and copied:

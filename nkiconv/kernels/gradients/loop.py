@@ -4,14 +4,13 @@ sums go out when all tiles have passed."""
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._dma import copy
-from .._engines import pick
-from .._tiles import PSUM_BANKS, div_ceil, filled, share, size_of, some_of
+from .._tiles import PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from .halves import halves_of_core, keep_sums, other_sums, own_part, start_half, start_ones, waits
+from .halves import halves_of_core, start_half, start_ones
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
+from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
 from .turns import start_turns, turn_for
 from .units import chains_of, units_of
 
@@ -60,15 +59,6 @@ class Batch(nl.NKIObject):
     chain: tuple
     stays: int
     oldest: int
-
-
-@dataclass
-class Joint(nl.NKIObject):
-    """Sums of a round's jobs over a half of the units. tiles: [k, columns] in SBUF; places: of each job (number of its
-    tile, first column, columns)."""
-
-    tiles: list
-    places: list
 
 
 def run_weight(work):
@@ -342,116 +332,3 @@ def moving_of(work, one, job, some, place, count):
     if is_channels_last(work.geometry.x_strides):
         return x_sbuf[0:units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
     return x_sbuf[0:units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
-
-
-def place_of_sums(work, job):
-    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies, so that runs
-    are long."""
-    strides = work.geometry.w_strides
-    if job.t < 0:
-        return work.bias, [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0
-    # channels of a group are counted from its first one
-    c, row = job.c0 % (work.geometry.C // work.geometry.groups), job.t * work.geometry.rows.taps + job.r0
-    channels, taps = [strides[1], job.cn], [[strides[2], job.rn], [strides[3], job.sn]]
-    pattern = [[strides[0], job.kn]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    offset = job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3]
-    return work.operands.y, pattern, offset
-
-
-def filters_last(work):
-    """Whether channels of filters are side by side."""
-    return work.geometry.w_strides[1] < work.geometry.w_strides[3]
-
-
-def added_sums(work, job, pattern, offset):
-    """What a job's sums are added to, None if nothing is."""
-    if job.t < 0 or work.added == None:
-        return None
-    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
-    added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-    copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
-    return added_sbuf
-
-
-def store_sums(work, job, acc_psum):
-    """A job's sums, in the order of the filter, to HBM."""
-    into, pattern, offset = place_of_sums(work, job)
-    shape = (pattern[0][1], pattern[1][1], pattern[2][1], pattern[3][1])
-    found_sbuf = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf)
-    add_beside(work, job, acc_psum, found_sbuf, added_sums(work, job, pattern, offset))
-    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)
-
-
-def start_joint(work, jobs):
-    """Room for the sums of a round's jobs over a half of the units: those of as many output channels are side by side,
-    for they leave for the other core together."""
-    sizes, places = [], []
-    for job in jobs:
-        columns, at = 1 if job.t < 0 else job.cn * job.rn * job.sn, 0
-        while at < len(sizes) and sizes[at][0] != job.kn:
-            at += 1
-        if at == len(sizes):
-            sizes.append((job.kn, 0))
-        places.append((at, sizes[at][1], columns))
-        sizes[at] = (job.kn, sizes[at][1] + columns)
-    tiles = []
-    for size in sizes:
-        tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
-    return Joint(tiles=tiles, places=places)
-
-
-def part_of_joint(work, job, tiles, place):
-    """A job's sums among those of a round."""
-    pattern = place_of_sums(work, job)[1]
-    part = tiles[place[0]][0 : job.kn, place[1] : place[1] + place[2]]
-    return part.reshape((job.kn, pattern[1][1], pattern[2][1], pattern[3][1]))
-
-
-def store_joint(work, jobs, joint):
-    """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
-    others = []
-    for tile in joint.tiles:
-        if waits(work):
-            keep_sums(work, tile)
-        else:
-            others.append(other_sums(work, tile))
-    for index in range(0 if waits(work) else len(jobs)):
-        job, place = jobs[index], joint.places[index]
-        into, pattern, offset = place_of_sums(work, job)
-        mine, other = part_of_joint(work, job, joint.tiles, place), part_of_joint(work, job, others, place)
-        added = added_sums(work, job, pattern, offset)
-        found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype if added == None else nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
-        if added != None:
-            total_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=total_sbuf, data1=found_sbuf, data2=added, op=nl.add)
-            found_sbuf = total_sbuf
-        k = own_part(work, job.kn)
-        if k[1] > 0:
-            part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
-            rows = [[pattern[0][0], k[1]]] + pattern[1:]
-            copy(into.ap(pattern=rows, offset=offset + k[0] * pattern[0][0]), part)
-
-
-def add_beside(work, job, acc_psum, into_sbuf, added):
-    """A job's sums of columns of gy beside each other, and what is added, or None, added up."""
-    for index in range(work.plan.beside):
-        sums, end = sums_beside(work, job, acc_psum, index), index + 1 == work.plan.beside
-        found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-        if added == None:
-            nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))
-        else:
-            nisa.tensor_tensor(dst=found_sbuf, data1=sums, data2=added, op=nl.add)
-        added = found_sbuf
-
-
-def sums_beside(work, job, acc_psum, index):
-    """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter: channels last or
-    first."""
-    k, far = index * job.kn, 0 if job.t < 0 else index * work.plan.further
-    last = job.t >= 0 and filters_last(work)
-    if is_channels_last(work.geometry.x_strides):
-        sums = acc_psum[k : k + job.kn, 0 : job.rn, far : far + job.sn, 0 : job.cn]
-        return sums if last else sums.permute((0, 3, 1, 2))
-    sums = acc_psum[k : k + job.kn, 0 : job.cn, 0 : job.rn, far : far + job.sn]
-    return sums.permute((0, 2, 3, 1)) if last else sums
