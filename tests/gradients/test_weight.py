@@ -70,12 +70,6 @@ def test_it_adds_to_what_there_is(name):
 FEW = ("same", "several tiles, banks and passes", "stem", "groups", "volumes, strided", "sequences")
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_copies_with_channels_beside_each_other(name):
-    channels, *axes = PROBLEMS[name]
-    check(channels, axes, config=(("pixels", 1),), bias_gradient=True)
-
-
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("name", FEW)
 def test_tiles_are_turned_in_turn(name, split):

@@ -12,7 +12,6 @@ from .diagonals.plan import plan_diagonals, takes_diagonals
 from .diagonals.planes import copy_planes
 from .halves import WeightWork
 from .loop import run_weight
-from .pixels import copy_pixels, takes_pixels
 from .plan import plan_weight
 from .result import FilterLike, result_dtype
 
@@ -83,8 +82,6 @@ def conv_weight_gradient(
     copied = plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides
     if by_diagonals and copied:
         copy_planes(operands, geometry)
-    elif not by_diagonals and takes_pixels(geometry, config):
-        copy_pixels(operands, geometry)
     work = WeightWork(
         operands=operands,
         geometry=plan.geometry,

@@ -7,13 +7,12 @@ from .._settings import setting, settings_refusal
 from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, div_ceil
 from .._warm import WARM_UP_MAX
 from ..conv.cuts import window_of
+from .lines import LINE_LEAST, LINES, TURNED, has_lines, takes_lines, units_of_tile
 
 #: Tiles that are there together, at most.
 BUFFERS_MAX = 64
 #: Banks of PSUM for x and gy that are turned on the array, at least.
 TURN_BANKS = 3
-#: What a config calls that (see its `pixels`).
-TURNED = 2
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
 
@@ -34,8 +33,8 @@ class WeightConfig(nl.NKIObject):
     beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
-    #: 1: x and gy are copied first, so that channels lie side by side, or 2: they are turned on the array as they come,
-    #: or 0: they are taken as they lie
+    #: where channels do not lie side by side 1: DMA transposes lines of x and gy (see `lines`), or 2: the array turns
+    #: them as they come, or 0: they are taken as they lie
     pixels: int
     #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
     split: int
@@ -62,6 +61,16 @@ def weight_config_refusal(geometry, config):
             f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, rhs_dilation "
             f"divides the stride and a bank holds the wider window; use less"
         )
+    last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
+    if reason == "" and setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
+        return (
+            f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
+            f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, for one tap that meets "
+            f"each pixel; use 2, which the array turns"
+        )
+    if reason == "" and takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
+        columns = setting(config, "columns", 1)
+        return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
     if reason == "" and setting(config, "columns", beside) < beside:
         return f"config columns={setting(config, 'columns', 0)}: must be at least beside={beside}; use more"
     if reason == "" and channels > max_channels(geometry, beside):
@@ -92,20 +101,20 @@ def taps_beside(geometry, beside):
     return geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
 
 
-def weight_settings(geometry, config):
+def weight_settings(geometry, config, lines=False):
     """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
-    which two tiles are there at a time, with as many units as fill a tile."""
-    C, beside, P_MAX = geometry.C // geometry.groups, setting(config, "beside", 1), nl.tile_size.pmax
+    which two tiles are there at a time, with as many units as fill a tile. lines: whether blocks are of lines."""
+    C, beside, units = geometry.C // geometry.groups, setting(config, "beside", 1), units_of_tile(geometry, lines)
     banks = sum_banks(setting(config, "pixels", 0) == TURNED)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
     together = max(1, min(div_ceil(C, channels), banks // banks_of_taps(geometry)))
     sizes = (setting(config, "outputs", 1), setting(config, "inputs", together), setting(config, "split", 0))
     rows = setting(config, "rows", geometry.rows.out)
-    columns = setting(config, "columns", geometry.columns.out)
+    columns = setting(config, "columns", 1 if lines else geometry.columns.out)
     while (
         setting(config, "rows", 0) == 0
         and rows > 1
-        and (units_in(geometry, rows, columns) < P_MAX or not fits_twice(geometry, (rows, columns), channels, sizes))
+        and (units_in(geometry, rows, columns) < units or not fits_twice(geometry, (rows, columns), channels, sizes))
     ):
         rows = div_ceil(rows, 2)
     while setting(config, "columns", 0) == 0 and not fits_twice(geometry, (rows, columns), channels, sizes):
@@ -119,7 +128,7 @@ def weight_settings(geometry, config):
         outputs=sizes[0],
         inputs=sizes[1],
         beside=beside,
-        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes, banks)),
+        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)),
         pixels=setting(config, "pixels", 0),
         split=sizes[2],
         warmup=setting(config, "warmup", 0),
@@ -142,10 +151,11 @@ def banks_of_taps(geometry):
     return geometry.planes.taps * (1 if R * S <= BANK_COLUMNS else R * div_ceil(S, BANK_COLUMNS))
 
 
-def buffers_needed(geometry, block, channels, sizes, banks):
-    """Tiles of blocks that must be there together, two, or all of a core's where so many banks take several rounds."""
+def buffers_needed(geometry, block, channels, sizes, banks, most):
+    """Tiles (of up to `most` blocks) that must be there together, two, or all of a core's where so many banks take
+    several rounds."""
     units = units_in(geometry, block[0], block[1])
-    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, nl.tile_size.pmax)
+    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, most)
     is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
     return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
 

@@ -8,6 +8,7 @@ from .._tiles import PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import halves_of_core, start_half, start_ones
+from .lines import load_lines
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
@@ -279,6 +280,12 @@ def load_blocks(work, what, blocks, is_first, is_new):
         if blocks.zeros[t] != held:
             clear_x(geometry, piece, tile, blocks.x[t], t, holds)
             blocks.zeros[t] = held
+    if plan.lines:
+        operands = work.operands
+        if len(one.planes) > 0:
+            load_lines(operands.x, plan.source.x_strides, one.c, tile, blocks.x[0])
+        load_lines(operands.w, plan.source.y_strides, one.k, tile, blocks.y)
+        return
     by_rows = len(tile) <= ROWS_BOXES
     steps, there = plan.rows if by_rows else 1, 0
     for p in range(steps):

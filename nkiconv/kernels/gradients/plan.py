@@ -23,7 +23,7 @@ from ..._nki import nl
 from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
-from .pixels import copy_instructions, pixels_of, takes_pixels, turns_pixels
+from .lines import lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, count_of, extent_of, planes_of, runs_of, tiles_of_units
 
@@ -84,6 +84,8 @@ class WeightPlan(nl.NKIObject):
     #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
     geometry: Geometry
     source: Geometry
+    #: whether DMA transposes lines of x and gy
+    lines: bool
     #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
     turns: bool
     gang: int
@@ -93,11 +95,13 @@ class WeightPlan(nl.NKIObject):
     banks: int
 
 
-def make_weight_plan(geometry, config, bias, source):
-    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too; source: of x and gy as they lie."""
+def make_weight_plan(geometry, config, bias, source, lines):
+    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too; source: of x and gy as they lie;
+    lines: whether DMA transposes lines of them."""
     passes, planes, most = [], planes_of(geometry.planes), 1
     turns = source.x_strides[0] != geometry.x_strides[0] or source.y_strides[0] != geometry.y_strides[0]
-    banks = sum_banks(turns)
+    turns = turns and not lines
+    banks, units = sum_banks(turns), units_of_tile(geometry, lines)
     for jobs in batches_of(geometry, config, bias, banks):
         k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
         for job in jobs:
@@ -110,11 +114,11 @@ def make_weight_plan(geometry, config, bias, source):
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
         count = div_ceil(count_of(planes) * count_of(rows) * count_of(columns), PARTS)
-        tiles = tiles_of_units(planes, rows, columns, nl.tile_size.pmax, count if config.split == 1 else 0)
+        tiles = tiles_of_units(planes, rows, columns, units, count if config.split == 1 else 0)
         rounds = []
         for part in cut(len(jobs), banks):
             rounds.append(some_of(jobs, part))
-        half = div_ceil(count, nl.tile_size.pmax)
+        half = div_ceil(count, units)
         most = max(most, max(c[1], k[1]))
         passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles, half=half))
     plan = WeightPlan(
@@ -128,6 +132,7 @@ def make_weight_plan(geometry, config, bias, source):
         warmup=config.warmup,
         geometry=geometry,
         source=source,
+        lines=lines,
         turns=turns,
         gang=1,
         raws=[1, 1],
@@ -199,15 +204,13 @@ def plan_weight(geometry, config, bias, cores):
         reason = weight_refusal(geometry)
     if reason != "":
         return None, reason
-    copies, source = 0, geometry
-    if takes_pixels(geometry, config):
-        copies = copy_instructions(geometry)
-        geometry = pixels_of(geometry)
-        source = geometry
+    source, lines = geometry, takes_lines(geometry, config)
+    if lines:
+        geometry, source = lines_of(geometry)
     elif turns_pixels(geometry, config):
         geometry = turned_of(geometry)
-    settings = weight_settings(geometry, config)
-    plan = make_weight_plan(geometry, settings, bias, source)
+    settings = weight_settings(geometry, config, lines)
+    plan = make_weight_plan(geometry, settings, bias, source, lines)
     for one in plan.passes:
         needed = one.half if plan.split else len(one.tiles)
         if len(one.rounds) > 1 and needed > plan.buffers:
@@ -222,7 +225,7 @@ def plan_weight(geometry, config, bias, cores):
             f"{needed} bytes a partition of SBUF for its blocks, there are {nl.tile_size.total_available_sbuf_size}; "
             f"use smaller blocks, fewer banks or fewer channels"
         )
-    count = copies + weight_instructions(geometry, plan, cores)
+    count = weight_instructions(geometry, plan, cores)
     reason = instructions_refusal(geometry, "a filter gradient", count)
     return (plan, "") if reason == "" else (None, reason)
 
@@ -281,8 +284,10 @@ def weight_instructions(geometry, plan, cores):
     for one in plan.passes:
         boxes = 0
         for tile in one.tiles:
-            # rows come one by one
+            # rows come one by one, lines of all rows of a block
             boxes += len(tile) * (plan.rows if len(tile) <= ROWS_BOXES else 1)
+            for box in tile:
+                boxes += box.counts[0] * box.counts[1] if plan.lines else 0
         loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles))
         if plan.turns:
             loads = turned_instructions(plan.source, plan, one)

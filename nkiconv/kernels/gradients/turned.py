@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._tiles import BANK_BYTES, cut, cut_into, div_ceil, size_of, whole_words
 from ..conv.geometry import copy_of, met
-from .pixels import dense_pixels
+from .lines import dense_pixels
 from .units import Box, Run, extent_of
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.

@@ -2,7 +2,6 @@
 
 from ...conv.geometry import copy_of
 from ...conv.relayout import dense, instructions_of_copies, rows_copy, to_rows, x_to_rows
-from ..pixels import copies_pixels
 
 
 def takes_planes(geometry):
@@ -12,7 +11,7 @@ def takes_planes(geometry):
 
 def is_of_pixels(strides, channels):
     """Whether channels of a tensor are side by side, where there are several."""
-    return channels > 1 and not copies_pixels(strides, channels)
+    return channels > 1 and strides[0] == 1
 
 
 def planes_of_pixels(geometry):

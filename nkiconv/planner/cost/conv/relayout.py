@@ -13,10 +13,8 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape
 
-#: Rate of a DMA that transposes (trn2.toml, dma.dma_transpose_frac_hbm); ns until a copy's first and after its last
-#: byte is of use, and of two cores that wait for each other (dma.hwdge_*, dma.done_to_consumer_ns,
-#: lnc2.barrier_seam_ns).
-TRANSPOSE_RATE = 0.9
+#: ns until a copy's first and after its last byte is of use, and of two cores that wait for each other (dma.hwdge_*,
+#: dma.done_to_consumer_ns, lnc2.barrier_seam_ns).
 START_NS = 4500.0
 MEET_NS = 2000.0
 
@@ -54,7 +52,7 @@ def copy_ns(target: Target, part: Any) -> float:
     A, N, H, B = part.shape
     mine, all_engines = N * A * H * B / PARTS, target.dma_engines
     engines = min(all_engines, -(-A // (PARTITIONS // all_engines)))
-    read_ns = mine * part.item * target.byte_ns / (TRANSPOSE_RATE * all_engines)
+    read_ns = mine * part.item * target.byte_ns / (target.transpose_rate * all_engines)
     if part.is_sorted:
         engines, run = all_engines, A * (B if part.source[3] == A else 1)
         read_ns = mine / run * target.run_ns(run * part.item) / engines

@@ -8,21 +8,19 @@ from typing import Any
 
 from ....kernels._tiles import div_ceil
 from ....kernels.gradients.config import (
-    TURNED,
     WeightConfig,
     max_channels,
     most_beside,
     units_in,
     weight_config_refusal,
 )
-from ....kernels.gradients.pixels import gy_to_pixels, pixels_of, takes_pixels, turns_pixels, x_to_pixels
+from ....kernels.gradients.lines import LINES, TURNED, has_lines, lines_of, turns_pixels, units_of_tile
 from ....kernels.gradients.plan import plan_weight
 from ....kernels.gradients.turned import turned_of
 from ....kernels.gradients.units import planes_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Guess, Shape, changed, config_of, ints, pairs_of
-from ..conv.relayout import copy_ns
 from .blocks_price import BlocksPrice, Sizes
 from .blocks_turned import Turned
 from .enumerated import Enumerated, choices, up_to
@@ -51,22 +49,21 @@ class Blocks(Enumerated):
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found: list[Guess] = []
-        for pixels in choices(given, "pixels", (0, 1, TURNED)):
-            geometry, copied_ns, source = shape.geometry, 0.0, None
+        for pixels in choices(given, "pixels", (0, LINES, TURNED)):
+            geometry, lines, source, fixed = shape.geometry, None, None, {}
             if turns_pixels(geometry, (("pixels", pixels),)):
                 geometry, source = turned_of(geometry), geometry
-            elif takes_pixels(geometry, (("pixels", pixels),)):
-                copies = x_to_pixels(geometry) + gy_to_pixels(geometry)
-                geometry, copied_ns = pixels_of(geometry), sum(copy_ns(shape.target, one) for one in copies)
+            elif pixels == LINES and has_lines(geometry):
+                (geometry, lines), fixed = lines_of(geometry), {"columns": 1, "beside": 1}
             elif pixels and "pixels" not in given:
                 continue
-            price = BlocksPrice(shape.target, geometry)
-            sizes = _sizes(geometry, source, given)
+            price = BlocksPrice(shape.target, geometry, lines)
+            sizes = _sizes(geometry, source, {**given, **fixed}, units_of_tile(geometry, lines is not None))
             best = heapq.nsmallest(count + SPARE, (price.settled(one, given) for one in sizes), key=_first)
             kept = 0
             for ns, one in best:
                 settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
-                guess = Guess(pairs_of(WeightConfig(**settings)), ns + copied_ns)
+                guess = Guess(pairs_of(WeightConfig(**settings)), ns)
                 if kept < count and (source is None or self.planned(shape, guess.config) is not None):
                     found.append(guess)
                     kept += 1
@@ -115,8 +112,9 @@ def _around(now: int, whole: int) -> list[int]:
     return [*below, *above, whole]
 
 
-def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Sizes]:
-    """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None."""
+def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> Iterator[Sizes]:
+    """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None; units: of a
+    tile."""
     runs = () if source is None else tuple(one.count for one in planes_of(source.planes))
     shapes = [
         (rows, columns, None if source is None else Turned(source, runs, rows, columns))
@@ -136,7 +134,7 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any]) -> Iterator[Siz
                     passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
                     # many passes are shared as well as halves are, whose sums the cores need not add
                     for split in choices(given, "split", (0, 1) if passes < MANY_PASSES else (0,)):
-                        sizes = Sizes(geometry, channels, outputs, inputs, beside, split)
+                        sizes = Sizes(geometry, channels, outputs, inputs, beside, split, most=units)
                         yield from sizes.with_blocks(blocks)
 
 

@@ -28,6 +28,9 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns
 
+#: Engines that trigger DMAs whose descriptors hardware makes, in turn.
+TRIGGERS = 2
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -40,6 +43,8 @@ class Sizes:
     beside: int
     split: int
     turned: Any = None
+    #: units of a tile
+    most: int = PARTITIONS
     rows: int = 1
     columns: int = 1
     buffers: int = 1
@@ -47,7 +52,7 @@ class Sizes:
     @property
     def settings(self) -> dict[str, int]:
         """By their names."""
-        names = [one.name for one in dataclasses.fields(self) if one.name not in ("geometry", "turned")]
+        names = [one.name for one in dataclasses.fields(self) if one.name not in ("geometry", "turned", "most")]
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -90,7 +95,7 @@ class Sizes:
             tiles = div_ceil(self.turned.tiles(self.gang), parts)
             return tiles, tiles
         units = div_ceil(units_in(self.geometry, self.rows, self.columns), parts)
-        return div_ceil(units, PARTITIONS), units / PARTITIONS
+        return div_ceil(units, self.most), units / self.most
 
     def with_blocks(self, shapes: Iterable[tuple[int, int, Any]]) -> Iterator[Sizes]:
         """These sizes with all blocks of such (rows, columns, Turned or None), in the buffers that they need, that
@@ -98,7 +103,9 @@ class Sizes:
         for rows, columns, turned in shapes:
             if columns >= self.beside:
                 found = dataclasses.replace(self, rows=rows, columns=columns, turned=turned)
-                needed = buffers_needed(self.geometry, (rows, columns), self.channels, self.of_pass, found.banks)
+                needed = buffers_needed(
+                    self.geometry, (rows, columns), self.channels, self.of_pass, found.banks, self.most
+                )
                 if turned is not None:
                     is_all = found.jobs > found.banks
                     needed = found.of_core[0] if is_all else 1
@@ -122,8 +129,9 @@ class Sizes:
 class BlocksPrice:
     """Times of the busier of two cores, in ns: on one core settings are the same, and so results are."""
 
-    def __init__(self, target: Target, geometry: Any) -> None:
-        self.target, self.geometry = target, geometry
+    def __init__(self, target: Target, geometry: Any, lines: Any = None) -> None:
+        """lines: the Geometry of lines as they lie, where DMA transposes them."""
+        self.target, self.geometry, self.lines = target, geometry, lines
         self._moved = functools.cache(self._moved_of)
 
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
@@ -157,6 +165,8 @@ class BlocksPrice:
         else:
             # a buffer is loaded, worked on and free again
             turn_ns = target.hop_dma_ns + self._start_ns() + load_ns + tile_ns
+            # of a DMA whose descriptors hardware makes the first packet comes as much later as its trigger takes
+            turn_ns += 0.0 if self.lines is None else TRIGGERS * target.hwdge_issue_ns
             needed = max(2, math.ceil(turn_ns / max(tile_ns, load_ns)))
             buffers = given.get("buffers", min(needed, sizes.most_buffers))
             worked_ns = max(worked_ns, first_ns + mine * turn_ns / buffers)
@@ -195,6 +205,8 @@ class BlocksPrice:
             return all_ns, first_ns
         x_ns, y_ns = self._moved(sizes.rows, sizes.columns, sizes.channels * sizes.inputs, sizes.outputs)
         window = window_of(self.geometry.rows, sizes.rows)
+        if self.lines is not None:
+            return x_ns + y_ns, x_ns + y_ns
         return x_ns + y_ns, x_ns * min(1.0, self.geometry.rows.taps / window) + y_ns / sizes.rows
 
     def _moved_of(self, rows: int, columns: int, channels: int, outputs: int) -> tuple[float, float]:
@@ -210,6 +222,11 @@ class BlocksPrice:
         """Of so many rows, columns and channels for each partition, of tensors of so many columns and channels."""
         target, item = self.target, self.geometry.hbm_itemsize
         h, w, c = extents
+        if self.lines is not None:
+            num_bytes, run = PARTITIONS * h * w * c * item, whole[0] * item
+            triggers_ns = -(-PARTITIONS // whole[0]) * target.hwdge_issue_ns / TRIGGERS
+            moved_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+            return float(max(moved_ns, target.hbm_ns(num_bytes, run), triggers_ns))
         runs, run = (c * h, w) if strides[0] != 1 else (h, w * c) if c == whole[1] else (h * w, c)
         engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
         return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
