@@ -65,7 +65,7 @@ def weight_config_refusal(geometry, config):
     if reason == "" and setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
         return (
             f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
-            f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, for one tap that meets "
+            f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, one tap that meets "
             f"each pixel; use 2, which the array turns"
         )
     if reason == "" and takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
