@@ -88,9 +88,8 @@ def conv_weight_gradient(
         plan=plan,
         added=accumulate_into,
         bias=db_hbm,
-        ones_sbuf=None,
-        half=None,
         ledger=new_ledger(),
+        kept=[],
     )
     if by_diagonals:
         run_diagonals(work)

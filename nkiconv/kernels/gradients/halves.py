@@ -14,39 +14,27 @@ from ..conv.geometry import Geometry
 @dataclass
 class WeightWork(nl.NKIObject):
     """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
-    that is added to, or None; bias: of its gradient in HBM, or None; half: where units are shared, or None."""
+    that is added to, or None; bias: of its gradient in HBM, or None.
+
+    half: of the units the half that is at work, -1: all are; kept: tiles of the first half's sums in HBM, of one core;
+    met: how many of them have met the second's.
+    """
 
     operands: Operands
     geometry: Geometry
     plan: object
     added: object
     bias: object
-    ones_sbuf: object
-    half: object
     ledger: Ledger
-
-
-@dataclass
-class Half(nl.NKIObject):
-    """The half of the units that is at work. kept: tiles of the first one's sums in HBM, of one core; used: how many of
-    them have met the second's."""
-
-    index: int
     kept: list
-    used: int
+    half: int = -1
+    met: int = 0
+    ones_sbuf: object = None
 
 
 def halves_of_core():
     """Halves (first, how many) of this core."""
     return share(PARTS, nl.num_programs(), nl.program_id(0))
-
-
-def start_half(work, index):
-    """Have a half of the units be at work."""
-    if work.half == None:
-        work.half = Half(index=index, kept=[], used=0)
-    half = work.half
-    half.index = index
 
 
 def start_ones(work):
@@ -58,19 +46,19 @@ def start_ones(work):
 
 def waits(work):
     """Whether sums are those of the first half, on one core, and wait for the second's."""
-    return work.half != None and work.half.index == 0 and nl.num_programs() == 1
+    return work.half == 0 and nl.num_programs() == 1
 
 
 def own_part(work, count):
     """(first, how many) of so many results that this core stores."""
-    return (0, count) if work.half == None else share(count, nl.num_programs(), nl.program_id(0))
+    return (0, count) if work.half < 0 else share(count, nl.num_programs(), nl.program_id(0))
 
 
 def keep_sums(work, sums_sbuf):
     """Have a tile of the first half's sums wait."""
     kept_hbm = nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm)
     copy(kept_hbm, sums_sbuf)
-    work.half.kept.append(kept_hbm)
+    work.kept.append(kept_hbm)
 
 
 def other_sums(work, sums_sbuf):
@@ -80,7 +68,6 @@ def other_sums(work, sums_sbuf):
         other = 1 - nl.program_id(0)
         nisa.sendrecv(src=sums_sbuf, dst=other_sbuf, send_to_rank=other, recv_from_rank=other, pipe_id=0)
     else:
-        half = work.half
-        copy(other_sbuf, half.kept[half.used])
-        half.used += 1
+        copy(other_sbuf, work.kept[work.met])
+        work.met += 1
     return other_sbuf

@@ -7,7 +7,7 @@ from ..._nki import nisa, nl
 from .._tiles import PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from .halves import halves_of_core, start_half, start_ones
+from .halves import halves_of_core, start_ones
 from .lines import load_lines
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
@@ -55,11 +55,11 @@ class Batch(nl.NKIObject):
     jobs: list
     banks: tuple
     adds: bool
-    starts: bool
-    ends: bool
-    chain: tuple
     stays: int
-    oldest: int
+    starts: bool = False
+    ends: bool = False
+    chain: tuple = (0, True)
+    oldest: int = 0
 
 
 def run_weight(work):
@@ -75,7 +75,7 @@ def run_weight(work):
         return
     mine = halves_of_core()
     for half in range(mine[0], mine[0] + mine[1]):
-        start_half(work, half)
+        work.half = half
         run_passes(work, plan.passes, buffers, half)
 
 
@@ -109,7 +109,7 @@ def run_passes(work, passes, buffers, half):
             load_until(work, feed, batch.stays + len(buffers))
         if batch.starts:
             sums = start_sums(work, batch.jobs)
-            joint = None if work.half == None else start_joint(work, batch.jobs)
+            joint = None if work.half < 0 else start_joint(work, batch.jobs)
         first, count = batch.banks
         for q in range(0, work.plan.columns, work.plan.beside):
             if turns != None:
@@ -150,7 +150,7 @@ def append_batches(batches, work, feed, one, span):
         every = one, jobs, (0, len(jobs))
         for index in range(first, done):
             append_rows(batches, work, feed, every, (index, rows), (first, len(one.rounds) == 1))
-        if which == 0 and work.half != None and not work.plan.turns:
+        if which == 0 and work.half >= 0 and not work.plan.turns:
             # rows of the last tile as they come, but for the last one
             append_rows(batches, work, feed, every, (done, (0, rows[1] - 1)), (first, len(one.rounds) == 1))
             rows = (rows[1] - 1, 1)
@@ -183,11 +183,7 @@ def append_rows(batches, work, feed, some, where, tiles):
                     jobs=jobs,
                     banks=banks,
                     adds=index > tiles[0] or row > 0 or member > 0,
-                    starts=False,
-                    ends=False,
-                    chain=(0, True),
                     stays=index if tiles[1] else tiles[0],
-                    oldest=0,
                 )
             )
 

@@ -79,7 +79,6 @@ class WeightPlan(nl.NKIObject):
     further: int
     passes: list
     buffers: int
-    split: bool
     warmup: int
     #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
     geometry: Geometry
@@ -88,11 +87,12 @@ class WeightPlan(nl.NKIObject):
     lines: bool
     #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
     turns: bool
-    gang: int
+    gang: int = 1
     #: pieces of x and of gy that are on their way together
-    raws: list
+    raws: tuple = (1, 1)
     #: banks of PSUM for that: those that no sums need
-    banks: int
+    banks: int = PSUM_BANKS
+    split: bool = False
 
 
 def make_weight_plan(geometry, config, bias, source, lines):
@@ -128,15 +128,11 @@ def make_weight_plan(geometry, config, bias, source, lines):
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
         buffers=config.buffers,
-        split=False,
         warmup=config.warmup,
         geometry=geometry,
         source=source,
         lines=lines,
         turns=turns,
-        gang=1,
-        raws=[1, 1],
-        banks=PSUM_BANKS,
     )
     if turns:
         room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))

@@ -208,17 +208,11 @@ def widest(one, other):
 
 def raws_that_fit(geometry, plan, room):
     """Pieces of x, and of gy, that are on their way together: as many as so many bytes a partition hold."""
-    shapes, most, found = turned_shapes(geometry, plan, plan.passes)[0], [0, 0], [RAWS_MIN, RAWS_MIN]
-    for one in plan.passes:
-        for t in [-1] + one.planes:
-            side, which = side_of(geometry, plan, one, one.tiles[0], t), 1 if t < 0 else 0
-            chunks = chunks_of(one.k[1] if t < 0 else one.c[1], plan.gang)
-            most[which] = most[which] + len(one.tiles) * len(chunks) * len(pieces_of_rows(side, geometry.itemsize))
-    for step in range(2 * RAWS_MAX):
-        which = step % 2
-        size = size_of(shapes[which][1:]) * geometry.itemsize
-        if found[which] < min(RAWS_MAX, most[which]) and size <= room:
-            found[which] = found[which] + 1
+    shapes, found = turned_shapes(geometry, plan, plan.passes)[0], [RAWS_MIN, RAWS_MIN]
+    for step in range(2 * (RAWS_MAX - RAWS_MIN)):
+        size = size_of(shapes[step % 2][1:]) * geometry.itemsize
+        if size <= room:
+            found[step % 2] = found[step % 2] + 1
             room -= size
     return found
 

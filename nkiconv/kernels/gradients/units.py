@@ -50,17 +50,21 @@ def runs_of(axis, extent, taps):
     for block in range(div_ceil(out, extent)):
         start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
         low, high = min(window, max(0, -start)), max(0, min(window, size - start))
-        count = min(extent, out - block * extent)
-        joins = False
-        if len(found) > 0:
-            last = found[-1]
-            joins = last.extent == count and last.low == low and last.high == high
-        if joins:
-            last = found[-1]
-            last.count = last.count + 1
-        else:
-            found.append(Run(first=block, count=1, apart=extent, extent=count, low=low, high=max(low, high)))
+        append_run(found, block, extent, min(extent, out - block * extent), (low, max(low, high)))
     return found
+
+
+def append_run(found, block, apart, extent, there):
+    """Append a block to Runs: to the last of them if it is alike. there: (low, high)."""
+    joins = False
+    if len(found) > 0:
+        last = found[-1]
+        joins = last.extent == extent and (last.low, last.high) == there
+    if joins:
+        last = found[-1]
+        last.count = last.count + 1
+    else:
+        found.append(Run(first=block, count=1, apart=apart, extent=extent, low=there[0], high=there[1]))
 
 
 def planes_of(axis):

@@ -31,14 +31,12 @@ def add_biases(work, step, tiles, biases_sbuf):
     for index in range(len(step.tiles)):
         units, writes = units_of(step.tiles[index]), step.first and index == 0
         # all tiles of rows at once, where each is full and has as many groups
-        if units == size and step.parts[-1][1] == step.parts[0][1]:
-            rows, count = len(step.parts) * size, step.parts[0][1] * work.plan.k
-            add_positions(work, tiles[index].y, biases_sbuf[0:rows, 0:count], (0, rows), writes)
-        else:
-            for part in range(len(step.parts)):
-                first, count = part * size, min(channels, step.parts[part][1] * work.plan.k)
-                into = biases_sbuf[first : first + units, 0:count]
-                add_positions(work, tiles[index].y, into, (first, first + units), writes)
+        whole = units == size and step.parts[-1][1] == step.parts[0][1]
+        each = len(step.parts) * size if whole else units
+        for part in range(1 if whole else len(step.parts)):
+            first, count = part * size, min(channels, step.parts[part][1] * work.plan.k)
+            into = biases_sbuf[first : first + each, 0:count]
+            add_positions(work, tiles[index].y, into, (first, first + each), writes)
 
 
 def add_positions(work, y_sbuf, into, rows, writes):
@@ -83,7 +81,7 @@ def store_some(work, sums_sbuf, first):
     if waits(work):
         keep_sums(work, sums_sbuf)
         return
-    if work.half != None:
+    if work.half >= 0:
         nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
     mine = own_part(work, sums_sbuf.shape[1])
     if mine[1] > 0:

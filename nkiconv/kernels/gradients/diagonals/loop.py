@@ -9,7 +9,7 @@ from ..._engines import pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import halves_of_core, keep_sums, other_sums, own_part, start_half, waits
+from ..halves import halves_of_core, keep_sums, other_sums, own_part, waits
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from ..units import units_of
 from .biases import add_biases, multiply, start_biases, start_ones_of_units, store_biases
@@ -70,7 +70,7 @@ def run_diagonals(work):
         return
     mine = halves_of_core()
     for half in range(mine[0], mine[0] + mine[1]):
-        start_half(work, half)
+        work.half = half
         tiles = some_of(plan.tiles, share(len(plan.tiles), PARTS, half))
         run_steps(work, constants, steps_of(plan, plan.passes, tiles))
 
@@ -94,7 +94,7 @@ def steps_of(plan, passes, tiles):
         for index in range(len(chunks)):
             last = index + 1 == len(chunks)
             some = some_of(tiles, chunks[index])
-            found.append(Step(parts=one.parts, tiles=some, first=index == 0, last=last))
+            found.append(Step(parts=one, tiles=some, first=index == 0, last=last))
     return found
 
 
@@ -352,7 +352,7 @@ def store_taps(work, constants, parts, sums):
         if waits(work):
             keep_sums(work, sums_sbuf)
         else:
-            if work.half != None:
+            if work.half >= 0:
                 nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
             mine = own_part(work, parts[part][1])
             for some in cut_at(mine[1], most):

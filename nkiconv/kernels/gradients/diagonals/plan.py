@@ -31,15 +31,9 @@ READS = 2
 
 
 @dataclass
-class Groups(nl.NKIObject):
-    """What passes over all units together: groups of the convolution, (first, how many) for each tile of rows."""
-
-    parts: list
-
-
-@dataclass
 class DiagonalsPlan(nl.NKIObject):
-    """Passes that the cores share, or with split tiles of units that they share.
+    """Passes that the cores share, groups (first, how many) for each tile of rows, or with split tiles of units that
+    they share.
 
     k, c: output and input channels of a group; window: (rows, columns) of x of a block; h, w: (first, how many) of the
     rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
@@ -131,7 +125,7 @@ def passes_of(groups, config):
         parts = []
         for part in cut_at(some[1], div_ceil(some[1], config.side)):
             parts.append((some[0] + part[0], part[1]))
-        found.append(Groups(parts=parts))
+        found.append(parts)
     return found
 
 

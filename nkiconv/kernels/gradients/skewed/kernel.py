@@ -56,14 +56,14 @@ class SkewedWork(nl.NKIObject):
     gy_strides: tuple
     geometry: Geometry
     plan: SkewedPlan
-    ones_sbuf: object
-    folds_sbuf: object
+    ledger: Ledger
     scratch: list
     #: banks whose parts are yet to be added, in order
     banks: list
+    ones_sbuf: object = None
+    folds_sbuf: object = None
     #: sums of parts of the stacks of a bank so far, or None
-    sums_psum: object
-    ledger: Ledger
+    sums_psum: object = None
 
 
 @dataclass
@@ -98,12 +98,9 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         gy_strides=strides[1],
         geometry=geometry,
         plan=plan,
-        ones_sbuf=None,
-        folds_sbuf=None,
+        ledger=new_ledger(),
         scratch=[],
         banks=[],
-        sums_psum=None,
-        ledger=new_ledger(),
     )
     warm_up(warm_zeros(), plan.warmup, 1)
     tiles, loaded, in_step = [], 0, []

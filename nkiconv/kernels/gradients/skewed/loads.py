@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
+from ..units import append_run
 from .plan import matmul_channels
 
 
@@ -14,16 +15,6 @@ class UnitTiles(nl.NKIObject):
 
     x: object
     gy: object
-
-
-@dataclass
-class UnitRun(nl.NKIObject):
-    """Units first .. first+count-1 of a row, of which elements low .. high-1 are there."""
-
-    first: int
-    count: int
-    low: int
-    high: int
 
 
 def skewed_tiles(work, turn):
@@ -61,7 +52,7 @@ def clear_x(tiles, columns, engine):
 
 
 def x_runs(work):
-    """UnitRuns of windows of x."""
+    """Runs of windows of x."""
     plan, geometry = work.plan, work.geometry
     apart = plan.unit * geometry.stride
     return unit_runs(plan.units, apart, plan.first * apart - geometry.pad_left, geometry.W, plan.window)
@@ -103,26 +94,17 @@ def load_row(work, tiles, there, row):
 
 
 def unit_runs(units, apart, first, size, window):
-    """UnitRuns of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
+    """Runs of windows that begin `apart` elements apart, the first one at element `first` of `size`."""
     found = []
     for unit in range(units):
         start = first + unit * apart
         low = min(window, max(0, -start))
-        high = max(low, min(window, size - start))
-        joins = False
-        if len(found) > 0:
-            last = found[-1]
-            joins = last.low == low and last.high == high
-        if joins:
-            last = found[-1]
-            last.count = last.count + 1
-        else:
-            found.append(UnitRun(first=unit, count=1, low=low, high=high))
+        append_run(found, unit, apart, 1, (low, max(low, min(window, size - start))))
     return found
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):
-    """A UnitRun of a tile [units, channels, elements]. there: ((first channel, how often so many neighbours, channels
+    """A Run of a tile [units, channels, elements]. there: ((first channel, how often so many neighbours, channels
     between these, how many), group of the first, row of those beside each other, tile of images); place: (elements
     between units, the first element of the first)."""
     plan, size = work.plan, run.high - run.low
