@@ -57,11 +57,8 @@ def depthwise_conv1d_weight_gradient(
         grad_ref: gy in HBM, of y's shape as `depthwise_conv1d_implicit_gemm` stores it with out_perm; fp32 with fp32
             images, bf16 or fp16 with either of them. Layouts whose rows do not lie one behind the other are copied.
         filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
-        padding, stride, rhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the convolution.
-            lhs_dilation: only 1; its gradient is that of x and gy exchanged.
-        accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
-        bias_gradient: also return that of the bias, [C], fp32.
-        out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
+        padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm, accumulate_into,
+            bias_gradient, out_dtype: as of `conv_weight_gradient`.
         algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
             x with gy; None leaves the choice to the kernel.
 
@@ -82,9 +79,8 @@ def depthwise_conv1d_weight_gradient(
     geometry = gradient_geometry(forward, x_rows, gy_rows)
     extras = extras_of_rows(forward, accumulate_into, dw_dtype)
     algorithm = algorithm_of_rows(algorithm, forward, geometry, extras, config)
-    dw_hbm, db_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm), None
-    if bias_gradient:
-        db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm)
+    dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
+    db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
     if algorithm == SKEWED:
         strides = (strides_of_rows(x_rows, forward.C), strides_of_rows(gy_rows, forward.C))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from .._tiles import size_of
 from ..conv.boxes import load_box, offset_at
 from ..conv.geometry import met
 
@@ -65,11 +66,11 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
 def hold_loads(tile, strides, row, column):
     """Have the loads of a tile of units, which all write this row and column, wait for the zeros before them, so that
     they come behind loads that do."""
+    last, sizes = is_channels_last(strides), tile.shape[1:]
+    first = (row * sizes[1] + column) * sizes[2] if last else row * sizes[2] + column
+    flat = tile.reshape((tile.shape[0], size_of(sizes)))
     for engine in (nisa.engine.vector, nisa.engine.gpsimd):
-        if is_channels_last(strides):
-            nisa.memset(dst=tile[0 : tile.shape[0], row : row + 1, column : column + 1, 0:1], value=0.0, engine=engine)
-        else:
-            nisa.memset(dst=tile[0 : tile.shape[0], 0:1, row : row + 1, column : column + 1], value=0.0, engine=engine)
+        nisa.memset(dst=flat[0 : tile.shape[0], first : first + 1], value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):

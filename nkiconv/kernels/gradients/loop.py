@@ -4,7 +4,7 @@ sums go out when all tiles have passed."""
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import PSUM_BANKS, div_ceil, filled, share, some_of
+from .._tiles import PSUM_BANKS, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import halves_of_core, start_ones
@@ -14,9 +14,6 @@ from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
 from .turns import start_turns, turn_for
 from .units import chains_of, units_of
-
-#: Columns of matmuls ahead of which x and gy are turned: what that takes from the array to the tile, about.
-AHEAD = 2048
 
 
 @dataclass
@@ -135,7 +132,7 @@ def end_chain(work, batch, acc_psum, held, joint):
     if is_last and joint == None:
         store_sums(work, job, sums)
     elif is_last:
-        add_beside(work, job, sums, part_of_joint(work, job, joint.tiles, joint.places[bank]), None)
+        add_beside(work, job, sums, part_of_joint(work, job, joint[0], joint[1][bank]), None)
         if bank == len(batch.jobs) - 1:
             store_joint(work, batch.jobs, joint)
 
@@ -189,25 +186,16 @@ def append_rows(batches, work, feed, some, where, tiles):
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
-    """Have be turned what a Batch needs, and those that begin less than AHEAD columns of matmuls after its column q,
-    unless a buffer has other tiles yet."""
-    now, columns, left, there = batches[at], work.plan.columns, 0, False
-    for later in range(at, turns.batches):
-        left += columns_in(work, batches[later], columns - (q if later == at else 0))
-    while turns.batches < len(batches) and (turns.batches <= at or left < AHEAD) and not there:
+    """Have be turned what a Batch needs, and with the last two of its matmuls what the next one needs, unless a buffer
+    has other tiles yet."""
+    now, there = batches[at], False
+    end = at + 1 if q + 2 * work.plan.beside < work.plan.columns else at + 2
+    while turns.batches < min(len(batches), end) and not there:
         batch = batches[turns.batches]
         there = batch.index >= now.oldest + len(feed.buffers)
         if not there:
             turn_for(work, turns, feed, batch.index, batch.row, some_of(batch.jobs, batch.banks))
-            left += columns_in(work, batch, columns)
             turns.batches = turns.batches + 1
-
-
-def columns_in(work, batch, count):
-    """Columns of matmuls of a Batch for so many columns of gy."""
-    job = batch.jobs[batch.banks[0]]
-    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, work.plan.beside))
-    return div_ceil(count, work.plan.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):
@@ -223,9 +211,8 @@ def start_sums(work, jobs):
     found = []
     for job in jobs:
         outputs, columns = work.plan.beside * job.kn, columns_of(work, job, work.plan.beside)
-        shape = (outputs, job.cn, job.rn, columns)
-        if is_channels_last(work.geometry.x_strides):
-            shape = (outputs, job.rn, columns, job.cn)
+        last = is_channels_last(work.geometry.x_strides)
+        shape = (outputs, job.rn, columns, job.cn) if last else (outputs, job.cn, job.rn, columns)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     return found
 
@@ -254,15 +241,7 @@ def load_blocks(work, what, blocks, is_first, is_new):
     plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
     rows, columns = window_sizes(geometry, plan, one)
     piece = Piece(
-        rows=plan.rows,
-        columns=plan.columns,
-        k=one.k,
-        c=one.c,
-        r=one.r,
-        s=one.s,
-        h=(0, rows),
-        w=(0, columns),
-        part=0,
+        rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns), part=0
     )
     holds = is_new and not is_first
     # which blocks a tile has depends on the taps of its pass

@@ -1,22 +1,11 @@
 """Sums of banks on their way to HBM: read out, added to what there is, or to those of the other half of the units."""
 
-from dataclasses import dataclass
-
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import pick
 from .._tiles import size_of
 from .halves import keep_sums, other_sums, own_part, waits
 from .loads import is_channels_last
-
-
-@dataclass
-class Joint(nl.NKIObject):
-    """Sums of a round's jobs over a half of the units. tiles: [k, columns] in SBUF; places: of each job (number of its
-    tile, first column, columns)."""
-
-    tiles: list
-    places: list
 
 
 def place_of_sums(work, job):
@@ -58,8 +47,9 @@ def store_sums(work, job, acc_psum):
 
 
 def start_joint(work, jobs):
-    """Room for the sums of a round's jobs over a half of the units: those of as many output channels are side by side,
-    for they leave for the other core together."""
+    """Room for the sums of a round's jobs over a half of the units, those of as many output channels side by side, for
+    they leave for the other core together: (tiles [k, columns] in SBUF, of each job (its tile's number, first column,
+    columns))."""
     sizes, places = [], []
     for job in jobs:
         columns, at = 1 if job.t < 0 else job.cn * job.rn * job.sn, 0
@@ -72,7 +62,7 @@ def start_joint(work, jobs):
     tiles = []
     for size in sizes:
         tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
-    return Joint(tiles=tiles, places=places)
+    return tiles, places
 
 
 def part_of_joint(work, job, tiles, place):
@@ -84,16 +74,16 @@ def part_of_joint(work, job, tiles, place):
 
 def store_joint(work, jobs, joint):
     """Sums of a round over a half of the units, with the other's, to HBM; or to where they wait for it."""
-    others = []
-    for tile in joint.tiles:
+    (tiles, places), others = joint, []
+    for tile in tiles:
         if waits(work):
             keep_sums(work, tile)
         else:
             others.append(other_sums(work, tile))
     for index in range(0 if waits(work) else len(jobs)):
-        job, place = jobs[index], joint.places[index]
+        job, place = jobs[index], places[index]
         into, pattern, offset = place_of_sums(work, job)
-        mine, other = part_of_joint(work, job, joint.tiles, place), part_of_joint(work, job, others, place)
+        mine, other = part_of_joint(work, job, tiles, place), part_of_joint(work, job, others, place)
         added = added_sums(work, job, pattern, offset)
         found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype if added == None else nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)

@@ -86,16 +86,11 @@ def turned_tiles(geometry, planes, config, gang):
                 for q in some_columns:
                     boxes = []
                     for member in range(members):
+                        z, counts = one.first + at + member * count, (count, p[1], q[1])
+                        place = p[0] * config.rows, q[0] * config.columns
                         boxes.append(
                             Box(
-                                part=0,
-                                planes=one,
-                                rows=row,
-                                columns=column,
-                                z=one.first + at + member * count,
-                                p=p[0] * config.rows,
-                                q=q[0] * config.columns,
-                                counts=(count, p[1], q[1]),
+                                part=0, planes=one, rows=row, columns=column, z=z, p=place[0], q=place[1], counts=counts
                             )
                         )
                     tiles.append(boxes)

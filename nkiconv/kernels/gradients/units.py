@@ -109,18 +109,8 @@ def tiles_of_units(planes, rows, columns, most, end_at=0):
                     size = counts[0] * counts[1] * counts[2]
                     z, rest = at // (shape[1] * shape[2]), at % (shape[1] * shape[2])
                     p, q = rest // shape[2], rest % shape[2]
-                    boxes.append(
-                        Box(
-                            part=part,
-                            planes=one,
-                            rows=row,
-                            columns=column,
-                            z=one.first + z,
-                            p=(row.first + p) * row.apart,
-                            q=(column.first + q) * column.apart,
-                            counts=counts,
-                        )
-                    )
+                    z, p, q = one.first + z, (row.first + p) * row.apart, (column.first + q) * column.apart
+                    boxes.append(Box(part=part, planes=one, rows=row, columns=column, z=z, p=p, q=q, counts=counts))
                     at, part, done = at + size, part + size, done + size
                     if part == most or done == end_at:
                         tiles.append(boxes)

@@ -34,10 +34,7 @@ def make_folding(plan):
     nisa.iota(dst=into, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
     indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(
-        dst=indices_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted],
-        data=into,
-        op0=nl.add,
-        operand0=first_sbuf,
+        dst=indices_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted], data=into, op0=nl.add, operand0=first_sbuf
     )
     return Folding(indices_sbuf=indices_sbuf, ones_sbuf=make_ones(k, size))
 

@@ -73,10 +73,7 @@ def make_diagonals_plan(geometry, config, bias):
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
     total = c * seen[0][1] * seen[1][1]
     jobs = config.groups * geometry.planes.taps
-    each, per_bank = (
-        c * rows_axis.taps * columns_axis.taps,
-        min(max(1, BANK_COLUMNS // total), jobs),
-    )
+    each, per_bank = (c * rows_axis.taps * columns_axis.taps, min(max(1, BANK_COLUMNS // total), jobs))
     return DiagonalsPlan(
         geometry=geometry,
         settings=config,

@@ -156,10 +156,8 @@ def matrix_of_parts(plan):
     """[(part, line), column], 1 where line is the column of the middle quadrant: of a slice that begins as many
     quadrants earlier, sums go to a later one."""
     shape = (plan.folds * QUADRANT, (2 * plan.stacks - 1) * QUADRANT)
-    matrix_sbuf, ones_sbuf = (
-        nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf),
-        nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf),
-    )
+    matrix_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+    ones_sbuf = nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=matrix_sbuf, value=0.0)
     nisa.memset(dst=ones_sbuf, value=1.0)
     middle = (plan.stacks - 1) * QUADRANT
