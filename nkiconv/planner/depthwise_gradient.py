@@ -14,6 +14,8 @@ from .._nki import nl
 from ..errors import NkiconvError, UnsupportedError
 from ..kernels.depthwise_conv1d.dispatch import refusal
 from ..kernels.gradients.depthwise_conv1d import (
+    DOT,
+    DOT_IMAGES,
     ROWS_ALGORITHMS,
     SKEWED,
     depthwise_conv1d_weight_gradient,
@@ -41,6 +43,8 @@ class RowsExtras:
 
     rows: Shape
     bias: bool
+    #: the same with sums over images
+    images: Shape
 
 
 class DepthwiseConv1dWeight(Operation):
@@ -65,19 +69,35 @@ class DepthwiseConv1dWeight(Operation):
 
     def shape(self, request: Request, rates: Rates) -> Shape:
         asked, forward = request.asked, geometry_of(request.problem)
-        geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False))
-        extras = extras_of_rows(forward, asked.residual, getattr(nl, nl_name(asked.out_dtype or "fp32")))
-        rows = Shape(geometry, extras, request.lnc, rates)
-        return Shape(forward, RowsExtras(rows, asked.bias), request.lnc, rates)
+        rows, dtype = (
+            (flat_rows(forward, True), flat_rows(forward, False)),
+            getattr(nl, nl_name(asked.out_dtype or "fp32")),
+        )
+        each, sums = (
+            Shape(
+                gradient_geometry(forward, *rows, sums),
+                extras_of_rows(forward, asked.residual, dtype, sums),
+                request.lnc,
+                rates,
+            )
+            for sums in (False, True)
+        )
+        return Shape(forward, RowsExtras(each, asked.bias, sums), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         if algorithm == SKEWED:
             return str(skewed_refusal(shape.geometry, config, shape.cores))
-        rows = shape.extras.rows
+        if algorithm == DOT_IMAGES and shape.geometry.N == 1:
+            return f"N=1, algorithm={algorithm!r}: there are no images to sum over; use {DOT!r}"
+        rows = shape.extras.images if algorithm == DOT_IMAGES else shape.extras.rows
+        algorithm = DOT if algorithm == DOT_IMAGES else algorithm
         return str(refusal(algorithm, rows.geometry, rows.extras, config, shape.cores))
 
     def algorithm(self, name: str) -> Algorithm:
-        return cost.algorithm(self.name, name) if name == SKEWED else OfRows(cost.algorithm(_ROWS.name, name))
+        if name == SKEWED:
+            return cost.algorithm(self.name, name)
+        images = name == DOT_IMAGES
+        return OfRows(cost.algorithm(_ROWS.name, DOT if images else name), images)
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

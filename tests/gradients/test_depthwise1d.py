@@ -17,6 +17,7 @@ from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwis
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Asked
 from nkiconv.simulator import KernelAssertionError
+from nkiconv.simulator.launch import execute
 
 #: in_perm, kern_perm, out_perm.
 LAYOUTS = {
@@ -39,11 +40,68 @@ def test_algorithms(name, algorithm):
     if algorithm == "banded" and PROBLEMS[name][1][2] > 1:
         with pytest.raises(nkiconv.UnsupportedError, match="rhs_dilation=2, lhs_dilation=1: banded takes 1"):
             check(*PROBLEMS[name], algorithm=algorithm)
+    elif algorithm == "dot_images" and PROBLEMS[name][0][0] == 1:
+        with pytest.raises(nkiconv.UnsupportedError, match="N=1, algorithm='dot_images': there are no images"):
+            check(*PROBLEMS[name], algorithm=algorithm)
     else:
         check(*PROBLEMS[name], algorithm=algorithm)
 
 
-@pytest.mark.parametrize("algorithm", [None, "dot", "skewed"])
+#: (N, C), axis: images in chunks of one to all, or parts of one; rows that fill no tile; strides and dilations.
+IMAGES = {
+    "all": ((3, 70), (300, 4, 1, 1, 3, 0)),
+    "several tiles": ((5, 300), (500, 4, 1, 1, 3, 0)),
+    "few": ((2, 5), (40, 3, 1, 1, 1, 1)),
+    "strided": ((4, 130), (700, 5, 2, 1, 2, 2)),
+    "dilated": ((3, 20), (260, 4, 1, 3, 9, 0)),
+    "parts of a row": ((2, 17), (9000, 4, 1, 1, 3, 0)),
+}
+
+
+@pytest.mark.parametrize("slots", [1, 4, 32])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_summed_on_the_array(name, slots):
+    settings = {"algorithm": "dot_images", "config": (("slots", slots),)}
+    one, two = (check(*IMAGES[name], lnc=lnc, bias_gradient=True, adds=True, **settings) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "wide", "copies"),
+    [
+        ("all", "dot_images", False, 1),
+        ("causal", "dot", False, 1),
+        ("causal", "dot", True, 2),
+        ("all", "dot", False, 2),
+    ],
+)
+def test_biases_come_along(name, algorithm, wide, copies):
+    """gy is read once where its rows are summed as they come; twice where that is a pass of its own."""
+    (N, C), axis = IMAGES.get(name) or PROBLEMS[name]
+    x, gy = (one[:, :, None] for one in problem_of((N, C), axis))
+    run = execute(depthwise_conv1d_weight_gradient[1], (x, gy, (C, 1, 1, axis[1])), {
+        "padding": ((0, 0), axis[4:]), "stride": (1, axis[2]), "rhs_dilation": (1, axis[3]), "feature_group_count": C,
+        "bias_gradient": True, "algorithm": algorithm, "config": (("wide", wide),),
+    })  # fmt: skip
+    read = sum(
+        one.writes[0].num_elems
+        for one in run.programs[0].instructions
+        if one.op == "dma_copy" and one.reads[0].info.name == "grad_ref"
+    )
+    assert read == copies * gy.size
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_images_of_other_dtypes(dtype):
+    check(*IMAGES["all"], dtype=dtype, algorithm="dot_images", bias_gradient=True)
+
+
+def test_sums_over_images_need_masks():
+    with pytest.raises(nkiconv.UnsupportedError, match="config wide=True: sums over images need masks"):
+        check(*IMAGES["all"], algorithm="dot_images", config=(("wide", True),))
+
+
+@pytest.mark.parametrize("algorithm", [None, "dot", "dot_images", "skewed"])
 def test_cores_give_the_same_bits_of_real_numbers(algorithm):
     rng = np.random.default_rng(1)
     x, gy = (rng.standard_normal((5, 150, size)).astype(ml_dtypes.bfloat16) for size in (80, 80))

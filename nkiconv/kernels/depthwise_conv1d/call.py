@@ -26,7 +26,7 @@ class Extras(nl.NKIObject):
 class Operands(nl.NKIObject):
     """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say; bias [C]; residual as y.
 
-    state: [N, C, pad_left], what precedes each row.
+    state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
     """
 
     x: object
@@ -35,6 +35,7 @@ class Operands(nl.NKIObject):
     bias: object
     residual: object
     state: object
+    sums: object = None
 
 
 def y_tile(tensor_hbm, geometry, n, c0, cn, q0, qn):

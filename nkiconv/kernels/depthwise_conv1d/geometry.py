@@ -39,6 +39,10 @@ class Geometry(nl.NKIObject):
     y_c: int
     y_q: int
     itemsize: int
+    #: images of x, each with a filter of its own, that y is the sum over, and elements from one to the next in x and w
+    summed: int = 1
+    x_image: int = 0
+    w_image: int = 0
 
 
 def check_pairs(padding, stride, rhs_dilation, lhs_dilation):

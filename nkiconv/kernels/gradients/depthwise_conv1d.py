@@ -15,6 +15,7 @@ from .._tiles import require
 from ..conv.relayout import meet
 from ..depthwise_conv1d.call import Extras, Operands
 from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
+from ..depthwise_conv1d.dot.kernel import sums_taps
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
@@ -24,7 +25,9 @@ from .skewed.plan import skewed_refusal
 
 #: The algorithms that can be asked for by name.
 SKEWED = "skewed"
-ROWS_ALGORITHMS = ALGORITHMS + (SKEWED,)
+#: `dot`, with the sums over images in the array's.
+DOT, DOT_IMAGES = "dot", "dot_images"
+ROWS_ALGORITHMS = ALGORITHMS + (SKEWED, DOT_IMAGES)
 #: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
 SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
 #: Bytes of an element of sums.
@@ -75,26 +78,29 @@ def depthwise_conv1d_weight_gradient(
         f"lhs_dilation={lhs_dilation}: a filter gradient takes 1; exchange x and gy, whose stride it is then",
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    x_rows, gy_rows = flat_rows(forward, True), flat_rows(forward, False)
-    geometry = gradient_geometry(forward, x_rows, gy_rows)
-    extras = extras_of_rows(forward, accumulate_into, dw_dtype)
+    x_rows, gy_rows, sums = flat_rows(forward, True), flat_rows(forward, False), algorithm == DOT_IMAGES
+    geometry = gradient_geometry(forward, x_rows, gy_rows, sums)
+    extras = extras_of_rows(forward, accumulate_into, dw_dtype, sums)
     algorithm = algorithm_of_rows(algorithm, forward, geometry, extras, config)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
+    in_pass = algorithm == DOT and geometry.C == forward.C and sums_taps(geometry, config)
     if algorithm == SKEWED:
         strides = (strides_of_rows(x_rows, forward.C), strides_of_rows(gy_rows, forward.C))
         skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
     else:
-        convolve_rows_with(algorithm, (x_hbm, gy_hbm, dw_hbm, accumulate_into), forward, geometry, extras, config)
-    if bias_gradient:
+        tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
+        convolve_rows_with(algorithm, tensors, forward, geometry, extras, config)
+    if bias_gradient and not in_pass:
         sum_positions(gy_hbm, geometry, forward.N, db_hbm)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 
 
-def extras_of_rows(forward, added, dw_dtype):
-    """Extras of the convolution of x with gy: of one image it writes the gradient, else fp32 sums."""
-    several = forward.N > 1
+def extras_of_rows(forward, added, dw_dtype, sums=False):
+    """Extras of the convolution of x with gy: of one image, or with `sums` over all, it writes the gradient, else fp32
+    sums."""
+    several = forward.N > 1 and not sums
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
     epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
     return Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
@@ -102,6 +108,9 @@ def extras_of_rows(forward, added, dw_dtype):
 
 def algorithm_of_rows(algorithm, forward, geometry, extras, config):
     """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
+    if algorithm == DOT_IMAGES:
+        require(forward.N > 1, "N=1, algorithm=dot_images: there are no images to sum over; use dot")
+        algorithm = DOT
     many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
     if algorithm == None and many and skewed_refusal(forward, None, nl.num_programs()) == "":
         return SKEWED
@@ -113,13 +122,13 @@ def algorithm_of_rows(algorithm, forward, geometry, extras, config):
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):
-    """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, and what is added to it, or None."""
-    x_hbm, gy_hbm, dw_hbm, added = tensors
-    several, sums_hbm = forward.N > 1, dw_hbm
+    """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, what is added to it and db, or None."""
+    x_hbm, gy_hbm, dw_hbm, added, db_hbm = tensors
+    several, sums_hbm = geometry.C != forward.C, dw_hbm
     if several:
         sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
     residual = None if several else added
-    operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None)
+    operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None, sums=db_hbm)
     run_algorithm(algorithm, operands, geometry, extras, config)
     if several:
         meet(sums_hbm)

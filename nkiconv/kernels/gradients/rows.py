@@ -42,10 +42,11 @@ def strides_of_rows(rows, channels):
     return channels * rows.row, rows.row, rows.step
 
 
-def gradient_geometry(forward, x_rows, gy_rows):
+def gradient_geometry(forward, x_rows, gy_rows, sums=False):
     """The Geometry of the convolution of x with gy, whose y are gradients: of one image as they are stored, of several
-    one behind the other."""
-    several, C = forward.N > 1, forward.N * forward.C
+    one behind the other, or with `sums` the sums over images, as they are stored."""
+    several = forward.N > 1 and not sums
+    C = forward.N * forward.C if several else forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1
     return Geometry(
@@ -68,4 +69,7 @@ def gradient_geometry(forward, x_rows, gy_rows):
         y_c=forward.S if several else forward.w_c,
         y_q=1 if several else forward.w_s,
         itemsize=forward.itemsize,
+        summed=forward.N if sums else 1,
+        x_image=forward.C * x_rows.row,
+        w_image=forward.C * gy_rows.row,
     )

@@ -29,8 +29,8 @@ from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..geometry import instructions_refusal
 from .config import COLUMNS_MIN, dot_config_refusal, read_dot
-from .plan import batches, count_batches, dot_units, padded_columns, plan_of, x_slots
-from .rows import load_ahead, move_slots, next_rows, start_dot
+from .plan import batches, count_batches, dot_units, images_of, padded_columns, plan_of, x_slots
+from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
 from .sums import (
     leave,
     load_epilogue,
@@ -67,6 +67,8 @@ def dot_refusal(geometry, extras, config, cores):
             f"taps_on_partition"
         )
     settings = read_dot(geometry, config)
+    if settings.wide and geometry.summed > 1:
+        return "config wide=True: sums over images need masks; use wide=False, or dot"
     if not settings.wide and geometry.Q > COLUMNS_MIN:
         return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
     plan = plan_of(geometry, settings)
@@ -78,14 +80,20 @@ def dot_refusal(geometry, extras, config, cores):
     return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 
 
+def sums_taps(geometry, config):
+    """Whether sums of filters' taps, operands.sums, come along."""
+    return not read_dot(geometry, config).wide
+
+
 def count_dot_instructions(geometry, plan, warmup, cores):
     """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
-    slots = plan.tap_phases * (plan.slots + plan.column_phases * x_slots(plan))
+    phases = plan.members * plan.tap_phases
+    slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
     blocks = plan.lag_blocks * plan.column_phases
-    matmuls = plan.taps * blocks * plan.tap_phases * div_ceil(plan.slots, plan.taps)
+    matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
     # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
     tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + 14
+    unit = 2 * slots + matmuls + tails + 16 * plan.members
     results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
     batch = plan.images * (plan.tiles * plan.chunks * unit + results)
     return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
@@ -109,11 +117,12 @@ def run_masked(operands, geometry, extras, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
     run = start_dot(operands, geometry, extras, plan, units)
-    x_before, w_before, partials, ready, kept, sums = None, None, [], [], [], None
+    x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
     for index in range(len(units) + 3):
-        moves, x_next, w_next = [], None, None
+        moves, x_next, w_next, w_rows = [], None, None, None
         if index < len(units):
             load_ahead(run)
+            w_rows = run.loaded[index][1]
             x_next, w_next = next_rows(run, index, moves)
         steps, unit = [], units[min(max(0, index - 1), len(units) - 1)]
         if 0 < index and index <= len(units):
@@ -130,7 +139,8 @@ def run_masked(operands, geometry, extras, plan, units):
             if move + 1 < len(moves) and index != 1:
                 wanted = (len(steps) * max(0, move + 1 - LEAD)) // max(1, len(moves) - LEAD)
             while done < wanted:
-                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done])
+                images = images_of(geometry, plan, unit)[1]
+                products = multiply_step(x_before, w_before, plan, masks, unit, steps[done], images)
                 if done > 0:
                     sum_channels(partials, plan, steps[done - 1], last)
                 last = products
@@ -141,6 +151,8 @@ def run_masked(operands, geometry, extras, plan, units):
             finish_batch(run, masks, units[index - 3], sums)
         if 2 <= index and index <= len(units) + 1:
             sums = add_unit(plan, units[index - 2], kept, sums)
+        if index < len(units) and operands.sums != None:
+            tap_sums = sum_taps(run, units[index], w_rows, tap_sums)
         ready = partials
         x_before, w_before = x_next, w_next
 

@@ -55,6 +55,9 @@ class DotPlan(nl.NKIObject):
     #: positions of x and taps of w in one chunk, as loaded
     x_length: int = 0
     w_length: int = 0
+    #: of images that are summed how many a chunk has, and chunks of the taps of each
+    members: int = 1
+    tap_chunks: int = 1
     #: channel tiles, or images, of one batch
     tiles: int = 1
     images: int = 1
@@ -89,6 +92,12 @@ class DotUnit(nl.NKIObject):
     chunk: int
     r0: int
     groups: int
+
+
+def images_of(geometry, plan, unit):
+    """(first, how many) of the images that a unit sums over."""
+    first = unit.chunk // plan.tap_chunks * plan.members
+    return first, min(plan.members, geometry.summed - first)
 
 
 def padded_columns(plan):
@@ -132,10 +141,11 @@ def lengths_of(geometry, plan, slots, lags):
 def held_bytes(geometry, plan, slots, lags, rows, filters):
     """Bytes a partition of rows as loaded, transposed slots of x and as many transposed filters."""
     lengths = lengths_of(geometry, plan, slots, lags)
-    of_slot = plan.tap_phases * rows * geometry.itemsize
+    of_slot = plan.members * plan.tap_phases * rows * geometry.itemsize
     copies = 2 if plan.wide else 3
     moved = (slots + lags) * plan.column_phases * of_slot
-    return plan.buffers * (lengths[0] + lengths[1]) * geometry.itemsize + copies * moved + filters * slots * of_slot
+    loaded = plan.buffers * plan.members * (lengths[0] + lengths[1]) * geometry.itemsize
+    return loaded + copies * moved + filters * slots * of_slot
 
 
 def plan_of(geometry, config):
@@ -171,6 +181,11 @@ def size_masked(plan, geometry, config, phase_taps, phase_lags):
         plan.slots = div_ceil(most, plan.chunks)
         set_block(plan, min(plan.taps, plan.slots), phase_lags)
         plan.keep = plan.chunks * plan.slots * P_MAX * plan.tap_phases * geometry.itemsize <= KEPT_BYTES
+        plan.tap_chunks = plan.chunks
+        plan.members = max(1, min(geometry.summed, config.slots // plan.slots)) if plan.chunks == 1 else 1
+        while plan.members > 1 and held_bytes(geometry, plan, plan.slots, lags, P_MAX, 3) > DOT_SBUF_BYTES:
+            plan.members = plan.members - 1
+        plan.chunks = plan.chunks * div_ceil(geometry.summed, plan.members)
     if geometry.N == 1:
         plan.tiles = max(1, min(LEAVE_TOGETHER, BANK_COLUMNS // (plan.taps * padded_columns(plan))))
     plan.images = min(LEAVE_TOGETHER, div_ceil(geometry.N, 2))
@@ -197,6 +212,7 @@ def size_wide(plan, geometry, config, phase_taps, phase_lags):
     asked = min(blocks, div_ceil(config.slots, plan.taps))
     while asked > 0 and plan.slots == 0:
         plan.chunks = div_ceil(blocks, asked)
+        plan.tap_chunks = plan.chunks
         slots = plan.taps * div_ceil(blocks, plan.chunks)
         plan.depth = min(nl.tile_size.pmax, div_ceil(phase_taps, slots))
         summed = plan.column_phases * div_ceil(rows, plan.channels) * 4 if plan.chunks > 1 else 0

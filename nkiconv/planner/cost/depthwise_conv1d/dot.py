@@ -49,7 +49,7 @@ class Dot(Algorithm):
         plans = [plan for plan in (plan_of(geometry, one) for one in tried) if plan.slots]
         if plans:
             plan = min(plans, key=wide_columns) if best.wide else plans[0]
-            best = replace(best, slots=given.get("slots", plan.slots))
+            best = replace(best, slots=given.get("slots", plan.slots * plan.members))
             best = replace(best, lags=given.get("lags", plan.lags if best.wide else best.lags))
         return pairs_of(best)
 
@@ -60,14 +60,15 @@ class Dot(Algorithm):
         if dot_refusal(shape.geometry, shape.extras, config, shape.cores):
             return []
         plan = self._plan(shape, config)
-        return [Guess(config, wide_ns(shape, plan) if plan.wide else masked_ns(shape))]
+        return [Guess(config, wide_ns(shape, plan) if plan.wide else masked_ns(shape, plan))]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return [self.settle(shape, config_of(block=size)) for size in ((8, 16, 4, 2) if wide else (8, 16))]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         config = self.settle(shape, config)
-        slots = self._plan(shape, config).slots
+        plan = self._plan(shape, config)
+        slots = plan.slots * plan.members
         if dict(config or ())["wide"]:
             return []
         return changed_one(config, block=(2, 4, 8, 16), slots=(slots // 2, slots * 2), warmup=(0, warmup(shape.target)))
@@ -78,7 +79,7 @@ class Dot(Algorithm):
     def least_us(self, shape: Shape, config: Config) -> float:
         geometry = shape.geometry
         moved = 2 * int(self._plan(shape, config).slots)  # transposed, and copied to SBUF: slots of x and of w
-        tiles = geometry.N * geometry.C / PARTITIONS / shape.cores
+        tiles = geometry.N * geometry.summed * geometry.C / PARTITIONS / shape.cores
         return max(issue_us(shape, tiles * moved), row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
@@ -124,7 +125,7 @@ def wide_ns(shape: Shape, plan: Any) -> float:
     return float(WIDE_ENDS_NS + kept_ns + units * unit_ns)
 
 
-def masked_ns(shape: Shape) -> float:
+def masked_ns(shape: Shape, plan: Any) -> float:
     """ns of a core with masks: transposes and products of slots, or masks and sums on Vector, or HBM."""
     geometry, target = shape.geometry, shape.target
     column_ns = target.tensor_column_ns
@@ -139,7 +140,10 @@ def masked_ns(shape: Shape) -> float:
     tiles = div_ceil(geometry.N * channel_tiles, PARTS)
     moved_ns = PARTITIONS * (geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
     filters_ns = slow * div_ceil(channel_tiles, PARTS) * slots * transpose_ns
-    return float(MASKED_ENDS_NS + tiles * max(tensor_ns, vector_ns, moved_ns) + filters_ns)
+    # images that are summed on the array have masks and sums in common
+    images, summed = geometry.summed, div_ceil(geometry.summed, plan.members)
+    tile_ns = max(images * tensor_ns, summed * vector_ns, images * moved_ns)
+    return float(MASKED_ENDS_NS + tiles * tile_ns + filters_ns)
 
 
 ALGORITHM = Dot()

@@ -14,51 +14,58 @@ IMAGES_NS = 7000.0
 
 
 class OfRows(Algorithm):
-    """Such an algorithm; a Shape's extras have the convolution's own Shape."""
+    """Such an algorithm; a Shape's extras have the convolution's own Shape. images: whether it sums over images."""
 
-    def __init__(self, base: Algorithm) -> None:
-        self.base = base
+    def __init__(self, base: Algorithm, images: bool = False) -> None:
+        self.base, self.images = base, images
         self.order = base.order
 
+    def rows(self, shape: Shape) -> Shape:
+        """The convolution's own."""
+        found: Shape = shape.extras.images if self.images else shape.extras.rows
+        return found
+
     def guesses(self, shape: Shape) -> list[Guess]:
-        return [_longer(shape, one) for one in self.base.guesses(shape.extras.rows)]
+        if self.images and shape.geometry.N == 1:
+            return []
+        return [self._longer(shape, one) for one in self.base.guesses(self.rows(shape))]
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        found = self.base.guess(shape.extras.rows, config)
-        return None if found is None else _longer(shape, found)
+        found = self.base.guess(self.rows(shape), config)
+        return None if found is None else self._longer(shape, found)
 
     def refined(self, shape: Shape, guess: Guess) -> Guess:
-        return _longer(shape, self.base.refined(shape.extras.rows, guess))
+        return self._longer(shape, self.base.refined(self.rows(shape), guess))
 
     def is_short(self, shape: Shape, config: Config) -> bool:
-        return self.base.is_short(shape.extras.rows, config)
+        return self.base.is_short(self.rows(shape), config)
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        return self.base.settle(shape.extras.rows, config)
+        return self.base.settle(self.rows(shape), config)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
-        return self.base.configs(shape.extras.rows, wide) if wide or self.base.guesses(shape.extras.rows) else []
+        return self.base.configs(self.rows(shape), wide) if wide or self.base.guesses(self.rows(shape)) else []
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        return self.base.near(shape.extras.rows, config)
+        return self.base.near(self.rows(shape), config)
 
     def unit(self, shape: Shape, config: Config) -> int:
-        return max(1, self.base.unit(shape.extras.rows, config) // int(shape.geometry.N))
+        unit = self.base.unit(self.rows(shape), config)
+        return unit if self.images else max(1, unit // int(shape.geometry.N))
 
     def least_us(self, shape: Shape, config: Config) -> float:
-        return self.base.least_us(shape.extras.rows, config)
+        return self.base.least_us(self.rows(shape), config)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return self.base.symbols(shape.extras.rows, config)
+        return self.base.symbols(self.rows(shape), config)
 
     def is_looped(self, shape: Shape, config: Config) -> bool:
-        return self.base.is_looped(shape.extras.rows, config)
+        return self.base.is_looped(self.rows(shape), config)
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        return self.base.settled(shape.extras.rows, config)
+        return self.base.settled(self.rows(shape), config)
 
-
-def _longer(shape: Shape, guess: Guess) -> Guess:
-    """A guess with the sum over images."""
-    return replace(guess, ns=guess.ns + (IMAGES_NS if shape.geometry.N > 1 else 0.0))
+    def _longer(self, shape: Shape, guess: Guess) -> Guess:
+        """A guess with the sum over images, where it comes after the convolution."""
+        return replace(guess, ns=guess.ns + (IMAGES_NS if shape.geometry.N > 1 and not self.images else 0.0))
