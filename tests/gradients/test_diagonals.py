@@ -33,14 +33,18 @@ PROBLEMS = {
     "volumes": ((2, 4, 4, 4), (5, 3, 1, 1, 1, 1), PLAIN, (11, 3, 1, 1, 1, 1)),
     "volumes, strided": ((2, 6, 4, 2), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
 }
-ORDER = ("rows", "columns", "down", "across", "side", "groups", "together", "buffers", "split", "planes")
+ORDER = ("rows", "columns", "down", "across", "side", "groups", "together", "buffers", "split", "planes", "below")
 #: Values of ORDER.
 CONFIGS = [
-    (2, 4, 2, 2, 4, 1, 1, 1, 0, 0),
-    (2, 4, 1, 1, 2, 3, 2, 2, 1, 0),
-    (3, 5, 3, 3, 1, 2, 1, 3, 0, 1),
-    (1, 1, 9, 11, 4, 2, 1, 2, 0, 1),
-    (4, 3, 1, 2, 1, 9, 2, 2, 1, 0),
+    (2, 4, 2, 2, 4, 1, 1, 1, 0, 0, 1),
+    (2, 4, 1, 1, 2, 3, 2, 2, 1, 0, 1),
+    (3, 5, 3, 3, 1, 2, 1, 3, 0, 1, 1),
+    (1, 1, 9, 11, 4, 2, 1, 2, 0, 1, 1),
+    (4, 3, 1, 2, 1, 9, 2, 2, 1, 0, 1),
+    (2, 4, 2, 2, 4, 2, 1, 1, 0, 0, 2),
+    (2, 3, 1, 1, 2, 3, 2, 2, 1, 0, 4),
+    (1, 4, 3, 3, 1, 5, 1, 3, 1, 1, 4),
+    (3, 4, 1, 2, 1, 9, 2, 2, 0, 0, 2),
 ]
 
 
@@ -137,7 +141,8 @@ def a_problem(draw):
 def a_config(draw):
     most = {"rows": 5, "columns": 6, "down": 3, "across": 3, "groups": 4, "together": 3, "buffers": 3}
     values = {name: draw(st.integers(1, high)) for name, high in most.items()}
-    values |= {"side": draw(st.sampled_from((1, 2, 4))), "split": draw(st.integers(0, 1)), "warmup": 0}
+    values |= {"below": draw(st.sampled_from((1, 2, 4))), "side": draw(st.sampled_from((1, 2, 4)))}
+    values |= {"split": draw(st.integers(0, 1)), "warmup": 0}
     values["planes"] = draw(st.integers(0, 1))
     return draw(st.sampled_from((None, tuple(values.items()))))
 

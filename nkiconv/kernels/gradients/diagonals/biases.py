@@ -89,17 +89,17 @@ def store_some(work, sums_sbuf, first):
         copy(work.bias.ap(pattern=pattern, offset=first + mine[0]), sums_sbuf[0:1, mine[0] : mine[0] + mine[1]])
 
 
-def multiply(plan, dst, stationary, moving, part, adds):
-    """A matmul on a tile of the array's rows."""
-    side, rows = plan.settings.side, nl.tile_size.pmax // plan.settings.side
-    if side == 1:
-        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=adds)
-    else:
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=stationary,
-            moving=moving,
-            accumulate=adds,
-            tile_position=(part * rows, 0),
-            tile_size=(rows, nl.tile_size.pmax),
-        )
+def multiply(plan, dst, stationary, moving, part, adds, number=0):
+    """A matmul on a tile of the array's rows and, of one of the groups below each other, of its columns."""
+    P_MAX = nl.tile_size.pmax
+    rows, columns = P_MAX // plan.settings.side, P_MAX // plan.settings.below
+    columns = columns if dst.shape[0] <= columns else P_MAX
+    whole = rows == P_MAX and columns == P_MAX
+    nisa.nc_matmul(
+        dst=dst,
+        stationary=stationary,
+        moving=moving,
+        accumulate=adds,
+        tile_position=() if whole else (part * rows, number * columns),
+        tile_size=() if whole else (rows, columns),
+    )

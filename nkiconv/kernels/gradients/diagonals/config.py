@@ -32,6 +32,8 @@ class DiagonalsConfig(nl.NKIObject):
     side: int
     #: groups of the convolution of a tile of rows in a pass, from 1
     groups: int
+    #: groups whose sums lie below each other, each on a part of the partitions: 1, 2 or 4
+    below: int
     #: tiles of units that are there together, whose sums are read out together, from 1
     together: int
     #: of these, how many are there at once, one of them at work, from 1
@@ -49,11 +51,20 @@ def diagonals_config_refusal(geometry, config):
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
     table = table + (("side", (1, 4)), ("groups", (1, most)), ("together", (1, TOGETHER_MAX)))
-    table = table + (("buffers", (1, STEPS_MAX)), ("planes", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (
+        ("below", (1, 4)),
+        ("buffers", (1, STEPS_MAX)),
+        ("planes", (0, 1)),
+        ("split", (0, 1)),
+        ("warmup", (0, WARM_UP_MAX)),
+    )
     reason = settings_refusal(config, table, "diagonals")
     if reason == "" and setting(config, "side", 1) == 3:
         return "config side=3: the array's rows are 1, 2 or 4 tiles; use one of these"
+    if reason == "" and setting(config, "below", 1) == 3:
+        return "config below=3: the partitions have 1, 2 or 4 parts; use one of these"
     rows, columns, k = setting(config, "rows", 1), setting(config, "columns", 1), geometry.K // geometry.groups
+    parts = parts // setting(config, "below", 1)
     if reason == "" and rows * columns * k > parts:
         return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
     return reason
@@ -81,6 +92,7 @@ def diagonals_settings(geometry, config):
         across=across,
         side=side,
         groups=setting(config, "groups", groups),
+        below=setting(config, "below", 1),
         together=setting(config, "together", 1),
         buffers=setting(config, "buffers", STEPS),
         planes=setting(config, "planes", 1 if geometry.x_strides[0] == 1 and geometry.C > 1 else 0),
@@ -105,10 +117,10 @@ def unit_elements(geometry, rows, columns):
 
 def most_positions(geometry, config):
     """(rows, columns) of the block of most positions whose channels and sums fit; of as many the one of least sums."""
-    found, most, least = (1, 1), 0, 0
+    found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
     k, P, Q = geometry.K // geometry.groups, geometry.rows.out, geometry.columns.out
-    for rows in range(1, min(P, nl.tile_size.pmax) + 1):
-        columns = min(Q, nl.tile_size.pmax // (rows * k))
+    for rows in range(1, min(P, parts) + 1):
+        columns = min(Q, parts // (rows * k))
         while columns > 1 and window_columns(geometry, rows, columns) > BANK_COLUMNS:
             columns = columns - 1
         sums = window_columns(geometry, rows, columns)

@@ -8,7 +8,8 @@ from ..._masks import keep_between, keep_equal
 
 @dataclass
 class Folding(nl.NKIObject):
-    """In SBUF: indices [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32."""
+    """In SBUF: indices [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each
+    group of those below each other, and k' of all of these."""
 
     indices_sbuf: object
     ones_sbuf: object
@@ -17,36 +18,38 @@ class Folding(nl.NKIObject):
 def make_folding(plan):
     """The Folding of a plan's blocks."""
     settings, k, rows, columns = plan.settings, plan.k, plan.geometry.rows, plan.geometry.columns
-    size = settings.rows * settings.columns
+    size, below = settings.rows * settings.columns, settings.below
+    each = size * k if below == 1 else nl.tile_size.pmax // below
+    parts = each * below
     # of the first tap of each position, where that is the partition's
-    firsts_sbuf = nl.ndarray((size * k, size), dtype=nl.float32, buffer=nl.sbuf)
+    firsts_sbuf = nl.ndarray((parts, size), dtype=nl.float32, buffer=nl.sbuf)
     steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
     nisa.iota(dst=firsts_sbuf, pattern=steps, offset=0, channel_multiplier=0)
-    keep_between(firsts_sbuf, [[-k, size]], k, firsts_sbuf)
-    first_sbuf = nl.ndarray((size * k, 1), dtype=nl.float32, buffer=nl.sbuf)
+    ones_sbuf = nl.ndarray((parts, below * k), dtype=nl.float32, buffer=nl.sbuf)
+    if below > 1:
+        nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
+    for number in range(below):
+        first, end = number * each, (number + 1) * each
+        keep_between(firsts_sbuf[first:end, 0:size], [[-k, size]], k, firsts_sbuf[first:end, 0:size])
+        fill_ones(ones_sbuf[first : first + size * k, number * k : (number + 1) * k], size)
+    first_sbuf = nl.ndarray((parts, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=first_sbuf, op=nl.add, data=firsts_sbuf, axis=1)
-    places_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
-    taps = rows.taps * columns.taps
-    wanted = plan.c * taps
+    places_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     by_window = [[plan.c * plan.window[0] * plan.window[1], plan.per_gather], [plan.window[0] * plan.window[1], plan.c]]
     by_tap = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
-    into = places_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted]
-    nisa.iota(dst=into, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
-    indices_sbuf = nl.ndarray((size * k, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
-    nisa.tensor_scalar(
-        dst=indices_sbuf[0 : size * k, 0 : plan.per_gather, 0:wanted], data=into, op0=nl.add, operand0=first_sbuf
-    )
-    return Folding(indices_sbuf=indices_sbuf, ones_sbuf=make_ones(k, size))
+    nisa.iota(dst=places_sbuf, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
+    indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=indices_sbuf, data=places_sbuf, op0=nl.add, operand0=first_sbuf)
+    return Folding(indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
 
 
-def make_ones(k, size):
+def fill_ones(ones_sbuf, size):
     """Ones [(position, k), k'] where k' is k, zeros elsewhere."""
-    ones_sbuf = nl.ndarray((size * k, k), dtype=nl.float32, buffer=nl.sbuf)
+    rows, k = ones_sbuf.shape
     if k == 1:
         nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.vector)
-        return ones_sbuf
-    each_sbuf = nl.ndarray((size * k, k, size), dtype=nl.float32, buffer=nl.sbuf)
+        return
+    each_sbuf = nl.ndarray((rows, k, size), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
     keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
     nisa.tensor_reduce(dst=ones_sbuf, op=nl.add, data=each_sbuf, axis=2)
-    return ones_sbuf

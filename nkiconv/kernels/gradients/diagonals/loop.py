@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import pick
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, share, some_of
+from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import halves_of_core, keep_sums, other_sums, own_part, waits
@@ -77,7 +77,7 @@ def run_diagonals(work):
 
 def start_reads(plan):
     """Tiles of sums as read out, READS for each tile of rows; zeros where a block's window never sees x."""
-    rows, height, width, found = positions_of(plan), plan.window[0], plan.window[1], []
+    rows, height, width, found = rows_of_sums(plan), plan.window[0], plan.window[1], []
     h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
     for _ in range(READS * plan.settings.side):
         read_sbuf = nl.ndarray((rows, count * height * width), dtype=nl.float32, buffer=nl.sbuf)
@@ -191,14 +191,19 @@ def start_taps(work, step):
     """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
     plan, found = work.plan, []
     for part in step.parts:
-        shape = (positions_of(plan), part[1] * work.geometry.planes.taps, plan.each)
+        shape = (rows_of_sums(plan), jobs_of(work, part), plan.each)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     return found
 
 
 def positions_of(plan):
-    """Rows of the array's results."""
+    """Rows of the array's results of a group."""
     return plan.settings.rows * plan.settings.columns * plan.k
+
+
+def rows_of_sums(plan):
+    """Partitions of sums: of one group, or of those below each other."""
+    return positions_of(plan) if plan.settings.below == 1 else nl.tile_size.pmax
 
 
 def products_of(plan, tiles):
@@ -233,9 +238,8 @@ def clipped(first, count, there, seen):
 def run_products(work, constants, step, tiles, sums, turn):
     """Sums of taps of a step: written, or added to those of the steps of the pass before. Returns how many sets of
     tiles as read out have been in use, `turn` before."""
-    plan, T = work.plan, work.geometry.planes.taps
-    products = products_of(plan, step.tiles)
-    for some in cut_at(step.parts[0][1] * T, plan.per_gather):
+    plan, products = work.plan, products_of(work.plan, step.tiles)
+    for some in cut_at(jobs_of(work, step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side
         reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
@@ -246,35 +250,46 @@ def run_products(work, constants, step, tiles, sums, turn):
     return turn
 
 
-def jobs_of(work, part, some):
+def jobs_of(work, part):
+    """Jobs of a tile of rows: of groups below each other, and a plane of taps."""
+    return div_ceil(part[1], work.plan.settings.below) * work.geometry.planes.taps
+
+
+def some_jobs(work, part, some):
     """How many of jobs (first, how many) a tile of rows has."""
-    return max(0, min(some[1], part[1] * work.geometry.planes.taps - some[0]))
+    return max(0, min(some[1], jobs_of(work, part) - some[0]))
 
 
 def fill_banks(work, constants, step, tiles, some, products, reads, into):
     """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
     plan, banks = work.plan, []
+    covers = products[1] and plan.settings.below == 1
     for _ in step.parts:
-        banks.append(nl.ndarray((positions_of(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
+        banks.append(nl.ndarray((rows_of_sums(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
+    below, T = plan.settings.below, work.geometry.planes.taps
     for index in range(some[1]):
-        for number in range(-1, len(products[0])):
-            # one after the other on other tiles of rows, which work side by side then
-            for part in range(len(step.parts)):
-                if index < jobs_of(work, step.parts[part], some):
-                    place, adds = (part, some[0] + index, index), number > 0 or not products[1]
-                    if number >= 0:
-                        add_product(work, step, tiles, products[0][number], banks[part], place, adds)
-                    elif not products[1]:
-                        add_zeros(plan, constants, banks[part], part, index)
+        first = (some[0] + index) // T * below
+        # each after the other on other tiles of rows, which work side by side then
+        for part in range(0 if covers else len(step.parts)):
+            if index < some_jobs(work, step.parts[part], some):
+                add_zeros(plan, constants, banks[part], part, index)
+        for number in range(len(products[0])):
+            for group in range(first, first + below):
+                for part in range(len(step.parts)):
+                    if group < step.parts[part][1]:
+                        place = part, group, (some[0] + index) % T, index
+                        add_product(
+                            work, step, tiles, products[0][number], banks[part], place, number > 0 or not covers
+                        )
     for part in range(len(step.parts)):
-        count = jobs_of(work, step.parts[part], some)
+        count = some_jobs(work, step.parts[part], some)
         if count > 0:
             read_bank(work, banks[part], reads[part], count, into)
 
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
     """A bank of so many jobs, read out from the `into`-th on."""
-    plan, rows = work.plan, positions_of(work.plan)
+    plan, rows = work.plan, rows_of_sums(work.plan)
     hs, ws, size, width = plan.seen[0], plan.seen[1], plan.window[0] * plan.window[1], plan.window[1]
     pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
     sums = bank_psum[0:rows, 0 : count * plan.c * hs[1] * ws[1]]
@@ -286,18 +301,17 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
 
 
 def add_zeros(plan, constants, bank_psum, part, index):
-    """Zeros where no block covers all of a window."""
+    """Zeros where no block covers all of a window, or all partitions."""
     rows, columns = nl.tile_size.pmax // plan.settings.side, plan.c * plan.seen[0][1] * plan.seen[1][1]
-    zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : positions_of(plan)]
+    zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : rows_of_sums(plan)]
     moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
-    sums = bank_psum[0 : positions_of(plan), index * columns : (index + 1) * columns]
+    sums = bank_psum[0 : rows_of_sums(plan), index * columns : (index + 1) * columns]
     multiply(plan, sums, zeros_sbuf, moving, part, False)
 
 
-def gy_of(work, step, tiles, product, place):
+def gy_of(work, step, tiles, product, part, group):
     """gy of a block of a group: [units, rows, columns, k]."""
     settings, k = work.plan.settings, work.plan.k
-    part, group = place[0], place[1] // work.geometry.planes.taps
     first, there = part * (nl.tile_size.pmax // settings.side), tiles[product.tile]
     end, y_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.y, work.operands)
     p, q = (product.p, product.p + settings.rows), (product.q, product.q + settings.columns)
@@ -307,13 +321,14 @@ def gy_of(work, step, tiles, product, place):
 
 
 def add_product(work, step, tiles, product, bank_psum, place, adds):
-    """A block's products, added to the sums at a place: (tile of rows, job, its number in the bank)."""
-    plan, T, c, h, w = work.plan, work.geometry.planes.taps, work.plan.c, product.h, product.w
+    """A block's products, added to the sums at a place: (tile of rows, group, plane of taps, number in the bank)."""
+    plan, c, h, w = work.plan, work.plan.c, product.h, product.w
     if h[1] == 0 or w[1] == 0:
         return
-    part, job, index = place
-    group, there, first = job // T, tiles[product.tile], part * (nl.tile_size.pmax // plan.settings.side)
-    end, x_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.x[job % T], work.operands)
+    part, group, t, index = place
+    there, first = tiles[product.tile], part * (nl.tile_size.pmax // plan.settings.side)
+    number, parts = group % plan.settings.below, nl.tile_size.pmax // plan.settings.below
+    end, x_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.x[t], work.operands)
     if is_channels_last(work.geometry.x_strides):
         moving = x_sbuf[first:end, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
         moving = moving.permute((0, 3, 1, 2))
@@ -321,13 +336,14 @@ def add_product(work, step, tiles, product, bank_psum, place, adds):
         moving = x_sbuf[first:end, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
     hs, ws = plan.seen[0][1], plan.seen[1][1]
     pattern = [[bank_psum.shape[1], positions_of(plan)], [hs * ws, c], [ws, h[1]], [1, w[1]]]
-    sums = bank_psum.ap(pattern=pattern, offset=index * c * hs * ws + h[2] * ws + w[2])
-    multiply(plan, sums, gy_of(work, step, tiles, product, place), moving, part, adds)
+    offset = number * parts * bank_psum.shape[1] + index * c * hs * ws + h[2] * ws + w[2]
+    sums = bank_psum.ap(pattern=pattern, offset=offset)
+    multiply(plan, sums, gy_of(work, step, tiles, product, part, group), moving, part, adds, number)
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     """Diagonals of jobs (first, how many) of a tile of rows, written to its sums of taps, or added."""
-    plan, rows = work.plan, positions_of(work.plan)
+    plan, rows = work.plan, rows_of_sums(work.plan)
     count = max(0, min(some[1], sums_sbuf.shape[1] - some[0]))
     if count == 0:
         return
@@ -354,34 +370,44 @@ def store_taps(work, constants, parts, sums):
         else:
             if work.half >= 0:
                 nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
-            mine = own_part(work, parts[part][1])
+            mine = own_part(work, div_ceil(parts[part][1], plan.settings.below))
             for some in cut_at(mine[1], most):
-                store_groups(work, constants, sums_sbuf, parts[part][0], (mine[0] + some[0], some[1]))
+                store_groups(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]))
 
 
-def store_groups(work, constants, sums_sbuf, group, some):
-    """The same of groups (first, how many) behind the first of a part."""
+def store_groups(work, constants, sums_sbuf, part, some):
+    """The same of a part's groups, some (first, how many) of those below each other."""
     plan, T = work.plan, work.geometry.planes.taps
-    jobs, rows = (some[0] * T, some[1] * T), positions_of(plan)
-    found_psum = nl.ndarray((plan.k, some[1], T, plan.each), dtype=nl.float32, buffer=nl.psum)
+    jobs, rows, below = (some[0] * T, some[1] * T), rows_of_sums(plan), plan.settings.below
+    found_psum = nl.ndarray((below * plan.k, some[1], T, plan.each), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(
-        dst=found_psum.reshape((plan.k, jobs[1], plan.each)),
+        dst=found_psum.reshape((below * plan.k, jobs[1], plan.each)),
         stationary=constants.folding.ones_sbuf,
         moving=sums_sbuf[0:rows, jobs[0] : jobs[0] + jobs[1], 0 : plan.each],
         accumulate=False,
     )
+    # the last ones may be fewer
+    whole = min(some[1], part[1] // below - some[0])
     for t in range(T):
-        store_filters(work, found_psum[0 : plan.k, 0 : some[1], t, 0 : plan.each], (group + some[0]) * plan.k, t)
+        for piece in ((0, whole, below), (whole, some[1] - whole, part[1] % below)):
+            first, count, groups = piece
+            if count > 0:
+                sums, k0 = (
+                    found_psum[0 : groups * plan.k, first : first + count, t, 0 : plan.each],
+                    part[0] + (some[0] + first) * below,
+                )
+                store_filters(work, sums, k0 * plan.k, t)
 
 
 def store_filters(work, sums, k0, t):
-    """Sums [k, groups, c * rows * columns of taps] of a plane of taps to HBM; k0: the first output channel."""
+    """Sums [(one below the other, k), groups, c * rows * columns of taps] of a plane of taps to HBM; k0: of the first
+    output channel."""
     plan, geometry, into, strides = work.plan, work.geometry, work.operands.y, work.geometry.w_strides
     R, S, groups = geometry.rows.taps, geometry.columns.taps, sums.shape[1]
-    lead = [[strides[0], plan.k], [plan.k * strides[0], groups]]
+    lead = [[strides[0], sums.shape[0]], [plan.settings.below * plan.k * strides[0], groups]]
     pattern = lead + [[strides[1], plan.c], [strides[2], R], [strides[3], S]]
-    offset, shape = k0 * strides[0] + t * R * strides[2], (plan.k, groups, plan.c, R, S)
-    found_sbuf, flat = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf), (plan.k, groups, plan.c * R * S)
+    offset, shape = k0 * strides[0] + t * R * strides[2], (sums.shape[0], groups, plan.c, R, S)
+    found_sbuf, flat = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf), (sums.shape[0], groups, plan.c * R * S)
     if work.added == None:
         nisa.tensor_copy(dst=found_sbuf.reshape(flat), src=sums, engine=pick(work.ledger, groups * flat[2], False))
     else:

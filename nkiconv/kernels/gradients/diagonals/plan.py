@@ -72,7 +72,7 @@ def make_diagonals_plan(geometry, config, bias):
     seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
     total = c * seen[0][1] * seen[1][1]
-    jobs = config.groups * geometry.planes.taps
+    jobs = div_ceil(config.groups, config.below) * geometry.planes.taps
     each, per_bank = (c * rows_axis.taps * columns_axis.taps, min(max(1, BANK_COLUMNS // total), jobs))
     return DiagonalsPlan(
         geometry=geometry,
@@ -188,7 +188,7 @@ def unit_bytes(geometry, plan):
 def diagonals_bytes(plan):
     """Bytes a partition, at most."""
     settings, geometry = plan.settings, plan.geometry
-    jobs = settings.groups * geometry.planes.taps
+    jobs = div_ceil(settings.groups, settings.below) * geometry.planes.taps
     units = settings.buffers * settings.together * unit_bytes(geometry, plan)
     # as read out; as gathered, of two passes, and to be added; what is stored
     sums = (
@@ -197,7 +197,7 @@ def diagonals_bytes(plan):
         + 2 * jobs * plan.each
     )
     # indices, as fp32 too; which positions and channels are a partition's; zeros
-    constants = 2 * plan.per_gather * plan.each + 4 * nl.tile_size.pmax
+    constants = 2 * plan.per_gather * plan.each + 5 * nl.tile_size.pmax
     return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
 
 
@@ -208,7 +208,8 @@ def diagonals_instructions(plan, cores):
         boxes += len(tile)
     parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
     blocks = settings.down * settings.across
-    products = len(plan.tiles) * blocks * jobs * parts
+    # zeros first, where not all sums are a product's
+    products = len(plan.tiles) * (blocks + 1) * jobs * parts
     reads = div_ceil(len(plan.tiles), settings.together) * jobs * parts * 4
     # rows of blocks of the first and the last step may come one by one
     loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from ....kernels._tiles import PARTS, QUADRANT, div_ceil
@@ -65,7 +66,7 @@ class Diagonals(Enumerated):
         if self.guess(shape, None) is None:
             return [None]
         ways = [{name: value} for name in ("split", "planes") for value in (0, 1)]
-        ways += [{"side": side} for side in (1, 2, 4)]
+        ways += [{"side": side} for side in (1, 2, 4)] + [{"below": one} for one in (1, 2, 4)]
         best = self.best(shape, {}, WIDE_BEST if wide else BEST)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
@@ -95,20 +96,27 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> I
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     tiles = div_ceil(geometry.planes.out * P * Q, QUADRANT)
     rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given, "planes": planes}
-    for side in choices(given, "side", (1, 2, 4)):
+    ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", (1, 2, 4)))
+    for side, below in ways:
         most = div_ceil(geometry.groups, side)
-        several = choices(given, "groups", up_to(most, (div_ceil(most, PARTS), *GROUPS)))
-        for rows, columns in _blocks(price, given, side):
+        several = choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most])
+        for rows, columns in _blocks(price, given, side, below):
             down, across = div_ceil(P, rows), div_ceil(Q, columns)
             for i in choices(given, "down", _parts_of(down)):
                 for j in choices(given, "across", _parts_of(across) if last else (across,)):
                     for groups in several:
                         for together in choices(given, "together", up_to(tiles, TOGETHER)):
                             found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}
+                            found["below"] = below
                             yield DiagonalsConfig(**{**rest, **found, "groups": groups, "together": together})
 
 
-def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], side: int) -> list[tuple[int, int]]:
+def _groups(most: int) -> list[int]:
+    """Groups of a tile of rows in a pass."""
+    return up_to(most, (div_ceil(most, PARTS), *GROUPS))
+
+
+def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], side: int, below: int) -> list[tuple[int, int]]:
     """(rows, columns) of blocks: for each number of rows those columns that take least of the array."""
     geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
     k, found = geometry.K // geometry.groups, []
@@ -116,7 +124,7 @@ def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], side: int) -> list[
         fit = [
             (div_ceil(Q, columns) * price.product_ns(rows, columns, side), columns)
             for columns in choices(given, "columns", up_to(Q, (*EXTENTS, Q)))
-            if rows * columns * k <= PARTITIONS and price.fits_bank(rows, columns)
+            if rows * columns * k <= PARTITIONS // below and price.fits_bank(rows, columns)
         ]
         found += [(rows, min(fit)[1])] if fit else []
     return found

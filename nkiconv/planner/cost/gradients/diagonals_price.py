@@ -48,10 +48,11 @@ class DiagonalsPrice:
         steps = div_ceil(div_ceil(units, PARTITIONS // one.side), one.together)
         passes = div_ceil(geometry.groups, one.side * one.groups)
         steps, passes = (div_ceil(steps, PARTS), passes) if one.split else (steps, div_ceil(passes, PARTS))
-        products = one.groups * T * one.together * one.down * one.across
+        products, jobs = one.groups * T * one.together * one.down * one.across, div_ceil(one.groups, one.below) * T
+        products += jobs if one.below > 1 else 0
         array_ns = products * self.product_ns(one.rows, one.columns, one.side) + one.side * END_NS
         moving_ns = self._moving_ns(one, rows, columns)
-        reads_ns = one.side * (one.groups * T * self._read_ns(one) + END_NS)
+        reads_ns = one.side * (jobs * self._read_ns(one) + END_NS)
         streamed_ns = products * self.columns(one.rows, one.columns) * self.column_ns
         if streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
             array_ns /= target.half_rate
@@ -91,5 +92,6 @@ class DiagonalsPrice:
         geometry = self.geometry
         taps = self.c * geometry.rows.taps * geometry.columns.taps
         size = sum(unit_elements(geometry, rows, columns)) * one.groups * one.together
-        sums = 8 * one.side * (one.groups * geometry.planes.taps * taps + 2 * READ_MOST)
+        jobs = div_ceil(one.groups, one.below) * geometry.planes.taps
+        sums = 8 * one.side * (jobs * taps + 2 * READ_MOST)
         return int(size * geometry.itemsize * min(one.buffers, steps) + sums)
