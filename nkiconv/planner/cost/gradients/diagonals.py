@@ -27,6 +27,8 @@ from .enumerated import Enumerated, choices, up_to
 #: Rows and columns of a block that are tried, groups of a tile of rows in a pass, and units of a partition.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 GROUPS, TOGETHER = (1, 2, 4, 8, 12, 16, 32, 64), (1, 2, 4)
+#: Groups below each other that are tried.
+BELOW = (1, 2, 4)
 #: Matmuls on zeros before the first others, and those that a search tries.
 WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
 #: Settings of least time that a search starts from, and a wide one.
@@ -66,8 +68,11 @@ class Diagonals(Enumerated):
         if self.guess(shape, None) is None:
             return [None]
         ways = [{name: value} for name in ("split", "planes") for value in (0, 1)]
-        ways += [{"side": side} for side in (1, 2, 4)] + [{"below": one} for one in (1, 2, 4)]
-        best = self.best(shape, {}, WIDE_BEST if wide else BEST)
+        ways += [{"side": side} for side in (1, 2, 4)]
+        # some with each number of groups below each other: whose price says least about
+        count = (WIDE_BEST if wide else BEST) // 2
+        each = (one for below in BELOW for one in self.best(shape, {"below": below}, count))
+        best = sorted(each, key=lambda one: one.ns)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -96,7 +101,7 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> I
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     tiles = div_ceil(geometry.planes.out * P * Q, QUADRANT)
     rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given, "planes": planes}
-    ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", (1, 2, 4)))
+    ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW))
     for side, below in ways:
         most = div_ceil(geometry.groups, side)
         several = choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most])
