@@ -46,14 +46,9 @@ def weight_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most = BANK_COLUMNS
     table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, most)))
-    table = table + (
-        ("inputs", (1, most)),
-        ("beside", (1, 4)),
-        ("buffers", (1, BUFFERS_MAX)),
-        ("split", (0, 1)),
-        ("pixels", (0, TURNED)),
-    )
-    reason = settings_refusal(config, table + (("warmup", (0, WARM_UP_MAX)),), "blocks")
+    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("buffers", (1, BUFFERS_MAX)), ("split", (0, 1)))
+    table = table + (("pixels", (0, TURNED)), ("warmup", (0, WARM_UP_MAX)))
+    reason = settings_refusal(config, table, "blocks")
     beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
     if reason == "" and beside > most_beside(geometry):
         return (

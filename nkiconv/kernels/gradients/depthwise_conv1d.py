@@ -19,7 +19,7 @@ from ..depthwise_conv1d.dot.kernel import sums_taps
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
-from .rows import copy_rows, flat_rows, gradient_geometry, strides_of_rows
+from .rows import copy_rows, flat_rows, gradient_geometry
 from .skewed.kernel import skewed
 from .skewed.plan import skewed_refusal
 
@@ -87,8 +87,8 @@ def depthwise_conv1d_weight_gradient(
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
     in_pass = algorithm == DOT and geometry.C == forward.C and sums_taps(geometry, config)
     if algorithm == SKEWED:
-        strides = (strides_of_rows(x_rows, forward.C), strides_of_rows(gy_rows, forward.C))
-        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, strides, forward, config)
+        steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
+        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, config)
     else:
         tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
         convolve_rows_with(algorithm, tensors, forward, geometry, extras, config)

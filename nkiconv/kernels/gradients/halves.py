@@ -37,10 +37,10 @@ def halves_of_core():
     return share(PARTS, nl.num_programs(), nl.program_id(0))
 
 
-def start_ones(work):
-    """Ones [128, 1] for the bias's sums, if it is wanted."""
+def start_ones(work, dtype):
+    """Ones [128, 1, 1, 1] for the bias's sums, if it is wanted."""
     if work.bias != None:
-        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=work.operands.w_dtype, buffer=nl.sbuf)
+        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1, 1, 1), dtype=dtype, buffer=nl.sbuf)
         nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
 
 
@@ -59,6 +59,16 @@ def keep_sums(work, sums_sbuf):
     kept_hbm = nl.ndarray(sums_sbuf.shape, dtype=nl.float32, buffer=nl.private_hbm)
     copy(kept_hbm, sums_sbuf)
     work.kept.append(kept_hbm)
+
+
+def with_other_half(work, sums_sbuf):
+    """A tile of sums with the other half's added, if units are shared; None if it waits for these."""
+    if waits(work):
+        keep_sums(work, sums_sbuf)
+        return None
+    if work.half >= 0:
+        nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
+    return sums_sbuf
 
 
 def other_sums(work, sums_sbuf):

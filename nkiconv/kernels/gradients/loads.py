@@ -22,7 +22,7 @@ class Piece(nl.NKIObject):
     s: tuple
     h: tuple
     w: tuple
-    part: int
+    part: int = 0
 
 
 def is_channels_last(strides):
@@ -83,7 +83,9 @@ def load_y(work, piece, tile, y_sbuf, rows):
             offset = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q))
             extents = (piece.k[1], end - rows[0], box.columns.extent)
             pattern = lead_of(box, strides, (1, 1, 1)) + free_of(strides, extents)
-            load_box(y_sbuf, work.operands.w, place_of(piece.part + box.part, rows[0], 0, last), pattern, offset)
+            part = piece.part + box.part
+            place = (part, rows[0], 0, 0) if last else (part, 0, rows[0], 0)
+            load_box(y_sbuf, work.operands.w, place, pattern, offset)
 
 
 def load_x_of(work, piece, tile, x_sbuf, t, window):
@@ -99,14 +101,10 @@ def load_x_of(work, piece, tile, x_sbuf, t, window):
             h = box.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low
             w = box.q * columns.stride + piece.s[0] * columns.dilation - columns.before + box.columns.low
             offset = offset_at(strides, (piece.c[0], plane[3], h, w))
-            place = place_of(piece.part + box.part, low - piece.h[0], box.columns.low - piece.w[0], last)
+            part, row, column = piece.part + box.part, low - piece.h[0], box.columns.low - piece.w[0]
+            place = (part, row, column, 0) if last else (part, 0, row, column)
             pattern = lead_of(box, strides, steps) + free_of(strides, (piece.c[1], high - low, wn))
             load_box(x_sbuf, work.operands.x, place, pattern, offset)
-
-
-def place_of(part, row, column, last):
-    """Where a box begins in a tile of units."""
-    return (part, row, column, 0) if last else (part, 0, row, column)
 
 
 def free_of(strides, extents):

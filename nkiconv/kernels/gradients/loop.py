@@ -62,9 +62,8 @@ class Batch(nl.NKIObject):
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
-    zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, plan.warmup, 1)
-    start_ones(work)
+    warm_up(warm_zeros(), plan.warmup, 1)
+    start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
@@ -240,9 +239,7 @@ def load_blocks(work, what, blocks, is_first, is_new):
     one, number = what
     plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
     rows, columns = window_sizes(geometry, plan, one)
-    piece = Piece(
-        rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns), part=0
-    )
+    piece = Piece(rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns))
     holds = is_new and not is_first
     # which blocks a tile has depends on the taps of its pass
     held = (number, one.r, one.s)

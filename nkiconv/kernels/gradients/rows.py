@@ -37,11 +37,6 @@ def copy_rows(hbm, rows):
     return hbm if len(rows.parts) == 0 else rows_copy([hbm], rows.parts)
 
 
-def strides_of_rows(rows, channels):
-    """Elements between images, channels of an image and elements of a row."""
-    return channels * rows.row, rows.row, rows.step
-
-
 def gradient_geometry(forward, x_rows, gy_rows, sums=False):
     """The Geometry of the convolution of x with gy, whose y are gradients: of one image as they are stored, of several
     one behind the other, or with `sums` the sums over images, as they are stored."""

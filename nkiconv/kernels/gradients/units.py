@@ -69,22 +69,18 @@ def append_run(found, block, apart, extent, there):
 
 def planes_of(axis):
     """Runs of single planes of outputs of all volumes: those that see planes of x at the same taps, of one volume."""
-    out, found = axis.out // axis.images, []
+    out, found, before = axis.out // axis.images, [], ()
     for z in range(axis.out):
-        seen, joins = (), False
+        seen = ()
         for tap in range(axis.taps):
             seen = seen + (met(axis, tap, z, 1)[2] > 0,)
-        if len(found) > 0 and z % out > 0:
-            joins = found[-1][1] == seen
-        if joins:
-            last = found[-1][0]
+        if z % out > 0 and seen == before:
+            last = found[-1]
             last.count = last.count + 1
         else:
-            found.append((Run(first=z, count=1, apart=1, extent=1, low=0, high=1), seen))
-    runs = []
-    for one in found:
-        runs.append(one[0])
-    return runs
+            found.append(Run(first=z, count=1, apart=1, extent=1, low=0, high=1))
+        before = seen
+    return found
 
 
 def count_of(runs):

@@ -5,16 +5,9 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import book_vector, pick
 from ..._tiles import BANK_COLUMNS, cut
-from ..halves import keep_sums, other_sums, own_part, waits
+from ..halves import own_part, with_other_half
 from ..loads import is_channels_last
 from ..units import units_of
-
-
-def start_ones_of_units(work):
-    """Ones [128, 1], fp32, if biases are wanted."""
-    if work.bias != None:
-        work.ones_sbuf = nl.ndarray((nl.tile_size.pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.memset(dst=work.ones_sbuf, value=1.0, engine=nisa.engine.vector)
 
 
 def start_biases(work):
@@ -66,7 +59,7 @@ def store_biases(work, step, biases_sbuf, units):
             if count > 0:
                 moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
                 target = sums_psum[0:1, part, 0:count]
-                multiply(plan, target, work.ones_sbuf[first : first + units, 0:1], moving, part, False)
+                multiply(plan, target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, part, False)
         for part in range(len(parts)):
             count = min(some[1], parts[part][1] * plan.k - some[0])
             if count > 0:
@@ -78,15 +71,10 @@ def store_biases(work, step, biases_sbuf, units):
 
 def store_some(work, sums_sbuf, first):
     """Sums of some biases [1, count] from `first` on to HBM; those of a half of the units with the other's."""
-    if waits(work):
-        keep_sums(work, sums_sbuf)
-        return
-    if work.half >= 0:
-        nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
-    mine = own_part(work, sums_sbuf.shape[1])
-    if mine[1] > 0:
+    whole_sbuf, mine = with_other_half(work, sums_sbuf), own_part(work, sums_sbuf.shape[1])
+    if whole_sbuf != None and mine[1] > 0:
         pattern = [[mine[1], 1], [1, mine[1]]]
-        copy(work.bias.ap(pattern=pattern, offset=first + mine[0]), sums_sbuf[0:1, mine[0] : mine[0] + mine[1]])
+        copy(work.bias.ap(pattern=pattern, offset=first + mine[0]), whole_sbuf[0:1, mine[0] : mine[0] + mine[1]])
 
 
 def multiply(plan, dst, stationary, moving, part, adds, number=0):

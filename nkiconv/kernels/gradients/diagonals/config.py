@@ -50,19 +50,12 @@ def diagonals_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
-    table = table + (("side", (1, 4)), ("groups", (1, most)), ("together", (1, TOGETHER_MAX)))
-    table = table + (
-        ("below", (1, 4)),
-        ("buffers", (1, STEPS_MAX)),
-        ("planes", (0, 1)),
-        ("split", (0, 1)),
-        ("warmup", (0, WARM_UP_MAX)),
-    )
+    table = table + (("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)), ("together", (1, TOGETHER_MAX)))
+    table = table + (("buffers", (1, STEPS_MAX)), ("planes", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "diagonals")
-    if reason == "" and setting(config, "side", 1) == 3:
-        return "config side=3: the array's rows are 1, 2 or 4 tiles; use one of these"
-    if reason == "" and setting(config, "below", 1) == 3:
-        return "config below=3: the partitions have 1, 2 or 4 parts; use one of these"
+    for name in ("side", "below"):
+        if reason == "" and setting(config, name, 1) == 3:
+            return f"config {name}=3: the array is cut into 1, 2 or 4 tiles; use one of these"
     rows, columns, k = setting(config, "rows", 1), setting(config, "columns", 1), geometry.K // geometry.groups
     parts = parts // setting(config, "below", 1)
     if reason == "" and rows * columns * k > parts:

@@ -7,16 +7,19 @@ from ..._masks import keep_between, keep_equal
 
 
 @dataclass
-class Folding(nl.NKIObject):
-    """In SBUF: indices [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each
-    group of those below each other, and k' of all of these."""
+class Constants(nl.NKIObject):
+    """In SBUF: zeros [128, 128]; tiles of sums as read out, some for each tile of rows, zeros where no x is; indices
+    [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each group of those below
+    each other, and k' of all of them."""
 
+    zeros_sbuf: object
+    reads: list
     indices_sbuf: object
     ones_sbuf: object
 
 
-def make_folding(plan):
-    """The Folding of a plan's blocks."""
+def make_constants(plan, zeros_sbuf, reads):
+    """The Constants of a plan's blocks."""
     settings, k, rows, columns = plan.settings, plan.k, plan.geometry.rows, plan.geometry.columns
     size, below = settings.rows * settings.columns, settings.below
     each = size * k if below == 1 else nl.tile_size.pmax // below
@@ -40,15 +43,12 @@ def make_folding(plan):
     nisa.iota(dst=places_sbuf, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
     indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=indices_sbuf, data=places_sbuf, op0=nl.add, operand0=first_sbuf)
-    return Folding(indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
+    return Constants(zeros_sbuf=zeros_sbuf, reads=reads, indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
 
 
 def fill_ones(ones_sbuf, size):
     """Ones [(position, k), k'] where k' is k, zeros elsewhere."""
     rows, k = ones_sbuf.shape
-    if k == 1:
-        nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.vector)
-        return
     each_sbuf = nl.ndarray((rows, k, size), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
     keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)

@@ -9,21 +9,13 @@ from ..._engines import pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import halves_of_core, keep_sums, other_sums, own_part, waits
+from ..halves import halves_of_core, own_part, start_ones, with_other_half
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
+from ..loop import Blocks
 from ..units import units_of
-from .biases import add_biases, multiply, start_biases, start_ones_of_units, store_biases
-from .fold import Folding, make_folding
+from .biases import add_biases, multiply, start_biases, store_biases
+from .fold import make_constants
 from .plan import READS
-
-
-@dataclass
-class Constants(nl.NKIObject):
-    """Zeros [128, 128], what folds, and tiles of sums as read out, some for each tile of rows: zeros where no x is."""
-
-    zeros_sbuf: object
-    folding: Folding
-    reads: list
 
 
 @dataclass
@@ -34,14 +26,6 @@ class Step(nl.NKIObject):
     tiles: list
     first: bool
     last: bool
-
-
-@dataclass
-class Units(nl.NKIObject):
-    """A tile of units in SBUF: x by plane of taps, and gy."""
-
-    x: list
-    y: object
 
 
 @dataclass
@@ -61,9 +45,8 @@ def run_diagonals(work):
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, plan.settings.warmup, 1)
-    start_ones_of_units(work)
-    reads = start_reads(plan)
-    constants = Constants(zeros_sbuf=zeros_sbuf, folding=make_folding(plan), reads=reads)
+    start_ones(work, nl.float32)
+    constants = make_constants(plan, zeros_sbuf, start_reads(plan))
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_steps(work, constants, steps_of(plan, mine, plan.tiles))
@@ -142,7 +125,8 @@ def start_units(work, count):
             x = []
             for _ in range(geometry.planes.taps):
                 x.append(nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf))
-            tiles.append(Units(x=x, y=nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)))
+            y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
+            tiles.append(Blocks(x=x, y=y_sbuf, zeros=[]))
         found.append(tiles)
     return found
 
@@ -352,7 +336,7 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     nisa.nc_n_gather(
         dst=target,
         data=read_sbuf[0:rows, 0 : count * plan.c * plan.window[0] * plan.window[1]],
-        indices=constants.folding.indices_sbuf[0:rows, 0:count, 0 : plan.each],
+        indices=constants.indices_sbuf[0:rows, 0:count, 0 : plan.each],
     )
     if not writes:
         # behind the gather, where nothing waits for the sums of biases
@@ -364,12 +348,8 @@ def store_taps(work, constants, parts, sums):
     plan, T = work.plan, work.geometry.planes.taps
     most = max(1, BANK_COLUMNS // (plan.each * T))
     for part in range(len(parts)):
-        sums_sbuf = sums[part]
-        if waits(work):
-            keep_sums(work, sums_sbuf)
-        else:
-            if work.half >= 0:
-                nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=other_sums(work, sums_sbuf), op=nl.add)
+        sums_sbuf = with_other_half(work, sums[part])
+        if sums_sbuf != None:
             mine = own_part(work, div_ceil(parts[part][1], plan.settings.below))
             for some in cut_at(mine[1], most):
                 store_groups(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]))
@@ -382,7 +362,7 @@ def store_groups(work, constants, sums_sbuf, part, some):
     found_psum = nl.ndarray((below * plan.k, some[1], T, plan.each), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(
         dst=found_psum.reshape((below * plan.k, jobs[1], plan.each)),
-        stationary=constants.folding.ones_sbuf,
+        stationary=constants.ones_sbuf,
         moving=sums_sbuf[0:rows, jobs[0] : jobs[0] + jobs[1], 0 : plan.each],
         accumulate=False,
     )

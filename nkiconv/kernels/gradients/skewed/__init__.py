@@ -1,2 +1,1 @@
-"""`skewed`: blocks of gy times windows of x, whose skew diagonals are a depthwise row's filter gradient; kernel.py says
-how and what bounds it."""
+"""`skewed`: blocks of gy times windows of x, whose skew diagonals are a depthwise row's filter gradient."""

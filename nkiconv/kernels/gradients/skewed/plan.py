@@ -68,11 +68,9 @@ class SkewedPlan(nl.NKIObject):
     unit: int
     positions: int
     passes: int
-    #: parts of a pass's positions whose products are added before they are put in step, and positions of one; parts of
-    #: a batch's groups whose sums then lie on partitions of their own
+    #: parts of a pass's positions whose products are added before they are put in step, and positions of one
     folds: int
     part: int
-    stacks: int
     #: taps of a chunk, and chunks; elements of x between columns of a matmul, and its columns; those of a part
     taps: int
     chunks: int
@@ -82,11 +80,12 @@ class SkewedPlan(nl.NKIObject):
     #: elements of x of a unit, and of gy with zeros behind them; even
     window: int
     padded: int
-    #: ChannelBlocks, and groups of the largest
+    #: ChannelBlocks, and groups of the largest, of which parts have sums on partitions of their own
     batches: list
-    groups: int
-    buffers: int
-    warmup: int
+    groups: int = 0
+    stacks: int = 1
+    buffers: int = 0
+    warmup: int = 0
 
 
 def skewed_config_refusal(geometry, config):
@@ -197,7 +196,6 @@ def cut_skewed(geometry, beside, shifts):
         passes=passes,
         folds=folds,
         part=positions // folds,
-        stacks=1,
         taps=taps,
         chunks=chunks,
         step=step,
@@ -206,9 +204,6 @@ def cut_skewed(geometry, beside, shifts):
         window=window + window % 2,
         padded=padded + padded % 2,
         batches=[],
-        groups=0,
-        buffers=0,
-        warmup=0,
     )
 
 
