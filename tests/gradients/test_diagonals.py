@@ -179,6 +179,7 @@ IMAGE = {
 REFUSED = [
     ({"algorithm": "diagonal"}, "algorithm='diagonal': accepted are None, blocks, diagonals"),
     ({"config": (("side", 3),)}, "config side=3: the array is cut into 1, 2 or 4 tiles"),
+    ({"config": (("below", 3),)}, "config below=3: the array is cut into 1, 2 or 4 tiles"),
     ({"config": (("rows", 20), ("columns", 20))}, "config rows=20 columns=20: times 1 channels must be at most 128"),
     ({"config": (("turns", 2),)}, "diagonals has no setting turns"),
     (
