@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 from tolerances import assert_within
 
 import nkiconv
+from nkiconv.kernels.depthwise_conv1d.dot.config import read_dot
+from nkiconv.kernels.depthwise_conv1d.dot.kernel import count_dot_instructions
+from nkiconv.kernels.depthwise_conv1d.dot.plan import plan_of
 from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwise_conv1d_weight_gradient
+from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import operation_of
-from nkiconv.planner.request import Asked
+from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.launch import execute
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 #: in_perm, kern_perm, out_perm.
 LAYOUTS = {
@@ -89,6 +95,23 @@ def test_biases_come_along(name, algorithm, wide, copies):
         if one.op == "dma_copy" and one.reads[0].info.name == "grad_ref"
     )
     assert read == copies * gy.size
+
+
+@pytest.mark.simulator_only
+def test_the_host_sums_images_on_the_array():
+    """Of many channels; its instructions are counted, and its time told."""
+    problem = nkiconv.ConvProblem(N=8, C=512, W=2048, S=4, groups=512, padding=((0, 0), (3, 0))).toward("wgrad")
+    request, operation = Request(problem=problem), operation_of(problem)
+    shape, found = operation.shape(request, Rates()), estimate(request, use_cache=False)
+    assert found.algorithm == "dot_images"
+    run = execute(operation.kernel[2], *operation.launch(request, found.algorithm, found.config), trace_only=True)
+    rows, settings = shape.extras.images.geometry, dict(found.config)
+    plan = plan_of(rows, read_dot(rows, found.config))
+    assert plan.members > 1
+    most = count_dot_instructions(rows, plan, settings["warmup"], 2)
+    assert max(len(one.instructions) for one in run.programs) <= most
+    (guess,) = operation.algorithm(found.algorithm).guesses(shape)
+    assert 0.75 < guess.ns / in_time(run, Rates()).line.total_ns < 1.3
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
