@@ -93,15 +93,17 @@ def plain_index(key: tuple[Any, ...], shape: Ints, strides: Ints, on_chip: bool)
         return None
     sizes: list[int] = []
     steps: list[int] = []
-    first = 0
-    for k, n, s in zip(key, shape, strides, strict=False):  # the dims left over stay as they are
+    first = dim = 0
+    for k in key:  # the dims left over stay as they are
+        n, s = shape[dim], strides[dim]
+        dim += 1
         if type(k) is slice:
             start, stop, step = k.start, k.stop, k.step
             if start is None:
                 start = 0
             if stop is None:
                 stop = n
-            if not (type(start) is int and type(stop) is int and 0 <= start < stop <= n):
+            if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= n:
                 return None
             if step is None:
                 sizes.append(stop - start)
@@ -116,8 +118,9 @@ def plain_index(key: tuple[Any, ...], shape: Ints, strides: Ints, on_chip: bool)
             first += k * s
         else:
             return None
-    sizes += shape[len(key) :]
-    steps += strides[len(key) :]
+    if dim < len(shape):
+        sizes += shape[dim:]
+        steps += strides[dim:]
     if len(sizes) < (2 if on_chip else 1) or (on_chip and steps[0] != strides[0]):
         return None
     return tuple(sizes), tuple(steps), first
