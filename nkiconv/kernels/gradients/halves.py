@@ -32,11 +32,6 @@ class WeightWork(nl.NKIObject):
     ones_sbuf: object = None
 
 
-def halves_of_core():
-    """Halves (first, how many) of this core."""
-    return share(PARTS, nl.num_programs(), nl.program_id(0))
-
-
 def start_ones(work, dtype):
     """Ones [128, 1, 1, 1] for the bias's sums, if it is wanted."""
     if work.bias != None:

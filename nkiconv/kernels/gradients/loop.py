@@ -4,16 +4,19 @@ sums go out when all tiles have passed."""
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import PSUM_BANKS, filled, share, some_of
+from .._tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
-from .halves import halves_of_core, start_ones
+from .halves import start_ones
 from .lines import load_lines
 from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
 from .turns import start_turns, turn_for
 from .units import chains_of, units_of
+
+#: Columns of matmuls ahead of which x and gy are turned.
+AHEAD = 2048
 
 
 @dataclass
@@ -69,7 +72,7 @@ def run_weight(work):
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_passes(work, mine, buffers, -1)
         return
-    mine = halves_of_core()
+    mine = share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
         run_passes(work, plan.passes, buffers, half)
@@ -185,16 +188,25 @@ def append_rows(batches, work, feed, some, where, tiles):
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
-    """Have be turned what a Batch needs, and with the last two of its matmuls what the next one needs, unless a buffer
-    has other tiles yet."""
-    now, there = batches[at], False
-    end = at + 1 if q + 2 * work.plan.beside < work.plan.columns else at + 2
-    while turns.batches < min(len(batches), end) and not there:
+    """Have be turned what a Batch needs, and those that begin less than AHEAD columns of matmuls after its column q,
+    unless a buffer has other tiles yet."""
+    now, left, there = batches[at], 0, False
+    for later in range(at, turns.batches):
+        left += columns_in(work, batches[later], q if later == at else 0)
+    while turns.batches < len(batches) and (turns.batches <= at or left < AHEAD) and not there:
         batch = batches[turns.batches]
         there = batch.index >= now.oldest + len(feed.buffers)
         if not there:
             turn_for(work, turns, feed, batch.index, batch.row, some_of(batch.jobs, batch.banks))
+            left += columns_in(work, batch, 0)
             turns.batches = turns.batches + 1
+
+
+def columns_in(work, batch, q):
+    """Columns of matmuls of a Batch from column q of gy on."""
+    job = batch.jobs[batch.banks[0]]
+    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, work.plan.beside))
+    return div_ceil(work.plan.columns - q, work.plan.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
-from .config import BLOCK_BYTES, sum_banks, weight_config_refusal, weight_settings
+from .config import BLOCK_BYTES, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
-from .units import chains_of, count_of, extent_of, planes_of, runs_of, tiles_of_units
+from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
 ROWS_BOXES = 24
@@ -113,7 +113,7 @@ def make_weight_plan(geometry, config, bias, source, lines):
         if len(seen) == 0:
             r, s = (0, 1), (0, 1)
         rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-        count = div_ceil(count_of(planes) * count_of(rows) * count_of(columns), PARTS)
+        count = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
         tiles = tiles_of_units(planes, rows, columns, units, count if config.split == 1 else 0)
         rounds = []
         for part in cut(len(jobs), banks):

@@ -83,14 +83,6 @@ def planes_of(axis):
     return found
 
 
-def count_of(runs):
-    """Blocks of an axis."""
-    total = 0
-    for one in runs:
-        total += one.count
-    return total
-
-
 def tiles_of_units(planes, rows, columns, most, end_at=0):
     """Lists of the Boxes of each tile of up to `most` units of these Runs. end_at: after so many a tile ends too."""
     tiles, boxes, part, done = [], [], 0, 0

@@ -9,7 +9,7 @@ from ..._engines import pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import halves_of_core, own_part, start_ones, with_other_half
+from ..halves import own_part, start_ones, with_other_half
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
 from ..loop import Blocks
 from ..units import units_of
@@ -51,7 +51,7 @@ def run_diagonals(work):
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
         run_steps(work, constants, steps_of(plan, mine, plan.tiles))
         return
-    mine = halves_of_core()
+    mine = share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
         tiles = some_of(plan.tiles, share(len(plan.tiles), PARTS, half))
