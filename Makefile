@@ -91,7 +91,7 @@ zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 135 models (s
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo --out tests/zoo.md $(OPTIONS)
 	@cat tests/zoo.md
 
-golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (ten minutes)
+golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (a quarter of an hour)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
 
 lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder

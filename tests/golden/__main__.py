@@ -16,6 +16,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import itertools
 import math
 import multiprocessing
 import os
@@ -70,13 +71,15 @@ class Row:
 
 
 def problems() -> Iterator[tuple[str, ConvProblem]]:
-    """Named cases but DeepBench's, which are many, those of conv2d in bf16 also as NHWC and in fp8, and random problems
-    by their fields."""
+    """Named cases but DeepBench's, which are many, those of conv2d in bf16 also as NHWC and in fp8, gradients of
+    training in both layouts, and random problems by their fields."""
     for case in (one for suite in cases.SUITES if suite not in ("deepbench", "training") for one in cases.load(suite)):
         yield case.name, case.problem
         if case.problem.dtype == "bf16" and operation_of(case.problem).name == "conv2d":
             yield f"{case.name} NHWC", case.problem.replace(layout="NHWC")
             yield f"{case.name} fp8", case.problem.replace(dtype="fp8_e4m3")
+    for case, direction, layout in itertools.product(cases.load("training"), ("wgrad", "dgrad"), ("NCHW", "NHWC")):
+        yield f"{case.name} {direction} {layout}", case.problem.replace(layout=layout).toward(direction)
     for operation, count in RANDOM.items():
         for problem in random_problems.OF[operation](count, SEED):
             yield random_problems.text_of(problem), problem
