@@ -62,8 +62,8 @@ def depthwise_conv1d_weight_gradient(
         filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
         padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm, accumulate_into,
             bias_gradient, out_dtype: as of `conv_weight_gradient`.
-        algorithm, config: "skewed" and its settings, or as of `depthwise_conv1d_implicit_gemm` for the convolution of
-            x with gy; None leaves the choice to the kernel.
+        algorithm, config: "skewed" and its settings, "dot_images" and those of "dot", or as of
+            `depthwise_conv1d_implicit_gemm` for the convolution of x with gy; None: the kernel chooses.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, rounded once.
 
