@@ -66,6 +66,15 @@ def test_it_adds_to_what_there_is(name):
         check(channels, axes, True, adds=True, bias_gradient=True, config=config)
 
 
+@pytest.mark.parametrize(("C", "H", "turned"), [(64, 14, True), (3, 224, False)])
+def test_a_bare_kernel_turns_what_fits(C, H, turned):
+    """NCHW on the array, but where its rows do not fit SBUF beside the blocks."""
+    x, gy = nkiconv.spec((16, C, H, H), "bf16"), nkiconv.spec((16, 64, H, H), "bf16")
+    call = {"padding": ((1, 1), (1, 1)), "algorithm": None}
+    traced = nkiconv.simulator.execute(conv_weight_gradient[2], (x, gy, (64, C, 3, 3)), call, trace_only=True)
+    assert any(one.op == "nc_transpose" for one in traced.instructions) == turned
+
+
 #: Those of PROBLEMS that differ most.
 FEW = ("same", "several tiles, banks and passes", "stem", "groups", "volumes, strided", "sequences")
 

@@ -23,7 +23,7 @@ from ..._nki import nl
 from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, sum_banks, units_in, weight_config_refusal, weight_settings
-from .lines import lines_of, takes_lines, turns_pixels, units_of_tile
+from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
 
@@ -194,7 +194,16 @@ def append_jobs(jobs, geometry, group, k, c):
 
 
 def plan_weight(geometry, config, bias, cores):
-    """(WeightPlan, "") on `cores` cores, or (None, why not). geometry: of x and gy as they lie."""
+    """(WeightPlan, "") on `cores` cores, or (None, why not). geometry: of x and gy as they lie; a bare kernel has them
+    turned on the array where that fits."""
+    found = None, ""
+    if config == None and geometry.groups == 1 and turns_pixels(geometry, (("pixels", TURNED),)):
+        found = plan_settings(geometry, (("pixels", TURNED),), bias, cores)
+    return found if found[0] != None else plan_settings(geometry, config, bias, cores)
+
+
+def plan_settings(geometry, config, bias, cores):
+    """The same with a config, or what is left open."""
     reason = weight_config_refusal(geometry, config)
     if reason == "":
         reason = weight_refusal(geometry)

@@ -56,15 +56,12 @@ def runs_of(axis, extent, taps):
 
 def append_run(found, block, apart, extent, there):
     """Append a block to Runs: to the last of them if it is alike. there: (low, high)."""
-    joins = False
     if len(found) > 0:
         last = found[-1]
-        joins = last.extent == extent and (last.low, last.high) == there
-    if joins:
-        last = found[-1]
-        last.count = last.count + 1
-    else:
-        found.append(Run(first=block, count=1, apart=apart, extent=extent, low=there[0], high=there[1]))
+        if last.extent == extent and (last.low, last.high) == there:
+            last.count = last.count + 1
+            return
+    found.append(Run(first=block, count=1, apart=apart, extent=extent, low=there[0], high=there[1]))
 
 
 def planes_of(axis):

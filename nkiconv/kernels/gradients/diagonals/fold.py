@@ -29,8 +29,7 @@ def make_constants(plan, zeros_sbuf, reads):
     steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
     nisa.iota(dst=firsts_sbuf, pattern=steps, offset=0, channel_multiplier=0)
     ones_sbuf = nl.ndarray((parts, below * k), dtype=nl.float32, buffer=nl.sbuf)
-    if below > 1:
-        nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
+    nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
     for number in range(below):
         first, end = number * each, (number + 1) * each
         keep_between(firsts_sbuf[first:end, 0:size], [[-k, size]], k, firsts_sbuf[first:end, 0:size])

@@ -246,11 +246,10 @@ def some_jobs(work, part, some):
 
 def fill_banks(work, constants, step, tiles, some, products, reads, into):
     """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
-    plan, banks = work.plan, []
-    covers = products[1] and plan.settings.below == 1
+    plan, banks, below, T = work.plan, [], work.plan.settings.below, work.geometry.planes.taps
+    covers = products[1] and below == 1
     for _ in step.parts:
         banks.append(nl.ndarray((rows_of_sums(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
-    below, T = plan.settings.below, work.geometry.planes.taps
     for index in range(some[1]):
         first = (some[0] + index) // T * below
         # each after the other on other tiles of rows, which work side by side then
@@ -258,13 +257,12 @@ def fill_banks(work, constants, step, tiles, some, products, reads, into):
             if index < some_jobs(work, step.parts[part], some):
                 add_zeros(plan, constants, banks[part], part, index)
         for number in range(len(products[0])):
+            product, adds = products[0][number], number > 0 or not covers
             for group in range(first, first + below):
                 for part in range(len(step.parts)):
                     if group < step.parts[part][1]:
                         place = part, group, (some[0] + index) % T, index
-                        add_product(
-                            work, step, tiles, products[0][number], banks[part], place, number > 0 or not covers
-                        )
+                        add_product(work, step, tiles, product, banks[part], place, adds)
     for part in range(len(step.parts)):
         count = some_jobs(work, step.parts[part], some)
         if count > 0:
@@ -372,10 +370,8 @@ def store_groups(work, constants, sums_sbuf, part, some):
         for piece in ((0, whole, below), (whole, some[1] - whole, part[1] % below)):
             first, count, groups = piece
             if count > 0:
-                sums, k0 = (
-                    found_psum[0 : groups * plan.k, first : first + count, t, 0 : plan.each],
-                    part[0] + (some[0] + first) * below,
-                )
+                sums = found_psum[0 : groups * plan.k, first : first + count, t, 0 : plan.each]
+                k0 = part[0] + (some[0] + first) * below
                 store_filters(work, sums, k0 * plan.k, t)
 
 
