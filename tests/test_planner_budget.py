@@ -11,7 +11,7 @@ SAME = ((1, 1), (1, 1))
 LONG_PROBLEMS = {
     "depthwise": ConvProblem(N=20000, C=20000, W=16, S=4, groups=20000, padding=((0, 0), (3, 0))),
     "channels beside each other": ConvProblem(
-        N=64, C=2048, W=2048, S=4, groups=2048, padding=((0, 0), (3, 0)), layout="NHWC"
+        N=64, C=8192, W=2048, S=4, groups=8192, padding=((0, 0), (3, 0)), layout="NHWC"
     ),
     "video": ConvProblem(N=64, C=512, H=128, W=128, K=512, R=3, S=3, padding=SAME),
     "rows": ConvProblem(N=8, C=512, W=100000, K=512, S=7, padding=((0, 0), (3, 3))),
