@@ -20,9 +20,9 @@ from ..kernels.gradients.depthwise_conv1d import (
     SKEWED,
     depthwise_conv1d_weight_gradient,
     extras_of_rows,
+    refusal_of_rows,
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
-from ..kernels.gradients.skewed.plan import skewed_refusal
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -68,30 +68,24 @@ class DepthwiseConv1dWeight(Operation):
             yield UnsupportedError(f"precision={asked.precision!r}: {self.name} has none; use conv2d_weight")
 
     def shape(self, request: Request, rates: Rates) -> Shape:
-        asked, forward = request.asked, geometry_of(request.problem)
-        rows, dtype = (
-            (flat_rows(forward, True), flat_rows(forward, False)),
-            getattr(nl, nl_name(asked.out_dtype or "fp32")),
-        )
-        each, sums = (
-            Shape(
-                gradient_geometry(forward, *rows, sums),
-                extras_of_rows(forward, asked.residual, dtype, sums),
-                request.lnc,
-                rates,
-            )
-            for sums in (False, True)
-        )
-        return Shape(forward, RowsExtras(each, asked.bias, sums), request.lnc, rates)
+        forward = geometry_of(request.problem)
+        dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
+
+        def convolution(sums: bool) -> Shape:
+            geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False), sums)
+            extras = extras_of_rows(forward, request.asked.residual, dtype, sums)
+            return Shape(geometry, extras, request.lnc, rates)
+
+        extras = RowsExtras(convolution(False), request.asked.bias, convolution(True))
+        return Shape(forward, extras, request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        if algorithm == SKEWED:
-            return str(skewed_refusal(shape.geometry, config, shape.cores))
-        if algorithm == DOT_IMAGES and shape.geometry.N == 1:
-            return f"N=1, algorithm={algorithm!r}: there are no images to sum over; use {DOT!r}"
-        rows = shape.extras.images if algorithm == DOT_IMAGES else shape.extras.rows
-        algorithm = DOT if algorithm == DOT_IMAGES else algorithm
-        return str(refusal(algorithm, rows.geometry, rows.extras, config, shape.cores))
+        own = str(refusal_of_rows(algorithm, shape.geometry, config, shape.cores))
+        if own or algorithm == SKEWED:
+            return own
+        images = algorithm == DOT_IMAGES
+        rows = shape.extras.images if images else shape.extras.rows
+        return str(refusal(DOT if images else algorithm, rows.geometry, rows.extras, config, shape.cores))
 
     def algorithm(self, name: str) -> Algorithm:
         if name == SKEWED:

@@ -23,10 +23,8 @@ from .rows import copy_rows, flat_rows, gradient_geometry
 from .skewed.kernel import skewed
 from .skewed.plan import skewed_refusal
 
-#: The algorithms that can be asked for by name.
-SKEWED = "skewed"
-#: `dot`, with the sums over images in the array's.
-DOT, DOT_IMAGES = "dot", "dot_images"
+#: The algorithms that can be asked for by name; `dot_images` is `dot` with the sums over images in the array's.
+SKEWED, DOT, DOT_IMAGES = "skewed", "dot", "dot_images"
 ROWS_ALGORITHMS = ALGORITHMS + (SKEWED, DOT_IMAGES)
 #: Taps from which a kernel without an algorithm takes blocks of gy, where rows have as many positions for each of them.
 SKEWED_TAPS, SKEWED_POSITIONS = 16, 1
@@ -106,19 +104,23 @@ def extras_of_rows(forward, added, dw_dtype, sums=False):
     return Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
 
 
+def refusal_of_rows(algorithm, forward, config, cores):
+    """Why an algorithm of gradients alone does not take this one; "" if it does, or for others."""
+    if algorithm == DOT_IMAGES and forward.N == 1:
+        return "N=1, algorithm='dot_images': there are no images to sum over; use 'dot'"
+    return skewed_refusal(forward, config, cores) if algorithm == SKEWED else ""
+
+
 def algorithm_of_rows(algorithm, forward, geometry, extras, config):
     """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
-    if algorithm == DOT_IMAGES:
-        require(forward.N > 1, "N=1, algorithm=dot_images: there are no images to sum over; use dot")
-        algorithm = DOT
     many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
-    if algorithm == None and many and skewed_refusal(forward, None, nl.num_programs()) == "":
+    if algorithm == None and many and refusal_of_rows(SKEWED, forward, None, nl.num_programs()) == "":
         return SKEWED
+    reason = refusal_of_rows(algorithm, forward, config, nl.num_programs())
+    require(reason == "", reason)
     if algorithm == SKEWED:
-        reason = skewed_refusal(forward, config, nl.num_programs())
-        require(reason == "", reason)
         return algorithm
-    return algorithm_for(algorithm, geometry, extras, config)
+    return algorithm_for(DOT if algorithm == DOT_IMAGES else algorithm, geometry, extras, config)
 
 
 def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):

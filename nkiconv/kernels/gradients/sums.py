@@ -85,17 +85,15 @@ def store_joint(work, jobs, joint):
         into, pattern, offset = place_of_sums(work, job)
         mine, other = part_of_joint(work, job, tiles, place), part_of_joint(work, job, others, place)
         added = added_sums(work, job, pattern, offset)
-        found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype if added == None else nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
         if added != None:
-            total_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=total_sbuf, data1=found_sbuf, data2=added, op=nl.add)
-            found_sbuf = total_sbuf
+            nisa.tensor_tensor(dst=mine, data1=mine, data2=other, op=nl.add)
+            other = added
+        found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
         k = own_part(work, job.kn)
         if k[1] > 0:
             part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
-            rows = [[pattern[0][0], k[1]]] + pattern[1:]
-            copy(into.ap(pattern=rows, offset=offset + k[0] * pattern[0][0]), part)
+            copy(into.ap(pattern=[[pattern[0][0], k[1]]] + pattern[1:], offset=offset + k[0] * pattern[0][0]), part)
 
 
 def add_beside(work, job, acc_psum, into_sbuf, added):
