@@ -11,7 +11,7 @@ from ..conv.geometry import Axis, copy_of, num_taps
 
 #: What a config calls that (see its `pixels`), and x and gy that are turned on the array.
 LINES, TURNED = 1, 2
-#: Pixels of a line, at least, unless it is a whole plane: a line is a run of HBM.
+#: Pixels of a line, at least, unless it is a whole plane: a run of HBM. Our choice: what short ones cost is not known.
 LINE_LEAST = 32
 
 

@@ -242,7 +242,7 @@ def move_slots(move, engine):
     )
 
 
-def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block, images=1):
+def multiply_slots(dst_psum, x_sbuf, w_sbuf, plan, unit, g, phase, lag_block, images):
     """dst [stationary's columns, window, channels of x]: products of group g over all blocks of slots of some images.
 
     The stationary's columns are (slot, channel), or (channel, slot) with wide.

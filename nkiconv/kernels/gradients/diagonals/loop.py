@@ -376,7 +376,7 @@ def store_groups(work, constants, sums_sbuf, part, some):
 
 
 def store_filters(work, sums, k0, t):
-    """Sums [(one below the other, k), groups, c * rows * columns of taps] of a plane of taps to HBM; k0: of the first
+    """Sums [(one below the other, k), groups, c * rows * columns of taps] of a plane of taps to HBM; k0: the first
     output channel."""
     plan, geometry, into, strides = work.plan, work.geometry, work.operands.y, work.geometry.w_strides
     R, S, groups = geometry.rows.taps, geometry.columns.taps, sums.shape[1]
