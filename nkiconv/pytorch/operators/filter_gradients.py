@@ -4,7 +4,7 @@
 
 (dw, db) of an input x and g, the gradient of its convolution: dw of `size`, the filter's, and dtype, x's or fp32; db
 [K], fp32, or float64 where x is, and [0] without `bias`. Both are linear in x and in g, from which their own
-derivatives follow. With v and u those of dw and db:
+derivatives follow. With v (in x's dtype) and u those of dw and db:
 
     dL/dg = conv(x, v) + u, dL/dx = what an input gradient is of g and v, d(dw) = dw(dx, g) + dw(x, dg), d(db) = db(dg)
 """
