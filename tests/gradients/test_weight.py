@@ -95,6 +95,50 @@ def test_dtypes_are_turned(dtype, precision):
     check(channels, axes, dtype=dtype, precision=precision, config=(*TURNED, ("rows", 2), ("columns", 5)))
 
 
+@pytest.mark.parametrize(("K", "beside"), [(192, 2), (160, 4), (160, 2), (416, 4)])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_last_channels_beside_each_other(way, K, beside):
+    """Those beyond 128s, in the same pass as whole 128s, and in one of their own."""
+    is_last, config = WAYS[way]
+    for outputs in (1, 4):
+        sizes = (("beside", beside), ("rows", 3), ("columns", 5), ("outputs", outputs), ("split", outputs // 4))
+        axes = (PLAIN, (11, 3, 1, 1, 1, 1))
+        check((2, 7, K, 1), axes, is_last, config=(config or ()) + sizes, bias_gradient=True, adds=True)
+
+
+def columns_of_matmuls(N, H, is_last, **config):
+    """Columns that a filter gradient of 3x3 taps, 16 channels and H x H pixels multiplies on one core."""
+    x, gy, shape = problem_of((N, 16, 16, 1), ((H, 3, 1, 1, 1, 1),) * 2)
+    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if is_last else {}
+    call = {"padding": ((1, 1), (1, 1)), "algorithm": "blocks", "config": tuple(config.items()), **perms}
+    args = (last(x), last(gy), shape) if is_last else (x, gy, shape)
+    traced = nkiconv.simulator.execute(conv_weight_gradient[1], args, call, trace_only=True)
+    return sum(one.writes[0].num_elems // 16 for one in traced.instructions if one.op == "nc_matmul")
+
+
+@pytest.mark.parametrize(
+    ("config", "met"),
+    [
+        # whole planes: of 21 pairs of a row and a tap 19 meet x, and of a column too; the first product has all taps
+        ({"rows": 7, "columns": 7}, (19 * 19 - 9) * 16 + 9 * 16 + (9 - 4) * 16),
+        # units of whole columns, all of them in one tile: of rows alone; the first product again
+        ({"rows": 7, "columns": 1}, 19 * 3 * 16 + 3 * 16),
+        # of single pixels there are all places in a tile
+        ({"rows": 1, "columns": 1}, 9 * 16),
+    ],
+)
+@pytest.mark.parametrize("way", ["channels last", "turned"])
+def test_taps_that_meet_zeros_alone_are_left_out(way, config, met):
+    sizes = {**config, "split": 0, "pixels": 2 if way == "turned" else 0}
+    assert columns_of_matmuls(2, 7, way == "channels last", **sizes) == met
+
+
+def test_the_first_product_of_a_later_pass_meets_most_taps():
+    """Whose row is in the middle: the first pass alone multiplies zeros, of its first row."""
+    one = columns_of_matmuls(2, 7, True, rows=7, columns=1, split=0)
+    assert columns_of_matmuls(2, 7, True, rows=7, columns=1, split=0, channels=8, inputs=1) == one - 3 * 8
+
+
 def test_rounds_of_banks_share_what_was_turned():
     channels, *axes = PROBLEMS["several tiles, banks and passes"]
     sizes = (("rows", 7), ("columns", 7), ("outputs", 3), ("inputs", 2), ("buffers", 1), ("split", 0))

@@ -9,7 +9,6 @@ from ..conv.checks import check_axes
 from ..conv.geometry import read_geometry
 from .diagonals.loop import run_diagonals
 from .diagonals.plan import plan_diagonals, takes_diagonals
-from .diagonals.planes import copy_planes
 from .halves import WeightWork
 from .loop import run_weight
 from .plan import plan_weight
@@ -79,9 +78,6 @@ def conv_weight_gradient(
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)
-    copied = plan.geometry.x_strides != geometry.x_strides or plan.geometry.y_strides != geometry.y_strides
-    if by_diagonals and copied:
-        copy_planes(operands, geometry)
     work = WeightWork(
         operands=operands,
         geometry=plan.geometry,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..._nki import nl
 from .._settings import setting, settings_refusal
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, div_ceil
+from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, cut, cut_at, div_ceil
 from .._warm import WARM_UP_MAX
 from ..conv.cuts import window_of
 from .lines import LINE_LEAST, LINES, TURNED, has_lines, takes_lines, units_of_tile
@@ -29,7 +29,7 @@ class WeightConfig(nl.NKIObject):
     #: of the banks that pass over x and gy together: 128s of output channels, and parts of the input channels, from 1
     outputs: int
     inputs: int
-    #: columns of gy beside each other in a bank's rows, 1, 2 or 4
+    #: columns of gy beside each other in a bank's rows, 1, 2 or 4: of the last output channels, where they leave room
     beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
@@ -53,8 +53,8 @@ def weight_config_refusal(geometry, config):
     if reason == "" and beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
-            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, rhs_dilation "
-            f"divides the stride and a bank holds the wider window; use less"
+            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or so many more "
+            f"than 128s, rhs_dilation divides the stride and a bank holds the wider window; use less"
         )
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
     if reason == "" and setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
@@ -78,11 +78,19 @@ def weight_config_refusal(geometry, config):
 
 def most_beside(geometry):
     """Columns of gy that can share a matmul, at most."""
-    K, columns = geometry.K // geometry.groups, geometry.columns
-    fits = (K == QUADRANT or K == 2 * QUADRANT) and columns.stride % columns.dilation == 0
+    last, columns = geometry.K // geometry.groups % nl.tile_size.pmax, geometry.columns
+    fits = (last == QUADRANT or last == 2 * QUADRANT) and columns.stride % columns.dilation == 0
     if not fits or geometry.rows.taps * (columns.taps + 3 * columns.stride) > BANK_COLUMNS:
         return 1
-    return min(nl.tile_size.pmax // K, columns.out)
+    return min(nl.tile_size.pmax // last, columns.out)
+
+
+def outputs_beside(geometry, beside):
+    """(first, how many) of a group's output channels on the partitions together, columns of gy beside each other."""
+    K, most, found = geometry.K // geometry.groups, nl.tile_size.pmax, []
+    for part in cut(K, most) if beside == 1 else cut_at(K, most):
+        found.append((part, beside if beside * part[1] <= most else 1))
+    return found
 
 
 def max_channels(geometry, beside):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._tiles import PARTS, cut_at, div_ceil, share, some_of
+from .._tiles import cut_at, div_ceil, share, some_of
 from ..conv.relayout import meet
 
 #: Bytes a partition of a tile of sums of several images, and of a tile of rows.
@@ -48,31 +48,13 @@ def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
 
 
 def pieces_of_lines(lines, images):
-    """Lines of at most 128 partitions each. Where elements lie alike on both sides, they are one line, cut anew so that
-    it fills the partitions of both cores."""
+    """Lines of at most 128 partitions each."""
     count, length, line_step, step = lines
-    whole = [(0, count, length, line_step, step)]
-    if line_step == length * step:
-        total = count * length
-        length = min(FOLD_COLUMNS, div_ceil(total, PARTS * nl.tile_size.pmax))
-        count = total // length
-        whole = [(0, count, length, length * step, step), (count * length, 1, total % length, 0, step)]
     most, pieces = max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))), []
-    for some in whole:
-        first, count, length, line_step, step = some
-        for line in cut_at(count, nl.tile_size.pmax):
-            for column in cut_at(length, most):
-                pieces.append(
-                    Lines(
-                        count=line[1],
-                        length=column[1],
-                        first=first + line[0] * length + column[0],
-                        apart=length,
-                        into=first * step + line[0] * line_step + column[0] * step,
-                        line_step=line_step,
-                        step=step,
-                    )
-                )
+    for line in cut_at(count, nl.tile_size.pmax):
+        for column in cut_at(length, most):
+            first, into = line[0] * length + column[0], line[0] * line_step + column[0] * step
+            pieces.append(Lines(line[1], column[1], first, length, into, line_step, step))
     return pieces
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import size_of
 from ..conv.boxes import load_box, offset_at
 from ..conv.geometry import met
+from .units import extent_of
 
 
 @dataclass
@@ -37,18 +37,26 @@ def room_of(strides, channels, rows, columns):
     return nl.tile_size.pmax, channels, rows, columns
 
 
-def clear_y(geometry, piece, tile, y_sbuf):
-    """Zeros where a unit has fewer rows or columns of gy."""
+def part_of(tile, strides, units, rows, columns, channels):
+    """Units and channels (first, end), rows and columns (first, end, step) of a tile of units, as its axes lie."""
+    (h, h1, h_step), (w, w1, w_step), c = rows, columns, channels
+    if is_channels_last(strides):
+        return tile[units[0] : units[1], h:h1:h_step, w:w1:w_step, c[0] : c[1]]
+    return tile[units[0] : units[1], c[0] : c[1], h:h1:h_step, w:w1:w_step]
+
+
+def clear_y(geometry, piece, tile, y_sbuf, beside=True):
+    """Zeros where a unit has fewer rows of gy, or, `beside`, columns."""
     inside = piece.rows, piece.columns
     for box in tile:
-        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent))
+        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent if beside else piece.columns))
     last = is_channels_last(geometry.y_strides)
     clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
 
 
-def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
-    """Zeros around x, at a plane of taps, where it is not there for all units of a tile. holds: whether its loads are
-    to come behind those of others that wait for zeros."""
+def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
+    """Zeros above and below x, and `beside` it, at a plane of taps, where it is not there for all units of a tile: what
+    rows and columns (first, end) are."""
     bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
     low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for box in tile:
@@ -58,19 +66,18 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds=False):
             low, high = piece.h[0], piece.h[0]
     low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
+    inside = inside[0], inside[1] if beside else (0, piece.w[1])
     clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
-    if holds and inside[0][0] < inside[0][1] and inside[1][0] < inside[1][1]:
-        hold_loads(x_sbuf, geometry.x_strides, low, left)
+    return inside
 
 
-def hold_loads(tile, strides, row, column):
-    """Have the loads of a tile of units, which all write this row and column, wait for the zeros before them, so that
-    they come behind loads that do."""
-    last, sizes = is_channels_last(strides), tile.shape[1:]
-    first = (row * sizes[1] + column) * sizes[2] if last else row * sizes[2] + column
-    flat = tile.reshape((tile.shape[0], size_of(sizes)))
+def hold_loads(tile, strides, rows, columns):
+    """Have loads of a tile of units, which all write these rows and columns (first, end), if any, wait for the zeros
+    before, so that they come behind loads that do."""
     for engine in (nisa.engine.vector, nisa.engine.gpsimd):
-        nisa.memset(dst=flat[0 : tile.shape[0], first : first + 1], value=0.0, engine=engine)
+        if rows[0] < rows[1] and columns[0] < columns[1]:
+            row, column = (rows[0], rows[0] + 1, 1), (columns[0], columns[0] + 1, 1)
+            nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):
@@ -143,3 +150,18 @@ def clear_sides(tile, last, rows, columns, sizes):
                 nisa.memset(dst=tile[0:parts, h0:h1, w0:w1, 0:each], value=0.0, engine=engine)
             else:
                 nisa.memset(dst=tile[0:parts, 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
+
+
+def load_units(work, pieces, tile, into, planes, there, steps):
+    """What a tile's units need of x, at some planes of taps, and of gy, their rows in so many steps. pieces: alike but
+    for channels and partitions; there: the first row of windows that is not there yet."""
+    geometry, one = work.geometry, pieces[0]
+    rows, bottom = one.rows // steps, one.h[0] + one.h[1]
+    for step in range(steps):
+        needed = step * rows * geometry.rows.stride + extent_of(geometry.rows, rows, one.r)
+        needed = bottom if step + 1 == steps else min(bottom, max(there, needed))
+        for piece in pieces:
+            for t in planes:
+                load_x_of(work, piece, tile, into.x[t], t, (there, needed))
+            load_y(work, piece, tile, into.y, (step * rows, (step + 1) * rows))
+        there = needed

@@ -9,7 +9,7 @@ from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
 from .lines import load_lines
-from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_x_of, load_y, room_of
+from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_units, part_of, room_of
 from .plan import ROWS_BOXES, buffer_sizes, window_sizes
 from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
 from .turns import start_turns, turn_for
@@ -34,10 +34,11 @@ class Blocks(nl.NKIObject):
 
 @dataclass
 class Feed(nl.NKIObject):
-    """Tiles of all passes in the order of need, (Pass, number) each, which take buffers in turn; how many are loaded,
-    or on their way."""
+    """Tiles of all passes in the order of need, (Pass, number) each, which take buffers in turn; what of the windows of
+    each, of each of its gang, is x in any: rows and columns (first, end); how many are loaded, or on their way."""
 
     tiles: list
+    seen: list
     buffers: list
     loaded: int
 
@@ -80,7 +81,7 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers, half):
     """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
-    feed, batches = Feed(tiles=[], buffers=buffers, loaded=0), []
+    feed, batches = Feed(tiles=[], seen=[], buffers=buffers, loaded=0), []
     turns = start_turns(work, len(buffers)) if work.plan.turns else None
     for one in passes:
         first, count, start = 0, len(one.tiles), len(feed.tiles)
@@ -89,6 +90,7 @@ def run_passes(work, passes, buffers, half):
             count = one.half if half == 0 else count - one.half
         for number in range(first, first + count):
             feed.tiles.append((one, number))
+            feed.seen.append(windows_seen(one.tiles[number], work.plan.turns))
         chains = chains_of(work.plan, one, count)
         for number in range(len(chains)):
             begin, tiles = len(batches), (start + chains[number][0], chains[number][1])
@@ -110,11 +112,13 @@ def run_passes(work, passes, buffers, half):
             sums = start_sums(work, batch.jobs)
             joint = None if work.half < 0 else start_joint(work, batch.jobs)
         first, count = batch.banks
-        for q in range(0, work.plan.columns, work.plan.beside):
-            if turns != None:
-                turn_ahead(work, turns, feed, batches, at, q)
+        for q in range(work.plan.columns):
             for bank in range(first, first + count):
-                add_products(work, batch.jobs[bank], sums[bank], feed, batch, q)
+                job = batch.jobs[bank]
+                if q % job.beside == 0:
+                    if turns != None:
+                        turn_ahead(work, turns, feed, batches, at, q)
+                    add_products(work, job, sums[bank], feed, batch, q)
         if batch.ends:
             end_chain(work, batch, sums[first], held, joint)
 
@@ -171,8 +175,15 @@ def append_rows(batches, work, feed, some, where, tiles):
     one, jobs, banks = some
     index, rows = where
     number = feed.tiles[index][1]
-    members = len(one.tiles[number]) if work.plan.turns else 1
+    members, order, first = len(one.tiles[number]) if work.plan.turns else 1, [], -1
+    if index == tiles[0]:
+        # whose products write all sums: a row at which few taps meet zeros, or what is there first
+        first = row_of_most(work, one, feed.seen[index][0]) if index > 0 else 0
+        order = [first] if rows[0] <= first and first < rows[0] + rows[1] else []
     for row in range(rows[0], rows[0] + rows[1]):
+        if row != first:
+            order.append(row)
+    for row in order:
         for member in range(members):
             batches.append(
                 Batch(
@@ -181,10 +192,20 @@ def append_rows(batches, work, feed, some, where, tiles):
                     member=member,
                     jobs=jobs,
                     banks=banks,
-                    adds=index > tiles[0] or row > 0 or member > 0,
+                    adds=row != first or member > 0,
                     stays=index if tiles[1] else tiles[0],
                 )
             )
+
+
+def row_of_most(work, one, seen):
+    """The first row of blocks at which most rows of taps meet x. seen: (rows, columns) of windows that are x."""
+    axis, found, most = work.geometry.rows, 0, -1
+    for row in range(work.plan.rows):
+        r = taps_seen(row * axis.stride, one.r[1], axis.dilation, seen[0])
+        if r[1] - r[0] > most:
+            found, most = row, r[1] - r[0]
+    return found
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
@@ -205,15 +226,16 @@ def turn_ahead(work, turns, feed, batches, at, q):
 def columns_in(work, batch, q):
     """Columns of matmuls of a Batch from column q of gy on."""
     job = batch.jobs[batch.banks[0]]
-    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, work.plan.beside))
-    return div_ceil(work.plan.columns - q, work.plan.beside) * batch.banks[1] * each
+    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, job.beside))
+    return div_ceil(work.plan.columns - q, job.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):
     """Have the tiles of a Feed below number `end` be loaded."""
     for index in range(feed.loaded, min(end, len(feed.tiles))):
         one, number = feed.tiles[index]
-        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], index == 0, index < len(feed.buffers))
+        holds = 0 < index and index < len(feed.buffers)
+        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], holds)
     feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
@@ -221,7 +243,7 @@ def start_sums(work, jobs):
     """A bank of sums for each job."""
     found = []
     for job in jobs:
-        outputs, columns = work.plan.beside * job.kn, columns_of(work, job, work.plan.beside)
+        outputs, columns = job.beside * job.kn, columns_of(work, job, job.beside)
         last = is_channels_last(work.geometry.x_strides)
         shape = (outputs, job.rn, columns, job.cn) if last else (outputs, job.cn, job.rn, columns)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
@@ -230,39 +252,45 @@ def start_sums(work, jobs):
 
 def start_buffers(work):
     """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
-    geometry, plan, found, tiles = work.geometry, work.plan, [], 0
+    geometry, plan, tiles = work.geometry, work.plan, 0
     for one in plan.passes:
         tiles += len(one.tiles)
     window, k, planes = buffer_sizes(geometry, plan)
     x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
     y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
-    for _ in range(min(plan.buffers, tiles)):
-        x = filled(geometry.planes.taps, None)
+    return new_buffers(work, min(plan.buffers, tiles), x_shape, y_shape, planes)
+
+
+def new_buffers(work, count, x_shape, y_shape, planes):
+    """So many Blocks of these shapes, with x at some planes of taps."""
+    taps, found = work.geometry.planes.taps, []
+    for _ in range(count):
+        x = filled(taps, None)
         for t in planes:
             x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
         y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
-        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(geometry.planes.taps + 1, None)))
+        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(taps + 1, None)))
     return found
 
 
-def load_blocks(work, what, blocks, is_first, is_new):
-    """A tile (Pass, number) into a buffer. is_first: whether nothing was loaded before, so that rows come in the order
-    in which they are needed, each by itself; is_new: whether nothing was in this buffer before, for which it waits."""
+def load_blocks(work, what, blocks, holds):
+    """A tile (Pass, number) into a buffer. holds: whether its loads are to come behind those of the first."""
     one, number = what
     plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
     rows, columns = window_sizes(geometry, plan, one)
     piece = Piece(rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns))
-    holds = is_new and not is_first
     # which blocks a tile has depends on the taps of its pass
     held = (number, one.r, one.s)
     if blocks.zeros[geometry.planes.taps] != held:
         clear_y(geometry, piece, tile, blocks.y)
         if holds:
-            hold_loads(blocks.y, geometry.y_strides, 0, 0)
+            hold_loads(blocks.y, geometry.y_strides, (0, 1), (0, 1))
         blocks.zeros[geometry.planes.taps] = held
     for t in one.planes:
         if blocks.zeros[t] != held:
-            clear_x(geometry, piece, tile, blocks.x[t], t, holds)
+            rows, columns = clear_x(geometry, piece, tile, blocks.x[t], t)
+            if holds:
+                hold_loads(blocks.x[t], geometry.x_strides, rows, columns)
             blocks.zeros[t] = held
     if plan.lines:
         operands = work.operands
@@ -270,14 +298,7 @@ def load_blocks(work, what, blocks, is_first, is_new):
             load_lines(operands.x, plan.source.x_strides, one.c, tile, blocks.x[0])
         load_lines(operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
-    by_rows = len(tile) <= ROWS_BOXES
-    steps, there = plan.rows if by_rows else 1, 0
-    for p in range(steps):
-        needed = rows if p + 1 == steps else p * geometry.rows.stride + one.r[1]
-        for t in one.planes:
-            load_x_of(work, piece, tile, blocks.x[t], t, (there, needed))
-        there = max(there, needed)
-        load_y(work, piece, tile, blocks.y, (p, p + 1) if by_rows else (0, plan.rows))
+    load_units(work, [piece], tile, blocks, one.planes, 0, plan.rows if len(tile) <= ROWS_BOXES else 1)
 
 
 def columns_of(work, job, count):
@@ -285,41 +306,58 @@ def columns_of(work, job, count):
     return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
 
 
+def windows_seen(tile, turns):
+    """What a Feed knows of a tile's windows: of each of its gang, if x is turned, or of all units together."""
+    found = []
+    for box in tile:
+        rows, columns = (box.rows.low, box.rows.high), (box.columns.low, box.columns.high)
+        if len(found) > 0 and not turns:
+            before = found.pop()
+            rows = min(rows[0], before[0][0]), max(rows[1], before[0][1])
+            columns = min(columns[0], before[1][0]), max(columns[1], before[1][1])
+        found.append((rows, columns))
+    return found
+
+
+def taps_seen(first, count, step, there):
+    """(first, end) of so many taps, `step` elements of a window apart from element `first` on, that meet elements
+    (first, end)."""
+    low = min(count, div_ceil(max(0, there[0] - first), step))
+    return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
+
+
 def add_products(work, job, acc_psum, feed, batch, q):
-    """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums."""
+    """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums; all taps of
+    the first, then those that meet x in any block."""
     one, number = feed.tiles[batch.index]
     blocks, units = feed.buffers[batch.index % len(feed.buffers)], units_of(one.tiles[number])
-    k, stationary, p = job.k0 - one.k[0], None, batch.member * work.plan.rows + batch.row
-    count = min(work.plan.beside, work.plan.columns - q)
-    outputs, columns = count * job.kn, columns_of(work, job, count)
-    y_sbuf = of_array(blocks.y, work.operands)
-    if is_channels_last(work.geometry.y_strides):
-        stationary = y_sbuf[0:units, p, q : q + count, k : k + job.kn]
-    else:
-        stationary = y_sbuf[0:units, k : k + job.kn, p, q : q + count].permute((0, 2, 1))
-    sums = acc_psum
-    if count < work.plan.beside and is_channels_last(work.geometry.x_strides):
-        sums = acc_psum[0:outputs, 0 : job.rn, 0:columns, 0 : job.cn]
-    elif count < work.plan.beside:
-        sums = acc_psum[0:outputs, 0 : job.cn, 0 : job.rn, 0:columns]
-    first = batch.row * work.geometry.rows.stride
-    if batch.member > 0:
-        first += batch.member * window_sizes(work.geometry, work.plan, one)[0]
-    moving = moving_of(work, one, job, (blocks, units), (first, q), columns)
-    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=batch.adds or q > 0)
+    k, p = job.k0 - one.k[0], batch.member * work.plan.rows + batch.row
+    count, rows, columns = min(job.beside, work.plan.columns - q), work.geometry.rows, work.geometry.columns
+    y_sbuf, adds = of_array(blocks.y, work.operands), batch.adds or q > 0
+    stationary = part_of(y_sbuf, work.geometry.y_strides, (0, units), (p, p + 1, 1), (q, q + count, 1), (k, k + job.kn))
+    if not is_channels_last(work.geometry.y_strides):
+        stationary = stationary.permute((0, 2, 3, 1))
+    h = batch.row * rows.stride + (job.r0 - one.r[0]) * rows.dilation
+    w = q * columns.stride + (job.s0 - one.s[0]) * columns.dilation
+    r, s = (0, job.rn), (0, columns_of(work, job, count))
+    if adds and job.t >= 0:
+        seen = feed.seen[batch.index][batch.member]
+        r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
+    if r[0] == r[1] or s[0] == s[1]:
+        return
+    sums = part_of(acc_psum, work.geometry.x_strides, (0, count * job.kn), r + (1,), s + (1,), (0, job.cn))
+    h += batch.member * window_sizes(work.geometry, work.plan, one)[0]
+    moving = moving_of(work, job, (blocks, units, job.c0 - one.c[0]), (h, w), r, s)
+    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
 
 
-def moving_of(work, one, job, some, place, count):
-    """The window of x of a job at a position (row of x, column of gy) of blocks (Blocks, how many), with so many
-    columns of taps; or ones."""
-    blocks, units = some
-    rows, columns, c = work.geometry.rows, work.geometry.columns, job.c0 - one.c[0]
+def moving_of(work, job, some, place, r, s):
+    """The window of x of a job, which begins at a row and column of blocks (Blocks, how many, first channel), at rows
+    and columns of taps (first, end); or ones."""
+    (blocks, units, c), rows, columns = some, work.geometry.rows.dilation, work.geometry.columns.dilation
     if job.t < 0:
         return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
-    h = place[0] + (job.r0 - one.r[0]) * rows.dilation
-    w = place[1] * columns.stride + (job.s0 - one.s[0]) * columns.dilation
-    h1, w1 = h + (job.rn - 1) * rows.dilation + 1, w + (count - 1) * columns.dilation + 1
-    if is_channels_last(work.geometry.x_strides):
-        return x_sbuf[0:units, h : h1 : rows.dilation, w : w1 : columns.dilation, c : c + job.cn]
-    return x_sbuf[0:units, c : c + job.cn, h : h1 : rows.dilation, w : w1 : columns.dilation]
+    h, h1 = place[0] + r[0] * rows, place[0] + (r[1] - 1) * rows + 1
+    w, w1 = place[1] + s[0] * columns, place[1] + (s[1] - 1) * columns + 1
+    return part_of(x_sbuf, work.geometry.x_strides, (0, units), (h, h1, rows), (w, w1, columns), (c, c + job.cn))

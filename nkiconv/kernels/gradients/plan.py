@@ -9,8 +9,9 @@ moving operand, is a view along the free axes:
 
     dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
 
-Few output channels leave rows of the array empty: neighbouring columns of gy share them then, each with its own output
-channels, and the window is as much wider; their sums are added as they are read out (setting `beside`).
+Few output channels, or the last of many, leave rows of the array empty: neighbouring columns of gy share them then,
+each with its own output channels, and the window is as much wider; their sums are added as they are read out (setting
+`beside`).
 
 128 blocks take one matmul for each of their positions and bank of sums; no im2col tensor exists, and nothing is
 transposed where channels lie side by side. Where they do not, blocks are loaded in short runs, or from copies, or the
@@ -22,9 +23,9 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
 from ..conv.geometry import Geometry, instructions_refusal
-from .config import BLOCK_BYTES, sum_banks, units_in, weight_config_refusal, weight_settings
+from .config import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
-from .turned import gang_of, grid_of, raws_that_fit, turned_bytes, turned_instructions, turned_of, turned_tiles
+from .turned import gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
@@ -36,7 +37,8 @@ SUMS_BYTES = 4 * 3 * BANK_BYTES
 @dataclass
 class Job(nl.NKIObject):
     """A bank of sums: output channels k0 .. k0+kn-1, input channels c0 .. c0+cn-1, taps of plane t, rows r0 .. r0+rn-1
-    and columns s0 .. s0+sn-1; t is -1 where x is ones, so that sums are the bias's."""
+    and columns s0 .. s0+sn-1; t is -1 where x is ones, so that sums are the bias's. beside: columns of gy that share a
+    matmul, each with its own output channels in a bank's rows."""
 
     k0: int
     kn: int
@@ -47,6 +49,7 @@ class Job(nl.NKIObject):
     rn: int
     s0: int
     sn: int
+    beside: int
 
 
 @dataclass
@@ -69,13 +72,11 @@ class Pass(nl.NKIObject):
 class WeightPlan(nl.NKIObject):
     """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block.
 
-    beside: columns of gy that share a matmul, each with its own output channels in a bank's rows; further: columns of
-    taps that the window of one is further than that of the column before.
+    further: columns of taps that the window of a column of gy is further than that of the column before.
     """
 
     rows: int
     columns: int
-    beside: int
     further: int
     passes: list
     buffers: int
@@ -88,8 +89,6 @@ class WeightPlan(nl.NKIObject):
     #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
     turns: bool
     gang: int = 1
-    #: pieces of x and of gy that are on their way together
-    raws: tuple = (1, 1)
     #: banks of PSUM for that: those that no sums need
     banks: int = PSUM_BANKS
     split: bool = False
@@ -124,7 +123,6 @@ def make_weight_plan(geometry, config, bias, source, lines):
     plan = WeightPlan(
         rows=config.rows,
         columns=config.columns,
-        beside=config.beside,
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
         buffers=config.buffers,
@@ -138,14 +136,12 @@ def make_weight_plan(geometry, config, bias, source, lines):
         room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
         plan.gang = max(1, min(gang_of(geometry, grid_of(geometry, config.rows, config.columns)[0], most), room))
         for one in passes:
-            one.tiles = turned_tiles(geometry, planes, config, plan.gang)
+            one.tiles = turned_tiles(geometry, planes, config, plan.gang, (one.r, one.s))
             one.half = div_ceil(len(one.tiles), PARTS)
             for jobs in one.rounds:
                 plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
-    if turns:
-        plan.raws = raws_that_fit(source, plan, nl.tile_size.total_available_sbuf_size - weight_bytes(geometry, plan))
     return plan
 
 
@@ -158,17 +154,18 @@ def hull(part, first, count):
 def batches_of(geometry, config, bias, banks):
     """Lists of the Jobs of a pass each. banks: of PSUM for their sums."""
     groups, found = geometry.groups, []
-    ks, cs = cut(geometry.K // groups, nl.tile_size.pmax), cut(geometry.C // groups, config.channels)
+    ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // groups, config.channels)
     for group in range(groups):
         for c in cut_at(len(cs), config.inputs):
-            for k in cut_at(len(ks), config.outputs):
+            for some in cut_at(len(ks), config.outputs):
                 jobs = []
-                for one in some_of(ks, k):
+                for one in some_of(ks, some):
                     for other in some_of(cs, c):
                         append_jobs(jobs, geometry, group, one, other)
                     if bias and c[0] == 0:
-                        k0 = group * (geometry.K // groups) + one[0]
-                        jobs.append(Job(k0=k0, kn=one[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1))
+                        k, beside = one
+                        k0 = group * (geometry.K // groups) + k[0]
+                        jobs.append(Job(k0=k0, kn=k[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1, beside=beside))
                 joins = len(ks) == 1 and len(cs) == 1 and len(found) > 0
                 if joins:
                     joins = len(found[-1]) + len(jobs) <= banks
@@ -182,15 +179,15 @@ def batches_of(geometry, config, bias, banks):
     return found
 
 
-def append_jobs(jobs, geometry, group, k, c):
-    """Append the Jobs of some output and input channels of a group."""
-    R, S = geometry.rows.taps, geometry.columns.taps
+def append_jobs(jobs, geometry, group, outputs, c):
+    """Append the Jobs of input channels of a group and of output channels: (which, columns of gy beside each other)."""
+    R, S, (k, beside) = geometry.rows.taps, geometry.columns.taps, outputs
     k0, c0 = group * (geometry.K // geometry.groups) + k[0], group * (geometry.C // geometry.groups) + c[0]
     rows = [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1)
     for t in range(geometry.planes.taps):
         for r in rows:
             for s in cut(S, BANK_COLUMNS):
-                jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1]))
+                jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1], beside=beside))
 
 
 def plan_weight(geometry, config, bias, cores):
@@ -285,7 +282,7 @@ def weight_bytes(geometry, plan):
 
 def weight_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    total, positions = 0, plan.rows * div_ceil(plan.columns, plan.beside)
+    total = 0
     for one in plan.passes:
         boxes = 0
         for tile in one.tiles:
@@ -298,7 +295,9 @@ def weight_instructions(geometry, plan, cores):
             loads = turned_instructions(plan.source, plan, one)
         for jobs in one.rounds:
             chains = len(chains_of(plan, one, len(one.tiles))) + PARTS
-            total += (len(one.tiles) * positions * plan.gang + 4 + chains) * len(jobs)
+            for job in jobs:
+                positions = plan.rows * div_ceil(plan.columns, job.beside)
+                total += len(one.tiles) * positions * plan.gang + 4 + chains
         total += loads
     shared = min(cores, PARTS if plan.split else len(plan.passes))
     return div_ceil(total, shared) + plan.warmup + 64

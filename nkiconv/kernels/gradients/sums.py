@@ -98,8 +98,8 @@ def store_joint(work, jobs, joint):
 
 def add_beside(work, job, acc_psum, into_sbuf, added):
     """A job's sums of columns of gy beside each other, and what is added, or None, added up."""
-    for index in range(work.plan.beside):
-        sums, end = sums_beside(work, job, acc_psum, index), index + 1 == work.plan.beside
+    for index in range(job.beside):
+        sums, end = sums_beside(work, job, acc_psum, index), index + 1 == job.beside
         found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if added == None:
             nisa.tensor_copy(dst=found_sbuf, src=sums, engine=pick(work.ledger, size_of(into_sbuf.shape[1:]), False))

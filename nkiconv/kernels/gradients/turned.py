@@ -17,8 +17,8 @@ from .units import Box, Run, extent_of
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.
 RUN_BYTES = 384
-#: Pieces on their way together; rows with zeros around them that are there together.
-RAWS_MIN, RAWS_MAX, SLABS = 1, 8, 4
+#: Pieces of x, and of gy, on their way together; rows with zeros around them that are there together.
+RAWS, SLABS = 2, 4
 
 
 @dataclass
@@ -71,11 +71,9 @@ def gang_of(geometry, planes, channels):
     return max(1, min(nl.tile_size.pmax // channels, geometry.planes.out // planes))
 
 
-def turned_tiles(geometry, planes, config, gang):
-    """Boxes of each tile, of each of its gang one. planes: Runs."""
+def turned_tiles(geometry, planes, config, gang, taps):
+    """Boxes of each tile, of each of its gang one. planes: Runs; taps: rows and columns of them."""
     most, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
-    row = Run(first=0, count=1, apart=config.rows, extent=config.rows, low=0, high=1)
-    column = Run(first=0, count=1, apart=config.columns, extent=config.columns, low=0, high=1)
     tiles = []
     for one in planes:
         at = 0
@@ -83,8 +81,9 @@ def turned_tiles(geometry, planes, config, gang):
             members = min(gang, one.count - at)
             count = min(most, (one.count - at) // members)
             for p in some_rows:
+                row = run_of(geometry.rows, config.rows, p, taps[0])
                 for q in some_columns:
-                    boxes = []
+                    column, boxes = run_of(geometry.columns, config.columns, q, taps[1]), []
                     for member in range(members):
                         z, counts = one.first + at + member * count, (count, p[1], q[1])
                         place = p[0] * config.rows, q[0] * config.columns
@@ -96,6 +95,14 @@ def turned_tiles(geometry, planes, config, gang):
                     tiles.append(boxes)
             at += members * count
     return tiles
+
+
+def run_of(axis, extent, blocks, taps):
+    """The Run of blocks (first, how many) of a tile, all together: what any of their windows has of x."""
+    span = span_of(axis, (blocks[0] * extent, extent, blocks[1]), taps)
+    low = min(span.extent, max(0, -(span.first + (span.count - 1) * span.step)))
+    high = max(low, min(span.extent, span.size - span.first))
+    return Run(first=0, count=1, apart=extent, extent=extent, low=low, high=high)
 
 
 def side_of(geometry, plan, one, tile, t):
@@ -201,22 +208,11 @@ def widest(one, other):
     return found
 
 
-def raws_that_fit(geometry, plan, room):
-    """Pieces of x, and of gy, that are on their way together: as many as so many bytes a partition hold."""
-    shapes, found = turned_shapes(geometry, plan, plan.passes)[0], [RAWS_MIN, RAWS_MIN]
-    for step in range(2 * (RAWS_MAX - RAWS_MIN)):
-        size = size_of(shapes[step % 2][1:]) * geometry.itemsize
-        if size <= room:
-            found[step % 2] = found[step % 2] + 1
-            room -= size
-    return found
-
-
 def turned_bytes(geometry, plan):
     """Bytes a partition that turning needs beside the blocks."""
     raws, slab = turned_shapes(geometry, plan, plan.passes)
-    pieces = plan.raws[0] * size_of(raws[0][1:]) + plan.raws[1] * size_of(raws[1][1:])
-    return (pieces + SLABS * size_of(slab[1:])) * geometry.itemsize
+    pieces = size_of(raws[0][1:]) + size_of(raws[1][1:])
+    return (RAWS * pieces + SLABS * size_of(slab[1:])) * geometry.itemsize
 
 
 def bank_shape(geometry, plan):

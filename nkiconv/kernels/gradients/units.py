@@ -131,5 +131,8 @@ def extent_of(axis, extent, taps):
 def chains_of(plan, one, count):
     """(first, how many) of so many tiles of a Pass that are summed up in a chain each; all where they pass in rounds,
     and stay in SBUF."""
-    matmuls = count * plan.gang * plan.rows * div_ceil(plan.columns, plan.beside)
+    beside = one.rounds[0][0].beside
+    for job in one.rounds[0]:
+        beside = min(beside, job.beside)
+    matmuls = count * plan.gang * plan.rows * div_ceil(plan.columns, beside)
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)

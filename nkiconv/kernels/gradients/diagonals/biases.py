@@ -7,7 +7,6 @@ from ..._engines import book_vector, pick
 from ..._tiles import BANK_COLUMNS, cut
 from ..halves import own_part, with_other_half
 from ..loads import is_channels_last
-from ..units import units_of
 
 
 def start_biases(work):
@@ -18,18 +17,12 @@ def start_biases(work):
     return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
 
 
-def add_biases(work, step, tiles, biases_sbuf):
-    """Sums of gy over the positions of the units of a step: written, or added to those of the steps before."""
-    size, channels = nl.tile_size.pmax // work.plan.settings.side, biases_sbuf.shape[1]
-    for index in range(len(step.tiles)):
-        units, writes = units_of(step.tiles[index]), step.first and index == 0
-        # all tiles of rows at once, where each is full and has as many groups
-        whole = units == size and step.parts[-1][1] == step.parts[0][1]
-        each = len(step.parts) * size if whole else units
-        for part in range(1 if whole else len(step.parts)):
-            first, count = part * size, min(channels, step.parts[part][1] * work.plan.k)
-            into = biases_sbuf[first : first + each, 0:count]
-            add_positions(work, tiles[index].y, into, (first, first + each), writes)
+def add_biases(work, step, y_sbuf, spans, biases_sbuf):
+    """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
+    (first partition, end, groups) of units."""
+    for span in spans:
+        into = biases_sbuf[span[0] : span[1], 0 : span[2] * work.plan.k]
+        add_positions(work, y_sbuf, into, (span[0], span[1]), step.first)
 
 
 def add_positions(work, y_sbuf, into, rows, writes):
@@ -60,12 +53,8 @@ def store_biases(work, step, biases_sbuf, units):
                 moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
                 target = sums_psum[0:1, part, 0:count]
                 multiply(plan, target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, part, False)
-        for part in range(len(parts)):
-            count = min(some[1], parts[part][1] * plan.k - some[0])
-            if count > 0:
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
-                source = sums_psum[0:1, part, 0:count]
-                nisa.tensor_copy(dst=found_sbuf, src=source, engine=pick(work.ledger, count, False))
+                nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
                 store_some(work, found_sbuf, parts[part][0] * plan.k + some[0])
 
 

@@ -7,9 +7,10 @@ from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
+from ...conv.geometry import num_taps
 
-#: Steps that are there together, at most, and those of the plain rule; units of a partition, at most.
-STEPS_MAX, STEPS, TOGETHER_MAX = 16, 3, 64
+#: Steps that are there together, at most, and those of the plain rule.
+STEPS_MAX, STEPS = 16, 3
 #: Groups of a tile of rows of the plain rule, at most.
 GROUPS = 8
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
@@ -34,12 +35,11 @@ class DiagonalsConfig(nl.NKIObject):
     groups: int
     #: groups whose sums lie below each other, each on a part of the partitions: 1, 2 or 4
     below: int
-    #: tiles of units that are there together, whose sums are read out together, from 1
-    together: int
-    #: of these, how many are there at once, one of them at work, from 1
+    #: tiles of units that are there at once, one of them at work, from 1
     buffers: int
-    #: 1: x and gy are copied first, so that the pixels of a plane lie side by side, or 0: they are taken as they lie
-    planes: int
+    #: 1: tiles follow each other down strips of planes, and what of x a unit shares with that above is copied from it,
+    #: or 0: each loads its windows
+    strips: int
     #: 1: the cores share tiles of units, whose sums they add, or 0: groups
     split: int
     #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
@@ -50,8 +50,8 @@ def diagonals_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
-    table = table + (("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)), ("together", (1, TOGETHER_MAX)))
-    table = table + (("buffers", (1, STEPS_MAX)), ("planes", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)), ("buffers", (1, STEPS_MAX)))
+    table = table + (("strips", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "diagonals")
     for name in ("side", "below"):
         if reason == "" and setting(config, name, 1) == 3:
@@ -65,18 +65,24 @@ def diagonals_config_refusal(geometry, config):
 
 def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
-    these fit, and as many tiles of rows as a tile of them leaves room for."""
+    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
+    block high, in strips, with all of a core's groups, so that runs are long."""
     block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
-    down = setting(config, "down", div_ceil(P, block[0]))
-    across = setting(config, "across", div_ceil(Q, block[1]))
-    while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), 1):
+    last = geometry.x_strides[0] == 1 and geometry.C > 1
+    if last:
+        # strips end with whole blocks, about
+        block = setting(config, "rows", div_ceil(P, div_ceil(P, block[0]))), block[1]
+    down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
+    across, mine = setting(config, "across", div_ceil(Q, block[1])), div_ceil(geometry.groups, PARTS) if last else 1
+    while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
-    while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), 1):
+    while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
     units = geometry.planes.out * div_ceil(P, block[0] * down) * div_ceil(Q, block[1] * across)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
-    groups = min(GROUPS, div_ceil(geometry.groups, PARTS * side))
-    while groups > 1 and not fits_steps(geometry, block, (down, across), groups):
+    groups = div_ceil(geometry.groups, PARTS * side)
+    groups = groups if last else min(GROUPS, groups)
+    while groups > 1 and not fits_steps(geometry, block, (down, across), groups, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
         rows=block[0],
@@ -86,18 +92,19 @@ def diagonals_settings(geometry, config):
         side=side,
         groups=setting(config, "groups", groups),
         below=setting(config, "below", 1),
-        together=setting(config, "together", 1),
         buffers=setting(config, "buffers", STEPS),
-        planes=setting(config, "planes", 1 if geometry.x_strides[0] == 1 and geometry.C > 1 else 0),
+        strips=setting(config, "strips", 1 if last else 0),
         split=setting(config, "split", 0),
         warmup=setting(config, "warmup", 0),
     )
 
 
-def fits_steps(geometry, block, blocks, groups):
-    """Whether STEPS units of so many blocks (down, across) and groups are within ROOM_BYTES."""
+def fits_steps(geometry, block, blocks, groups, side=1):
+    """Whether STEPS units of so many blocks (down, across) and groups, and their sums of two passes on each of so many
+    tiles of rows, are within ROOM_BYTES."""
     size = unit_elements(geometry, block[0] * blocks[0], block[1] * blocks[1])
-    return STEPS * (size[0] + size[1]) * groups * geometry.itemsize <= ROOM_BYTES
+    taps = num_taps(geometry) * (geometry.C // geometry.groups)
+    return (STEPS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups <= ROOM_BYTES
 
 
 def unit_elements(geometry, rows, columns):

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ..._dma import copy
-from ..._engines import pick
+from ..._engines import is_16bit, pick
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import own_part, start_ones, with_other_half
-from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_x_of, load_y, room_of
-from ..loop import Blocks
+from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
+from ..loop import new_buffers
 from ..units import units_of
 from .biases import add_biases, multiply, start_biases, store_biases
 from .fold import make_constants
@@ -20,24 +20,15 @@ from .plan import READS
 
 @dataclass
 class Step(nl.NKIObject):
-    """A chunk of tiles of units that are there together, of a pass; whether it is its first, and last."""
+    """A tile of units of a pass, whether it is its first, and last; number of its strip; whether its units are below
+    those of the step before, whose buffer has what of x they share."""
 
     parts: list
-    tiles: list
+    tile: list
     first: bool
     last: bool
-
-
-@dataclass
-class Product(nl.NKIObject):
-    """A block of the units of a tile, by its number in a chunk: its gy from p, q on; of its window of x rows and
-    columns (first of what is in SBUF, how many, first of the window)."""
-
-    tile: int
-    p: int
-    q: int
-    h: tuple
-    w: tuple
+    strip: int
+    follows: bool
 
 
 def run_diagonals(work):
@@ -49,13 +40,12 @@ def run_diagonals(work):
     constants = make_constants(plan, zeros_sbuf, start_reads(plan))
     if not plan.split:
         mine = some_of(plan.passes, share(len(plan.passes), cores, core))
-        run_steps(work, constants, steps_of(plan, mine, plan.tiles))
+        run_steps(work, constants, steps_of(plan, mine, (0, len(plan.tiles))))
         return
     mine = share(PARTS, cores, core)
     for half in range(mine[0], mine[0] + mine[1]):
         work.half = half
-        tiles = some_of(plan.tiles, share(len(plan.tiles), PARTS, half))
-        run_steps(work, constants, steps_of(plan, plan.passes, tiles))
+        run_steps(work, constants, steps_of(plan, plan.passes, share(len(plan.tiles), PARTS, half)))
 
 
 def start_reads(plan):
@@ -71,13 +61,15 @@ def start_reads(plan):
 
 
 def steps_of(plan, passes, tiles):
-    """Steps of some passes over some tiles."""
-    found, chunks = [], cut_at(len(tiles), plan.settings.together)
+    """Steps of some passes over tiles (first, how many)."""
+    found, (begin, count) = [], tiles
     for one in passes:
-        for index in range(len(chunks)):
-            last = index + 1 == len(chunks)
-            some = some_of(tiles, chunks[index])
-            found.append(Step(parts=one, tiles=some, first=index == 0, last=last))
+        for index in range(begin, begin + count):
+            strip, below = plan.strips[index]
+            first, last = index == begin, index + 1 == begin + count
+            # in one buffer nothing is left of the step before
+            follows = below and not first and plan.settings.buffers > 1
+            found.append(Step(parts=one, tile=plan.tiles[index], first=first, last=last, strip=strip, follows=follows))
     return found
 
 
@@ -93,11 +85,14 @@ def run_steps(work, constants, steps):
         if index + ahead < len(steps):
             by_rows = index + ahead == 0 or index + ahead + 1 == len(steps)
             load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)], by_rows)
+        after = steps[min(index + 1, len(steps) - 1)]
+        if after.follows and not step.last:
+            copy_shared(work, after, there, buffers[(index + 1) % len(buffers)])
         if step.first:
-            sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tiles[0])
+            sums, biases, units = start_taps(work, step), start_biases(work), units_of(step.tile)
         turn = run_products(work, constants, step, there, sums, turn)
         if work.bias != None:
-            add_biases(work, step, there, biases)
+            add_biases(work, step, there.y, spans_of(work, step), biases)
         for one in waiting:
             store_pass(work, constants, one)
         waiting = [(step, sums, biases, units)] if step.last else []
@@ -115,20 +110,11 @@ def store_pass(work, constants, what):
 
 def start_units(work, count):
     """Room for so many steps; nothing is loaded."""
-    geometry, plan, settings, found = work.geometry, work.plan, work.plan.settings, []
+    geometry, plan, settings = work.geometry, work.plan, work.plan.settings
     x_shape = room_of(geometry.x_strides, settings.groups * plan.c, plan.h[1], plan.w[1])
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
     y_shape = room_of(geometry.y_strides, settings.groups * plan.k, rows, columns)
-    for _ in range(count):
-        tiles = []
-        for _ in range(settings.together):
-            x = []
-            for _ in range(geometry.planes.taps):
-                x.append(nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf))
-            y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
-            tiles.append(Blocks(x=x, y=y_sbuf, zeros=[]))
-        found.append(tiles)
-    return found
+    return new_buffers(work, count, x_shape, y_shape, range(geometry.planes.taps))
 
 
 def piece_of(plan, part, group):
@@ -147,28 +133,47 @@ def piece_of(plan, part, group):
     )
 
 
-def load_step(work, step, tiles, by_rows):
-    """What a step needs of x and gy. by_rows: whether rows of blocks come one by one, if each tile of rows has one
-    group, so that products begin before all is there."""
+def load_step(work, step, into, by_rows):
+    """What a step needs of x and gy, but for what it shares with the step before. by_rows: whether rows of blocks come
+    one by one, if each tile of rows has one group, so that products begin before all is there."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     bands = settings.down if by_rows and settings.groups == 1 else 1
-    for index in range(len(step.tiles)):
-        tile, into = step.tiles[index], tiles[index]
-        whole = piece_of(work.plan, 0, step.parts[0])
-        clear_y(geometry, whole, tile, into.y)
-        for t in range(taps):
-            clear_x(geometry, whole, tile, into.x[t], t)
-        there, rows = whole.h[0], whole.rows // bands
-        for band in range(bands):
-            needed = whole.h[0] + whole.h[1]
-            if band + 1 < bands:
-                needed = min(needed, max(there, band * rows * geometry.rows.stride + work.plan.window[0]))
-            for part in range(len(step.parts)):
-                piece = piece_of(work.plan, part, step.parts[part])
-                load_y(work, piece, tile, into.y, (band * rows, (band + 1) * rows))
-                for t in range(taps):
-                    load_x_of(work, piece, tile, into.x[t], t, (there, needed))
-            there = needed
+    whole = piece_of(work.plan, 0, step.parts[0])
+    # zeros beside planes stay while strips are the same
+    beside = settings.strips == 0 or into.zeros[0] != step.strip
+    into.zeros[0] = step.strip
+    clear_y(geometry, whole, step.tile, into.y, beside)
+    for t in range(taps):
+        clear_x(geometry, whole, step.tile, into.x[t], t, beside=beside)
+    pieces, there = [], whole.h[0] + (work.plan.shared if step.follows else 0)
+    for part in range(len(step.parts)):
+        pieces.append(piece_of(work.plan, part, step.parts[part]))
+    load_units(work, pieces, step.tile, into, range(taps), there, bands)
+
+
+def spans_of(work, step):
+    """(first partition, end, groups) of a step's units: all tiles of rows at once, where each is full and has as many
+    groups."""
+    size, units, found = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile), []
+    if units == size and step.parts[-1][1] == step.parts[0][1]:
+        return [(0, len(step.parts) * size, step.parts[0][1])]
+    for part in range(len(step.parts)):
+        found.append((part * size, part * size + units, step.parts[part][1]))
+    return found
+
+
+def copy_shared(work, step, above, below):
+    """Rows of x that a step shares with the one before, from the buffer of that to its own."""
+    plan, count, strides = work.plan, work.plan.shared, work.geometry.x_strides
+    into, rows, width = (0, count, 1), (plan.h[1] - count, plan.h[1], 1), plan.w[1]
+    for t in range(work.geometry.planes.taps if count > 0 else 0):
+        for span in spans_of(work, step):
+            units, c = (span[0], span[1]), span[2] * plan.c
+            nisa.tensor_copy(
+                dst=part_of(below.x[t], strides, units, into, (0, width, 1), (0, c)),
+                src=part_of(above.x[t], strides, units, rows, (0, width, 1), (0, c)),
+                engine=pick(work.ledger, count * width * c, is_16bit(work.operands.x_dtype)),
+            )
 
 
 def start_taps(work, step):
@@ -190,25 +195,24 @@ def rows_of_sums(plan):
     return positions_of(plan) if plan.settings.below == 1 else nl.tile_size.pmax
 
 
-def products_of(plan, tiles):
-    """(Products of a group in a step, whether the first covers all that there is of a block's window)."""
+def products_of(plan, tile):
+    """(products of a group in a step, whether the first covers all that there is of a block's window). A product is a
+    block of the units: its gy from p, q on; of its window of x rows and columns: `clipped`."""
     settings, rows, columns, found = plan.settings, plan.geometry.rows, plan.geometry.columns, []
-    covers = False
-    for index in range(len(tiles)):
-        extent = (0, 0)
-        for box in tiles[index]:
-            extent = (max(extent[0], box.rows.extent), max(extent[1], box.columns.extent))
-        for i in range(settings.down):
-            for j in range(settings.across):
-                p, q = i * settings.rows, j * settings.columns
-                h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
-                w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
-                if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
-                    one = [Product(tile=index, p=p, q=q, h=h, w=w)]
-                    if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
-                        covers, found = True, one + found
-                    else:
-                        found = found + one
+    covers, extent = False, (0, 0)
+    for box in tile:
+        extent = (max(extent[0], box.rows.extent), max(extent[1], box.columns.extent))
+    for i in range(settings.down):
+        for j in range(settings.across):
+            p, q = i * settings.rows, j * settings.columns
+            h = clipped(p * rows.stride, plan.window[0], plan.h, plan.seen[0])
+            w = clipped(q * columns.stride, plan.window[1], plan.w, plan.seen[1])
+            if p < extent[0] and q < extent[1] and h[1] > 0 and w[1] > 0:
+                one = [(p, q, h, w)]
+                if not covers and (h[1], w[1]) == (plan.seen[0][1], plan.seen[1][1]):
+                    covers, found = True, one + found
+                else:
+                    found = found + one
     return found, covers
 
 
@@ -219,17 +223,19 @@ def clipped(first, count, there, seen):
     return low - there[0], max(0, high - low), low - first - seen[0]
 
 
-def run_products(work, constants, step, tiles, sums, turn):
+def run_products(work, constants, step, there, sums, turn):
     """Sums of taps of a step: written, or added to those of the steps of the pass before. Returns how many sets of
     tiles as read out have been in use, `turn` before."""
-    plan, products = work.plan, products_of(work.plan, step.tiles)
+    plan, products = work.plan, products_of(work.plan, step.tile)
     for some in cut_at(jobs_of(work, step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side
         reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
-            fill_banks(work, constants, step, tiles, (some[0] + bank[0], bank[1]), products, reads, bank[0])
+            fill_banks(work, constants, step, there, (some[0] + bank[0], bank[1]), products, reads, bank[0])
         for part in range(len(step.parts)):
-            gather_taps(work, constants, reads[part], sums[part], some, step.first)
+            count = some_jobs(work, step.parts[part], some)
+            if count > 0:
+                gather_taps(work, constants, reads[part], sums[part], (some[0], count), step.first)
         turn += 1
     return turn
 
@@ -244,25 +250,27 @@ def some_jobs(work, part, some):
     return max(0, min(some[1], jobs_of(work, part) - some[0]))
 
 
-def fill_banks(work, constants, step, tiles, some, products, reads, into):
+def fill_banks(work, constants, step, there, some, products, reads, into):
     """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
     plan, banks, below, T = work.plan, [], work.plan.settings.below, work.geometry.planes.taps
-    covers = products[1] and below == 1
+    covers = products[1] and (below == 1 or below * positions_of(plan) == nl.tile_size.pmax)
     for _ in step.parts:
         banks.append(nl.ndarray((rows_of_sums(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
     for index in range(some[1]):
         first = (some[0] + index) // T * below
         # each after the other on other tiles of rows, which work side by side then
-        for part in range(0 if covers else len(step.parts)):
-            if index < some_jobs(work, step.parts[part], some):
+        for part in range(len(step.parts)):
+            whole = covers and first + below <= step.parts[part][1]
+            if index < some_jobs(work, step.parts[part], some) and not whole:
                 add_zeros(plan, constants, banks[part], part, index)
         for number in range(len(products[0])):
-            product, adds = products[0][number], number > 0 or not covers
             for group in range(first, first + below):
                 for part in range(len(step.parts)):
-                    if group < step.parts[part][1]:
+                    groups = step.parts[part][1]
+                    if group < groups:
                         place = part, group, (some[0] + index) % T, index
-                        add_product(work, step, tiles, product, banks[part], place, adds)
+                        adds = number > 0 or not covers or first + below > groups
+                        add_product(work, step, there, products[0][number], banks[part], place, adds)
     for part in range(len(step.parts)):
         count = some_jobs(work, step.parts[part], some)
         if count > 0:
@@ -291,44 +299,28 @@ def add_zeros(plan, constants, bank_psum, part, index):
     multiply(plan, sums, zeros_sbuf, moving, part, False)
 
 
-def gy_of(work, step, tiles, product, part, group):
-    """gy of a block of a group: [units, rows, columns, k]."""
-    settings, k = work.plan.settings, work.plan.k
-    first, there = part * (nl.tile_size.pmax // settings.side), tiles[product.tile]
-    end, y_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.y, work.operands)
-    p, q = (product.p, product.p + settings.rows), (product.q, product.q + settings.columns)
-    if is_channels_last(work.geometry.y_strides):
-        return y_sbuf[first:end, p[0] : p[1], q[0] : q[1], group * k : (group + 1) * k]
-    return y_sbuf[first:end, group * k : (group + 1) * k, p[0] : p[1], q[0] : q[1]].permute((0, 2, 3, 1))
-
-
-def add_product(work, step, tiles, product, bank_psum, place, adds):
+def add_product(work, step, there, product, bank_psum, place, adds):
     """A block's products, added to the sums at a place: (tile of rows, group, plane of taps, number in the bank)."""
-    plan, c, h, w = work.plan, work.plan.c, product.h, product.w
-    if h[1] == 0 or w[1] == 0:
-        return
-    part, group, t, index = place
-    there, first = tiles[product.tile], part * (nl.tile_size.pmax // plan.settings.side)
-    number, parts = group % plan.settings.below, nl.tile_size.pmax // plan.settings.below
-    end, x_sbuf = first + units_of(step.tiles[product.tile]), of_array(there.x[t], work.operands)
-    if is_channels_last(work.geometry.x_strides):
-        moving = x_sbuf[first:end, h[0] : h[0] + h[1], w[0] : w[0] + w[1], group * c : (group + 1) * c]
-        moving = moving.permute((0, 3, 1, 2))
-    else:
-        moving = x_sbuf[first:end, group * c : (group + 1) * c, h[0] : h[0] + h[1], w[0] : w[0] + w[1]]
-    hs, ws = plan.seen[0][1], plan.seen[1][1]
+    plan, c, k, strides = work.plan, work.plan.c, work.plan.k, (work.geometry.x_strides, work.geometry.y_strides)
+    (p, q, h, w), (part, group, t, index) = product, place
+    first, number = part * (nl.tile_size.pmax // plan.settings.side), group % plan.settings.below
+    units, hs, ws = (first, first + units_of(step.tile)), plan.seen[0][1], plan.seen[1][1]
+    rows, columns = (p, p + plan.settings.rows, 1), (q, q + plan.settings.columns, 1)
+    y_sbuf, x_sbuf = of_array(there.y, work.operands), of_array(there.x[t], work.operands)
+    stationary = part_of(y_sbuf, strides[1], units, rows, columns, (group * k, (group + 1) * k))
+    stationary = stationary if is_channels_last(strides[1]) else stationary.permute((0, 2, 3, 1))
+    rows, columns = (h[0], h[0] + h[1], 1), (w[0], w[0] + w[1], 1)
+    moving = part_of(x_sbuf, strides[0], units, rows, columns, (group * c, (group + 1) * c))
+    moving = moving.permute((0, 3, 1, 2)) if is_channels_last(strides[0]) else moving
     pattern = [[bank_psum.shape[1], positions_of(plan)], [hs * ws, c], [ws, h[1]], [1, w[1]]]
-    offset = number * parts * bank_psum.shape[1] + index * c * hs * ws + h[2] * ws + w[2]
-    sums = bank_psum.ap(pattern=pattern, offset=offset)
-    multiply(plan, sums, gy_of(work, step, tiles, product, part, group), moving, part, adds, number)
+    offset = number * (nl.tile_size.pmax // plan.settings.below) * bank_psum.shape[1]
+    sums = bank_psum.ap(pattern=pattern, offset=offset + index * c * hs * ws + h[2] * ws + w[2])
+    multiply(plan, sums, stationary, moving, part, adds, number)
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     """Diagonals of jobs (first, how many) of a tile of rows, written to its sums of taps, or added."""
-    plan, rows = work.plan, rows_of_sums(work.plan)
-    count = max(0, min(some[1], sums_sbuf.shape[1] - some[0]))
-    if count == 0:
-        return
+    plan, rows, count = work.plan, rows_of_sums(work.plan), some[1]
     into = sums_sbuf[0:rows, some[0] : some[0] + count, 0 : plan.each]
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_n_gather(
@@ -343,36 +335,34 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
 
 def store_taps(work, constants, parts, sums):
     """Sums of taps of a pass, over all positions, to HBM."""
-    plan, T = work.plan, work.geometry.planes.taps
-    most = max(1, BANK_COLUMNS // (plan.each * T))
     for part in range(len(parts)):
         sums_sbuf = with_other_half(work, sums[part])
         if sums_sbuf != None:
-            mine = own_part(work, div_ceil(parts[part][1], plan.settings.below))
-            for some in cut_at(mine[1], most):
-                store_groups(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]))
+            mine = own_part(work, div_ceil(parts[part][1], work.plan.settings.below))
+            for t in range(work.geometry.planes.taps):
+                for some in cut_at(mine[1], BANK_COLUMNS // work.plan.each):
+                    store_groups(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]), t)
 
 
-def store_groups(work, constants, sums_sbuf, part, some):
-    """The same of a part's groups, some (first, how many) of those below each other."""
+def store_groups(work, constants, sums_sbuf, part, some, t):
+    """The same of a plane of taps and a part's groups, some (first, how many) of those below each other."""
     plan, T = work.plan, work.geometry.planes.taps
-    jobs, rows, below = (some[0] * T, some[1] * T), rows_of_sums(plan), plan.settings.below
-    found_psum = nl.ndarray((below * plan.k, some[1], T, plan.each), dtype=nl.float32, buffer=nl.psum)
+    first, rows, below = some[0] * T + t, rows_of_sums(plan), plan.settings.below
+    found_psum = nl.ndarray((below * plan.k, some[1], plan.each), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(
-        dst=found_psum.reshape((below * plan.k, jobs[1], plan.each)),
+        dst=found_psum,
         stationary=constants.ones_sbuf,
-        moving=sums_sbuf[0:rows, jobs[0] : jobs[0] + jobs[1], 0 : plan.each],
+        moving=sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each],
         accumulate=False,
     )
     # the last ones may be fewer
     whole = min(some[1], part[1] // below - some[0])
-    for t in range(T):
-        for piece in ((0, whole, below), (whole, some[1] - whole, part[1] % below)):
-            first, count, groups = piece
-            if count > 0:
-                sums = found_psum[0 : groups * plan.k, first : first + count, t, 0 : plan.each]
-                k0 = part[0] + (some[0] + first) * below
-                store_filters(work, sums, k0 * plan.k, t)
+    for piece in ((0, whole, below), (whole, some[1] - whole, part[1] % below)):
+        first, count, groups = piece
+        if count > 0:
+            k0 = part[0] + (some[0] + first) * below
+            sums = found_psum[0 : groups * plan.k, first : first + count, 0 : plan.each]
+            store_filters(work, sums, k0 * plan.k, t)
 
 
 def store_filters(work, sums, k0, t):

@@ -20,9 +20,8 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..plan import weight_refusal
-from ..units import planes_of, runs_of, tiles_of_units
+from ..units import Run, planes_of, runs_of, tiles_of_units
 from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
-from .planes import planes_instructions, planes_of_pixels, takes_planes
 
 #: Channels of a group up to which a bare kernel takes diagonals.
 FEW_CHANNELS = 16
@@ -35,7 +34,8 @@ class DiagonalsPlan(nl.NKIObject):
     """Passes that the cores share, groups (first, how many) for each tile of rows, or with split tiles of units that
     they share.
 
-    k, c: output and input channels of a group; window: (rows, columns) of x of a block; h, w: (first, how many) of the
+    k, c: output and input channels of a group; window: (rows, columns) of x of a block; shared: rows of a unit's window
+    that are those of the unit above it; h, w: (first, how many) of the
     rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
     sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather.
     """
@@ -46,6 +46,7 @@ class DiagonalsPlan(nl.NKIObject):
     k: int
     c: int
     window: tuple
+    shared: int
     h: tuple
     w: tuple
     seen: tuple
@@ -54,6 +55,7 @@ class DiagonalsPlan(nl.NKIObject):
     per_bank: int
     per_gather: int
     tiles: list
+    strips: list
     passes: list
     split: bool
 
@@ -63,7 +65,7 @@ def make_diagonals_plan(geometry, config, bias):
     rows_axis, columns_axis = geometry.rows, geometry.columns
     rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
     columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))
-    tiles = tiles_of_units(planes_of(geometry.planes), rows, columns, nl.tile_size.pmax // config.side)
+    strips, tiles = strips_of_units(geometry, (rows, columns), config)
     c, window = (
         geometry.C // geometry.groups,
         (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns)),
@@ -81,6 +83,7 @@ def make_diagonals_plan(geometry, config, bias):
         k=geometry.K // geometry.groups,
         c=c,
         window=window,
+        shared=max(0, h[1] - config.rows * config.down * rows_axis.stride),
         h=h,
         w=w,
         seen=seen,
@@ -90,9 +93,33 @@ def make_diagonals_plan(geometry, config, bias):
         per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
         * per_bank,
         tiles=tiles,
+        strips=strips,
         passes=passes_of(geometry.groups, config),
         split=config.split == 1 and len(tiles) >= PARTS,
     )
+
+
+def strips_of_units(geometry, runs, config):
+    """(strips, tiles of units): of each tile (number of its strip, whether its units are below those of the tile
+    before), in which order they follow each other down a strip; without strips of each its own. runs: of rows and of
+    columns."""
+    planes, most, (rows, columns) = planes_of(geometry.planes), nl.tile_size.pmax // config.side, runs
+    if config.strips == 0:
+        tiles, strips = tiles_of_units(planes, rows, columns, most), []
+        for index in range(len(tiles)):
+            strips.append((index, False))
+        return strips, tiles
+    blocks, strips, tiles = [], [], []
+    for row in rows:
+        for index in range(row.count):
+            first = row.first + index
+            one = Run(first=first, count=1, apart=row.apart, extent=row.extent, low=row.low, high=row.high)
+            blocks.append(tiles_of_units(planes, [one], columns, most))
+    for strip in range(len(blocks[0])):
+        for index in range(len(blocks)):
+            strips.append((strip, index > 0))
+            tiles.append(blocks[index][strip])
+    return strips, tiles
 
 
 def seen_of(runs):
@@ -135,10 +162,7 @@ def plan_diagonals(geometry, config, bias, cores):
         reason = diagonals_config_refusal(geometry, config)
     if reason != "":
         return None, reason
-    copies, settings = 0, diagonals_settings(geometry, config)
-    if settings.planes == 1 and takes_planes(geometry):
-        copies = planes_instructions(geometry)
-        geometry = planes_of_pixels(geometry)
+    settings = diagonals_settings(geometry, config)
     plan = make_diagonals_plan(geometry, settings, bias)
     if plan.columns > BANK_COLUMNS:
         return None, (
@@ -152,8 +176,7 @@ def plan_diagonals(geometry, config, bias, cores):
             f"groups={settings.groups}: diagonals need {needed} bytes a partition of SBUF for their units, there are "
             f'{nl.tile_size.total_available_sbuf_size}; use smaller ones, or algorithm="blocks"'
         )
-    count = copies + diagonals_instructions(plan, cores)
-    reason = instructions_refusal(geometry, "a filter gradient by diagonals", count)
+    reason = instructions_refusal(geometry, "a filter gradient by diagonals", diagonals_instructions(plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
@@ -189,7 +212,7 @@ def diagonals_bytes(plan):
     """Bytes a partition, at most."""
     settings, geometry = plan.settings, plan.geometry
     jobs = div_ceil(settings.groups, settings.below) * geometry.planes.taps
-    units = settings.buffers * settings.together * unit_bytes(geometry, plan)
+    units = settings.buffers * unit_bytes(geometry, plan)
     # as read out; as gathered, of two passes, and to be added; what is stored
     sums = (
         READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
@@ -210,7 +233,7 @@ def diagonals_instructions(plan, cores):
     blocks = settings.down * settings.across
     # zeros first, where not all sums are a product's
     products = len(plan.tiles) * (blocks + 1) * jobs * parts
-    reads = div_ceil(len(plan.tiles), settings.together) * jobs * parts * 4
+    reads = len(plan.tiles) * jobs * parts * 4
     # rows of blocks of the first and the last step may come one by one
     loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
     total = (products + reads + loads + 8 * jobs * parts + 8 * len(plan.tiles)) * len(plan.passes)

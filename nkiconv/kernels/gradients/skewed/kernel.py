@@ -58,7 +58,7 @@ class SkewedWork(nl.NKIObject):
     plan: SkewedPlan
     ledger: Ledger
     scratch: list
-    #: banks whose parts are yet to be added, in order
+    #: banks whose parts are yet to be added: (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns])
     banks: list
     ones_sbuf: object = None
     folds_sbuf: object = None
@@ -73,16 +73,6 @@ class SkewedBatch(nl.NKIObject):
     index: int
     jobs: int
     sums_sbuf: object
-
-
-@dataclass
-class SkewedBank(nl.NKIObject):
-    """A bank of T of a stack of a batch, of jobs from `first` on: [(part, r, p), jobs, columns]."""
-
-    batch: object
-    first: int
-    stack: int
-    parts: object
 
 
 def skewed(x, gy, dw, added, strides, geometry, config):
@@ -115,22 +105,12 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         if index < len(batches):
             multiply_batch(work, batches[index], tiles[index % plan.buffers], index)
         else:
-            finish_banks(work, 0)
+            finish_banks(work, 0, -1)
         if STEP_LATE <= index and index < len(batches) + STEP_LATE:
-            finish_banks(work, len(work.banks) - banks_up_to(work, index - STEP_LATE))
+            finish_banks(work, len(work.banks), index - STEP_LATE)
             in_step.append(put_in_step(work, batches[index - STEP_LATE], index - STEP_LATE))
         if STORE_LATE <= index:
             store_batch(work, batches[index - STORE_LATE], in_step[index - STORE_LATE])
-
-
-def banks_up_to(work, index):
-    """Banks that are yet to be finished of a batch and those before it."""
-    found = 0
-    for bank in work.banks:
-        batch = bank.batch
-        if batch.index <= index:
-            found += 1
-    return found
 
 
 def start_sums_of_rows(work):
@@ -185,8 +165,8 @@ def multiply_batch(work, block, tiles, index):
             parts_sbuf = products_psum
             if plan.folds > 1:
                 parts_sbuf = align_parts(work, products_psum)
-            work.banks.append(SkewedBank(batch=batch, first=first, stack=stack, parts=parts_sbuf))
-            finish_banks(work, LATE_BANKS if plan.folds > 1 else 0)
+            work.banks.append((batch, first, stack, parts_sbuf))
+            finish_banks(work, LATE_BANKS if plan.folds > 1 else 0, -1)
 
 
 def align_parts(work, products_psum):
@@ -203,32 +183,35 @@ def align_parts(work, products_psum):
     return parts_sbuf
 
 
-def finish_banks(work, most):
-    """Finish banks until only so many are left: their parts are added, and what is a batch's last sends T to HBM."""
+def finish_banks(work, most, last):
+    """Finish banks until only so many are left, and none of batches up to `last`: their parts are added, and what is a
+    batch's last sends T to HBM."""
     plan, columns = work.plan, work.plan.part_columns
     rows = rows_of_sums(plan) * plan.part
-    while len(work.banks) > most:
-        bank = work.banks[0]
+    while len(work.banks) > 0:
+        batch, first, stack, parts_sbuf = work.banks[0]
+        count = parts_sbuf.shape[1]
+        if len(work.banks) <= most and batch.index > last:
+            return
         work.banks = work.banks[1 : len(work.banks)]
-        batch, count, stack = bank.batch, bank.parts.shape[1], bank.stack
         if plan.folds > 1:
             if stack == 0:
                 work.sums_psum = nl.ndarray((rows, count, columns), dtype=nl.float32, buffer=nl.psum)
-            first = (plan.stacks - 1 - stack) * QUADRANT
+            line = (plan.stacks - 1 - stack) * QUADRANT
             nisa.nc_matmul(
                 dst=work.sums_psum,
-                stationary=work.folds_sbuf[0 : plan.folds * QUADRANT, first : first + rows],
-                moving=bank.parts,
+                stationary=work.folds_sbuf[0 : plan.folds * QUADRANT, line : line + rows],
+                moving=parts_sbuf,
                 is_stationary_onezero=True,
                 accumulate=stack > 0,
             )
         if stack == plan.stacks - 1:
             nisa.tensor_copy(
-                dst=batch.sums_sbuf[0:rows, bank.first : bank.first + count, 0:columns],
-                src=bank.parts if plan.folds == 1 else work.sums_psum,
+                dst=batch.sums_sbuf[0:rows, first : first + count, 0:columns],
+                src=parts_sbuf if plan.folds == 1 else work.sums_psum,
                 engine=pick(work.ledger, count * columns, False),
             )
-            if bank.first + count == batch.jobs:
+            if first + count == batch.jobs:
                 row, scratch_hbm = batch.jobs * columns, work.scratch[batch.index % SKEW_SCRATCH]
                 copy(scratch_hbm.ap(pattern=[[row, rows], [1, row]], offset=0), batch.sums_sbuf)
 

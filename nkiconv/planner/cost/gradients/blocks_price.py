@@ -13,13 +13,14 @@ from typing import Any
 from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.cuts import window_of
-from ....kernels.conv.geometry import num_taps
+from ....kernels.conv.geometry import met, num_taps
 from ....kernels.gradients.config import (
     BLOCK_BYTES,
     BUFFERS_MAX,
     block_bytes,
     buffers_needed,
     jobs_of_pass,
+    outputs_beside,
     sum_banks,
     taps_beside,
     units_in,
@@ -126,6 +127,12 @@ class Sizes:
         return min(BUFFERS_MAX, max(0, room) // self.bytes)
 
 
+def taps_met(axis: Any) -> float:
+    """The part of all pairs of an output and a tap along an axis that meet an element."""
+    pairs = sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
+    return float(pairs / (axis.out * axis.taps))
+
+
 class BlocksPrice:
     """Times of the busier of two cores, in ns: on one core settings are the same, and so results are."""
 
@@ -133,6 +140,7 @@ class BlocksPrice:
         """lines: the Geometry of lines as they lie, where DMA transposes them."""
         self.target, self.geometry, self.lines = target, geometry, lines
         self._moved = functools.cache(self._moved_of)
+        self.met = taps_met(geometry.rows), taps_met(geometry.columns)
 
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
         """(ns from the first DMA to the last, sizes with as many buffers as pay). With more, the first tile's loads
@@ -142,8 +150,7 @@ class BlocksPrice:
         (of_core, loads), turns = sizes.of_core, passes if sizes.split else div_ceil(passes, PARTS)
         mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
-        positions = sizes.rows * div_ceil(sizes.columns, sizes.beside) * sizes.gang
-        tile_ns = positions * jobs * matmul_ns(target, geometry, width)
+        tile_ns = jobs * self._bank_ns(sizes)
         load_ns, first_ns = self._load_ns(sizes)
         turning_ns = 0.0 if turned is None else mine * turned.of_tile(target, sizes)[0]
         array_ns, moving_ns = mine * tile_ns + turning_ns, turns * loads * load_ns + self._stored_ns(sizes)
@@ -172,6 +179,23 @@ class BlocksPrice:
             worked_ns = max(worked_ns, first_ns + mine * turn_ns / buffers)
         found = dataclasses.replace(sizes, buffers=buffers)
         return self._start_ns() + worked_ns + self._sums_ns(sizes, width, jobs), found
+
+    def _bank_ns(self, sizes: Sizes) -> float:
+        """Of the array for a tile and a bank, on average: the last output channels may be beside each other."""
+        geometry, found = self.geometry, []
+        for _, beside in outputs_beside(geometry, sizes.beside):
+            width = min(BANK_COLUMNS, taps_beside(geometry, beside) * sizes.channels) * self._seen(sizes)
+            positions = sizes.rows * div_ceil(sizes.columns, beside) * sizes.gang
+            found.append(positions * matmul_ns(self.target, geometry, width))
+        return float(sum(found) / len(found))
+
+    def _seen(self, sizes: Sizes) -> float:
+        """The part of taps that meet x: zeros are left out where all units of a tile have them in the same place, as
+        those of whole planes do, and those of many planes about."""
+        rows, columns, units = self.geometry.rows, self.geometry.columns, self.geometry.planes.out
+        of_rows = sizes.rows >= rows.out or units * div_ceil(columns.out, sizes.columns) >= PARTITIONS
+        of_columns = sizes.columns >= columns.out or units * div_ceil(rows.out, sizes.rows) >= PARTITIONS
+        return (self.met[0] if of_rows else 1.0) * (self.met[1] if of_columns else 1.0)
 
     def _last_ns(self, sizes: Sizes, tile_ns: float, jobs: int) -> float:
         """Of the array after the last load: its row for all banks; or for the first, and then the tile for others."""

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from ....kernels._tiles import PARTS, QUADRANT, div_ceil
-from ....kernels.conv.relayout import x_to_rows
+from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.gradients.diagonals.config import (
     STEPS,
     STEPS_MAX,
@@ -16,17 +15,15 @@ from ....kernels.gradients.diagonals.config import (
     diagonals_config_refusal,
 )
 from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
-from ....kernels.gradients.diagonals.planes import gy_to_planes, planes_of_pixels, takes_planes
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Guess, Shape, changed, config_of, pairs_of
-from ..conv.relayout import copy_ns
 from .diagonals_price import DiagonalsPrice
 from .enumerated import Enumerated, choices, up_to
 
-#: Rows and columns of a block that are tried, groups of a tile of rows in a pass, and units of a partition.
+#: Rows and columns of a block that are tried, and groups of a tile of rows in a pass.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
-GROUPS, TOGETHER = (1, 2, 4, 8, 12, 16, 32, 64), (1, 2, 4)
+GROUPS = (1, 2, 4, 8, 12, 16, 32, 64)
 #: Groups below each other that are tried.
 BELOW = (1, 2, 4)
 #: Matmuls on zeros before the first others, and those that a search tries.
@@ -47,19 +44,10 @@ class Diagonals(Enumerated):
         return None if shape.geometry.groups == 1 else super().guess(shape, config)
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        found: list[Guess] = []
-        for planes in choices(given, "planes", (0, 1)):
-            geometry, copied_ns = shape.geometry, 0.0
-            if takes_planes(geometry) and planes:
-                copies = x_to_rows(geometry) + gy_to_planes(geometry)
-                geometry, copied_ns = planes_of_pixels(geometry), sum(copy_ns(shape.target, one) for one in copies)
-            elif planes and "planes" not in given:
-                continue
-            price = DiagonalsPrice(shape.target, geometry, shape.extras.bias)
-            every = ((price.ns(one), one) for one in _settings(price, given, planes))
-            best = heapq.nsmallest(count, every, key=lambda one: one[0])
-            found += [Guess(pairs_of(one), ns + copied_ns) for ns, one in best]
-        return heapq.nsmallest(count, found, key=lambda one: one.ns)
+        price = DiagonalsPrice(shape.target, shape.geometry, shape.extras.bias)
+        every = ((price.ns(one), one) for one in _settings(price, given))
+        best = heapq.nsmallest(count, every, key=lambda one: one[0])
+        return [Guess(pairs_of(one), ns) for ns, one in best]
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
         return plan_diagonals(shape.geometry, config, shape.extras.bias, shape.cores)[0]
@@ -67,11 +55,12 @@ class Diagonals(Enumerated):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:
             return [None]
-        ways = [{name: value} for name in ("split", "planes") for value in (0, 1)]
+        ways = [{name: value} for name in ("split", "strips") for value in (0, 1)]
         ways += [{"side": side} for side in (1, 2, 4)]
         # some with each number of groups below each other: whose price says least about
         count = (WIDE_BEST if wide else BEST) // 2
-        each = (one for below in BELOW for one in self.best(shape, {"below": below}, count))
+        ways_of = [({"below": below, "strips": strips}, count) for below in BELOW for strips in (0, 1)]
+        each = (one for given, most in ways_of for one in self.best(shape, given, most))
         best = sorted(each, key=lambda one: one.ns)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
@@ -82,12 +71,11 @@ class Diagonals(Enumerated):
         values = {
             "buffers": (now["buffers"] - 1, min(STEPS_MAX, now["buffers"] + 1)),
             "groups": (now["groups"] // 2, now["groups"] - 1, now["groups"] + 1, now["groups"] * 2),
-            "together": (now["together"] // 2, now["together"] * 2),
             "down": (div_ceil(now["down"], 2), now["down"] * 2),
             "across": (div_ceil(now["across"], 2), now["across"] * 2),
             "warmup": WARM_UPS,
         }
-        return changed(config, ("buffers", "groups", "together", "down", "across"), **values)
+        return changed(config, ("buffers", "groups", "down", "across"), **values)
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         settled = self.settle(shape, config)
@@ -95,12 +83,11 @@ class Diagonals(Enumerated):
         return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
 
 
-def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> Iterator[DiagonalsConfig]:
+def _settings(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[DiagonalsConfig]:
     """Settings to compare that have the given ones."""
     geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
-    tiles = div_ceil(geometry.planes.out * P * Q, QUADRANT)
-    rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given, "planes": planes}
+    rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
     ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW))
     for side, below in ways:
         most = div_ceil(geometry.groups, side)
@@ -110,10 +97,10 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any], planes: int) -> I
             for i in choices(given, "down", _parts_of(down)):
                 for j in choices(given, "across", _parts_of(across) if last else (across,)):
                     for groups in several:
-                        for together in choices(given, "together", up_to(tiles, TOGETHER)):
+                        for strips in choices(given, "strips", (0, 1) if last and i * rows < P else (0,)):
                             found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}
-                            found["below"] = below
-                            yield DiagonalsConfig(**{**rest, **found, "groups": groups, "together": together})
+                            found |= {"below": below, "groups": groups, "strips": strips}
+                            yield price.with_room(DiagonalsConfig(**{**rest, **found}), given)
 
 
 def _groups(most: int) -> list[int]:

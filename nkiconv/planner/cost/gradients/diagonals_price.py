@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.conv.cuts import window_of
-from ....kernels.gradients.diagonals.config import READ_MOST, ROOM_BYTES, unit_elements, window_columns
+from ....kernels.gradients.diagonals.config import (
+    READ_MOST,
+    ROOM_BYTES,
+    DiagonalsConfig,
+    unit_elements,
+    window_columns,
+)
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_rates
@@ -40,19 +48,27 @@ class DiagonalsPrice:
         least = side * self.target.row_tile_columns if side > 1 else self.target.matmul_columns_min
         return float(max(self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
 
+    def with_room(self, one: DiagonalsConfig, given: Mapping[str, Any]) -> DiagonalsConfig:
+        """These settings, with a buffer less where that many do not fit, if the number of them is left open."""
+        size = self._bytes(one, one.rows * one.down, one.columns * one.across, one.buffers)
+        few = "buffers" not in given and size > ROOM_BYTES
+        return dataclasses.replace(one, buffers=one.buffers - 1) if few else one
+
     def ns(self, one: Any) -> float:
         """From the first DMA to the last."""
         geometry, target, T = self.geometry, self.target, self.geometry.planes.taps
         rows, columns = one.rows * one.down, one.columns * one.across
-        units = geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
-        steps = div_ceil(div_ceil(units, PARTITIONS // one.side), one.together)
+        down, units = div_ceil(geometry.rows.out, rows), geometry.planes.out * div_ceil(geometry.columns.out, columns)
+        size = PARTITIONS // one.side
+        steps = down * div_ceil(units, size) if one.strips else div_ceil(down * units, size)
         passes = div_ceil(geometry.groups, one.side * one.groups)
         steps, passes = (div_ceil(steps, PARTS), passes) if one.split else (steps, div_ceil(passes, PARTS))
-        products, jobs = one.groups * T * one.together * one.down * one.across, div_ceil(one.groups, one.below) * T
-        products += jobs if one.below > 1 else 0
+        products, jobs = one.groups * T * one.down * one.across, div_ceil(one.groups, one.below) * T
+        whole = one.below * one.rows * one.columns * self.k == PARTITIONS
+        products += jobs if one.below > 1 and not whole else 0
         array_ns = products * self.product_ns(one.rows, one.columns, one.side) + one.side * END_NS
         moving_ns = self._moving_ns(one, rows, columns)
-        reads_ns = one.side * (jobs * self._read_ns(one) + END_NS)
+        reads_ns = one.side * (jobs * self._read_ns(one) + END_NS) + self._shared_ns(one, rows, columns)
         streamed_ns = products * self.columns(one.rows, one.columns) * self.column_ns
         if streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
             array_ns /= target.half_rate
@@ -61,14 +77,24 @@ class DiagonalsPrice:
         over_ns = OVER_NS * max(0, self._bytes(one, rows, columns, steps * passes) - ROOM_BYTES)
         return float(step_ns * steps * passes + array_ns + moving_ns + reads_ns + start_ns + over_ns)
 
+    def _shared_ns(self, one: Any, rows: int, columns: int) -> float:
+        """Of the copies of rows of x that a unit shares with that above."""
+        geometry, target = self.geometry, self.target
+        count = max(0, window_of(geometry.rows, rows) - rows * geometry.rows.stride) if one.strips else 0
+        elements = count * min(window_of(geometry.columns, columns), geometry.columns.size) * one.groups * self.c
+        each_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+        return float(geometry.planes.taps * elements * each_ns / PARTS)
+
     def _moving_ns(self, one: Any, rows: int, columns: int) -> float:
-        """Of the DMAs of a step."""
+        """Of the DMAs of a step, on average."""
         geometry = self.geometry
         height = min(window_of(geometry.rows, rows), geometry.rows.size)
+        if one.strips:
+            height = div_ceil(geometry.rows.size, div_ceil(geometry.rows.out, rows))
         width = min(window_of(geometry.columns, columns), geometry.columns.size)
         x = self._dma_ns((height, width, one.groups * self.c), (width, geometry.C), geometry.x_strides)
         y = self._dma_ns((rows, columns, one.groups * self.k), (columns, geometry.K), geometry.y_strides)
-        return float(one.together * (geometry.planes.taps * x + y))
+        return float(geometry.planes.taps * x + y)
 
     def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
         """Of so many rows, columns and channels for each partition."""
@@ -91,7 +117,7 @@ class DiagonalsPrice:
         """A partition's, about."""
         geometry = self.geometry
         taps = self.c * geometry.rows.taps * geometry.columns.taps
-        size = sum(unit_elements(geometry, rows, columns)) * one.groups * one.together
+        size = sum(unit_elements(geometry, rows, columns)) * one.groups
         jobs = div_ceil(one.groups, one.below) * geometry.planes.taps
         sums = 8 * one.side * (jobs * taps + 2 * READ_MOST)
         return int(size * geometry.itemsize * min(one.buffers, steps) + sums)
