@@ -34,19 +34,22 @@ def test_the_table_has_every_problem_each_way(golden):
 
 @pytest.mark.parametrize("operation", ["depthwise_conv1d", "conv2d"])
 def test_the_default_rule_is_near_the_timed_plan(golden, operation, record_property):
-    """A bare kernel's times over the plan's: at most 1.10 as a geometric mean, twice at worst; but for gradients, whose
-    rule is far from that for strided stems and depthwise images."""
-    rows, times = golden.read(), []
+    """A bare kernel's times over the plan's: at most 1.10 as a geometric mean, twice at worst; 2.4 times of gradients,
+    as NHWC of large depthwise filters and strided stems are."""
+    rows, times, of_gradients = golden.read(), [], []
     for name, problem in golden.problems():
         bare, timed = rows[name, "default"], rows[name, "timed"]
-        if operation_of(problem).name == operation and timed.us and " dgrad " not in name:
-            times.append(float(bare.us) / float(timed.us))
-    mean, worst = math.exp(sum(map(math.log, times)) / len(times)), max(times)
-    record_property("default over timed", f"{mean:.4f}, worst {worst:.3f}, of {len(times)}")
+        if operation_of(problem).name == operation and timed.us:
+            into = of_gradients if " dgrad " in name else times
+            into.append(float(bare.us) / float(timed.us))
+    every = times + of_gradients
+    mean, worst = math.exp(sum(map(math.log, every)) / len(every)), max(times)
+    record_property("default over timed", f"{mean:.4f}, worst {worst:.3f}, of {len(every)}")
     print(f"{operation}: the default rule takes {mean:.4f} of the plan's time (geometric mean), at worst {worst:.3f}")
     assert len(times) > 150
     assert mean <= 1.10
     assert worst <= 2.0
+    assert max(of_gradients) <= 2.4
 
 
 def test_estimates_of_transposed_cases_are_near_the_timed_plan(golden):

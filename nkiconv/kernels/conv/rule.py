@@ -3,26 +3,27 @@ what the host chooses by cost models and by the timeline."""
 
 from ..._nki import nl
 
-#: Channels, of x and of y, that fill too little of the array one tap at a time.
-RULE_INPUTS, RULE_OUTPUTS = 64, 44
-#: So few that pairs of fp8 and NHWC without copies do not pay; channels from which on NHWC is taken a tap at a time.
-RULE_FEW, RULE_SIDE_BY_SIDE = 16, 256
-#: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, up to which one tap
-#: at a time does.
-RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE = 215, 500, 1900
+#: Channels, of x and of y, that fill too little of the array one tap at a time; so few that pairs of fp8 and NHWC
+#: without copies do not pay; those from which on NHWC is taken a tap at a time.
+RULE_INPUTS, RULE_OUTPUTS, RULE_FEW, RULE_SIDE_BY_SIDE = 64, 44, 16, 256
+#: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, and of NHWC taps of
+#: these, up to which one tap at a time does; outputs from which few channels of a transposed one take several at once.
+RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE, RULE_TAPS, RULE_PIXELS_MANY = 215, 500, 1900, 9, 50_000
 
 
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
-    if geometry.flipped or geometry.precision in ("fp16x3", "winograd"):
-        return ["phases"]
-    pixels = geometry.planes.out * geometry.rows.out * geometry.columns.out
+    pixels, last = geometry.planes.out * geometry.rows.out * geometry.columns.out, geometry.x_strides[0] == 1
+    apart = max(geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation) > 1
+    if (geometry.flipped and (apart or geometry.C < RULE_INPUTS)) or geometry.precision in ("fp16x3", "winograd"):
+        first = ["swapped"] if last and geometry.C > RULE_FEW else []
+        return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
     if geometry.groups > 1:
         return wanted_in_groups(geometry, pixels)
-    if geometry.x_strides[0] == 1 and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
+    if last and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
         return wanted_side_by_side(geometry)
     if geometry.C <= RULE_INPUTS:
         return wanted_of_few_inputs(geometry, pixels, contraction)
@@ -52,7 +53,8 @@ def wanted_in_groups(geometry, pixels):
     """The same where channels have groups."""
     if geometry.groups == geometry.C and geometry.groups == geometry.K:
         volumes, tall = geometry.planes.taps > 1, geometry.rows.taps > 4 and geometry.rows.stride == 1
-        if pixels < RULE_PIXELS_DEPTHWISE and not volumes:
+        few = geometry.x_strides[0] == 1 and geometry.rows.taps * geometry.columns.taps <= RULE_TAPS
+        if not volumes and (few or pixels < RULE_PIXELS_DEPTHWISE):
             return []
         return ["toeplitz_rows", "grouped"] if tall or (volumes and geometry.rows.taps > 1) else ["grouped"]
     return [] if pixels < RULE_PIXELS_GROUPS else ["grouped"]

@@ -25,7 +25,7 @@ from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, d
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
-from .turned import gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles
+from .turned import RAWS, gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
@@ -89,6 +89,8 @@ class WeightPlan(nl.NKIObject):
     #: whether x and gy are turned on the array, and how many planes' blocks are below each other in a unit then
     turns: bool
     gang: int = 1
+    #: pieces of x, and of gy, that are on their way together
+    raws: int = RAWS
     #: banks of PSUM for that: those that no sums need
     banks: int = PSUM_BANKS
     split: bool = False
@@ -142,6 +144,8 @@ def make_weight_plan(geometry, config, bias, source, lines):
                 plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
+    while turns and plan.raws > 1 and not fits_sbuf(weight_bytes(geometry, plan)):
+        plan.raws = plan.raws - 1
     return plan
 
 

@@ -17,8 +17,8 @@ from .units import Box, Run, extent_of
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.
 RUN_BYTES = 384
-#: Pieces of x, and of gy, on their way together; rows with zeros around them that are there together.
-RAWS, SLABS = 2, 4
+#: Pieces of x, and of gy, on their way together, at most; rows with zeros around them that are there together.
+RAWS, SLABS = 8, 4
 
 
 @dataclass
@@ -212,7 +212,7 @@ def turned_bytes(geometry, plan):
     """Bytes a partition that turning needs beside the blocks."""
     raws, slab = turned_shapes(geometry, plan, plan.passes)
     pieces = size_of(raws[0][1:]) + size_of(raws[1][1:])
-    return (RAWS * pieces + SLABS * size_of(slab[1:])) * geometry.itemsize
+    return (plan.raws * pieces + SLABS * size_of(slab[1:])) * geometry.itemsize
 
 
 def bank_shape(geometry, plan):

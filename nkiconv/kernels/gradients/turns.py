@@ -7,7 +7,7 @@ from ..._nki import nisa, nl
 from .._engines import START_WORK, copy_work, is_16bit, pick
 from .._tiles import cut, div_ceil, filled
 from ..conv.boxes import load_box, offset_at
-from .turned import RAWS, SLABS, bank_shape, chunks_of, columns_inside, inside, pieces_of_rows, side_of, turned_shapes
+from .turned import SLABS, bank_shape, chunks_of, columns_inside, inside, pieces_of_rows, side_of, turned_shapes
 
 
 @dataclass
@@ -42,7 +42,7 @@ def start_turns(work, buffers):
     shapes, slab = turned_shapes(plan.source, plan, plan.passes)
     dtypes, raws, slabs, banks, there = [operands.x_dtype, operands.w_dtype], [[], []], [], [], []
     for which in range(2):
-        for _ in range(RAWS):
+        for _ in range(plan.raws):
             raws[which].append(nl.ndarray(shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
     for _ in range(SLABS):
         slabs.append(nl.ndarray(slab, dtype=dtypes[0], buffer=nl.sbuf))

@@ -66,7 +66,7 @@ def diagonals_config_refusal(geometry, config):
 def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
     these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
-    block high, in strips, with all of a core's groups, so that runs are long."""
+    block high, with all of a core's groups, so that runs are long; in strips if these are enough for a tile."""
     block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     if last:
@@ -78,7 +78,8 @@ def diagonals_settings(geometry, config):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
-    units = geometry.planes.out * div_ceil(P, block[0] * down) * div_ceil(Q, block[1] * across)
+    strips = geometry.planes.out * div_ceil(Q, block[1] * across)
+    units = strips * div_ceil(P, block[0] * down)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
     groups = div_ceil(geometry.groups, PARTS * side)
     groups = groups if last else min(GROUPS, groups)
@@ -93,7 +94,7 @@ def diagonals_settings(geometry, config):
         groups=setting(config, "groups", groups),
         below=setting(config, "below", 1),
         buffers=setting(config, "buffers", STEPS),
-        strips=setting(config, "strips", 1 if last else 0),
+        strips=setting(config, "strips", 1 if last and strips >= nl.tile_size.pmax // side else 0),
         split=setting(config, "split", 0),
         warmup=setting(config, "warmup", 0),
     )

@@ -9,7 +9,6 @@ from typing import Any
 from ....kernels._tiles import BANK_BYTES, div_ceil, size_of
 from ....kernels.gradients.plan import SUMS_BYTES
 from ....kernels.gradients.turned import (
-    RAWS,
     SLABS,
     Side,
     chunks_of,
@@ -23,6 +22,9 @@ from ....kernels.gradients.turned import (
 )
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ....simulator.timing.target import Target
+
+#: Pieces of x and of gy that are to fit at least: one is turned while the next comes.
+PIECES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class Turned:
         """Bytes a partition for blocks."""
         pieces = sum(size_of(raw_shape(one, self.geometry.itemsize)[1:]) for one in self.sides)
         slab = max(size_of(slab_shape(one)[1:]) for one in self.sides)
-        others = (RAWS * pieces + SLABS * slab) * self.geometry.itemsize
+        others = (PIECES * pieces + SLABS * slab) * self.geometry.itemsize
         return int(SBUF_USABLE_BYTES_PER_PARTITION - SUMS_BYTES - others)
 
     def gang(self, channels: int) -> int:

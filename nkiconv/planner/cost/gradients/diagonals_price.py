@@ -70,7 +70,9 @@ class DiagonalsPrice:
         moving_ns = self._moving_ns(one, rows, columns)
         reads_ns = one.side * (jobs * self._read_ns(one) + END_NS) + self._shared_ns(one, rows, columns)
         streamed_ns = products * self.columns(one.rows, one.columns) * self.column_ns
-        if streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
+        # short products at half rate never bring the array back to the full one
+        is_short = target.half_rate * streamed_ns < target.window_work * array_ns
+        if is_short or streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
             array_ns /= target.half_rate
         step_ns = max(array_ns, moving_ns, reads_ns)
         start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
