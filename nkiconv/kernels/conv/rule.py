@@ -14,7 +14,7 @@ RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE, RULE_TAPS, RULE_PIXELS_M
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
     pixels, last = geometry.planes.out * geometry.rows.out * geometry.columns.out, geometry.x_strides[0] == 1
-    apart = max(geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation) > 1
+    apart = geometry.planes.lhs_dilation * geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
     if (geometry.flipped and (apart or geometry.C < RULE_INPUTS)) or geometry.precision in ("fp16x3", "winograd"):
         first = ["swapped"] if last and geometry.C > RULE_FEW else []
         return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]

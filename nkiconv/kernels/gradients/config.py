@@ -13,6 +13,8 @@ from .lines import LINE_LEAST, LINES, TURNED, has_lines, takes_lines, units_of_t
 BUFFERS_MAX = 64
 #: Banks of PSUM for x and gy that are turned on the array, at least.
 TURN_BANKS = 3
+#: Passes below which cores share halves of the units rather than an uneven number of them.
+FEW_PASSES = 8
 #: Bytes a partition of SBUF for the blocks of x and gy that are there together.
 BLOCK_BYTES = 147_456
 
@@ -107,23 +109,24 @@ def taps_beside(geometry, beside):
 def weight_settings(geometry, config, lines=False):
     """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
     which two tiles are there at a time, with as many units as fill a tile. lines: whether blocks are of lines."""
-    C, beside, units = geometry.C // geometry.groups, setting(config, "beside", 1), units_of_tile(geometry, lines)
-    banks = sum_banks(setting(config, "pixels", 0) == TURNED)
+    C, units, columns = geometry.C // geometry.groups, units_of_tile(geometry, lines), geometry.columns.out
+    columns = setting(config, "columns", 1 if lines else columns)
+    beside, banks = min(most_beside(geometry), columns), sum_banks(setting(config, "pixels", 0) == TURNED)
+    beside = setting(config, "beside", beside if beside != 3 else 2)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
-    together = max(1, min(div_ceil(C, channels), banks // banks_of_taps(geometry)))
-    sizes = (setting(config, "outputs", 1), setting(config, "inputs", together), setting(config, "split", 0))
-    rows = setting(config, "rows", geometry.rows.out)
-    columns = setting(config, "columns", 1 if lines else geometry.columns.out)
-    while (
-        setting(config, "rows", 0) == 0
-        and rows > 1
-        and (units_in(geometry, rows, columns) < units or not fits_twice(geometry, (rows, columns), channels, sizes))
-    ):
-        rows = div_ceil(rows, 2)
-    while setting(config, "columns", 0) == 0 and not fits_twice(geometry, (rows, columns), channels, sizes):
-        if columns == max(1, beside):
-            break
-        columns = max(div_ceil(columns, 2), beside)
+    sizes, rows = sizes_of_pass(geometry, config, channels, banks), setting(config, "rows", geometry.rows.out)
+    # what DMAs or the array bring of planes is as wide as columns are
+    whole = geometry.x_strides[0] != 1 or setting(config, "pixels", 0) == TURNED
+    fits, halves = fits_twice(geometry, (rows, columns), channels, sizes), True
+    while halves and (not fits or units_in(geometry, rows, columns) < units):
+        lower = setting(config, "rows", 0) == 0 and rows > 1
+        narrower = setting(config, "columns", 0) == 0 and columns > beside and not (whole and fits)
+        halves = lower or narrower
+        if lower and (geometry.x_strides[0] != 1 or rows >= columns or not narrower):
+            rows = div_ceil(rows, 2)
+        elif narrower:
+            columns = max(div_ceil(columns, 2), beside)
+        fits = fits_twice(geometry, (rows, columns), channels, sizes)
     return WeightConfig(
         rows=rows,
         columns=columns,
@@ -136,6 +139,22 @@ def weight_settings(geometry, config, lines=False):
         split=sizes[2],
         warmup=setting(config, "warmup", 0),
     )
+
+
+def sizes_of_pass(geometry, config, channels, banks):
+    """(outputs, inputs, split); where these are open, passes load least, and are shared evenly, or in halves."""
+    most, room = nl.tile_size.pmax, max(1, banks // banks_of_taps(geometry))
+    K, C, found, least = geometry.K // geometry.groups, geometry.C // geometry.groups, (1, 1), -1
+    for outputs in range(1, min(div_ceil(K, most), room) + 1):
+        inputs = max(1, min(div_ceil(C, channels), room // outputs))
+        loads = C * geometry.rows.stride * geometry.columns.stride * div_ceil(K, most * outputs)
+        loads += K * div_ceil(C, channels * inputs)
+        if least < 0 or loads < least:
+            found, least = (outputs, inputs), loads
+    outputs, inputs = setting(config, "outputs", found[0]), setting(config, "inputs", found[1])
+    passes = div_ceil(K, most * outputs) * div_ceil(C, channels * inputs)
+    uneven = geometry.groups == 1 and passes < FEW_PASSES and passes % PARTS > 0
+    return outputs, inputs, setting(config, "split", 1 if uneven else 0)
 
 
 def sum_banks(turns):

@@ -1,7 +1,5 @@
 """Sums over images, and over the positions of a row, in fp32; in an order that the number of cores does not change."""
 
-from dataclasses import dataclass
-
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import cut_at, div_ceil, share, some_of
@@ -15,65 +13,44 @@ FOLD_COLUMNS = 512
 ROWS_TILES, LONG_SUMS = 8, 512
 
 
-@dataclass
-class Lines(nl.NKIObject):
-    """`count` lines of `length` elements: in the sums of each image from element `first` on, `apart` elements apart; in
-    what they go to from element `into` on, `line_step` apart, their elements `step` apart."""
-
-    count: int
-    length: int
-    first: int
-    apart: int
-    into: int
-    line_step: int
-    step: int
-
-
 def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
     """This core's part of the sum of fp32 sums [images, lines, elements] over images, and of what is added to it, or
     None, into a tensor in HBM. lines: (lines, their length, elements between them there, and in a line)."""
-    pieces, total = pieces_of_lines(lines, images), lines[0] * lines[1]
+    (count, length, line_step, step), pieces = lines, []
+    for line in cut_at(count, nl.tile_size.pmax):
+        for column in cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images)))):
+            pieces.append((line, column))
     for piece in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
-        shape, pattern = (piece.count, piece.length), [[piece.line_step, piece.count], [piece.step, piece.length]]
-        found_sbuf = sum_of_images(sums_hbm, images, total, piece)
+        (line, n), (column, m) = piece
+        pattern, offset = [[line_step, n], [step, m]], line * line_step + column * step
+        found_sbuf = sum_of_images(sums_hbm, images, (count, length), piece)
         if added_hbm != None:
-            added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-            copy(added_sbuf, added_hbm.ap(pattern=pattern, offset=piece.into))
+            added_sbuf = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)
+            copy(added_sbuf, added_hbm.ap(pattern=pattern, offset=offset))
             nisa.tensor_tensor(dst=found_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         if into_hbm.dtype != nl.float32:
-            rounded_sbuf = nl.ndarray(shape, dtype=into_hbm.dtype, buffer=nl.sbuf)
+            rounded_sbuf = nl.ndarray((n, m), dtype=into_hbm.dtype, buffer=nl.sbuf)
             nisa.tensor_copy(dst=rounded_sbuf, src=found_sbuf)
             found_sbuf = rounded_sbuf
-        copy(into_hbm.ap(pattern=pattern, offset=piece.into), found_sbuf)
+        copy(into_hbm.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
-def pieces_of_lines(lines, images):
-    """Lines of at most 128 partitions each."""
-    count, length, line_step, step = lines
-    most, pieces = max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images))), []
-    for line in cut_at(count, nl.tile_size.pmax):
-        for column in cut_at(length, most):
-            first, into = line[0] * length + column[0], line[0] * line_step + column[0] * step
-            pieces.append(Lines(line[1], column[1], first, length, into, line_step, step))
-    return pieces
-
-
-def sum_of_images(sums_hbm, images, total, piece):
-    """The sum over images of Lines of their sums, of which each has so many in all, in SBUF."""
-    found = None
+def sum_of_images(sums_hbm, images, sizes, piece):
+    """The sum over images of lines and columns (first, how many) of their sums of these sizes, in SBUF."""
+    found, (line, n), (column, m) = None, piece[0], piece[1]
     for some in cut_at(images, FOLD_BYTES // 4):
         count = some[1]
-        each_sbuf = nl.ndarray((piece.count, count, piece.length), dtype=nl.float32, buffer=nl.sbuf)
-        pattern = [[piece.apart, piece.count], [total, count], [1, piece.length]]
-        copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=some[0] * total + piece.first))
+        each_sbuf = nl.ndarray((n, count, m), dtype=nl.float32, buffer=nl.sbuf)
+        pattern = [[sizes[1], n], [sizes[0] * sizes[1], count], [1, m]]
+        offset = (some[0] * sizes[0] + line) * sizes[1] + column
+        copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=offset))
         while count > 1:
             # the last ones are added to the first ones
             half = count // 2
-            first_sbuf = each_sbuf[0 : piece.count, 0:half, 0 : piece.length]
-            last_sbuf = each_sbuf[0 : piece.count, count - half : count, 0 : piece.length]
+            first_sbuf, last_sbuf = each_sbuf[0:n, 0:half, 0:m], each_sbuf[0:n, count - half : count, 0:m]
             nisa.tensor_tensor(dst=first_sbuf, data1=first_sbuf, data2=last_sbuf, op=nl.add)
             count = count - half
-        of_some_sbuf = each_sbuf[0 : piece.count, 0, 0 : piece.length]
+        of_some_sbuf = each_sbuf[0:n, 0, 0:m]
         if found != None:
             nisa.tensor_tensor(dst=of_some_sbuf, data1=of_some_sbuf, data2=found, op=nl.add)
         found = of_some_sbuf

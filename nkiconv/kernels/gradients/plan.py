@@ -30,6 +30,8 @@ from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
 
 #: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
 ROWS_BOXES = 24
+#: Channels up to which a bare kernel loads planes as they lie.
+FEW_TURNED = 16
 #: Bytes a partition for sums on their way out: of four banks, also what they are added to and together.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
 
@@ -198,7 +200,12 @@ def plan_weight(geometry, config, bias, cores):
     """(WeightPlan, "") on `cores` cores, or (None, why not). geometry: of x and gy as they lie; a bare kernel has them
     turned on the array where that fits."""
     found = None, ""
-    if config == None and geometry.groups == 1 and turns_pixels(geometry, (("pixels", TURNED),)):
+    if (
+        config == None
+        and geometry.groups == 1
+        and geometry.C > FEW_TURNED
+        and turns_pixels(geometry, (("pixels", TURNED),))
+    ):
         found = plan_settings(geometry, (("pixels", TURNED),), bias, cores)
     return found if found[0] != None else plan_settings(geometry, config, bias, cores)
 

@@ -22,7 +22,7 @@ from .diagonals_price import DiagonalsPrice
 from .enumerated import Enumerated, choices, up_to
 
 #: Rows and columns of a block that are tried, and groups of a tile of rows in a pass.
-EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
+EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 GROUPS = (1, 2, 4, 8, 12, 16, 32, 64)
 #: Groups below each other that are tried.
 BELOW = (1, 2, 4)
@@ -59,8 +59,9 @@ class Diagonals(Enumerated):
         ways += [{"side": side} for side in (1, 2, 4)]
         # some with each number of groups below each other: whose price says least about
         count = (WIDE_BEST if wide else BEST) // 2
-        ways_of = [({"below": below, "strips": strips}, count) for below in BELOW for strips in (0, 1)]
-        each = (one for given, most in ways_of for one in self.best(shape, given, most))
+        strips = (0, 1) if shape.geometry.rows.out > 1 else (0,)
+        given = [{"below": below, "strips": one} for below in BELOW for one in strips]
+        each = (one for some in given for one in self.best(shape, some, count))
         best = sorted(each, key=lambda one: one.ns)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
