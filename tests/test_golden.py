@@ -52,6 +52,17 @@ def test_the_default_rule_is_near_the_timed_plan(golden, operation, record_prope
     assert max(of_gradients) <= 2.4
 
 
+def test_the_rule_of_filter_gradients_is_near_the_timed_plan(golden):
+    """Of those of training, depthwise rows aside, in both layouts: at most 1.4 as a geometric mean, 2.2 at worst."""
+    rows, times = golden.read(), []
+    for name, problem in golden.problems():
+        if operation_of(problem).name == "conv2d_weight":
+            times.append(float(rows[name, "default"].us) / float(rows[name, "timed"].us))
+    assert len(times) > 25
+    assert math.exp(sum(map(math.log, times)) / len(times)) <= 1.4
+    assert max(times) <= 2.2
+
+
 def test_estimates_of_transposed_cases_are_near_the_timed_plan(golden):
     """As the table has them: at most 1.05 as a geometric mean of the named cases, 1.15 at worst."""
     rows, times = golden.read(), []
