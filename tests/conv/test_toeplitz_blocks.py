@@ -34,6 +34,14 @@ IMAGES = {
     "many channels": depthwise(1100, N=1, H=6, W=5, R=3, S=3, padding=((1, 1), (1, 1))),
     "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
 }
+#: Of planes, with zeros between their pixels: gradients of x of strided images among them.
+APART = {
+    "stride 2": depthwise(6, N=3, H=7, W=6, R=5, S=5, lhs_dilation=(2, 2), padding=((2, 3), (2, 3))),
+    "rows alone": depthwise(5, N=2, H=9, W=14, R=3, S=4, lhs_dilation=(3, 1), padding=((0, 2), (1, 2))),
+    "columns, cropped": depthwise(5, N=2, H=9, W=8, R=3, S=3, lhs_dilation=(1, 2), padding=((1, 1), (-3, -1))),
+    "stride too": depthwise(150, N=2, H=8, W=7, R=3, S=3, lhs_dilation=(2, 3), stride=(3, 2), padding=((1, 1), (1, 1))),
+    "far outside": depthwise(3, N=1, H=2, W=2, R=2, S=2, lhs_dilation=(2, 2), padding=((9, 8), (7, 6))),
+}
 #: Settings that cut a problem into many items: rounds of matrices, bands of rows, images, windows beside each other.
 CUT = {
     "bands": {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2},
@@ -53,6 +61,12 @@ def settled(problem, settings=None, **changes):
 @pytest.mark.parametrize("name", IMAGES)
 def test_exact(name, dtype, layout):
     check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", APART)
+def test_zeros_between_pixels(name, dtype):
+    check_exact(APART[name].replace(dtype=dtype), config=BLOCKS)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -104,15 +118,16 @@ def images(draw):
     extent = st.integers(1, 17)
     taps = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     stride, dilation = draw(st.tuples(*(st.integers(1, 3),) * 2)), draw(st.tuples(*(st.integers(1, 2),) * 2))
-    H, W = draw(extent), draw(extent)
-    reach = [(count - 1) * apart + 1 for count, apart in zip(taps, dilation, strict=True)]
+    H, W, layout = draw(extent), draw(extent), draw(st.sampled_from(LAYOUTS))
+    apart = draw(st.tuples(*(st.integers(1, 3),) * 2)) if layout == "NCHW" else (1, 1)
+    reach = [(count - 1) * each + 1 for count, each in zip(taps, dilation, strict=True)]
     padding = tuple(
-        (draw(st.integers(max(0, whole - size), whole)), draw(st.integers(0, 3)))
-        for whole, size in zip(reach, (H, W), strict=True)
+        (draw(st.integers(max(0, whole - (size - 1) * each - 1), whole)), draw(st.integers(0, 3)))
+        for whole, size, each in zip(reach, (H, W), apart, strict=True)
     )
     problem = depthwise(
         draw(st.integers(2, 40)), N=draw(st.integers(1, 20)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
-        rhs_dilation=dilation, padding=padding, layout=draw(st.sampled_from(LAYOUTS)),
+        rhs_dilation=dilation, lhs_dilation=apart, padding=padding, layout=layout,
     )  # fmt: skip
     config = {
         "rows": stride[0] * draw(st.integers(1, 4)), "columns": draw(st.integers(1, 6)),
@@ -133,10 +148,12 @@ def test_any_problem_and_settings(drawn):
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [*((name, layout) for name in IMAGES for layout in LAYOUTS), *((name, "NCHW") for name in APART)],
+)
 def test_it_needs_no_more_than_it_says(name, layout, lnc):
-    problem = IMAGES[name].replace(layout=layout)
+    problem = {**IMAGES, **APART}[name].replace(layout=layout)
     geometry = geometry_of(problem)
     blocks, _ = planned(problem, "toeplitz_blocks", lnc=lnc)
     execution = trace(problem, lnc, config=BLOCKS)
@@ -145,11 +162,13 @@ def test_it_needs_no_more_than_it_says(name, layout, lnc):
     assert execution.sbuf_peak_bytes <= shape.blocks_bytes(geometry, blocks, extras_of())
 
 
-#: A layer of ConvNeXt, one of EfficientNet, and one of few images, whose matrices take longer than they save.
+#: A layer of ConvNeXt, one of EfficientNet, the gradient of x of a strided one, and one of few images, whose matrices
+#: take longer than they save.
 CHOICES = [
     (depthwise(192, N=32, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
     (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"), True),
     (depthwise(240, N=16, H=28, W=28, R=5, S=5, padding=((2, 2), (2, 2)), layout="NHWC"), True),
+    (depthwise(144, N=32, H=56, W=56, R=5, S=5, stride=(2, 2), padding=((2, 2), (2, 2))).toward("dgrad"), True),
     (depthwise(768, N=1, H=7, W=7, R=7, S=7, padding=((3, 3), (3, 3))), False),
 ]
 
@@ -172,7 +191,7 @@ SAME = IMAGES["same"]
         (SAME.replace(K=12), {}, "C=6, K=12: toeplitz_blocks takes depthwise problems"),
         (SAME.replace(groups=3), {}, "feature_group_count=3"),
         (SAME.replace(C=1, K=1, groups=1), {}, "groups = C = K > 1"),
-        (SAME.replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): toeplitz_blocks takes"),
+        (SAME.replace(lhs_dilation=(1, 2), layout="NHWC"), {}, r"lhs_dilation=\(1, 2\): toeplitz_blocks takes"),
         (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: toeplitz_blocks takes windows"),
         (SAME.replace(dtype="fp8_e4m3"), {}, "toeplitz_blocks takes 16 and 32 bits"),
         (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),

@@ -10,7 +10,8 @@ zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix o
 pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
 rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `toeplitz_rows` takes S for a row of each.
 Results have blocks on the partitions. Where channels lie side by side (NHWC) DMA loads blocks as they are, each pixel a
-run; planes (NCHW) come as they lie, and the array transposes windows of them.
+run; planes (NCHW) come as they lie, and the array transposes windows of them; with lhs_dilation zeros are put between
+their pixels, as they are around them.
 """
 
 from ...._nki import nl
@@ -86,7 +87,8 @@ def blocks_refusal(geometry, extras, config):
             f"toeplitz_blocks takes windows of a row that {nl.tile_size.pmax} partitions hold, times the stride of "
             f"rows; use toeplitz_rows"
         )
-    reason = taken_refusal(geometry, extras, "toeplitz_blocks", False, "pixels outside a window")
+    apart = not is_transposed(geometry)
+    reason = taken_refusal(geometry, extras, "toeplitz_blocks", apart, "pixels outside a window")
     if reason == "" and is_transposed(geometry) != (geometry.y_strides[0] == 1):
         return "out_perm: toeplitz_blocks takes y in the layout of x; use implicit_gemm"
     return reason

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
-from ..._tiles import cut, cut_at
+from ..._tiles import cut, cut_at, div_ceil
 from ..boxes import offset_at
-from .pixels import met_pixels
 from .shape import framed_shape, groups_of, images_on_partitions, transposes_together
 
 
@@ -18,7 +17,7 @@ class Planes(nl.NKIObject):
     images: tuple
     raw: object
     framed: object
-    #: (first, how many) rows and columns of x among those with zeros
+    #: (first, how many, how far apart) rows and columns of x among those with zeros
     rows: tuple
     columns: tuple
 
@@ -29,18 +28,25 @@ def load_planes(operands, geometry, blocks, item, raws, index):
     c0, cn = blocks.chunks[item.chunk]
     _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
-    h0 = item.below[0] * blocks.rows - rows.before
-    met, across = met_pixels(h0, height, rows.size), met_pixels(-columns.before, width, columns.size)
-    found = []
+    met, h = met_apart(rows, item.below[0] * blocks.rows - rows.before, height)
+    (across, w), found = met_apart(columns, -columns.before, width), []
     for images in cut_at(item.images[1], images_on_partitions(cn)):
         raw_sbuf = None
         if met[1] > 0 and across[1] > 0:
             raw_sbuf = raws[(index + len(found)) % len(raws)][0 : images[1] * cn, 0 : met[1], 0 : across[1]]
-            element = (c0, item.images[0] + images[0], h0 + met[0], across[0] - columns.before)
+            element = (c0, item.images[0] + images[0], h, w)
             pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
             copy(raw_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
         found.append(Planes(images=images, raw=raw_sbuf, framed=None, rows=met, columns=across))
     return found
+
+
+def met_apart(axis, start, count):
+    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between them, the
+    first element)."""
+    apart = axis.lhs_dilation
+    first = div_ceil(max(0, start), apart)
+    return (first * apart - start, max(0, min(axis.size, div_ceil(max(0, start + count), apart)) - first), apart), first
 
 
 def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
@@ -48,14 +54,14 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     buffer = buffers[index % len(buffers)]
     parts = planes.images[1] * blocks.chunks[item.chunk][1]
     _, height, width = framed_shape(geometry, blocks, item)
-    h, hn = planes.rows
-    w, wn = planes.columns
+    h, hn, h_step = planes.rows
+    w, wn, w_step = planes.columns
     framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
     key = (parts, height, width, planes.rows, planes.columns)
     if buffer.zeros != key:
         buffer.zeros = key
         around = [(0, h, 0, width), (h + hn, height, 0, width), (h, h + hn, 0, w), (h, h + hn, w + wn, width)]
-        if hn * wn == 0:
+        if hn * wn == 0 or h_step * w_step > 1:
             around = [(0, height, 0, width)]
         for one in around:
             if one[0] < one[1] and one[2] < one[3]:
@@ -63,7 +69,8 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
                 nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
     if planes.raw != None:
         ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
-        nisa.tensor_copy(dst=framed_sbuf[0:parts, h : h + hn, w : w + wn], src=planes.raw, engine=nisa.engine.vector)
+        dst = framed_sbuf[0:parts, h : h + (hn - 1) * h_step + 1 : h_step, w : w + (wn - 1) * w_step + 1 : w_step]
+        nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
     planes.framed = framed_sbuf
 
 

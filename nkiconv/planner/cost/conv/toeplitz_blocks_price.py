@@ -129,7 +129,7 @@ class ToeplitzBlocksPrice:
         N, P, Q, C = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C
         item, y_item, W = geometry.hbm_itemsize, self.extras.epilogue.y_itemsize, geometry.columns.size
         # rows that two bands see are loaded for both
-        seen = geometry.rows.size + (self.bands - 1) * (self.depth - 1) * config.rows
+        seen = geometry.rows.size + (self.bands - 1) * (self.depth - 1) * config.rows / geometry.rows.lhs_dilation
         y_run, x_run = min(P, self.out_rows) * Q * y_item, seen * W / self.bands * item
         x_runs = N * C * float(self.bands)
         if self.by_pixels:
