@@ -42,8 +42,8 @@ def load_planes(operands, geometry, blocks, item, raws, index):
 
 
 def met_apart(axis, start, count):
-    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between them, the
-    first element)."""
+    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between these,
+    the first element)."""
     apart = axis.lhs_dilation
     first = div_ceil(max(0, start), apart)
     return (first * apart - start, max(0, min(axis.size, div_ceil(max(0, start + count), apart)) - first), apart), first
