@@ -55,7 +55,7 @@ class Diagonals(Enumerated):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:
             return [None]
-        ways = [{name: value} for name in ("split", "strips") for value in (0, 1)]
+        ways = [{"split": value} for value in (0, 1)] + [{"split": 1, "strips": value} for value in (0, 1)]
         ways += [{"side": side} for side in (1, 2, 4)]
         # some with each number of groups below each other: whose price says least about
         count = (WIDE_BEST if wide else BEST) // 2
