@@ -139,6 +139,13 @@ def test_the_first_product_of_a_later_pass_meets_most_taps():
     assert columns_of_matmuls(2, 7, True, rows=7, columns=1, split=0, channels=8, inputs=1) == one - 3 * 8
 
 
+def test_halves_whose_last_row_meets_most_taps():
+    """The last row comes bank by bank, behind the others: it never writes the sums that they are added to."""
+    config = (("rows", 2), ("columns", 4), ("channels", 3), ("inputs", 1), ("split", 1))
+    for lnc in (1, 2):
+        check((4, 6, 5, 1), ((2, 3, 1, 1, 2, 0), (4, 1, 1, 1, 0, 0)), True, config=config, lnc=lnc)
+
+
 def test_rounds_of_banks_share_what_was_turned():
     channels, *axes = PROBLEMS["several tiles, banks and passes"]
     sizes = (("rows", 7), ("columns", 7), ("outputs", 3), ("inputs", 2), ("buffers", 1), ("split", 0))

@@ -113,11 +113,11 @@ def run_passes(work, passes, buffers, half):
             joint = None if work.half < 0 else start_joint(work, batch.jobs)
         first, count = batch.banks
         for q in range(work.plan.columns):
+            if turns != None:
+                turn_ahead(work, turns, feed, batches, at, q)
             for bank in range(first, first + count):
                 job = batch.jobs[bank]
                 if q % job.beside == 0:
-                    if turns != None:
-                        turn_ahead(work, turns, feed, batches, at, q)
                     add_products(work, job, sums[bank], feed, batch, q)
         if batch.ends:
             end_chain(work, batch, sums[first], held, joint)
@@ -199,9 +199,9 @@ def append_rows(batches, work, feed, some, where, tiles):
 
 
 def row_of_most(work, one, seen):
-    """The first row of blocks at which most rows of taps meet x. seen: (rows, columns) of windows that are x."""
+    """A row of blocks at which most rows of taps meet x, never the last of several, which may come bank by bank."""
     axis, found, most = work.geometry.rows, 0, -1
-    for row in range(work.plan.rows):
+    for row in range(max(1, work.plan.rows - 1)):
         r = taps_seen(row * axis.stride, one.r[1], axis.dilation, seen[0])
         if r[1] - r[0] > most:
             found, most = row, r[1] - r[0]
@@ -288,9 +288,9 @@ def load_blocks(work, what, blocks, holds):
         blocks.zeros[geometry.planes.taps] = held
     for t in one.planes:
         if blocks.zeros[t] != held:
-            rows, columns = clear_x(geometry, piece, tile, blocks.x[t], t)
+            inside = clear_x(geometry, piece, tile, blocks.x[t], t)
             if holds:
-                hold_loads(blocks.x[t], geometry.x_strides, rows, columns)
+                hold_loads(blocks.x[t], geometry.x_strides, inside[0], inside[1])
             blocks.zeros[t] = held
     if plan.lines:
         operands = work.operands
