@@ -17,7 +17,7 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
     windows = []
     for one in range(item.windows[0], item.windows[0] + beside):
         start = blocks.windows[one][0] * columns.stride - columns.before
-        windows.append((start, met_pixels(start, blocks.width, columns.size)))
+        windows.append((start, met_apart(columns, start, blocks.width)[0][0:2]))
     lines = []
     for row in range(blocks.rows):
         first = item.below[0] * blocks.rows + row - rows.before
@@ -40,10 +40,12 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
     return tile_sbuf
 
 
-def met_pixels(start, count, size):
-    """(first, how many) of so many neighbours from `start` on that are elements of an axis."""
-    first = min(count, max(0, -start))
-    return first, max(0, min(count, size - start) - first)
+def met_apart(axis, start, count):
+    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between these,
+    the first element)."""
+    apart = axis.lhs_dilation
+    first = div_ceil(max(0, start), apart)
+    return (first * apart - start, max(0, min(axis.size, div_ceil(max(0, start + count), apart)) - first), apart), first
 
 
 def blocks_inside(first, step, size, count):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
-from ..._tiles import cut, cut_at, div_ceil
+from ..._tiles import cut, cut_at
 from ..boxes import offset_at
+from .pixels import met_apart
 from .shape import framed_shape, groups_of, images_on_partitions, transposes_together
 
 
@@ -39,14 +40,6 @@ def load_planes(operands, geometry, blocks, item, raws, index):
             copy(raw_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
         found.append(Planes(images=images, raw=raw_sbuf, framed=None, rows=met, columns=across))
     return found
-
-
-def met_apart(axis, start, count):
-    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between these,
-    the first element)."""
-    apart = axis.lhs_dilation
-    first = div_ceil(max(0, start), apart)
-    return (first * apart - start, max(0, min(axis.size, div_ceil(max(0, start + count), apart)) - first), apart), first
 
 
 def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):

@@ -139,7 +139,7 @@ def load_step(work, step, into, by_rows):
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     bands = settings.down if by_rows and settings.groups == 1 else 1
     whole = piece_of(work.plan, 0, step.parts[0])
-    # zeros beside planes stay while strips are the same
+    # zeros beside planes stay in a buffer, which knows the number of their strip, while that is the same
     beside = settings.strips == 0 or into.zeros[0] != step.strip
     into.zeros[0] = step.strip
     clear_y(geometry, whole, step.tile, into.y, beside)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....kernels._tiles import div_ceil
 from ....kernels.gradients.config import (
+    FEW_PASSES,
     WeightConfig,
     max_channels,
     most_beside,
@@ -29,8 +30,8 @@ from .enumerated import Enumerated, choices, up_to
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 #: Banks of a pass along output and input channels that are tried, beside half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
-#: Passes from which on cores do not share halves; what blocks may take of the array over those that take least.
-MANY_PASSES, IDLE = 8, 1.3
+#: What blocks may take of the array over those that take least.
+IDLE = 1.3
 #: Matmuls on zeros that a search tries.
 WARM_UPS = (0, 28, 44, 60, 80)
 #: Settings of least time that a search starts from, and a wide one.
@@ -133,7 +134,7 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> 
                 for inputs in choices(given, "inputs", _parts(parts, INPUTS)):
                     passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
                     # many passes are shared as well as halves are, whose sums the cores need not add
-                    for split in choices(given, "split", (0, 1) if passes < MANY_PASSES else (0,)):
+                    for split in choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,)):
                         sizes = Sizes(geometry, channels, outputs, inputs, beside, split, most=units)
                         yield from sizes.with_blocks(blocks)
 
