@@ -28,7 +28,7 @@ OPERATIONS: dict[str, Operation] = {
 #: there, and copies them in gradients of filters (N = 2, 256 channels of 1,024, in us, conv2d's before the other's, by
 #: `plan(problem, operation=)`: forward 4 taps 11 and 1,806, 500 taps 718 and 1,898; gradients 4 taps 19 and 30, 31 taps
 #: 45 and 33).
-PIXEL_TAPS = {"forward": 512, "wgrad": 16}
+PIXEL_TAPS = {"forward": 512, "wgrad": 64}
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen

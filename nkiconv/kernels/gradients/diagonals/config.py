@@ -29,9 +29,11 @@ class DiagonalsConfig(nl.NKIObject):
     #: blocks of a unit in rows and in columns, from 1
     down: int
     across: int
+    #: groups of the convolution whose channels share a product, a part of all groups, from 1
+    beside: int
     #: tiles of the array's rows side by side, each with groups of its own: 1, 2 or 4
     side: int
-    #: groups of the convolution of a tile of rows in a pass, from 1
+    #: sets of groups that share products, of a tile of rows in a pass, from 1
     groups: int
     #: groups whose sums lie below each other, each on a part of the partitions: 1, 2 or 4
     below: int
@@ -50,14 +52,16 @@ def diagonals_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most, parts = BANK_COLUMNS, nl.tile_size.pmax
     table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
-    table = table + (("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)), ("buffers", (1, STEPS_MAX)))
-    table = table + (("strips", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (("beside", (1, most)), ("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)))
+    table = table + (("buffers", (1, STEPS_MAX)), ("strips", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "diagonals")
     for name in ("side", "below"):
         if reason == "" and setting(config, name, 1) == 3:
             return f"config {name}=3: the array is cut into 1, 2 or 4 tiles; use one of these"
-    rows, columns, k = setting(config, "rows", 1), setting(config, "columns", 1), geometry.K // geometry.groups
-    parts = parts // setting(config, "below", 1)
+    rows, columns, beside = setting(config, "rows", 1), setting(config, "columns", 1), setting(config, "beside", 1)
+    k, parts = geometry.K // geometry.groups * beside, parts // setting(config, "below", 1)
+    if reason == "" and geometry.groups % beside > 0:
+        return f"config beside={beside}: must divide groups={geometry.groups}, which share products"
     if reason == "" and rows * columns * k > parts:
         return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
     return reason
@@ -68,12 +72,14 @@ def diagonals_settings(geometry, config):
     these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
     block high, with all of a core's groups, so that runs are long; in strips if these are enough for a tile."""
     block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
+    beside = setting(config, "beside", 1)
+    sets = geometry.groups // beside
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     if last:
         # strips end with whole blocks, about
         block = setting(config, "rows", div_ceil(P, div_ceil(P, block[0]))), block[1]
     down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
-    across, mine = setting(config, "across", div_ceil(Q, block[1])), div_ceil(geometry.groups, PARTS) if last else 1
+    across, mine = setting(config, "across", div_ceil(Q, block[1])), beside * (div_ceil(sets, PARTS) if last else 1)
     while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), mine):
@@ -81,15 +87,16 @@ def diagonals_settings(geometry, config):
     strips = geometry.planes.out * div_ceil(Q, block[1] * across)
     units = strips * div_ceil(P, block[0] * down)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
-    groups = div_ceil(geometry.groups, PARTS * side)
+    groups = div_ceil(sets, PARTS * side)
     groups = groups if last else min(GROUPS, groups)
-    while groups > 1 and not fits_steps(geometry, block, (down, across), groups, side):
+    while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
         rows=block[0],
         columns=block[1],
         down=down,
         across=across,
+        beside=beside,
         side=side,
         groups=setting(config, "groups", groups),
         below=setting(config, "below", 1),
@@ -119,12 +126,13 @@ def unit_elements(geometry, rows, columns):
 def most_positions(geometry, config):
     """(rows, columns) of the block of most positions whose channels and sums fit; of as many the one of least sums."""
     found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
-    k, P, Q = geometry.K // geometry.groups, geometry.rows.out, geometry.columns.out
+    beside, P, Q = setting(config, "beside", 1), geometry.rows.out, geometry.columns.out
+    k = geometry.K // geometry.groups * beside
     for rows in range(1, min(P, parts) + 1):
         columns = min(Q, parts // (rows * k))
-        while columns > 1 and window_columns(geometry, rows, columns) > BANK_COLUMNS:
+        while columns > 1 and beside * window_columns(geometry, rows, columns) > BANK_COLUMNS:
             columns = columns - 1
-        sums = window_columns(geometry, rows, columns)
+        sums = beside * window_columns(geometry, rows, columns)
         better = rows * columns > most or (rows * columns == most and sums < least)
         if columns > 0 and sums <= BANK_COLUMNS and better:
             found, most, least = (rows, columns), rows * columns, sums

@@ -24,20 +24,22 @@ def make_constants(plan, zeros_sbuf, reads):
     size, below = settings.rows * settings.columns, settings.below
     each = size * k if below == 1 else nl.tile_size.pmax // below
     parts = each * below
-    # of the first tap of each position, where that is the partition's
-    firsts_sbuf = nl.ndarray((parts, size), dtype=nl.float32, buffer=nl.sbuf)
+    # of the first tap of each position and group, where these are the partition's
+    own, places, seen = k // settings.beside, size * settings.beside, plan.window[0] * plan.window[1]
+    firsts_sbuf = nl.ndarray((parts, places), dtype=nl.float32, buffer=nl.sbuf)
     steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
+    steps = steps + [[plan.own * seen, settings.beside]]
     nisa.iota(dst=firsts_sbuf, pattern=steps, offset=0, channel_multiplier=0)
     ones_sbuf = nl.ndarray((parts, below * k), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
     for number in range(below):
         first, end = number * each, (number + 1) * each
-        keep_between(firsts_sbuf[first:end, 0:size], [[-k, size]], k, firsts_sbuf[first:end, 0:size])
+        keep_between(firsts_sbuf[first:end, 0:places], [[-own, places]], own, firsts_sbuf[first:end, 0:places])
         fill_ones(ones_sbuf[first : first + size * k, number * k : (number + 1) * k], size)
     first_sbuf = nl.ndarray((parts, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=first_sbuf, op=nl.add, data=firsts_sbuf, axis=1)
     places_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
-    by_window = [[plan.c * plan.window[0] * plan.window[1], plan.per_gather], [plan.window[0] * plan.window[1], plan.c]]
+    by_window = [[plan.c * seen, plan.per_gather], [seen, plan.own]]
     by_tap = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
     nisa.iota(dst=places_sbuf, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
     indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)

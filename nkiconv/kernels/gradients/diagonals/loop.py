@@ -4,18 +4,18 @@ gathered, and added up once all units have passed."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, share, some_of
+from ..._tiles import PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
-from ..halves import own_part, start_ones, with_other_half
+from ..halves import start_ones
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
 from ..loop import new_buffers
 from ..units import units_of
 from .biases import add_biases, multiply, start_biases, store_biases
 from .fold import make_constants
-from .plan import READS
+from .plan import READS, jobs_of, positions_of, rows_of_sums
+from .store import store_taps
 
 
 @dataclass
@@ -180,19 +180,9 @@ def start_taps(work, step):
     """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
     plan, found = work.plan, []
     for part in step.parts:
-        shape = (rows_of_sums(plan), jobs_of(work, part), plan.each)
+        shape = (rows_of_sums(plan), jobs_of(work.plan, part), plan.each)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     return found
-
-
-def positions_of(plan):
-    """Rows of the array's results of a group."""
-    return plan.settings.rows * plan.settings.columns * plan.k
-
-
-def rows_of_sums(plan):
-    """Partitions of sums: of one group, or of those below each other."""
-    return positions_of(plan) if plan.settings.below == 1 else nl.tile_size.pmax
 
 
 def products_of(plan, tile):
@@ -227,7 +217,7 @@ def run_products(work, constants, step, there, sums, turn):
     """Sums of taps of a step: written, or added to those of the steps of the pass before. Returns how many sets of
     tiles as read out have been in use, `turn` before."""
     plan, products = work.plan, products_of(work.plan, step.tile)
-    for some in cut_at(jobs_of(work, step.parts[0]), plan.per_gather):
+    for some in cut_at(jobs_of(plan, step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side
         reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
@@ -240,14 +230,9 @@ def run_products(work, constants, step, there, sums, turn):
     return turn
 
 
-def jobs_of(work, part):
-    """Jobs of a tile of rows: of groups below each other, and a plane of taps."""
-    return div_ceil(part[1], work.plan.settings.below) * work.geometry.planes.taps
-
-
 def some_jobs(work, part, some):
     """How many of jobs (first, how many) a tile of rows has."""
-    return max(0, min(some[1], jobs_of(work, part) - some[0]))
+    return max(0, min(some[1], jobs_of(work.plan, part) - some[0]))
 
 
 def fill_banks(work, constants, step, there, some, products, reads, into):
@@ -331,53 +316,3 @@ def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     if not writes:
         # behind the gather, where nothing waits for the sums of biases
         nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add, engine=nisa.engine.gpsimd)
-
-
-def store_taps(work, constants, parts, sums):
-    """Sums of taps of a pass, over all positions, to HBM."""
-    for part in range(len(parts)):
-        sums_sbuf = with_other_half(work, sums[part])
-        if sums_sbuf != None:
-            mine = own_part(work, div_ceil(parts[part][1], work.plan.settings.below))
-            for t in range(work.geometry.planes.taps):
-                for some in cut_at(mine[1], BANK_COLUMNS // work.plan.each):
-                    store_groups(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]), t)
-
-
-def store_groups(work, constants, sums_sbuf, part, some, t):
-    """The same of a plane of taps and a part's groups, some (first, how many) of those below each other."""
-    plan, T = work.plan, work.geometry.planes.taps
-    first, rows, below = some[0] * T + t, rows_of_sums(plan), plan.settings.below
-    found_psum = nl.ndarray((below * plan.k, some[1], plan.each), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(
-        dst=found_psum,
-        stationary=constants.ones_sbuf,
-        moving=sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each],
-        accumulate=False,
-    )
-    # the last ones may be fewer
-    whole = min(some[1], part[1] // below - some[0])
-    for piece in ((0, whole, below), (whole, some[1] - whole, part[1] % below)):
-        first, count, groups = piece
-        if count > 0:
-            k0 = part[0] + (some[0] + first) * below
-            sums = found_psum[0 : groups * plan.k, first : first + count, 0 : plan.each]
-            store_filters(work, sums, k0 * plan.k, t)
-
-
-def store_filters(work, sums, k0, t):
-    """Sums [(one below the other, k), groups, c * rows * columns of taps] of a plane of taps to HBM; k0: the first
-    output channel."""
-    plan, geometry, into, strides = work.plan, work.geometry, work.operands.y, work.geometry.w_strides
-    R, S, groups = geometry.rows.taps, geometry.columns.taps, sums.shape[1]
-    lead = [[strides[0], sums.shape[0]], [plan.settings.below * plan.k * strides[0], groups]]
-    pattern = lead + [[strides[1], plan.c], [strides[2], R], [strides[3], S]]
-    offset, shape = k0 * strides[0] + t * R * strides[2], (sums.shape[0], groups, plan.c, R, S)
-    found_sbuf, flat = nl.ndarray(shape, dtype=into.dtype, buffer=nl.sbuf), (sums.shape[0], groups, plan.c * R * S)
-    if work.added == None:
-        nisa.tensor_copy(dst=found_sbuf.reshape(flat), src=sums, engine=pick(work.ledger, groups * flat[2], False))
-    else:
-        added_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        copy(added_sbuf, work.added.ap(pattern=pattern, offset=offset))
-        nisa.tensor_tensor(dst=found_sbuf.reshape(flat), data1=sums, data2=added_sbuf.reshape(flat), op=nl.add)
-    copy(into.ap(pattern=pattern, offset=offset), found_sbuf)

@@ -27,6 +27,8 @@ from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 FEW_CHANNELS = 16
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
+#: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored.
+TURNED = 32
 
 
 @dataclass
@@ -34,10 +36,11 @@ class DiagonalsPlan(nl.NKIObject):
     """Passes that the cores share, groups (first, how many) for each tile of rows, or with split tiles of units that
     they share.
 
-    k, c: output and input channels of a group; window: (rows, columns) of x of a block; shared: rows of a unit's window
-    that are those of the unit above it; h, w: (first, how many) of the
-    rows and columns of a unit's window that are inside x for any unit; seen: the same of a block's window; columns: of
-    sums of a group; each: of them that are gathered; per_bank: groups of a bank; per_gather: of a gather.
+    k, c: output and input channels of the groups that share a product, a set; own: input channels of one group;
+    window: (rows, columns) of x of a block; shared: rows of a unit's window that are those of the unit above it; h, w:
+    (first, how many) of the rows and columns of a unit's window that are inside x for any unit; seen: the same of a
+    block's window; columns: of sums of a set; each: of them that are gathered; per_bank: jobs of a bank; per_gather:
+    of a gather; turned: whether sets are the partitions of what is stored.
     """
 
     geometry: Geometry
@@ -45,6 +48,7 @@ class DiagonalsPlan(nl.NKIObject):
     bias: bool
     k: int
     c: int
+    own: int
     window: tuple
     shared: int
     h: tuple
@@ -54,6 +58,7 @@ class DiagonalsPlan(nl.NKIObject):
     each: int
     per_bank: int
     per_gather: int
+    turned: bool
     tiles: list
     strips: list
     passes: list
@@ -66,22 +71,23 @@ def make_diagonals_plan(geometry, config, bias):
     rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
     columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))
     strips, tiles = strips_of_units(geometry, (rows, columns), config)
-    c, window = (
-        geometry.C // geometry.groups,
-        (window_of(rows_axis, config.rows), window_of(columns_axis, config.columns)),
-    )
+    window = window_of(rows_axis, config.rows), window_of(columns_axis, config.columns)
+    own = geometry.C // geometry.groups
+    c = own * config.beside
     h, w = seen_of(rows), seen_of(columns)
     seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
     total = c * seen[0][1] * seen[1][1]
-    jobs = div_ceil(config.groups, config.below) * geometry.planes.taps
-    each, per_bank = (c * rows_axis.taps * columns_axis.taps, min(max(1, BANK_COLUMNS // total), jobs))
+    sets = div_ceil(config.groups, config.below)
+    jobs = sets * geometry.planes.taps
+    each, per_bank = (own * rows_axis.taps * columns_axis.taps, min(max(1, BANK_COLUMNS // total), jobs))
     return DiagonalsPlan(
         geometry=geometry,
         settings=config,
         bias=bias,
-        k=geometry.K // geometry.groups,
+        k=geometry.K // geometry.groups * config.beside,
         c=c,
+        own=own,
         window=window,
         shared=max(0, h[1] - config.rows * config.down * rows_axis.stride),
         h=h,
@@ -92,9 +98,10 @@ def make_diagonals_plan(geometry, config, bias):
         per_bank=per_bank,
         per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
         * per_bank,
+        turned=sets >= TURNED and geometry.K // geometry.groups * config.beside * config.below * each <= BANK_COLUMNS,
         tiles=tiles,
         strips=strips,
-        passes=passes_of(geometry.groups, config),
+        passes=passes_of(geometry.groups // config.beside, config),
         split=config.split == 1 and len(tiles) >= PARTS,
     )
 
@@ -236,5 +243,21 @@ def diagonals_instructions(plan, cores):
     reads = len(plan.tiles) * jobs * parts * 4
     # rows of blocks of the first and the last step may come one by one
     loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
-    total = (products + reads + loads + 8 * jobs * parts + 8 * len(plan.tiles)) * len(plan.passes)
+    stores = 8 * jobs + (plan.each * T * div_ceil(settings.groups, nl.tile_size.pmax) if plan.turned else 0)
+    total = (products + reads + loads + stores * parts + 8 * len(plan.tiles)) * len(plan.passes)
     return div_ceil(total, min(cores, PARTS if plan.split else len(plan.passes))) + settings.warmup + 128
+
+
+def positions_of(plan):
+    """Rows of the array's results of a set of groups."""
+    return plan.settings.rows * plan.settings.columns * plan.k
+
+
+def rows_of_sums(plan):
+    """Partitions of sums: of one set of groups, or of those below each other."""
+    return positions_of(plan) if plan.settings.below == 1 else nl.tile_size.pmax
+
+
+def jobs_of(plan, part):
+    """Jobs of a tile of rows: of sets below each other, and a plane of taps."""
+    return div_ceil(part[1], plan.settings.below) * plan.geometry.planes.taps

@@ -15,7 +15,6 @@ from ....kernels.gradients.diagonals.config import (
     diagonals_config_refusal,
 )
 from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
-from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Guess, Shape, changed, config_of, pairs_of
 from .diagonals_price import DiagonalsPrice
@@ -24,8 +23,8 @@ from .enumerated import Enumerated, choices, up_to
 #: Rows and columns of a block that are tried, and groups of a tile of rows in a pass.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 GROUPS = (1, 2, 4, 8, 12, 16, 32, 64)
-#: Groups below each other that are tried.
-BELOW = (1, 2, 4)
+#: Groups below each other that are tried, and beside each other where channels are side by side.
+BELOW, BESIDE = (1, 2, 4), (1, 2, 4, 8, 16, 32)
 #: Matmuls on zeros before the first others, and those that a search tries.
 WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
 #: Settings of least time that a search starts from, and a wide one.
@@ -89,18 +88,19 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[Diago
     geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
-    ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW))
-    for side, below in ways:
-        most = div_ceil(geometry.groups, side)
+    beside = [one for one in BESIDE if geometry.groups % one == 0] if last else (1,)
+    ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW), choices(given, "beside", beside))
+    for side, below, beside in ways:
+        most = div_ceil(geometry.groups // beside, side)
         several = choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most])
-        for rows, columns in _blocks(price, given, side, below):
+        for rows, columns in _blocks(price, given, (side, below, beside)):
             down, across = div_ceil(P, rows), div_ceil(Q, columns)
             for i in choices(given, "down", _parts_of(down)):
                 for j in choices(given, "across", _parts_of(across) if last else (across,)):
                     for groups in several:
                         for strips in choices(given, "strips", (0, 1) if last and i * rows < P else (0,)):
                             found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}
-                            found |= {"below": below, "groups": groups, "strips": strips}
+                            found |= {"beside": beside, "below": below, "groups": groups, "strips": strips}
                             yield price.with_room(DiagonalsConfig(**{**rest, **found}), given)
 
 
@@ -109,15 +109,14 @@ def _groups(most: int) -> list[int]:
     return up_to(most, (div_ceil(most, PARTS), *GROUPS))
 
 
-def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], side: int, below: int) -> list[tuple[int, int]]:
+def _blocks(price: DiagonalsPrice, given: Mapping[str, Any], way: tuple[int, int, int]) -> list[tuple[int, int]]:
     """(rows, columns) of blocks: for each number of rows those columns that take least of the array."""
-    geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
-    k, found = geometry.K // geometry.groups, []
+    P, Q, found, (side, below, beside) = price.geometry.rows.out, price.geometry.columns.out, [], way
     for rows in choices(given, "rows", up_to(P, EXTENTS)):
         fit = [
-            (div_ceil(Q, columns) * price.product_ns(rows, columns, side), columns)
+            (div_ceil(Q, columns) * price.product_ns(rows, columns, beside, side), columns)
             for columns in choices(given, "columns", up_to(Q, (*EXTENTS, Q)))
-            if rows * columns * k <= PARTITIONS // below and price.fits_bank(rows, columns)
+            if price.fits(rows, columns, beside, below)
         ]
         found += [(rows, min(fit)[1])] if fit else []
     return found

@@ -32,21 +32,23 @@ class DiagonalsPrice:
     def __init__(self, target: Target, geometry: Any, bias: bool) -> None:
         self.target, self.geometry, self.bias = target, geometry, bias
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
-        self.k, self.c = geometry.K // geometry.groups, geometry.C // geometry.groups
+        self.k = geometry.K // geometry.groups
+        self.taps = geometry.C // geometry.groups * geometry.rows.taps * geometry.columns.taps
         self.columns = functools.cache(self._columns)
 
     def _columns(self, rows: int, columns: int) -> int:
         found: int = window_columns(self.geometry, rows, columns)
         return found
 
-    def fits_bank(self, rows: int, columns: int) -> bool:
-        """Whether a bank holds the sums of a block and a group."""
-        return self.columns(rows, columns) <= BANK_COLUMNS
+    def fits(self, rows: int, columns: int, beside: int, below: int) -> bool:
+        """Whether a block of so many groups fits the partitions, and a bank holds its sums."""
+        is_small = rows * columns * beside * self.k <= PARTITIONS // below
+        return is_small and beside * self.columns(rows, columns) <= BANK_COLUMNS
 
-    def product_ns(self, rows: int, columns: int, side: int) -> float:
-        """Of the array for a block of units on each of so many tiles of rows."""
+    def product_ns(self, rows: int, columns: int, beside: int, side: int) -> float:
+        """Of the array for a block and so many groups of units on each of so many tiles of rows."""
         least = side * self.target.row_tile_columns if side > 1 else self.target.matmul_columns_min
-        return float(max(self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
+        return float(max(beside * self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
 
     def with_room(self, one: DiagonalsConfig, given: Mapping[str, Any]) -> DiagonalsConfig:
         """These settings, with a buffer less where that many do not fit, if the number of them is left open."""
@@ -61,15 +63,15 @@ class DiagonalsPrice:
         down, units = div_ceil(geometry.rows.out, rows), geometry.planes.out * div_ceil(geometry.columns.out, columns)
         size = PARTITIONS // one.side
         steps = down * div_ceil(units, size) if one.strips else div_ceil(down * units, size)
-        passes = div_ceil(geometry.groups, one.side * one.groups)
+        passes = div_ceil(geometry.groups // one.beside, one.side * one.groups)
         steps, passes = (div_ceil(steps, PARTS), passes) if one.split else (steps, div_ceil(passes, PARTS))
         products, jobs = one.groups * T * one.down * one.across, div_ceil(one.groups, one.below) * T
-        whole = one.below * one.rows * one.columns * self.k == PARTITIONS
+        whole = one.below * one.rows * one.columns * one.beside * self.k == PARTITIONS
         products += jobs if one.below > 1 and not whole else 0
-        array_ns = products * self.product_ns(one.rows, one.columns, one.side) + one.side * END_NS
+        array_ns = products * self.product_ns(one.rows, one.columns, one.beside, one.side) + one.side * END_NS
         moving_ns = self._moving_ns(one, rows, columns)
         reads_ns = one.side * (jobs * self._read_ns(one) + END_NS) + self._shared_ns(one, rows, columns)
-        streamed_ns = products * self.columns(one.rows, one.columns) * self.column_ns
+        streamed_ns = products * one.beside * self.columns(one.rows, one.columns) * self.column_ns
         # short products at half rate never bring the array back to the full one
         is_short = target.half_rate * streamed_ns < target.window_work * array_ns
         if is_short or streamed_ns < target.window_work * max(array_ns, moving_ns, reads_ns):
@@ -83,7 +85,7 @@ class DiagonalsPrice:
         """Of the copies of rows of x that a unit shares with that above."""
         geometry, target = self.geometry, self.target
         count = max(0, window_of(geometry.rows, rows) - rows * geometry.rows.stride) if one.strips else 0
-        elements = count * min(window_of(geometry.columns, columns), geometry.columns.size) * one.groups * self.c
+        elements = count * min(window_of(geometry.columns, columns), geometry.columns.size) * self._channels(one)[1]
         each_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
         return float(geometry.planes.taps * elements * each_ns / PARTS)
 
@@ -94,8 +96,9 @@ class DiagonalsPrice:
         if one.strips:
             height = div_ceil(geometry.rows.size, div_ceil(geometry.rows.out, rows))
         width = min(window_of(geometry.columns, columns), geometry.columns.size)
-        x = self._dma_ns((height, width, one.groups * self.c), (width, geometry.C), geometry.x_strides)
-        y = self._dma_ns((rows, columns, one.groups * self.k), (columns, geometry.K), geometry.y_strides)
+        k, c = self._channels(one)
+        x = self._dma_ns((height, width, c), (width, geometry.C), geometry.x_strides)
+        y = self._dma_ns((rows, columns, k), (columns, geometry.K), geometry.y_strides)
         return float(geometry.planes.taps * x + y)
 
     def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
@@ -106,20 +109,23 @@ class DiagonalsPrice:
         engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
         return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
 
+    def _channels(self, one: Any) -> tuple[int, int]:
+        """Of gy and of x on a tile of rows in a pass."""
+        groups = one.groups * one.beside
+        return groups * self.k, groups * (self.geometry.C // self.geometry.groups)
+
     def _read_ns(self, one: Any) -> float:
-        """Of the read-out of a group's sums on a tile of rows, which Vector and Scalar share, or of what GpSimd gathers
+        """Of the read-out of a set's sums on a tile of rows, which Vector and Scalar share, or of what GpSimd gathers
         of them."""
-        target, sums = self.target, self.columns(one.rows, one.columns)
-        taps = self.c * self.geometry.rows.taps * self.geometry.columns.taps
+        target, sums = self.target, one.beside * self.columns(one.rows, one.columns)
         fixed = target.vector_fixed_psum_ns / max(1, BANK_COLUMNS // sums)
         rate = 1.0 / (1.0 / target.vector_ns + 1.0 / target.scalar_ns)
-        return float(max(sums * rate + fixed / PARTS, taps * target.gather_ns))
+        return float(max(sums * rate + fixed / PARTS, self.taps * target.gather_ns))
 
     def _bytes(self, one: Any, rows: int, columns: int, steps: int) -> int:
         """A partition's, about."""
         geometry = self.geometry
-        taps = self.c * geometry.rows.taps * geometry.columns.taps
-        size = sum(unit_elements(geometry, rows, columns)) * one.groups
+        size = sum(unit_elements(geometry, rows, columns)) * one.groups * one.beside
         jobs = div_ceil(one.groups, one.below) * geometry.planes.taps
-        sums = 8 * one.side * (jobs * taps + 2 * READ_MOST)
+        sums = 8 * one.side * (jobs * self.taps + 2 * READ_MOST)
         return int(size * geometry.itemsize * min(one.buffers, steps) + sums)
