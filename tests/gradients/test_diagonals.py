@@ -20,6 +20,7 @@ PLAIN = (9, 3, 1, 1, 1, 1)
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
 PROBLEMS = {
     "depthwise": ((2, 6, 6, 6), PLAIN, (11, 3, 1, 1, 1, 1)),
+    "many groups": ((2, 130, 130, 130), (5, 3, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1)),
     "many images": ((70, 3, 3, 3), (7, 3, 1, 1, 1, 1), (7, 3, 1, 1, 1, 1)),
     "several channels out": ((2, 5, 10, 5), PLAIN, (11, 3, 1, 1, 1, 1)),
     "groups": ((2, 12, 8, 4), PLAIN, (11, 3, 1, 1, 1, 1)),
@@ -33,19 +34,22 @@ PROBLEMS = {
     "volumes, many taps": ((1, 18, 2, 2), (1, 4, 1, 1, 0, 3), (1, 4, 1, 1, 0, 3), (1, 4, 1, 1, 0, 3)),
     "volumes, strided": ((2, 6, 4, 2), (5, 3, 2, 1, 2, 0), (9, 3, 1, 2, 1, 1), (11, 2, 2, 1, 0, 3)),
 }
-ORDER = ("rows", "columns", "down", "across", "side", "groups", "buffers", "strips", "split", "below")
+ORDER = ("rows", "columns", "down", "across", "side", "groups", "buffers", "strips", "split", "below", "beside")
 #: Values of ORDER.
 CONFIGS = [
-    (2, 4, 2, 2, 4, 1, 1, 0, 0, 1),
-    (2, 4, 1, 1, 2, 3, 2, 1, 1, 1),
-    (3, 5, 3, 3, 1, 2, 3, 0, 0, 1),
-    (1, 1, 9, 11, 4, 2, 2, 0, 0, 1),
-    (4, 3, 1, 2, 1, 9, 2, 1, 1, 1),
-    (2, 4, 2, 2, 4, 2, 1, 1, 0, 2),
-    (2, 3, 1, 1, 2, 3, 2, 0, 0, 4),
-    (1, 4, 3, 3, 1, 5, 3, 1, 1, 4),
-    (3, 4, 1, 2, 1, 9, 2, 1, 0, 2),
-    (4, 4, 1, 1, 1, 4, 3, 1, 0, 4),
+    (2, 4, 2, 2, 4, 1, 1, 0, 0, 1, 1),
+    (2, 4, 1, 1, 2, 3, 2, 1, 1, 1, 1),
+    (3, 5, 3, 3, 1, 2, 3, 0, 0, 1, 1),
+    (1, 1, 9, 11, 4, 2, 2, 0, 0, 1, 1),
+    (4, 3, 1, 2, 1, 9, 2, 1, 1, 1, 1),
+    (2, 4, 2, 2, 4, 2, 1, 1, 0, 2, 1),
+    (2, 3, 1, 1, 2, 3, 2, 0, 0, 4, 1),
+    (1, 4, 3, 3, 1, 5, 3, 1, 1, 4, 1),
+    (3, 4, 1, 2, 1, 9, 2, 1, 0, 2, 1),
+    (4, 4, 1, 1, 1, 4, 3, 1, 0, 4, 1),
+    (2, 4, 2, 2, 1, 9, 2, 0, 0, 1, 2),
+    (1, 3, 1, 2, 2, 1, 3, 1, 1, 2, 2),
+    (2, 3, 2, 1, 4, 1, 2, 1, 0, 4, 2),
 ]
 
 
@@ -69,6 +73,21 @@ def test_settings(values, name):
               config=config)
         for lnc in (1, 2)
     ]  # fmt: skip
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize(("below", "beside"), [(1, 1), (4, 1), (2, 2), (1, 3)])
+def test_many_groups_are_stored_by_their_sets(below, beside, split):
+    """The last set below others has fewer groups: 33 sets of 4 have 130, 34 of 2 times 2 have 134."""
+    groups = {1: 130, 2: 134, 3: 135}[beside]
+    sizes = {"rows": 1, "columns": 2, "down": 2, "across": 1, "side": 1, "groups": 65 if beside > 1 else 130}
+    config = (*sizes.items(), ("below", below), ("beside", beside), ("split", split))
+    channels, axes = (2, groups, 2 * groups, groups), [PLAIN, (11, 3, 1, 1, 1, 1)]
+    found = [
+        check(channels, axes, True, lnc=lnc, adds=True, bias_gradient=True, algorithm="diagonals", config=config)
+        for lnc in (1, 2)
+    ]
     assert same_bits(*found)
 
 
@@ -163,7 +182,7 @@ def a_config(draw):
     values = {name: draw(st.integers(1, high)) for name, high in most.items()}
     values |= {"below": draw(st.sampled_from((1, 2, 4))), "side": draw(st.sampled_from((1, 2, 4)))}
     values |= {"split": draw(st.integers(0, 1)), "warmup": 0}
-    values["strips"] = draw(st.integers(0, 1))
+    values |= {"strips": draw(st.integers(0, 1)), "beside": draw(st.sampled_from((1, 1, 2, 3)))}
     return draw(st.sampled_from((None, tuple(values.items()))))
 
 
@@ -171,8 +190,8 @@ def any_is_exact(problem, config, is_last, lnc, bias):
     try:
         check(*problem, is_last, lnc=lnc, bias_gradient=bias, algorithm="diagonals", config=config)
     except nkiconv.UnsupportedError as refusal:
-        # blocks too large for a bank or SBUF
-        hypothesis.assume(config is None or not str(refusal).startswith("config rows="))
+        # blocks too large for a bank or SBUF, or groups of which no so many share products
+        hypothesis.assume(config is None or not str(refusal).startswith(("config rows=", "config beside=")))
         raise
 
 
@@ -200,6 +219,7 @@ REFUSED = [
     ({"algorithm": "diagonal"}, "algorithm='diagonal': accepted are None, blocks, diagonals"),
     ({"config": (("side", 3),)}, "config side=3: the array is cut into 1, 2 or 4 tiles"),
     ({"config": (("below", 3),)}, "config below=3: the array is cut into 1, 2 or 4 tiles"),
+    ({"config": (("beside", 3),)}, "config beside=3: must divide groups=4, which share products"),
     ({"config": (("rows", 20), ("columns", 20))}, "config rows=20 columns=20: times 1 channels must be at most 128"),
     ({"config": (("turns", 2),)}, "diagonals has no setting turns"),
     (

@@ -11,8 +11,8 @@ from ...conv.geometry import num_taps
 
 #: Steps that are there together, at most, and those of the plain rule.
 STEPS_MAX, STEPS = 16, 3
-#: Groups of a tile of rows of the plain rule, at most.
-GROUPS = 8
+#: Groups of a tile of rows of the plain rule, at most, and channels side by side that a unit has room for.
+GROUPS, RUN = 8, 256
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
 #: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
@@ -69,17 +69,22 @@ def diagonals_config_refusal(geometry, config):
 
 def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
-    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
-    block high, with all of a core's groups, so that runs are long; in strips if these are enough for a tile."""
-    block, P, Q = most_positions(geometry, config), geometry.rows.out, geometry.columns.out
-    beside = setting(config, "beside", 1)
-    sets = geometry.groups // beside
+    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side groups share
+    products and units are a block high, so that there is room for all of a core's groups and runs are long; in strips
+    if these are enough for a tile."""
     last = geometry.x_strides[0] == 1 and geometry.C > 1
+    beside = setting(config, "beside", groups_beside(geometry, config) if last else 1)
+    block, P, Q = most_positions(geometry, config, beside), geometry.rows.out, geometry.columns.out
+    sets = geometry.groups // beside
     if last:
         # strips end with whole blocks, about
         block = setting(config, "rows", div_ceil(P, div_ceil(P, block[0]))), block[1]
     down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
-    across, mine = setting(config, "across", div_ceil(Q, block[1])), beside * (div_ceil(sets, PARTS) if last else 1)
+    across, mine = setting(config, "across", div_ceil(Q, block[1])), 1
+    if last:
+        mine = min(beside * div_ceil(sets, PARTS), div_ceil(RUN, geometry.C // geometry.groups))
+        narrow = geometry.planes.out * div_ceil(Q, block[1]) // nl.tile_size.pmax
+        across = setting(config, "across", max(1, narrow) if P > 1 and narrow > 0 else across)
     while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), mine):
@@ -123,10 +128,24 @@ def unit_elements(geometry, rows, columns):
     return x_size, rows * columns * (geometry.K // geometry.groups)
 
 
-def most_positions(geometry, config):
-    """(rows, columns) of the block of most positions whose channels and sums fit; of as many the one of least sums."""
+def groups_beside(geometry, config):
+    """As many groups, up to GROUPS, as share products that take more than half of the partitions."""
+    beside, parts = GROUPS, nl.tile_size.pmax // setting(config, "below", 1)
+    while beside > 1:
+        rows, columns = most_positions(geometry, config, beside)
+        k, sums = geometry.K // geometry.groups * beside, beside * window_columns(geometry, rows, columns)
+        fills = rows * columns * k <= parts and parts < 2 * rows * columns * k
+        if geometry.groups % beside == 0 and fills and sums <= BANK_COLUMNS:
+            return beside
+        beside = beside // 2
+    return 1
+
+
+def most_positions(geometry, config, beside):
+    """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit; of as many the
+    one of least sums."""
     found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
-    beside, P, Q = setting(config, "beside", 1), geometry.rows.out, geometry.columns.out
+    P, Q = geometry.rows.out, geometry.columns.out
     k = geometry.K // geometry.groups * beside
     for rows in range(1, min(P, parts) + 1):
         columns = min(Q, parts // (rows * k))

@@ -28,7 +28,7 @@ FEW_CHANNELS = 16
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
 #: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored.
-TURNED = 32
+MANY_SETS = 32
 
 
 @dataclass
@@ -98,7 +98,8 @@ def make_diagonals_plan(geometry, config, bias):
         per_bank=per_bank,
         per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
         * per_bank,
-        turned=sets >= TURNED and geometry.K // geometry.groups * config.beside * config.below * each <= BANK_COLUMNS,
+        turned=sets >= MANY_SETS
+        and geometry.K // geometry.groups * config.beside * config.below * each <= BANK_COLUMNS,
         tiles=tiles,
         strips=strips,
         passes=passes_of(geometry.groups // config.beside, config),

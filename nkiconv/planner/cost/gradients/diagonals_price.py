@@ -79,7 +79,7 @@ class DiagonalsPrice:
         step_ns = max(array_ns, moving_ns, reads_ns)
         start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         over_ns = OVER_NS * max(0, self._bytes(one, rows, columns, steps * passes) - ROOM_BYTES)
-        return float(step_ns * steps * passes + array_ns + moving_ns + reads_ns + start_ns + over_ns)
+        return float(step_ns * (steps * passes - 1) + array_ns + moving_ns + reads_ns + start_ns + over_ns)
 
     def _shared_ns(self, one: Any, rows: int, columns: int) -> float:
         """Of the copies of rows of x that a unit shares with that above."""
