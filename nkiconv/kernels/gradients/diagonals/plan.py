@@ -27,7 +27,8 @@ from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 FEW_CHANNELS = 16
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
-#: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored.
+#: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored, if
+#: they are no fewer than taps, each of which is a matmul then.
 MANY_SETS = 32
 
 
@@ -98,7 +99,7 @@ def make_diagonals_plan(geometry, config, bias):
         per_bank=per_bank,
         per_gather=min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
         * per_bank,
-        turned=sets >= MANY_SETS
+        turned=sets >= max(MANY_SETS, each)
         and geometry.K // geometry.groups * config.beside * config.below * each <= BANK_COLUMNS,
         tiles=tiles,
         strips=strips,
