@@ -88,7 +88,7 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[Diago
     geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
-    sets = [one for one in BESIDE if geometry.groups % one == 0] if last else [1]
+    sets = [one for one in BESIDE if geometry.groups % one == 0]
     ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW), choices(given, "beside", sets))
     for side, below, beside in ways:
         most = div_ceil(geometry.groups // beside, side)
