@@ -8,11 +8,13 @@ from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
 from ...conv.geometry import num_taps
+from ..loads import is_channels_last
 
 #: Steps that are there together, at most, and those of the plain rule.
 STEPS_MAX, STEPS = 16, 3
-#: Groups of a tile of rows of the plain rule, at most, and channels side by side that a unit has room for.
-GROUPS, RUN = 8, 256
+#: Groups of a tile of rows of the plain rule, at most, channels side by side that a unit has room for, and blocks of a
+#: small plane.
+GROUPS, RUN, SMALL = 8, 256, 2
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
 #: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
@@ -73,27 +75,27 @@ def diagonals_settings(geometry, config):
     products and units are a block high, so that there is room for all of a core's groups and runs are long; in strips
     if these are enough for a tile."""
     last = geometry.x_strides[0] == 1 and geometry.C > 1
-    beside = setting(config, "beside", groups_beside(geometry, config) if last else 1)
-    block, P, Q = most_positions(geometry, config, beside), geometry.rows.out, geometry.columns.out
+    beside = setting(config, "beside", groups_beside(geometry, config))
+    block, P, Q = block_of(geometry, config, beside), geometry.rows.out, geometry.columns.out
     sets = geometry.groups // beside
     if last:
         # strips end with whole blocks, about
         block = setting(config, "rows", div_ceil(P, div_ceil(P, block[0]))), block[1]
     down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
-    across, mine = setting(config, "across", div_ceil(Q, block[1])), 1
+    across, mine = setting(config, "across", div_ceil(Q, block[1])), beside
     if last:
         mine = min(beside * div_ceil(sets, PARTS), div_ceil(RUN, geometry.C // geometry.groups))
         narrow = geometry.planes.out * div_ceil(Q, block[1]) // nl.tile_size.pmax
         across = setting(config, "across", max(1, narrow) if P > 1 and narrow > 0 else across)
-    while setting(config, "down", 0) == 0 and down > 1 and not fits_steps(geometry, block, (down, across), mine):
+    while setting(config, "down", 0) == 0 and down > 1 and not fits_units(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
-    while setting(config, "across", 0) == 0 and across > 1 and not fits_steps(geometry, block, (down, across), mine):
+    while setting(config, "across", 0) == 0 and across > 1 and not fits_units(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
-    strips = geometry.planes.out * div_ceil(Q, block[1] * across)
-    units = strips * div_ceil(P, block[0] * down)
+    units = units_of_planes(geometry, block, (down, across))
+    strips = units // div_ceil(P, block[0] * down)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
     groups = div_ceil(sets, PARTS * side)
-    groups = groups if last else min(GROUPS, groups)
+    groups = groups if last else min(GROUPS // beside, groups)
     while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
@@ -112,12 +114,24 @@ def diagonals_settings(geometry, config):
     )
 
 
+def units_of_planes(geometry, block, blocks):
+    """Units of so many blocks (down, across) of all planes."""
+    strips = geometry.planes.out * div_ceil(geometry.columns.out, block[1] * blocks[1])
+    return strips * div_ceil(geometry.rows.out, block[0] * blocks[0])
+
+
+def fits_units(geometry, block, blocks, groups):
+    """Whether units are enough for a tile of QUADRANT rows, and as small as `fits_steps` has it."""
+    return units_of_planes(geometry, block, blocks) >= QUADRANT and fits_steps(geometry, block, blocks, groups)
+
+
 def fits_steps(geometry, block, blocks, groups, side=1):
     """Whether STEPS units of so many blocks (down, across) and groups, and their sums of two passes on each of so many
-    tiles of rows, are within ROOM_BYTES."""
+    tiles of rows, with those that are read out, are within ROOM_BYTES."""
     size = unit_elements(geometry, block[0] * blocks[0], block[1] * blocks[1])
     taps = num_taps(geometry) * (geometry.C // geometry.groups)
-    return (STEPS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups <= ROOM_BYTES
+    units = (STEPS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups
+    return units + 8 * side * READ_MOST <= ROOM_BYTES
 
 
 def unit_elements(geometry, rows, columns):
@@ -129,10 +143,13 @@ def unit_elements(geometry, rows, columns):
 
 
 def groups_beside(geometry, config):
-    """As many groups, up to GROUPS, as share products that take more than half of the partitions."""
-    beside, parts = GROUPS, nl.tile_size.pmax // setting(config, "below", 1)
+    """As many groups as share products that take more than half of the partitions: up to GROUPS where channels are side
+    by side, fewer where planes are small, whose sums are read out often; else one."""
+    last, parts = is_channels_last(geometry.x_strides), nl.tile_size.pmax // setting(config, "below", 1)
+    small = div_ceil(geometry.rows.out * geometry.columns.out, parts) <= SMALL
+    beside = GROUPS if last else (GROUPS // 2 if small else 1)
     while beside > 1:
-        rows, columns = most_positions(geometry, config, beside)
+        rows, columns = block_of(geometry, config, beside)
         k, sums = geometry.K // geometry.groups * beside, beside * window_columns(geometry, rows, columns)
         fills = rows * columns * k <= parts and parts < 2 * rows * columns * k
         if geometry.groups % beside == 0 and fills and sums <= BANK_COLUMNS:
@@ -141,25 +158,28 @@ def groups_beside(geometry, config):
     return 1
 
 
-def most_positions(geometry, config, beside):
+def block_of(geometry, config, beside):
     """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit; of as many the
-    one of least sums."""
+    one of least sums. Where channels are apart the one of which planes have fewest, which ends with rows."""
     found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
-    P, Q = geometry.rows.out, geometry.columns.out
-    k = geometry.K // geometry.groups * beside
+    k, P, Q = geometry.K // geometry.groups * beside, geometry.rows.out, geometry.columns.out
+    last = is_channels_last(geometry.x_strides)
     for rows in range(1, min(P, parts) + 1):
         columns = min(Q, parts // (rows * k))
-        while columns > 1 and beside * window_columns(geometry, rows, columns) > BANK_COLUMNS:
-            columns = columns - 1
         sums = beside * window_columns(geometry, rows, columns)
-        better = rows * columns > most or (rows * columns == most and sums < least)
-        if columns > 0 and sums <= BANK_COLUMNS and better:
-            found, most, least = (rows, columns), rows * columns, sums
+        while columns > 1 and (sums > BANK_COLUMNS or (Q % columns > 0 and not last)):
+            columns = columns - 1
+            sums = beside * window_columns(geometry, rows, columns)
+        if columns > 0 and sums <= BANK_COLUMNS:
+            size = rows * columns if last else P * Q // (div_ceil(P, rows) * div_ceil(Q, columns))
+            if size > most or (size == most and sums < least):
+                found, most, least = (rows, columns), size, sums
     return setting(config, "rows", found[0]), setting(config, "columns", found[1])
 
 
 def window_columns(geometry, rows, columns):
-    """Columns of sums of a group and a block, at most."""
-    height = min(window_of(geometry.rows, rows), geometry.rows.size)
-    width = min(window_of(geometry.columns, columns), geometry.columns.size)
+    """Columns of sums of a group and a block, at most: several blocks may see all of a window together."""
+    height, width = window_of(geometry.rows, rows), window_of(geometry.columns, columns)
+    height = height if rows < geometry.rows.out else min(height, geometry.rows.size)
+    width = width if columns < geometry.columns.out else min(width, geometry.columns.size)
     return geometry.C // geometry.groups * height * width
