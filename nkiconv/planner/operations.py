@@ -24,11 +24,12 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
-#: Taps of depthwise rows in NHWC up to which conv2d is the faster, modelled: depthwise_conv1d loads single elements
-#: there, and copies them in gradients of filters (N = 2, 256 channels of 1,024, in us, conv2d's before the other's, by
-#: `plan(problem, operation=)`: forward 4 taps 11 and 1,806, 500 taps 718 and 1,898; gradients 4 taps 19 and 30, 31 taps
-#: 45 and 33).
-PIXEL_TAPS = {"forward": 512, "wgrad": 64}
+#: Taps, from and to, of depthwise rows of which conv2d is the faster, modelled, by direction and layout. In NHWC
+#: depthwise_conv1d loads single elements, and copies them in gradients of filters (us, conv2d's before the other's, by
+#: `plan(problem, operation=)`; N = 2, 256 channels of 1,024: forward 4 taps 11 and 1,806, 500 taps 718 and 1,898;
+#: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 4 taps 11 and 12, 31 taps 16
+#: and 22, 64 taps 18 and 19, 127 taps 28 and 21; N = 8, 1,792 channels of 2,048, 4 taps 199 and 195.
+CONV2D_TAPS = {("forward", "NHWC"): (1, 512), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
@@ -50,8 +51,9 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
     if not rows or not ones or asked.needs_conv2d or problem.dtype not in OPERATIONS["depthwise_conv1d"].dtypes:
         return False
-    pixels = problem.layout == "NHWC" and problem.C > 1 and not asked.needs_depthwise_conv1d
-    return not pixels or problem.S > PIXEL_TAPS[problem.direction]
+    layout = "NCHW" if problem.C == 1 else problem.layout
+    least, most = CONV2D_TAPS.get((problem.direction, layout), (1, 0))
+    return asked.needs_depthwise_conv1d or not least <= problem.S <= most
 
 
 def operation_for(request: Request) -> Operation:

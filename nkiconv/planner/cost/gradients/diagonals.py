@@ -96,7 +96,7 @@ def _settings(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[Diago
         for rows, columns in _blocks(price, given, (side, below, beside)):
             down, across = div_ceil(P, rows), div_ceil(Q, columns)
             for i in choices(given, "down", _parts_of(down)):
-                for j in choices(given, "across", _parts_of(across) if last else (across,)):
+                for j in choices(given, "across", _parts_of(across)):
                     for groups in several:
                         for strips in choices(given, "strips", (0, 1) if last and i * rows < P else (0,)):
                             found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}

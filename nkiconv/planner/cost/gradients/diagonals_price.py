@@ -97,15 +97,18 @@ class DiagonalsPrice:
             height = div_ceil(geometry.rows.size, div_ceil(geometry.rows.out, rows))
         width = min(window_of(geometry.columns, columns), geometry.columns.size)
         k, c = self._channels(one)
-        x = self._dma_ns((height, width, c), (width, geometry.C), geometry.x_strides)
-        y = self._dma_ns((rows, columns, k), (columns, geometry.K), geometry.y_strides)
+        x = self._dma_ns((height, width, c), (geometry.columns.size, geometry.C), geometry.x_strides)
+        y = self._dma_ns((rows, columns, k), (geometry.columns.out, geometry.K), geometry.y_strides)
         return float(geometry.planes.taps * x + y)
 
     def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
-        """Of so many rows, columns and channels for each partition."""
+        """Of so many rows, columns and channels for each partition. whole: columns and channels that there are."""
         target, item = self.target, self.geometry.hbm_itemsize
         h, w, c = extents
-        runs, run = (c, h * w) if strides[0] != 1 else (h, w * c) if c == whole[1] else (h * w, c)
+        if strides[0] != 1:
+            runs, run = (c, h * w) if w >= whole[0] else (c * h, w)
+        else:
+            runs, run = (h, w * c) if c == whole[1] else (h * w, c)
         engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
         return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
 
