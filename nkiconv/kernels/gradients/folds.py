@@ -9,8 +9,8 @@ from ..conv.relayout import meet
 FOLD_BYTES, ROWS_BYTES = 32_768, 16_384
 #: Columns of a piece of sums, at most.
 FOLD_COLUMNS = 512
-#: Tiles of rows, at least; positions from which Scalar sums up rows too, one an instruction.
-ROWS_TILES, LONG_SUMS = 8, 512
+#: Tiles of rows, at least.
+ROWS_TILES = 8
 
 
 def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
@@ -72,35 +72,22 @@ def sum_positions(gy_hbm, geometry, images, db_hbm):
         tiles.append((whole * each, 1, rows % each))
     first, count = share(len(tiles), nl.num_programs(), nl.program_id(0))
     for index in range(first, first + count):
-        sum_rows(gy_hbm, geometry, tiles[index], cut_at(geometry.S, columns), sums_hbm, index)
+        sum_rows(gy_hbm, geometry, tiles[index], cut_at(geometry.S, columns), sums_hbm)
     if images > 1:
         meet(sums_hbm)
         fold_images(sums_hbm, images, (1, rows // images, rows // images, 1), db_hbm, None)
 
 
-def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm, index):
-    """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions. Scalar takes every other
-    of long ones, by the tile's index, which does not depend on the number of cores."""
+def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm):
+    """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions."""
     first, count, each = tile
     sums_sbuf = nl.ndarray((count, each, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
-    on_vector = each if geometry.S < LONG_SUMS else (each + (index + 1) % 2) // 2
     for part in range(len(parts)):
         column, length = parts[part]
         gy_sbuf = nl.ndarray((count, each, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
         pattern = [[each * geometry.w_c, count], [geometry.w_c, each], [geometry.w_s, length]]
         copy(gy_sbuf, gy_hbm.ap(pattern=pattern, offset=first * geometry.w_c + column * geometry.w_s))
-        if on_vector > 0:
-            some_sbuf = gy_sbuf[0:count, 0:on_vector, 0:length]
-            nisa.tensor_reduce(dst=sums_sbuf[0:count, 0:on_vector, part : part + 1], op=nl.add, data=some_sbuf, axis=2)
-        for row in range(on_vector, each):
-            left_sbuf = nl.ndarray((count, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
-            nisa.activation_reduce(
-                dst=left_sbuf,
-                op=nl.copy,
-                data=gy_sbuf[0:count, row, 0:length],
-                reduce_op=nl.add,
-                reduce_res=sums_sbuf[0:count, row, part : part + 1],
-            )
+        nisa.tensor_reduce(dst=sums_sbuf[0:count, 0:each, part : part + 1], op=nl.add, data=gy_sbuf, axis=2)
     if len(parts) > 1:
         whole_sbuf = nl.ndarray((count, each, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_reduce(dst=whole_sbuf, op=nl.add, data=sums_sbuf, axis=2)

@@ -199,14 +199,9 @@ def append_jobs(jobs, geometry, group, outputs, c):
 def plan_weight(geometry, config, bias, cores):
     """(WeightPlan, "") on `cores` cores, or (None, why not). geometry: of x and gy as they lie; a bare kernel has them
     turned on the array where that fits."""
-    found = None, ""
-    if (
-        config == None
-        and geometry.groups == 1
-        and geometry.C > FEW_TURNED
-        and turns_pixels(geometry, (("pixels", TURNED),))
-    ):
-        found = plan_settings(geometry, (("pixels", TURNED),), bias, cores)
+    found, turned = (None, ""), (("pixels", TURNED),)
+    if config == None and geometry.groups == 1 and geometry.C > FEW_TURNED and turns_pixels(geometry, turned):
+        found = plan_settings(geometry, turned, bias, cores)
     return found if found[0] != None else plan_settings(geometry, config, bias, cores)
 
 

@@ -91,8 +91,7 @@ def diagonals_settings(geometry, config):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_units(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
-    units = units_of_planes(geometry, block, (down, across))
-    strips = units // div_ceil(P, block[0] * down)
+    strips, units = units_of_planes(geometry, block, (down, across))
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
     groups = div_ceil(sets, PARTS * side)
     groups = groups if last else min(GROUPS // beside, groups)
@@ -115,14 +114,14 @@ def diagonals_settings(geometry, config):
 
 
 def units_of_planes(geometry, block, blocks):
-    """Units of so many blocks (down, across) of all planes."""
+    """(strips, units) of so many blocks (down, across) of all planes."""
     strips = geometry.planes.out * div_ceil(geometry.columns.out, block[1] * blocks[1])
-    return strips * div_ceil(geometry.rows.out, block[0] * blocks[0])
+    return strips, strips * div_ceil(geometry.rows.out, block[0] * blocks[0])
 
 
 def fits_units(geometry, block, blocks, groups):
     """Whether units are enough for a tile of QUADRANT rows, and as small as `fits_steps` has it."""
-    return units_of_planes(geometry, block, blocks) >= QUADRANT and fits_steps(geometry, block, blocks, groups)
+    return units_of_planes(geometry, block, blocks)[1] >= QUADRANT and fits_steps(geometry, block, blocks, groups)
 
 
 def fits_steps(geometry, block, blocks, groups, side=1):

@@ -39,9 +39,6 @@ class Diagonals(Enumerated):
     def refused(self, shape: Shape, config: Config) -> bool:
         return bool(diagonals_config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
 
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
-        return None if shape.geometry.groups == 1 else super().guess(shape, config)
-
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         price = DiagonalsPrice(shape.target, shape.geometry, shape.extras.bias)
         every = ((price.ns(one), one) for one in _settings(price, given))
