@@ -245,7 +245,8 @@ def test_refusals(more, message):
 
 def test_a_bare_kernel_takes_them_for_few_channels_a_group():
     """By whether there are row tiles or gathers in what it does."""
-    for (C, K, groups), taken in (((6, 6, 6), True), ((34, 34, 2), False), ((6, 6, 1), False), ((32, 32, 2), True)):
+    some = ((6, 6, 6), True), ((34, 34, 2), False), ((8, 8, 1), True), ((9, 8, 1), False), ((32, 32, 2), True)
+    for (C, K, groups), taken in some:
         spec = nkiconv.spec((2, C, 8, 8), "bf16"), nkiconv.spec((2, K, 6, 6), "bf16")
         traced = nkiconv.simulator.execute(
             conv_weight_gradient[2], (*spec, (K, C // groups, 3, 3)), {"feature_group_count": groups}, trace_only=True

@@ -52,7 +52,7 @@ def conv_weight_gradient(
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
         algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config); None: diagonals
-            where there are several groups of at most 16 channels in and out, if they take these, else blocks.
+            of groups of at most 16 channels in and out, 8 if there is one, if they take these, else blocks.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.
 

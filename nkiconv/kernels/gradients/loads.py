@@ -76,7 +76,7 @@ def hold_loads(tile, strides, rows, columns):
     before, so that they come behind loads that do."""
     for engine in (nisa.engine.vector, nisa.engine.gpsimd):
         if rows[0] < rows[1] and columns[0] < columns[1]:
-            row, column = (rows[0], rows[0] + 1, 1), (columns[0], columns[0] + 1, 1)
+            row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
             nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)
 
 

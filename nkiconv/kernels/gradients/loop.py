@@ -22,7 +22,7 @@ AHEAD = 2048
 @dataclass
 class Blocks(nl.NKIObject):
     """A buffer in SBUF of a tile of units: of x by plane of taps (None where no job has it) [units, rows, columns, c],
-    or with c first, and gy [units, rows, columns, k], or with k first.
+    or with c first, and gy [units, rows, columns, k], or with k first; either may be None.
 
     zeros: for each plane of taps, and for gy, which tile with which taps the zeros around blocks are there for.
     """
@@ -34,11 +34,13 @@ class Blocks(nl.NKIObject):
 
 @dataclass
 class Feed(nl.NKIObject):
-    """Tiles of all passes in the order of need, (Pass, number) each, which take buffers in turn; what of the windows of
-    each, of each of its gang, is x in any: rows and columns (first, end); how many are loaded, or on their way."""
+    """Tiles of all passes in the order of need, (Pass, number) each, whose gy takes buffers in turn, and whose x takes
+    windows; what of the windows of each, of each of its gang, is x in any: rows and columns (first, end); how many are
+    loaded, or on their way."""
 
     tiles: list
     seen: list
+    windows: list
     buffers: list
     loaded: int
 
@@ -81,8 +83,12 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers, half):
     """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
-    feed, batches = Feed(tiles=[], seen=[], buffers=buffers, loaded=0), []
-    turns = start_turns(work, len(buffers)) if work.plan.turns else None
+    feed, batches, count = (
+        Feed(tiles=[], seen=[], windows=buffers[0], buffers=buffers[1], loaded=0),
+        [],
+        len(buffers[1]),
+    )
+    turns = start_turns(work, count) if work.plan.turns else None
     for one in passes:
         first, count, start = 0, len(one.tiles), len(feed.tiles)
         if half >= 0:
@@ -107,7 +113,7 @@ def run_passes(work, passes, buffers, half):
     for at in range(len(batches)):
         batch = batches[at]
         if turns == None:
-            load_until(work, feed, batch.stays + len(buffers))
+            load_until(work, feed, batch.stays + len(feed.buffers))
         if batch.starts:
             sums = start_sums(work, batch.jobs)
             joint = None if work.half < 0 else start_joint(work, batch.jobs)
@@ -183,19 +189,11 @@ def append_rows(batches, work, feed, some, where, tiles):
     for row in range(rows[0], rows[0] + rows[1]):
         if row != first:
             order.append(row)
+    stays = index if tiles[1] else tiles[0]
     for row in order:
         for member in range(members):
-            batches.append(
-                Batch(
-                    index=index,
-                    row=row,
-                    member=member,
-                    jobs=jobs,
-                    banks=banks,
-                    adds=row != first or member > 0,
-                    stays=index if tiles[1] else tiles[0],
-                )
-            )
+            adds = row != first or member > 0
+            batches.append(Batch(index=index, row=row, member=member, jobs=jobs, banks=banks, adds=adds, stays=stays))
 
 
 def row_of_most(work, one, seen):
@@ -218,7 +216,8 @@ def turn_ahead(work, turns, feed, batches, at, q):
         batch = batches[turns.batches]
         there = batch.index >= now.oldest + len(feed.buffers)
         if not there:
-            turn_for(work, turns, feed, batch.index, batch.row, some_of(batch.jobs, batch.banks))
+            place, jobs = (batch.index, batch.row), some_of(batch.jobs, batch.banks)
+            turn_for(work, turns, feed, blocks_of(feed, batch.index), place, jobs)
             left += columns_in(work, batch, 0)
             turns.batches = turns.batches + 1
 
@@ -233,9 +232,7 @@ def columns_in(work, batch, q):
 def load_until(work, feed, end):
     """Have the tiles of a Feed below number `end` be loaded."""
     for index in range(feed.loaded, min(end, len(feed.tiles))):
-        one, number = feed.tiles[index]
-        holds = 0 < index and index < len(feed.buffers)
-        load_blocks(work, (one, number), feed.buffers[index % len(feed.buffers)], holds)
+        load_blocks(work, feed, index)
     feed.loaded = max(feed.loaded, min(end, len(feed.tiles)))
 
 
@@ -251,47 +248,55 @@ def start_sums(work, jobs):
 
 
 def start_buffers(work):
-    """Buffers that the tiles of all passes take in turn, of the most that any of them needs; nothing is loaded."""
+    """Windows and buffers of a Feed for all passes, of the most that any of them needs; nothing is loaded."""
     geometry, plan, tiles = work.geometry, work.plan, 0
     for one in plan.passes:
         tiles += len(one.tiles)
     window, k, planes = buffer_sizes(geometry, plan)
     x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
     y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
-    return new_buffers(work, min(plan.buffers, tiles), x_shape, y_shape, planes)
+    windows = new_buffers(work, min(plan.windows, tiles), x_shape, None, planes)
+    return windows, new_buffers(work, min(plan.buffers, tiles), None, y_shape, [])
 
 
 def new_buffers(work, count, x_shape, y_shape, planes):
     """So many Blocks of these shapes, with x at some planes of taps."""
-    taps, found = work.geometry.planes.taps, []
+    taps, found, y_sbuf = work.geometry.planes.taps, [], None
     for _ in range(count):
         x = filled(taps, None)
         for t in planes:
             x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
-        y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
+        if y_shape != None:
+            y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
         found.append(Blocks(x=x, y=y_sbuf, zeros=filled(taps + 1, None)))
     return found
 
 
-def load_blocks(work, what, blocks, holds):
-    """A tile (Pass, number) into a buffer. holds: whether its loads are to come behind those of the first."""
-    one, number = what
-    plan, geometry, tile = work.plan, work.geometry, one.tiles[number]
+def blocks_of(feed, index):
+    """Blocks of a Feed's tile."""
+    x, y = feed.windows[index % len(feed.windows)], feed.buffers[index % len(feed.buffers)]
+    return Blocks(x=x.x, y=y.y, zeros=[x.zeros, y.zeros])
+
+
+def load_blocks(work, feed, index):
+    """A Feed's tile into its buffers. Loads into new ones come behind those of the first tile, which wait for zeros."""
+    (one, number), blocks = feed.tiles[index], blocks_of(feed, index)
+    plan, geometry, tile, zeros = work.plan, work.geometry, one.tiles[number], blocks.zeros
     rows, columns = window_sizes(geometry, plan, one)
     piece = Piece(rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns))
     # which blocks a tile has depends on the taps of its pass
     held = (number, one.r, one.s)
-    if blocks.zeros[geometry.planes.taps] != held:
-        clear_y(geometry, piece, tile, blocks.y)
-        if holds:
-            hold_loads(blocks.y, geometry.y_strides, (0, 1), (0, 1))
-        blocks.zeros[geometry.planes.taps] = held
     for t in one.planes:
-        if blocks.zeros[t] != held:
+        if zeros[0][t] != held:
             inside = clear_x(geometry, piece, tile, blocks.x[t], t)
-            if holds:
+            if 0 < index and index < plan.windows:
                 hold_loads(blocks.x[t], geometry.x_strides, inside[0], inside[1])
-            blocks.zeros[t] = held
+            zeros[0][t] = held
+    if zeros[1][0] != held:
+        clear_y(geometry, piece, tile, blocks.y)
+        if 0 < index and index < plan.buffers:
+            hold_loads(blocks.y, geometry.y_strides, (0, plan.rows), (0, 1))
+        zeros[1][0] = held
     if plan.lines:
         operands = work.operands
         if len(one.planes) > 0:
@@ -330,7 +335,7 @@ def add_products(work, job, acc_psum, feed, batch, q):
     """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums; all taps of
     the first, then those that meet x in any block."""
     one, number = feed.tiles[batch.index]
-    blocks, units = feed.buffers[batch.index % len(feed.buffers)], units_of(one.tiles[number])
+    blocks, units = blocks_of(feed, batch.index), units_of(one.tiles[number])
     k, p = job.k0 - one.k[0], batch.member * work.plan.rows + batch.row
     count, rows, columns = min(job.beside, work.plan.columns - q), work.geometry.rows, work.geometry.columns
     y_sbuf, adds = of_array(blocks.y, work.operands), batch.adds or q > 0

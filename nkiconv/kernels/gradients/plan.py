@@ -82,6 +82,8 @@ class WeightPlan(nl.NKIObject):
     further: int
     passes: list
     buffers: int
+    #: of x there is one more where it fits: its loads wait for none of the products of the tile before
+    windows: int
     warmup: int
     #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
     geometry: Geometry
@@ -130,6 +132,7 @@ def make_weight_plan(geometry, config, bias, source, lines):
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
         buffers=config.buffers,
+        windows=config.buffers + (0 if turns else 1),
         warmup=config.warmup,
         geometry=geometry,
         source=source,
@@ -137,7 +140,8 @@ def make_weight_plan(geometry, config, bias, source, lines):
         turns=turns,
     )
     if turns:
-        room = BLOCK_BYTES // (config.buffers * tile_bytes(geometry, plan))
+        sizes = tile_bytes(geometry, plan)
+        room = BLOCK_BYTES // (config.buffers * (sizes[0] + sizes[1]))
         plan.gang = max(1, min(gang_of(geometry, grid_of(geometry, config.rows, config.columns)[0], most), room))
         for one in passes:
             one.tiles = turned_tiles(geometry, planes, config, plan.gang, (one.r, one.s))
@@ -148,6 +152,8 @@ def make_weight_plan(geometry, config, bias, source, lines):
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
     while turns and plan.raws > 1 and not fits_sbuf(weight_bytes(geometry, plan)):
         plan.raws = plan.raws - 1
+    if not fits_sbuf(weight_bytes(geometry, plan)):
+        plan.windows = plan.buffers
     return plan
 
 
@@ -269,21 +275,20 @@ def buffer_sizes(geometry, plan):
 
 
 def tile_bytes(geometry, plan):
-    """Bytes a partition of a tile of units, but for its gang."""
+    """Bytes a partition of x and of gy of a tile of units, but for its gang."""
     x, k, planes = buffer_sizes(geometry, plan)
-    return (len(planes) * size_of(x) + plan.rows * plan.columns * k) * geometry.itemsize
+    return len(planes) * size_of(x) * geometry.itemsize, plan.rows * plan.columns * k * geometry.itemsize
 
 
 def weight_bytes(geometry, plan):
     """Bytes a partition, at most."""
-    turning = turned_bytes(plan.source, plan) if plan.turns else 0
-    held = 0
+    turning, sizes, held = turned_bytes(plan.source, plan) if plan.turns else 0, tile_bytes(geometry, plan), 0
     for one in plan.passes:
         banks = len(one.rounds[0])
         chains = banks if len(chains_of(plan, one, len(one.tiles))) > 1 else 0
         # of chains before; of a half of the units, and of the other one
         held = max(held, (chains + (PARTS * banks if plan.split else 0)) * BANK_BYTES)
-    return plan.buffers * plan.gang * tile_bytes(geometry, plan) + turning + SUMS_BYTES + held
+    return plan.gang * (plan.windows * sizes[0] + plan.buffers * sizes[1]) + turning + SUMS_BYTES + held
 
 
 def weight_instructions(geometry, plan, cores):

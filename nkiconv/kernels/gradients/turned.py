@@ -81,17 +81,16 @@ def turned_tiles(geometry, planes, config, gang, taps):
             members = min(gang, one.count - at)
             count = min(most, (one.count - at) // members)
             for p in some_rows:
-                row = run_of(geometry.rows, config.rows, p, taps[0])
+                rows = run_of(geometry.rows, config.rows, p, taps[0])
                 for q in some_columns:
-                    column, boxes = run_of(geometry.columns, config.columns, q, taps[1]), []
+                    columns, counts, boxes = (
+                        run_of(geometry.columns, config.columns, q, taps[1]),
+                        (count, p[1], q[1]),
+                        [],
+                    )
                     for member in range(members):
-                        z, counts = one.first + at + member * count, (count, p[1], q[1])
-                        place = p[0] * config.rows, q[0] * config.columns
-                        boxes.append(
-                            Box(
-                                part=0, planes=one, rows=row, columns=column, z=z, p=place[0], q=place[1], counts=counts
-                            )
-                        )
+                        z, h, w = one.first + at + member * count, p[0] * config.rows, q[0] * config.columns
+                        boxes.append(Box(part=0, planes=one, rows=rows, columns=columns, z=z, p=h, q=w, counts=counts))
                     tiles.append(boxes)
             at += members * count
     return tiles
@@ -113,31 +112,28 @@ def side_of(geometry, plan, one, tile, t):
         if plane[2] > 0:
             firsts.append(plane[3])
     p, q = (box.p, plan.rows, box.counts[1]), (box.q, plan.columns, box.counts[2])
-    spans = gy_spans(geometry, p, q) if t < 0 else x_spans(geometry, p, q, one.r, one.s)
+    if t < 0:
+        rows, columns = span_of_gy(geometry.rows, p), span_of_gy(geometry.columns, q)
+    else:
+        rows, columns = span_of(geometry.rows, p, one.r), span_of(geometry.columns, q, one.s)
     return Side(
         t=t,
         strides=geometry.y_strides if t < 0 else geometry.x_strides,
         firsts=firsts,
         count=box.counts[0],
         apart=1 if t < 0 else geometry.planes.stride,
-        rows=spans[0],
-        columns=spans[1],
+        rows=rows,
+        columns=columns,
     )
 
 
-def gy_spans(geometry, p, q):
-    """Spans of rows and columns of gy of blocks (first output, outputs, how many) p and q."""
-    rows = Span(first=p[0], step=p[1], count=p[2], extent=p[1], size=geometry.rows.out)
-    return rows, Span(first=q[0], step=q[1], count=q[2], extent=q[1], size=geometry.columns.out)
-
-
-def x_spans(geometry, p, q, r, s):
-    """The same of x, at rows and columns of taps (first, how many) r and s."""
-    return span_of(geometry.rows, p, r), span_of(geometry.columns, q, s)
+def span_of_gy(axis, blocks):
+    """The Span of gy along an axis. blocks: (first output, outputs, how many)."""
+    return Span(first=blocks[0], step=blocks[1], count=blocks[2], extent=blocks[1], size=axis.out)
 
 
 def span_of(axis, blocks, taps):
-    """The Span of x along an axis."""
+    """The same of x, at taps (first, how many)."""
     first, extent, count = blocks
     return Span(
         first=first * axis.stride + taps[0] * axis.dilation - axis.before,

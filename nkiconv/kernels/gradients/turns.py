@@ -63,13 +63,15 @@ def take_turn(turns, kind, buffers):
     return found
 
 
-def turn_for(work, turns, feed, index, row, jobs):
-    """Have of a Feed's tile be there what some jobs need for a row of gy of all blocks."""
+def turn_for(work, turns, feed, blocks, place, jobs):
+    """Have of a Feed's tile be there, in its Blocks, what some jobs need for a row of gy of all blocks. place: (the
+    tile, the row)."""
+    index, row = place
     one, number = feed.tiles[index]
     slot, rows = index % len(feed.buffers), work.geometry.rows
     if turns.there[slot][0] != index:
         turns.there[slot] = (index, [])
-    done, tile, blocks = turns.there[slot][1], one.tiles[number], feed.buffers[slot]
+    done, tile = turns.there[slot][1], one.tiles[number]
     for job in jobs:
         if job.t >= 0:
             end = row * rows.stride + (job.r0 - one.r[0] + job.rn - 1) * rows.dilation + 1
@@ -148,14 +150,10 @@ def load_piece(work, side, piece, hbm):
 
 def clear_turned(work, side, piece, row, tile_sbuf):
     """Zeros where nothing is there of a row of windows."""
-    c, cn = piece.channels[0], piece.channels[1]
-    for member in range(work.plan.gang):
-        h = member * side.rows.extent + row
-        nisa.memset(
-            dst=tile_sbuf[0 : tile_sbuf.shape[0], h, 0 : side.columns.extent, c : c + cn],
-            value=0.0,
-            engine=nisa.engine.gpsimd,
-        )
+    extent, c = side.rows.extent, piece.channels[0]
+    rows, cn = (row, (work.plan.gang - 1) * extent + row + 1), piece.channels[1]
+    into = tile_sbuf[0 : tile_sbuf.shape[0], rows[0] : rows[1] : extent, 0 : side.columns.extent, c : c + cn]
+    nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
 
 
 def row_as_it_came(side, piece, row, blocks):

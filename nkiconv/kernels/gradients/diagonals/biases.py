@@ -20,25 +20,21 @@ def start_biases(work):
 def add_biases(work, step, y_sbuf, spans, biases_sbuf):
     """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
     (first partition, end, groups) of units."""
+    shape = y_sbuf.shape
     for span in spans:
-        into = biases_sbuf[span[0] : span[1], 0 : span[2] * work.plan.k]
-        add_positions(work, y_sbuf, into, (span[0], span[1]), step.first)
-
-
-def add_positions(work, y_sbuf, into, rows, writes):
-    """Sums of units on partitions (first, end) over positions."""
-    count, shape = into.shape[1], y_sbuf.shape
-    if is_channels_last(work.geometry.y_strides):
-        flat = y_sbuf.reshape((shape[0], shape[1] * shape[2], shape[3]))
-        data = flat[rows[0] : rows[1], 0 : flat.shape[1], 0:count].permute((0, 2, 1))
-    else:
-        flat = y_sbuf.reshape((shape[0], shape[1], shape[2] * shape[3]))
-        data = flat[rows[0] : rows[1], 0:count, 0 : flat.shape[2]]
-    target = into if writes else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
-    book_vector(work.ledger, data.shape[1] * data.shape[2])
-    nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=2)
-    if not writes:
-        nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+        first, end, count = span[0], span[1], span[2] * work.plan.k
+        if is_channels_last(work.geometry.y_strides):
+            flat = y_sbuf.reshape((shape[0], shape[1] * shape[2], shape[3]))
+            data = flat[first:end, 0 : flat.shape[1], 0:count].permute((0, 2, 1))
+        else:
+            flat = y_sbuf.reshape((shape[0], shape[1], shape[2] * shape[3]))
+            data = flat[first:end, 0:count, 0 : flat.shape[2]]
+        into = biases_sbuf[first:end, 0:count]
+        target = into if step.first else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
+        book_vector(work.ledger, data.shape[1] * data.shape[2])
+        nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=2)
+        if not step.first:
+            nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 
 
 def store_biases(work, step, biases_sbuf, units):
@@ -55,15 +51,11 @@ def store_biases(work, step, biases_sbuf, units):
                 multiply(plan, target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, part, False)
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
                 nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
-                store_some(work, found_sbuf, parts[part][0] * plan.k + some[0])
-
-
-def store_some(work, sums_sbuf, first):
-    """Sums of some biases [1, count] from `first` on to HBM; those of a half of the units with the other's."""
-    whole_sbuf, mine = with_other_half(work, sums_sbuf), own_part(work, sums_sbuf.shape[1])
-    if whole_sbuf != None and mine[1] > 0:
-        pattern = [[mine[1], 1], [1, mine[1]]]
-        copy(work.bias.ap(pattern=pattern, offset=first + mine[0]), whole_sbuf[0:1, mine[0] : mine[0] + mine[1]])
+                whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
+                if whole_sbuf != None and mine[1] > 0:
+                    pattern, offset = [[mine[1], 1], [1, mine[1]]], parts[part][0] * plan.k + some[0] + mine[0]
+                    found_sbuf = whole_sbuf[0:1, mine[0] : mine[0] + mine[1]]
+                    copy(work.bias.ap(pattern=pattern, offset=offset), found_sbuf)
 
 
 def multiply(plan, dst, stationary, moving, part, adds, number=0):

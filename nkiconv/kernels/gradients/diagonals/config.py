@@ -135,9 +135,7 @@ def fits_steps(geometry, block, blocks, groups, side=1):
 
 def unit_elements(geometry, rows, columns):
     """Elements of x, at all planes of taps, and of gy of a unit of so many rows and columns, of a group."""
-    height = min(window_of(geometry.rows, rows), geometry.rows.size)
-    width = min(window_of(geometry.columns, columns), geometry.columns.size)
-    x_size = geometry.planes.taps * height * width * (geometry.C // geometry.groups)
+    x_size = geometry.planes.taps * window_columns(geometry, rows, columns)
     return x_size, rows * columns * (geometry.K // geometry.groups)
 
 
@@ -178,7 +176,9 @@ def block_of(geometry, config, beside):
 
 def window_columns(geometry, rows, columns):
     """Columns of sums of a group and a block, at most: several blocks may see all of a window together."""
-    height, width = window_of(geometry.rows, rows), window_of(geometry.columns, columns)
-    height = height if rows < geometry.rows.out else min(height, geometry.rows.size)
-    width = width if columns < geometry.columns.out else min(width, geometry.columns.size)
-    return geometry.C // geometry.groups * height * width
+    size = geometry.C // geometry.groups
+    for some in ((geometry.rows, rows), (geometry.columns, columns)):
+        axis, extent = some
+        window = window_of(axis, extent)
+        size = size * (window if extent < axis.out else min(window, axis.size))
+    return size

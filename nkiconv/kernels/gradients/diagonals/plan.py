@@ -23,8 +23,8 @@ from ..plan import weight_refusal
 from ..units import Run, planes_of, runs_of, tiles_of_units
 from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 
-#: Channels of a group up to which a bare kernel takes diagonals.
-FEW_CHANNELS = 16
+#: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
+FEW_CHANNELS, FEW_DENSE = 16, 8
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
 #: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored, if
@@ -190,9 +190,9 @@ def plan_diagonals(geometry, config, bias, cores):
 
 
 def takes_diagonals(geometry):
-    """Whether a bare kernel takes diagonals: where there are several groups of few channels."""
-    few = max(geometry.K, geometry.C) <= FEW_CHANNELS * geometry.groups
-    return few and geometry.groups > 1 and plan_diagonals(geometry, None, False, 1)[1] == ""
+    """Whether a bare kernel takes diagonals: where groups have few channels."""
+    few = FEW_DENSE if geometry.groups == 1 else FEW_CHANNELS * geometry.groups
+    return max(geometry.K, geometry.C) <= few and plan_diagonals(geometry, None, False, 1)[1] == ""
 
 
 def diagonals_refusal(geometry):

@@ -14,11 +14,11 @@ from ....kernels.gradients.turned import (
     chunks_of,
     gang_of,
     grid_of,
-    gy_spans,
     pieces_of_rows,
     raw_shape,
     slab_shape,
-    x_spans,
+    span_of,
+    span_of_gy,
 )
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ....simulator.timing.target import Target
@@ -45,13 +45,13 @@ class Turned:
     @functools.cached_property
     def sides(self) -> tuple[Side, Side]:
         """x at a plane of taps, and gy, of the first tile."""
-        geometry = self.geometry
+        geometry, rows, columns = self.geometry, self.geometry.rows, self.geometry.columns
         planes, some_rows, some_columns = self.grid
         p, q = (0, self.rows, some_rows[-1][1]), (0, self.columns, some_columns[-1][1])
-        x = x_spans(geometry, p, q, (0, geometry.rows.taps), (0, geometry.columns.taps))
+        x = span_of(rows, p, (0, rows.taps)), span_of(columns, q, (0, columns.taps))
         return (
             Side(0, geometry.x_strides, [0], planes, geometry.planes.stride, *x),
-            Side(-1, geometry.y_strides, [0], planes, 1, *gy_spans(geometry, p, q)),
+            Side(-1, geometry.y_strides, [0], planes, 1, span_of_gy(rows, p), span_of_gy(columns, q)),
         )
 
     @functools.cached_property
