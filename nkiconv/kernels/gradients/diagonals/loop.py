@@ -9,7 +9,7 @@ from ..._tiles import PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
-from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
+from ..loads import Piece, clear_sides, clear_x, clear_y, hold_loads, is_channels_last, load_units, part_of, room_of
 from ..loop import new_buffers
 from ..units import units_of
 from .biases import add_biases, multiply, start_biases, store_biases
@@ -78,13 +78,12 @@ def run_steps(work, constants, steps):
     settings, sums, biases, units, waiting, turn = work.plan.settings, [], None, 0, [], 0
     buffers = start_units(work, min(settings.buffers, len(steps)))
     ahead = len(buffers) - 1
-    for index in range(min(ahead, len(steps))):
-        load_step(work, steps[index], buffers[index], index == 0 or index + 1 == len(steps))
+    for index in range(ahead):
+        load_step(work, steps, index, buffers)
     for index in range(len(steps)):
         step, there = steps[index], buffers[index % len(buffers)]
         if index + ahead < len(steps):
-            by_rows = index + ahead == 0 or index + ahead + 1 == len(steps)
-            load_step(work, steps[index + ahead], buffers[(index + ahead) % len(buffers)], by_rows)
+            load_step(work, steps, index + ahead, buffers)
         after = steps[min(index + 1, len(steps) - 1)]
         if after.follows and not step.last:
             copy_shared(work, after, there, buffers[(index + 1) % len(buffers)])
@@ -133,18 +132,25 @@ def piece_of(plan, part, group):
     )
 
 
-def load_step(work, step, into, by_rows):
-    """What a step needs of x and gy, but for what it shares with the step before. by_rows: whether rows of blocks come
-    one by one, if each tile of rows has one group, so that products begin before all is there."""
+def load_step(work, steps, index, buffers):
+    """What a step needs of x and gy, but for what it shares with the step before. Rows of blocks of the first and the
+    last come one by one, if each tile of rows has one group, so that products begin before all is there; loads into new
+    buffers come behind those of the first, which wait for zeros."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
-    bands = settings.down if by_rows and settings.groups == 1 else 1
+    step, into = steps[index], buffers[index % len(buffers)]
+    by_rows = settings.groups == 1 and (index == 0 or index + 1 == len(steps))
+    bands, holds = settings.down if by_rows else 1, 0 < index and index < len(buffers)
     whole = piece_of(work.plan, 0, step.parts[0])
     # zeros beside planes stay in a buffer, which knows the number of their strip, while that is the same
     beside = settings.strips == 0 or into.zeros[0] != step.strip
     into.zeros[0] = step.strip
-    clear_y(geometry, whole, step.tile, into.y, beside)
     for t in range(taps):
-        clear_x(geometry, whole, step.tile, into.x[t], t, beside=beside)
+        inside = clear_x(geometry, whole, step.tile, into.x[t], t, beside)
+        if holds:
+            hold_loads(into.x[t], geometry.x_strides, inside[0], inside[1])
+    clear_y(geometry, whole, step.tile, into.y, beside)
+    if holds:
+        hold_loads(into.y, geometry.y_strides, (0, whole.rows), (0, 1))
     pieces, there = [], whole.h[0] + (work.plan.shared if step.follows else 0)
     for part in range(len(step.parts)):
         pieces.append(piece_of(work.plan, part, step.parts[part]))

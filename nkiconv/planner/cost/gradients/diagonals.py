@@ -16,7 +16,7 @@ from ....kernels.gradients.diagonals.config import (
 )
 from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
 from ...request import Config
-from ..algorithm import Guess, Shape, changed, config_of, pairs_of
+from ..algorithm import Guess, Shape, changed, pairs_of
 from .diagonals_price import DiagonalsPrice
 from .enumerated import Enumerated, choices, up_to
 
@@ -51,15 +51,15 @@ class Diagonals(Enumerated):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:
             return [None]
-        ways = [{"split": value} for value in (0, 1)] + [{"split": 1, "strips": value} for value in (0, 1)]
-        ways += [{"side": side} for side in (1, 2, 4)]
+        ways: list[dict[str, Any]] = [{"split": value} for value in (0, 1)]
+        ways += [{"split": 1, "strips": value} for value in (0, 1)] + [{"side": side} for side in (1, 2, 4)]
         # some with each number of groups below each other: whose price says least about
         count = (WIDE_BEST if wide else BEST) // 2
         strips = (0, 1) if shape.geometry.rows.out > 1 else (0,)
         given = [{"below": below, "strips": one} for below in BELOW for one in strips]
-        each = (one for some in given for one in self.best(shape, some, count))
-        best = sorted(each, key=lambda one: one.ns)
-        return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
+        each = [one for some in given for one in self.best(shape, some, count)]
+        each += [one for way in ways for one in self.best(shape, way)]
+        return [one.config for one in sorted(each, key=lambda one: one.ns)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.settle(shape, config) or ())
