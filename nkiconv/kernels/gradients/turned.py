@@ -112,19 +112,12 @@ def side_of(geometry, plan, one, tile, t):
         if plane[2] > 0:
             firsts.append(plane[3])
     p, q = (box.p, plan.rows, box.counts[1]), (box.q, plan.columns, box.counts[2])
+    strides, apart, count = geometry.x_strides, geometry.planes.stride, box.counts[0]
+    rows, columns = span_of(geometry.rows, p, one.r), span_of(geometry.columns, q, one.s)
     if t < 0:
+        strides, apart = geometry.y_strides, 1
         rows, columns = span_of_gy(geometry.rows, p), span_of_gy(geometry.columns, q)
-    else:
-        rows, columns = span_of(geometry.rows, p, one.r), span_of(geometry.columns, q, one.s)
-    return Side(
-        t=t,
-        strides=geometry.y_strides if t < 0 else geometry.x_strides,
-        firsts=firsts,
-        count=box.counts[0],
-        apart=1 if t < 0 else geometry.planes.stride,
-        rows=rows,
-        columns=columns,
-    )
+    return Side(t=t, strides=strides, firsts=firsts, count=count, apart=apart, rows=rows, columns=columns)
 
 
 def span_of_gy(axis, blocks):
@@ -134,14 +127,9 @@ def span_of_gy(axis, blocks):
 
 def span_of(axis, blocks, taps):
     """The same of x, at taps (first, how many)."""
-    first, extent, count = blocks
-    return Span(
-        first=first * axis.stride + taps[0] * axis.dilation - axis.before,
-        step=extent * axis.stride,
-        count=count,
-        extent=extent_of(axis, extent, taps),
-        size=axis.size,
-    )
+    first, step, count = blocks[0] * axis.stride, blocks[1] * axis.stride, blocks[2]
+    first, extent = first + taps[0] * axis.dilation - axis.before, extent_of(axis, blocks[1], taps)
+    return Span(first=first, step=step, count=count, extent=extent, size=axis.size)
 
 
 def chunks_of(channels, gang):

@@ -35,7 +35,11 @@ def make_constants(plan, zeros_sbuf, reads):
     for number in range(below):
         first, end = number * each, (number + 1) * each
         keep_between(firsts_sbuf[first:end, 0:places], [[-own, places]], own, firsts_sbuf[first:end, 0:places])
-        fill_ones(ones_sbuf[first : first + size * k, number * k : (number + 1) * k], size)
+        each_sbuf = nl.ndarray((size * k, k, size), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
+        keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
+        into_sbuf = ones_sbuf[first : first + size * k, number * k : (number + 1) * k]
+        nisa.tensor_reduce(dst=into_sbuf, op=nl.add, data=each_sbuf, axis=2)
     first_sbuf = nl.ndarray((parts, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=first_sbuf, op=nl.add, data=firsts_sbuf, axis=1)
     places_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
@@ -45,12 +49,3 @@ def make_constants(plan, zeros_sbuf, reads):
     indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=indices_sbuf, data=places_sbuf, op0=nl.add, operand0=first_sbuf)
     return Constants(zeros_sbuf=zeros_sbuf, reads=reads, indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
-
-
-def fill_ones(ones_sbuf, size):
-    """Ones [(position, k), k'] where k' is k, zeros elsewhere."""
-    rows, k = ones_sbuf.shape
-    each_sbuf = nl.ndarray((rows, k, size), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
-    keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
-    nisa.tensor_reduce(dst=ones_sbuf, op=nl.add, data=each_sbuf, axis=2)

@@ -118,18 +118,11 @@ def start_units(work, count):
 
 def piece_of(plan, part, group):
     """The Piece of the part-th tile of rows: groups (first, how many)."""
-    settings, geometry = plan.settings, plan.geometry
-    return Piece(
-        rows=settings.rows * settings.down,
-        columns=settings.columns * settings.across,
-        k=(group[0] * plan.k, group[1] * plan.k),
-        c=(group[0] * plan.c, group[1] * plan.c),
-        r=(0, geometry.rows.taps),
-        s=(0, geometry.columns.taps),
-        h=plan.h,
-        w=plan.w,
-        part=part * (nl.tile_size.pmax // settings.side),
-    )
+    settings, r, s = plan.settings, (0, plan.geometry.rows.taps), (0, plan.geometry.columns.taps)
+    rows, columns = settings.rows * settings.down, settings.columns * settings.across
+    k, c = (group[0] * plan.k, group[1] * plan.k), (group[0] * plan.c, group[1] * plan.c)
+    first = part * (nl.tile_size.pmax // settings.side)
+    return Piece(rows=rows, columns=columns, k=k, c=c, r=r, s=s, h=plan.h, w=plan.w, part=first)
 
 
 def load_step(work, steps, index, buffers):
