@@ -117,16 +117,16 @@ def weight_settings(geometry, config, lines=False):
     sizes, rows = sizes_of_pass(geometry, config, channels, banks), setting(config, "rows", geometry.rows.out)
     # what DMAs or the array bring of planes is as wide as columns are
     whole = geometry.x_strides[0] != 1 or setting(config, "pixels", 0) == TURNED
-    fits, halves = fits_twice(geometry, (rows, columns), channels, sizes), True
-    while halves and (not fits or units_in(geometry, rows, columns) < units):
+    found = False
+    while not found:
+        fits = 2 * block_bytes(geometry, (rows, columns), channels, sizes) <= BLOCK_BYTES
         lower = setting(config, "rows", 0) == 0 and rows > 1
         narrower = setting(config, "columns", 0) == 0 and columns > beside and not (whole and fits)
-        halves = lower or narrower
-        if lower and (geometry.x_strides[0] != 1 or rows >= columns or not narrower):
+        found = (fits and units_in(geometry, rows, columns) >= units) or not (lower or narrower)
+        if not found and lower and (geometry.x_strides[0] != 1 or rows >= columns or not narrower):
             rows = div_ceil(rows, 2)
-        elif narrower:
+        elif not found:
             columns = max(div_ceil(columns, 2), beside)
-        fits = fits_twice(geometry, (rows, columns), channels, sizes)
     return WeightConfig(
         rows=rows,
         columns=columns,
@@ -162,11 +162,6 @@ def sum_banks(turns):
     return PSUM_BANKS - TURN_BANKS if turns else PSUM_BANKS
 
 
-def fits_twice(geometry, block, channels, sizes):
-    """Whether two tiles of such blocks are within BLOCK_BYTES."""
-    return 2 * block_bytes(geometry, block, channels, sizes) <= BLOCK_BYTES
-
-
 def banks_of_taps(geometry):
     """Banks of sums of some output and input channels."""
     R, S = geometry.rows.taps, geometry.columns.taps
@@ -174,8 +169,7 @@ def banks_of_taps(geometry):
 
 
 def buffers_needed(geometry, block, channels, sizes, banks, most):
-    """Tiles (of up to `most` blocks) that must be there together, two, or all of a core's where so many banks take
-    several rounds."""
+    """Tiles (of up to `most` blocks) that must be there together: two, or all of a core's for several rounds."""
     units = units_in(geometry, block[0], block[1])
     mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, most)
     is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1

@@ -96,8 +96,7 @@ def depthwise_conv1d_weight_gradient(
 
 
 def extras_of_rows(forward, added, dw_dtype, sums=False):
-    """Extras of the convolution of x with gy: of one image, or with `sums` over all, it writes the gradient, else fp32
-    sums."""
+    """Extras of the convolution of x with gy: of one image, or `sums` over all, it writes dw, else sums in fp32."""
     several = forward.N > 1 and not sums
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
     epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)

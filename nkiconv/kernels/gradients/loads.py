@@ -55,8 +55,7 @@ def clear_y(geometry, piece, tile, y_sbuf, beside=True):
 
 
 def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
-    """Zeros above and below x, and `beside` it, at a plane of taps, where it is not there for all units of a tile: what
-    rows and columns (first, end) are."""
+    """Zeros above and below x, and `beside` it, at a plane of taps: rows and columns (first, end) of all units."""
     bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
     low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for box in tile:

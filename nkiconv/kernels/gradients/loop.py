@@ -1,5 +1,4 @@
-"""The loop of the filter gradient: tiles of blocks come in, each of their positions is a matmul for each bank of sums,
-sums go out when all tiles have passed."""
+"""The loop of the filter gradient: tiles of blocks come in, a position of them is a matmul a bank, sums go out."""
 
 from dataclasses import dataclass
 
@@ -207,8 +206,7 @@ def row_of_most(work, one, seen):
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
-    """Have be turned what a Batch needs, and those that begin less than AHEAD columns of matmuls after its column q,
-    unless a buffer has other tiles yet."""
+    """Have be turned what a Batch needs, and those less than AHEAD columns of matmuls behind column q, if they may."""
     now, left, there = batches[at], 0, False
     for later in range(at, turns.batches):
         left += columns_in(work, batches[later], q if later == at else 0)
@@ -325,8 +323,7 @@ def windows_seen(tile, turns):
 
 
 def taps_seen(first, count, step, there):
-    """(first, end) of so many taps, `step` elements of a window apart from element `first` on, that meet elements
-    (first, end)."""
+    """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
     low = min(count, div_ceil(max(0, there[0] - first), step))
     return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
 

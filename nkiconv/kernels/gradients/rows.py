@@ -9,8 +9,7 @@ from ..depthwise_conv1d.geometry import Geometry
 
 @dataclass
 class Rows(nl.NKIObject):
-    """N * C rows of so many elements of a tensor in HBM, `row` elements apart, their elements `step` apart: of the copy
-    if `parts` has what is copied."""
+    """N * C rows of a tensor in HBM `row` elements apart, elements `step` apart; of a copy if `parts` are copied."""
 
     row: int
     step: int
@@ -38,8 +37,7 @@ def copy_rows(hbm, rows):
 
 
 def gradient_geometry(forward, x_rows, gy_rows, sums=False):
-    """The Geometry of the convolution of x with gy, whose y are gradients: of one image as they are stored, of several
-    one behind the other, or with `sums` the sums over images, as they are stored."""
+    """The Geometry of the convolution of x with gy: its y are gradients of images, or `sums` over them, as stored."""
     several = forward.N > 1 and not sums
     C = forward.N * forward.C if several else forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1

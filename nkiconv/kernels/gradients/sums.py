@@ -9,8 +9,7 @@ from .loads import is_channels_last
 
 
 def place_of_sums(work, job):
-    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies, so that runs
-    are long."""
+    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies."""
     strides = work.geometry.w_strides
     if job.t < 0:
         return work.bias, [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0
@@ -47,9 +46,8 @@ def store_sums(work, job, acc_psum):
 
 
 def start_joint(work, jobs):
-    """Room for the sums of a round's jobs over a half of the units, those of as many output channels side by side, for
-    they leave for the other core together: (tiles [k, columns] in SBUF, of each job (its tile's number, first column,
-    columns))."""
+    """Room for sums of a round's jobs over a half of the units, which leave for the other core together: (tiles
+    [k, columns] in SBUF, of each job (its tile's number, first column, columns))."""
     sizes, places = [], []
     for job in jobs:
         columns, at = 1 if job.t < 0 else job.cn * job.rn * job.sn, 0
@@ -109,8 +107,7 @@ def add_beside(work, job, acc_psum, into_sbuf, added):
 
 
 def sums_beside(work, job, acc_psum, index):
-    """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter: channels last or
-    first."""
+    """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter."""
     k, far = index * job.kn, 0 if job.t < 0 else index * work.plan.further
     last = job.t >= 0 and filters_last(work)
     if is_channels_last(work.geometry.x_strides):

@@ -35,8 +35,7 @@ class Span(nl.NKIObject):
 
 @dataclass
 class Side(nl.NKIObject):
-    """gy (t is -1), or x at a plane of taps, of a tile: the first planes of its gang, none if there are none, and how
-    many follow each, so far apart."""
+    """gy (t is -1), or x at a plane of taps, of a tile: first planes of its gang, if any, and how many follow each."""
 
     t: int
     strides: tuple
@@ -66,8 +65,7 @@ def grid_of(geometry, rows, columns):
 
 
 def gang_of(geometry, planes, channels):
-    """Blocks of other planes that lie on the partitions together, where a tile has so many planes and a pass needs so
-    many channels of x or gy."""
+    """Blocks of other planes on the partitions together, of tiles of so many planes, passes of so many channels."""
     return max(1, min(nl.tile_size.pmax // channels, geometry.planes.out // planes))
 
 

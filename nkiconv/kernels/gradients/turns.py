@@ -1,5 +1,4 @@
-"""Pieces of x and gy of NCHW on their way to tiles of units: in they come as they lie, zeros are put around them, the
-array turns them, and Vector and Scalar take them out of PSUM."""
+"""x and gy of NCHW on their way to units: they come as they lie, get zeros, the array turns them, engines read them."""
 
 from dataclasses import dataclass
 
@@ -27,8 +26,7 @@ class Turns(nl.NKIObject):
 
 @dataclass
 class RawPiece(nl.NKIObject):
-    """Rows (first, how many) of windows of a Side as they come, and channels (first, how many) of those of a pass;
-    whole: what there is of planes."""
+    """Rows of windows of a Side as they come, and channels, of a pass: (first, how many); whole: what planes have."""
 
     raw: object
     rows: tuple
@@ -64,8 +62,7 @@ def take_turn(turns, kind, buffers):
 
 
 def turn_for(work, turns, feed, blocks, place, jobs):
-    """Have of a Feed's tile be there, in its Blocks, what some jobs need for a row of gy of all blocks. place: (the
-    tile, the row)."""
+    """Have be there, in Blocks of a Feed's tile, what some jobs need for a row of gy. place: (the tile, the row)."""
     index, row = place
     one, number = feed.tiles[index]
     slot, rows = index % len(feed.buffers), work.geometry.rows
@@ -175,8 +172,7 @@ def is_inside(span, w):
 
 
 def source_of(work, turns, side, piece, row):
-    """A row of all windows: (as it came, its first column there, with zeros around it), None where it is not there or
-    needs none."""
+    """A row of all windows: (as it came, its first column there, with zeros around it); None: not there, or needed."""
     span, blocks = side.columns, blocks_inside(side.rows, row)
     if piece.raw == None or blocks[1] == 0:
         return None, 0, None

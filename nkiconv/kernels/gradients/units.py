@@ -106,8 +106,7 @@ def tiles_of_units(planes, rows, columns, most, end_at=0):
 
 
 def most_at(shape, at, most):
-    """(planes, rows, columns) of the most units from number `at` on, up to so many, that are evenly spaced on at most
-    two axes."""
+    """(planes, rows, columns) of the most units from number `at` on, up to so many, evenly spaced on two axes."""
     planes, rows, columns = shape
     if columns > 1 and (at % columns > 0 or most < columns):
         return 1, 1, min(columns - at % columns, most)
@@ -129,8 +128,7 @@ def extent_of(axis, extent, taps):
 
 
 def chains_of(plan, one, count):
-    """(first, how many) of so many tiles of a Pass that are summed up in a chain each; all where they pass in rounds,
-    and stay in SBUF."""
+    """(first, how many) of so many tiles of a Pass that are summed up in a chain each; all if they pass in rounds."""
     beside = one.rounds[0][0].beside
     for job in one.rounds[0]:
         beside = min(beside, job.beside)

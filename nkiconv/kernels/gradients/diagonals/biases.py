@@ -1,5 +1,4 @@
-"""The bias's gradient beside diagonals: Vector sums gy up over the positions of a unit as units come, ones add up the
-units at the end of a pass."""
+"""The bias's gradient beside diagonals: Vector sums up gy of a unit as units come, ones all units after a pass."""
 
 from ...._nki import nisa, nl
 from ..._dma import copy

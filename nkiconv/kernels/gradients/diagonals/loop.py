@@ -1,5 +1,4 @@
-"""The loop of the filter gradient by diagonals: units come in, blocks of a group pass the array, sums are read out,
-gathered, and added up once all units have passed."""
+"""The loop of diagonals: units come in, blocks pass the array, sums are read out, gathered, and added up at the end."""
 
 from dataclasses import dataclass
 
@@ -127,8 +126,7 @@ def piece_of(plan, part, group):
 
 def load_step(work, steps, index, buffers):
     """What a step needs of x and gy, but for what it shares with the step before. Rows of blocks of the first and the
-    last come one by one, if each tile of rows has one group, so that products begin before all is there; loads into new
-    buffers come behind those of the first, which wait for zeros."""
+    last come one by one, if each tile of rows has one group; loads into new buffers come behind those of the first."""
     geometry, settings, taps = work.geometry, work.plan.settings, work.geometry.planes.taps
     step, into = steps[index], buffers[index % len(buffers)]
     by_rows = settings.groups == 1 and (index == 0 or index + 1 == len(steps))
@@ -151,8 +149,7 @@ def load_step(work, steps, index, buffers):
 
 
 def spans_of(work, step):
-    """(first partition, end, groups) of a step's units: all tiles of rows at once, where each is full and has as many
-    groups."""
+    """(first partition, end, groups) of a step's units: all tiles of rows at once, if they are full and alike."""
     size, units, found = nl.tile_size.pmax // work.plan.settings.side, units_of(step.tile), []
     if units == size and step.parts[-1][1] == step.parts[0][1]:
         return [(0, len(step.parts) * size, step.parts[0][1])]
@@ -206,15 +203,13 @@ def products_of(plan, tile):
 
 
 def clipped(first, count, there, seen):
-    """(first of what is there, how many, first of what is seen of a window) of so many elements, some of which are
-    there."""
+    """(first of what is there, how many, first of what is seen of a window) of so many elements."""
     low, high = max(first, there[0]), min(first + count, there[0] + there[1])
     return low - there[0], max(0, high - low), low - first - seen[0]
 
 
 def run_products(work, constants, step, there, sums, turn):
-    """Sums of taps of a step: written, or added to those of the steps of the pass before. Returns how many sets of
-    tiles as read out have been in use, `turn` before."""
+    """Sums of taps of a step: written, or added to those before. Returns how many sets of `reads` have been in use."""
     plan, products = work.plan, products_of(work.plan, step.tile)
     for some in cut_at(jobs_of(plan, step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side

@@ -5,12 +5,12 @@
 
 One matmul takes a block of all units at once: gy of its positions is the stationary [units, (p, q, k)], the window of x
 the moving operand [units, (c, h, w)], both views of what lies in SBUF; all blocks are added in one bank of PSUM. The
-sums that are wanted lie on skewed diagonals: a gather with indices that are constant for a position (`fold`) leaves
-[(p, q, k), taps] of many groups, and one matmul with zeros and ones adds up their positions.
+sums that are wanted lie on skewed diagonals: a gather (`fold`) leaves [(p, q, k), taps] of many groups, and one matmul
+with zeros and ones adds up their positions.
 
 A unit is a part of a plane of gy, of several blocks, and a partition holds one; where units are few, as whole images
-are, 2 or 4 tiles of the array's rows work side by side on as many groups of channels (setting `side`). Windows at the
-border of what there is of x are clipped, so that whole planes are loaded in one run.
+are, 2 or 4 tiles of the array's rows work side by side on as many groups (setting `side`). Groups that leave
+columns of the array empty share products (`beside`), or banks (`below`). Windows are clipped where x ends.
 """
 
 from dataclasses import dataclass
@@ -109,9 +109,8 @@ def make_diagonals_plan(geometry, config, bias):
 
 
 def strips_of_units(geometry, runs, config):
-    """(strips, tiles of units): of each tile (number of its strip, whether its units are below those of the tile
-    before), in which order they follow each other down a strip; without strips of each its own. runs: of rows and of
-    columns."""
+    """(strips, tiles of units), down one strip after the other: of each tile (number of its strip, or its own, whether
+    its units are below those of the tile before). runs: of rows and of columns."""
     planes, most, (rows, columns) = planes_of(geometry.planes), nl.tile_size.pmax // config.side, runs
     if config.strips == 0:
         tiles, strips = tiles_of_units(planes, rows, columns, most), []

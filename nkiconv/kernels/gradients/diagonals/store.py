@@ -54,8 +54,7 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
 
 
 def move_filters(work, tile_sbuf, hbm, place, load):
-    """Filters of (a part, some of its sets, a plane of taps) to HBM, or from there; of the last set there may be
-    fewer."""
+    """Filters of (a part, some of its sets, whose last may have fewer, a plane of taps) to HBM, or from there."""
     plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
     R, S, below, sizes = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below, tile_sbuf.shape
     whole = min(some[1], part[1] // below - some[0])

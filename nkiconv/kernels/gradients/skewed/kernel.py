@@ -133,8 +133,7 @@ def rows_of_sums(plan):
 
 
 def matrix_of_parts(plan):
-    """[(part, line), column], 1 where line is the column of the middle quadrant: of a slice that begins as many
-    quadrants earlier, sums go to a later one."""
+    """[(part, line), column], 1 where line is the column of the middle quadrant; a slice from earlier on sums later."""
     shape = (plan.folds * QUADRANT, (2 * plan.stacks - 1) * QUADRANT)
     matrix_sbuf = nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
     ones_sbuf = nl.ndarray((QUADRANT, QUADRANT), dtype=nl.float32, buffer=nl.sbuf)
@@ -148,8 +147,7 @@ def matrix_of_parts(plan):
 
 
 def multiply_batch(work, block, tiles, index):
-    """T of all groups and chunks of a batch, on its way to HBM: banks whose parts are yet to be added are put behind
-    those of `work.banks`."""
+    """T of all groups and chunks of a batch, on its way to HBM: banks of parts not added yet join `work.banks`."""
     plan, rows = work.plan, work.plan.beside * work.plan.positions
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
     shape = (rows_of_sums(plan) * plan.part, jobs, plan.part_columns)

@@ -10,16 +10,14 @@ from .plan import matmul_channels
 
 @dataclass
 class UnitTiles(nl.NKIObject):
-    """x [units, tiles of images, groups, window] and gy [units, tiles of images, groups, channels beside each other,
-    positions] in SBUF."""
+    """x [units, tiles of images, groups, window] and gy [units, tiles of images, groups, beside, positions] in SBUF."""
 
     x: object
     gy: object
 
 
 def skewed_tiles(work, turn):
-    """UnitTiles with zeros where nothing is ever loaded. turn: number of the tiles before, which decides who writes
-    them."""
+    """UnitTiles with zeros where nothing is ever loaded. turn: number of tiles before, for engines."""
     plan, P_MAX = work.plan, nl.tile_size.pmax
     tiles = UnitTiles(
         x=nl.ndarray((P_MAX, plan.tiles, plan.groups, plan.window), dtype=work.x.dtype, buffer=nl.sbuf),
@@ -79,8 +77,7 @@ def load_batch(work, block, tiles):
 
 
 def load_row(work, tiles, there, row):
-    """Units of some channels of a tile of images for a row of T; of x if it is theirs alone. there: as `load_units`
-    has it."""
+    """Units of some channels of a tile of images for a row of T; of x if it is theirs. there: see `load_units`."""
     plan, geometry, P_MAX = work.plan, work.geometry, nl.tile_size.pmax
     channels, group, line, tile = there
     end, first = group + channels[1] * channels[3], plan.first - (row * plan.apart)

@@ -1,7 +1,5 @@
 """How `skewed` cuts a gradient: rows into units, positions of a unit into passes, taps into chunks, channels into
 batches. None of it depends on the number of cores.
-
-Compile-time code in NKI's Python subset.
 """
 
 from dataclasses import dataclass
@@ -160,8 +158,7 @@ def cut_shifts(geometry, shifts):
 
 
 def cut_skewed(geometry, beside, shifts):
-    """The SkewedPlan of so many channels beside each other, or parts of taps, without batches. geometry: of the
-    convolution."""
+    """The SkewedPlan of so many channels beside each other, or parts of taps, without batches."""
     stride, dilation, images, apart, first, span = geometry.stride, geometry.dilation, 1, 0, 0, geometry.S
     if shifts > 1:
         units, unit, apart, first = cut_shifts(geometry, shifts)
