@@ -1,0 +1,49 @@
+"""Loads of the first tile come before those of others, and x has a buffer more than gy where it fits."""
+
+import itertools
+
+import pytest
+from gradients import last, problem_of
+
+import nkiconv
+from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+BLOCKS = {"rows": 2, "columns": 2, "buffers": 2, "split": 0}
+DIAGONALS = {"rows": 2, "columns": 4, "down": 1, "across": 1, "buffers": 3, "strips": 0, "split": 0}
+
+
+def loads_of(channels, H, algorithm, settings):
+    """Of a 3x3 filter's gradient on one core: loads of x and of gy in program order, (buffer, start)."""
+    x, gy, shape = problem_of(channels, [(H, 3, 1, 1, 1, 1)] * 2)
+    x, gy = last(x), last(gy)
+    more = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "padding": ((1, 1), (1, 1))}
+    more |= {"feature_group_count": channels[3], "algorithm": algorithm, "config": tuple(settings.items())}
+    run = nkiconv.simulator.execute(conv_weight_gradient[1], (x, gy, shape), more, trace_only=True)
+    line, found = in_time(run, Rates()).line, ([], [])
+    for index, one in enumerate(run.programs[0].instructions):
+        if one.op == "dma_copy" and one.reads[0].info.shape in (x.shape, gy.shape):
+            found[one.reads[0].info.shape == gy.shape].append((one.writes[0].info.id, line.start[index]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("channels", "algorithm", "settings"),
+    [((16, 64, 96, 1), "blocks", BLOCKS), ((16, 16, 32, 16), "diagonals", DIAGONALS)],
+    ids=["blocks", "diagonals"],
+)
+def test_the_first_tile_comes_first(channels, algorithm, settings):
+    """Its x waits for zeros around it; what waits for none must not be ahead of it in the DMAs' queues."""
+    x, gy = loads_of(channels, 16, algorithm, settings)
+    first = list(itertools.takewhile(lambda load: load[0] == x[0][0], x))
+    others = [start for loads in (x, gy) for buffer, start in loads if buffer != loads[0][0]]
+    assert len(others) > len(first)
+    assert min(others) > max(start for _, start in first)
+
+
+@pytest.mark.parametrize(("C", "more"), [(64, 1), (256, 0)])
+def test_x_has_a_buffer_more_where_it_fits(C, more):
+    loads = loads_of((48, C, 32, 1), 28, "blocks", {**BLOCKS, "rows": 7, "columns": 14})
+    assert [len({buffer for buffer, _ in some}) for some in loads] == [2 + more, 2]
