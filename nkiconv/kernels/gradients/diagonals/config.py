@@ -141,9 +141,9 @@ def unit_elements(geometry, rows, columns):
 
 def groups_beside(geometry, config):
     """As many groups as share products that take more than half of the partitions: up to GROUPS where channels are side
-    by side, fewer where planes are small, whose sums are read out often; else one."""
+    by side, fewer of rows and small planes, whose sums are read out often; else one."""
     last, parts = is_channels_last(geometry.x_strides), nl.tile_size.pmax // setting(config, "below", 1)
-    small = div_ceil(geometry.rows.out * geometry.columns.out, parts) <= SMALL
+    small = geometry.rows.out == 1 or div_ceil(geometry.rows.out * geometry.columns.out, parts) <= SMALL
     beside = GROUPS if last else (GROUPS // 2 if small else 1)
     while beside > 1:
         rows, columns = block_of(geometry, config, beside)
