@@ -134,8 +134,9 @@ def lead_of(box, strides, steps):
 def clear_sides(tile, last, rows, columns, sizes):
     """Zeros in a tile of units but for rows and columns (first, end) that all of them load."""
     parts, each, index = tile.shape[0], tile.shape[3], 0
-    strips = ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
-    strips = strips + ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
+    # those beside rows first, which loads wait for
+    strips = ((rows[0], rows[1], 0, columns[0]), (rows[0], rows[1], columns[1], sizes[1]))
+    strips = strips + ((0, rows[0], 0, sizes[1]), (rows[1], sizes[0], 0, sizes[1]))
     if last and each % 2 == 0 and tile.dtype != nl.float32:
         # two channels at once
         tile = tile.view(nl.float32)
