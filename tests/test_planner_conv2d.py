@@ -28,6 +28,7 @@ def test_every_algorithm_is_known_to_the_planner():
     assert all(cost.algorithm("conv2d", name) for name in ALGORITHMS)
 
 
+DILATED_ROWS = ConvProblem(N=2, C=64, W=1500, S=31, groups=64, padding=((0, 0), (480, 480)), rhs_dilation=(1, 16))
 NHWC_ROWS = cases.get("kda_bf16").problem.replace(layout="NHWC")
 # problem, what is asked for, operation
 OPERATION = [
@@ -42,6 +43,14 @@ OPERATION = [
     (cases.get("s128_train").problem.replace(layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
     (cases.get("conformer_train").problem.replace(layout="NHWC").toward("wgrad"), Asked(), "conv2d_weight"),
     (cases.get("conformer_train").problem.toward("wgrad"), Asked(), "conv2d_weight"),
+    (DILATED_ROWS.toward("wgrad"), Asked(), "conv2d_weight"),
+    (DILATED_ROWS.replace(rhs_dilation=(1, 32)).toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
+    (DILATED_ROWS.replace(rhs_dilation=(1, 32), layout="NHWC").toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
+    (
+        DILATED_ROWS.replace(N=1, stride=(1, 16), rhs_dilation=(1, 1)).toward("wgrad"),
+        Asked(),
+        "depthwise_conv1d_weight",
+    ),
     (cases.get("kda_train").problem.toward("wgrad"), Asked(), "depthwise_conv1d_weight"),
     (cases.get("whisper_conv1").problem, Asked(), "conv2d"),
     (cases.get("kda_bf16").problem.replace(dtype="fp8_e5m2"), Asked(), "conv2d"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import NkiconvError, UnsupportedError
+from ..kernels._tiles import BANK_COLUMNS
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
@@ -30,6 +31,9 @@ OPERATIONS: dict[str, Operation] = {
 #: gradients 4 taps 10 and 24, 64 taps 29 and 33, 127 taps 45 and 32). Gradients in NCHW: 4 taps 11 and 12, 31 taps 16
 #: and 22, 64 taps 18 and 19, 127 taps 28 and 21; N = 8, 1,792 channels of 2,048, 4 taps 199 and 195.
 CONV2D_TAPS = {("forward", "NHWC"): (1, 512), ("wgrad", "NHWC"): (1, 64), ("wgrad", "NCHW"): (6, 80)}
+#: Positions of all images from which that holds for gradients in NCHW (N = 1, 9 taps 7.7 and 5.0 with 64, 9.8 and 11.2
+#: with 1,000), and elements of x that taps reach over, below which it does for gradients: a bank holds the sums.
+CONV2D_POSITIONS, CONV2D_REACH = 256, BANK_COLUMNS
 
 
 def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # noqa: B008  # frozen
@@ -53,7 +57,11 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
         return False
     layout = "NCHW" if problem.C == 1 else problem.layout
     least, most = CONV2D_TAPS.get((problem.direction, layout), (1, 0))
-    return asked.needs_depthwise_conv1d or not least <= problem.S <= most
+    is_faster = least <= problem.S <= most
+    if problem.direction == "wgrad":
+        is_faster &= (problem.S - 1) * problem.rhs_dilation[1] < CONV2D_REACH
+        is_faster &= layout == "NHWC" or problem.N * problem.Q >= CONV2D_POSITIONS
+    return asked.needs_depthwise_conv1d or not is_faster
 
 
 def operation_for(request: Request) -> Operation:

@@ -233,6 +233,11 @@ REFUSED = [
          "gy": np.zeros((1, 130, 3, 3), np.float32)},
         'K=130, groups=1: diagonals take 128 of a group; use algorithm="blocks"',
     ),
+    (
+        {"x": np.zeros((1, 64, 20, 20), np.float32), "weight_size": (64, 1, 5, 5), "groups": 64,
+         "gy": np.zeros((1, 64, 16, 16), np.float32), "config": (("beside", 64),)},
+        "config rows=1 columns=1 beside=64 below=1: 64 rows and 1600 columns of sums, of 128 and 512; use fewer",
+    ),
     ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
 ]  # fmt: skip
 
@@ -241,6 +246,39 @@ REFUSED = [
 def test_refusals(more, message):
     with pytest.raises((nkiconv.NkiconvError, KernelAssertionError), match=re.escape(message)):
         nkiconv.conv2d_weight(**{**IMAGE, **more})
+
+
+@pytest.mark.parametrize("beside", [1, 16])
+@pytest.mark.parametrize("some", [{"rows": 20}, {"columns": 40}, {"rows": 3, "below": 4}, {"columns": 9, "below": 2}])
+@pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
+def test_a_bare_kernel_completes_settings(is_last, some, beside):
+    """So that sums fit a bank, or are refused by name."""
+    perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)} if is_last else {}
+    spec = nkiconv.spec((2, 40, 40, 16) if is_last else (2, 16, 40, 40), "bf16")
+    more = {"padding": ((1, 1), (1, 1)), "feature_group_count": 16, "algorithm": "diagonals", **perms}
+    more["config"] = (*some.items(), ("beside", beside))
+    rows, columns = some.get("rows", 1), some.get("columns", 1)
+    sums = beside * (rows + 2) * (columns + 2)
+    fits = rows * columns * beside * some.get("below", 1) <= 128 and sums <= 512
+    if not fits:
+        with pytest.raises(KernelAssertionError, match="config rows="):
+            nkiconv.simulator.execute(conv_weight_gradient[2], (spec, spec, (16, 1, 3, 3)), more, trace_only=True)
+        return
+    traced = nkiconv.simulator.execute(conv_weight_gradient[2], (spec, spec, (16, 1, 3, 3)), more, trace_only=True)
+    assert any(one.op == "nc_n_gather" for one in traced.instructions)
+
+
+def test_biases_of_many_channels_need_room():
+    """Sums of two passes, and those that are added to them."""
+    sizes = dict.fromkeys(("rows", "columns", "down", "across", "side", "below"), 1)
+    config = tuple({**sizes, "beside": 8, "groups": 512, "buffers": 4, "strips": 0, "split": 0, "warmup": 0}.items())
+    perms, groups = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}, 4096
+    x, shape = nkiconv.spec((256, 2, 2, groups), "bf16"), (groups, 1, 1, 1)
+    more = {"feature_group_count": groups, "bias_gradient": True, "algorithm": "diagonals", "config": config, **perms}
+    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, shape), more, trace_only=True)
+    numbers, orders = (((0, 0),) * 2, (1, 1), (1, 1), (1, 1)), (perms["in_perm"], None, perms["out_perm"])
+    geometry = read_geometry(x, nkiconv.spec(shape, "bf16"), numbers, (groups, 1), orders, None, (1, 1))[0]
+    assert traced.sbuf_peak_bytes <= diagonals_bytes(plan_diagonals(geometry, config, True, 1)[0])
 
 
 def test_a_bare_kernel_takes_them_for_few_channels_a_group():

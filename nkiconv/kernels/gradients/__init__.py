@@ -68,7 +68,7 @@ def conv_weight_gradient(
         img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
-    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry))
+    by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
     plan, reason = None, ""
     if by_diagonals:
         plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())

@@ -21,10 +21,8 @@ AHEAD = 2048
 @dataclass
 class Blocks(nl.NKIObject):
     """A buffer in SBUF of a tile of units: of x by plane of taps (None where no job has it) [units, rows, columns, c],
-    or with c first, and gy [units, rows, columns, k], or with k first; either may be None.
-
-    zeros: for each plane of taps, and for gy, which tile with which taps the zeros around blocks are there for.
-    """
+    or with c first, and gy [units, rows, columns, k], or with k first; either may be None. zeros: for each plane of
+    taps, or for gy, which tile with which taps the zeros around blocks are there for."""
 
     x: list
     y: object
@@ -183,7 +181,7 @@ def append_rows(batches, work, feed, some, where, tiles):
     members, order, first = len(one.tiles[number]) if work.plan.turns else 1, [], -1
     if index == tiles[0]:
         # whose products write all sums: a row at which few taps meet zeros, or what is there first
-        first = row_of_most(work, one, feed.seen[index][0]) if index > 0 else 0
+        first = 0 if one.opens else row_of_most(work, one, feed.seen[index][0])
         order = [first] if rows[0] <= first and first < rows[0] + rows[1] else []
     for row in range(rows[0], rows[0] + rows[1]):
         if row != first:
@@ -266,7 +264,7 @@ def new_buffers(work, count, x_shape, y_shape, planes):
             x[t] = nl.ndarray(x_shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
         if y_shape != None:
             y_sbuf = nl.ndarray(y_shape, dtype=work.operands.w_dtype, buffer=nl.sbuf)
-        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(taps + 1, None)))
+        found.append(Blocks(x=x, y=y_sbuf, zeros=filled(taps, None)))
     return found
 
 

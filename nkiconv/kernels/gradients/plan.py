@@ -21,7 +21,19 @@ array turns them (`turned`).
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, size_of, some_of
+from .._tiles import (
+    BANK_BYTES,
+    BANK_COLUMNS,
+    PARTS,
+    PSUM_BANKS,
+    cut,
+    cut_at,
+    div_ceil,
+    fits_sbuf,
+    share,
+    size_of,
+    some_of,
+)
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
@@ -58,7 +70,7 @@ class Job(nl.NKIObject):
 class Pass(nl.NKIObject):
     """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
     of x and gy they need: (first, how many) of channels and of rows and columns of taps, planes of taps; Boxes of each
-    tile of units; how many tiles have the first half of the units."""
+    tile of units; how many tiles have the first half of the units; whether one of two cores begins with it."""
 
     rounds: list
     k: tuple
@@ -68,6 +80,7 @@ class Pass(nl.NKIObject):
     planes: list
     tiles: list
     half: int
+    opens: bool = False
 
 
 @dataclass
@@ -150,6 +163,9 @@ def make_weight_plan(geometry, config, bias, source, lines):
                 plan.banks = min(plan.banks, PSUM_BANKS - len(jobs))
     first = passes[0]
     plan.split = config.split == 1 and len(first.tiles) >= PARTS
+    for core in range(1 if plan.split else PARTS):
+        one = passes[share(len(passes), PARTS, core)[0]]
+        one.opens = True
     while turns and plan.raws > 1 and not fits_sbuf(weight_bytes(geometry, plan)):
         plan.raws = plan.raws - 1
     if not fits_sbuf(weight_bytes(geometry, plan)):

@@ -94,7 +94,7 @@ def diagonals_settings(geometry, config):
     strips, units = units_of_planes(geometry, block, (down, across))
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
     groups = div_ceil(sets, PARTS * side)
-    groups = groups if last else min(GROUPS // beside, groups)
+    groups = groups if last else min(max(1, GROUPS // beside), groups)
     while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
@@ -160,14 +160,14 @@ def block_of(geometry, config, beside):
     one of least sums. Where channels are apart the one of which planes have fewest, which ends with rows."""
     found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
     k, P, Q = geometry.K // geometry.groups * beside, geometry.rows.out, geometry.columns.out
-    last = is_channels_last(geometry.x_strides)
-    for rows in range(1, min(P, parts) + 1):
-        columns = min(Q, parts // (rows * k))
+    last, high, wide = is_channels_last(geometry.x_strides), setting(config, "rows", 0), setting(config, "columns", 0)
+    for rows in range(max(1, high), (high if high > 0 else min(P, parts)) + 1):
+        columns = wide if wide > 0 else min(Q, parts // (rows * k))
         sums = beside * window_columns(geometry, rows, columns)
-        while columns > 1 and (sums > BANK_COLUMNS or (Q % columns > 0 and not last)):
+        while wide == 0 and columns > 1 and (sums > BANK_COLUMNS or (Q % columns > 0 and not last)):
             columns = columns - 1
             sums = beside * window_columns(geometry, rows, columns)
-        if columns > 0 and sums <= BANK_COLUMNS:
+        if columns > 0 and sums <= BANK_COLUMNS and rows * columns * k <= parts:
             size = rows * columns if last else P * Q // (div_ceil(P, rows) * div_ceil(Q, columns))
             if size > most or (size == most and sums < least):
                 found, most, least = (rows, columns), size, sums

@@ -172,10 +172,11 @@ def plan_diagonals(geometry, config, bias, cores):
         return None, reason
     settings = diagonals_settings(geometry, config)
     plan = make_diagonals_plan(geometry, settings, bias)
-    if plan.columns > BANK_COLUMNS:
+    parts = nl.tile_size.pmax // settings.below
+    if plan.columns > BANK_COLUMNS or positions_of(plan) > parts:
         return None, (
-            f"config rows={settings.rows} columns={settings.columns}: {plan.columns} columns of sums, a bank has "
-            f"{BANK_COLUMNS}; use fewer"
+            f"config rows={settings.rows} columns={settings.columns} beside={settings.beside} below={settings.below}: "
+            f"{positions_of(plan)} rows and {plan.columns} columns of sums, of {parts} and {BANK_COLUMNS}; use fewer"
         )
     needed = diagonals_bytes(plan)
     if not fits_sbuf(needed):
@@ -188,10 +189,10 @@ def plan_diagonals(geometry, config, bias, cores):
     return (plan, "") if reason == "" else (None, reason)
 
 
-def takes_diagonals(geometry):
+def takes_diagonals(geometry, bias):
     """Whether a bare kernel takes diagonals: where groups have few channels."""
     few = FEW_DENSE if geometry.groups == 1 else FEW_CHANNELS * geometry.groups
-    return max(geometry.K, geometry.C) <= few and plan_diagonals(geometry, None, False, 1)[1] == ""
+    return max(geometry.K, geometry.C) <= few and plan_diagonals(geometry, None, bias, 1)[1] == ""
 
 
 def diagonals_refusal(geometry):
@@ -229,6 +230,8 @@ def diagonals_bytes(plan):
     )
     # indices, as fp32 too; which positions and channels are a partition's; zeros
     constants = 2 * plan.per_gather * plan.each + 5 * nl.tile_size.pmax
+    # of biases, of two passes, and to be added
+    constants += 3 * settings.groups * plan.k if plan.bias else 0
     return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
 
 

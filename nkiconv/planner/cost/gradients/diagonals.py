@@ -23,7 +23,7 @@ from .enumerated import Enumerated, choices, up_to
 #: Rows and columns of a block that are tried, and groups of a tile of rows in a pass.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 GROUPS = (1, 2, 4, 8, 12, 16, 32, 64)
-#: Groups below each other that are tried, and beside each other where channels are side by side.
+#: Groups below each other that are tried, and beside each other.
 BELOW, BESIDE = (1, 2, 4), (1, 2, 4, 8, 16, 32)
 #: Matmuls on zeros before the first others, and those that a search tries.
 WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
