@@ -66,6 +66,16 @@ def test_it_adds_to_what_there_is(name):
         check(channels, axes, True, adds=True, bias_gradient=True, config=config)
 
 
+def test_a_bare_kernel_completes_settings():
+    """Of 64 output channels it puts columns beside each other only where a bank still holds the channels asked for."""
+    x, gy = nkiconv.spec((2, 9, 8, 64), "bf16"), nkiconv.spec((2, 9, 4, 64), "bf16")
+    more = {"padding": ((1, 1), (1, 1)), "stride": (1, 2), "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
+    more |= {"algorithm": "blocks", "config": (("channels", 32),)}
+    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, gy, (64, 64, 3, 4)), more, trace_only=True)
+    sums = {one.writes[0].shape for one in traced.instructions if one.op == "nc_matmul"}
+    assert any(shape[-1] == 32 for shape in sums)
+
+
 @pytest.mark.parametrize(("C", "H", "turned"), [(64, 14, True), (3, 224, False)])
 def test_a_bare_kernel_turns_what_fits(C, H, turned):
     """NCHW on the array, but where its rows do not fit SBUF beside the blocks."""
@@ -220,6 +230,19 @@ def test_banks_of_many_taps_pass_over_many_tiles():
 def test_it_needs_no_more_than_it_says(monkeypatch, name, chain, is_last, config):
     monkeypatch.setattr(units, "CHAIN", chain)
     channels, *axes = PROBLEMS[name]
+    needs_no_more(channels, axes, is_last, config)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("split", [0, 1])
+def test_uneven_shares_need_no_more(split):
+    """Of three passes one core has two; of three tiles of each pass one half has two."""
+    config = (("rows", 12), ("columns", 10), ("buffers", 2), ("split", split), ("channels", 11))
+    needs_no_more((70, 130, 130, 1), [(11, 1, 1, 1, 1, 0), (20, 2, 2, 1, 0, 1)], True, config)
+
+
+def needs_no_more(channels, axes, is_last, config):
+    """Instructions and bytes are what the plan says, or less."""
     x, gy, shape = problem_of(channels, axes)
     places = {key: value for key, value in places_of(axes).items() if key != "dilation"}
     places["rhs_dilation"] = places_of(axes)["dilation"]

@@ -35,8 +35,7 @@ class WeightConfig(nl.NKIObject):
     beside: int
     #: tiles of blocks that are there together, from 1
     buffers: int
-    #: where channels do not lie side by side 1: DMA transposes lines of x and gy (see `lines`), or 2: the array turns
-    #: them as they come, or 0: they are taken as they lie
+    #: where channels are apart 1: DMA transposes lines (see `lines`), or 2: the array turns x and gy, or 0: as they lie
     pixels: int
     #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
     split: int
@@ -112,7 +111,10 @@ def weight_settings(geometry, config, lines=False):
     C, units, columns = geometry.C // geometry.groups, units_of_tile(geometry, lines), geometry.columns.out
     columns = setting(config, "columns", 1 if lines else columns)
     beside, banks = min(most_beside(geometry), columns), sum_banks(setting(config, "pixels", 0) == TURNED)
-    beside = setting(config, "beside", beside if beside != 3 else 2)
+    beside = beside if beside != 3 else 2
+    while beside > 1 and setting(config, "channels", 1) > max_channels(geometry, beside):
+        beside = beside // 2
+    beside = setting(config, "beside", beside)
     channels = setting(config, "channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
     sizes, rows = sizes_of_pass(geometry, config, channels, banks), setting(config, "rows", geometry.rows.out)
     # what DMAs or the array bring of planes is as wide as columns are

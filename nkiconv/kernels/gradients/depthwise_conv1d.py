@@ -2,10 +2,9 @@
 
     dw[c, s] = sum over n and q of  gy[n, c, q] * x[n, c, q * stride + s * dilation - pad_left]
 
-Of one image that is a depthwise convolution of x with gy: its taps are q, its outputs s, its stride is the dilation and
-its dilation the stride. Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all. Sums
-of several images go to fp32 scratch in HBM and are added there (`folds`); those of one leave as the gradient. Where
-filters are short against rows, `skewed` takes less: it adds all images and positions on the array.
+Of one image that is a depthwise convolution of x with gy, whose stride is the dilation and whose dilation the stride.
+Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all; sums of several images are
+added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed` adds all positions on the array.
 """
 
 from ..._nki import nki, nl

@@ -14,8 +14,8 @@ ROWS_TILES = 8
 
 
 def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
-    """This core's part of the sum of fp32 sums [images, lines, elements] over images, and of what is added to it, or
-    None, into a tensor in HBM. lines: (lines, their length, elements between them there, and in a line)."""
+    """This core's part of fp32 sums [images, lines, elements] over images, and what is added or None, into a tensor in
+    HBM. lines: (lines, their length, elements between them there, and in a line)."""
     (count, length, line_step, step), pieces = lines, []
     for line in cut_at(count, nl.tile_size.pmax):
         for column in cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images)))):

@@ -14,11 +14,8 @@ from ..conv.geometry import Geometry
 @dataclass
 class WeightWork(nl.NKIObject):
     """What one core has at hand. operands: x, gy as w, and as y the result in HBM; plan: of an algorithm; added: what
-    that is added to, or None; bias: of its gradient in HBM, or None.
-
-    half: of the units the half that is at work, -1: all are; kept: tiles of the first half's sums in HBM, of one core;
-    met: how many of them have met the second's.
-    """
+    that is added to, or None; bias: of its gradient in HBM, or None; half: which of the units is at work, -1: all;
+    kept: tiles of the first half's sums in HBM, of one core; met: how many have met the second's."""
 
     operands: Operands
     geometry: Geometry

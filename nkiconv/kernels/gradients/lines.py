@@ -1,7 +1,6 @@
 """1x1 filters of NCHW: DMA transposes planes of x and gy as they come.
 
-Without windows any pixels of a plane are units beside each other: a plane is lines of up to 128 neighbours, and a
-partition a column of several lines. Planes that are one line are lines of all planes together.
+Without windows any pixels are units: a plane is lines of up to 128, and a partition a column of several lines.
 """
 
 from ..._nki import nisa, nl
@@ -58,8 +57,7 @@ def lines_of(geometry):
 
 
 def width_of(size):
-    """Pixels of a line, LINE_LEAST and more, or all: of those that cut so many evenly the most of which whole lines
-    leave the fewest partitions idle; 0 if none do."""
+    """Pixels of a line, LINE_LEAST and more, or all, that cut so many evenly and leave fewest partitions idle; or 0."""
     best, most, P_MAX = 0, 0, nl.tile_size.pmax
     for width in range(min(size, LINE_LEAST), min(size, P_MAX) + 1):
         units = P_MAX // width * width

@@ -71,8 +71,7 @@ def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
 
 
 def hold_loads(tile, strides, rows, columns):
-    """Have loads of a tile of units, which all write these rows and columns (first, end), if any, wait for the zeros
-    before, so that they come behind loads that do."""
+    """Have loads of a tile of units, of these rows and columns (first, end), come behind those that wait for zeros."""
     for engine in (nisa.engine.vector, nisa.engine.gpsimd):
         if rows[0] < rows[1] and columns[0] < columns[1]:
             row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
@@ -153,8 +152,8 @@ def clear_sides(tile, last, rows, columns, sizes):
 
 
 def load_units(work, pieces, tile, into, planes, there, steps):
-    """What a tile's units need of x, at some planes of taps, and of gy, their rows in so many steps. pieces: alike but
-    for channels and partitions; there: the first row of windows that is not there yet."""
+    """What a tile's units need of x, at some planes of taps, and of gy, in so many steps. pieces: alike but for
+    channels and partitions; there: the first row of windows that is not there yet."""
     geometry, one = work.geometry, pieces[0]
     rows, bottom = one.rows // steps, one.h[0] + one.h[1]
     for step in range(steps):

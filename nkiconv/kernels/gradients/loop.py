@@ -127,8 +127,7 @@ def run_passes(work, passes, buffers, half):
 
 
 def end_chain(work, batch, acc_psum, held, joint):
-    """Sums of a bank's chain: added to those of chains before, in SBUF, if there are several; the last one's leave,
-    those of a half of the units when the round's are there."""
+    """Sums of a bank's chain: added in SBUF to those before; the last one's leave, or wait for the round's."""
     bank, (number, is_last) = batch.banks[0], batch.chain
     sums, job = acc_psum, batch.jobs[bank]
     if number > 0 or not is_last:
@@ -147,8 +146,7 @@ def end_chain(work, batch, acc_psum, held, joint):
 
 
 def append_batches(batches, work, feed, one, span):
-    """Append the Batches of a Pass over tiles of a Feed (first, how many): the first round goes along with the loads,
-    those of the next pass go along with the last one."""
+    """Append the Batches of a Pass over tiles of a Feed (first, how many): the first round goes along with loads."""
     first, count = span
     for which in range(len(one.rounds)):
         jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
@@ -294,10 +292,9 @@ def load_blocks(work, feed, index):
             hold_loads(blocks.y, geometry.y_strides, (0, plan.rows), (0, 1))
         zeros[1][0] = held
     if plan.lines:
-        operands = work.operands
         if len(one.planes) > 0:
-            load_lines(operands.x, plan.source.x_strides, one.c, tile, blocks.x[0])
-        load_lines(operands.w, plan.source.y_strides, one.k, tile, blocks.y)
+            load_lines(work.operands.x, plan.source.x_strides, one.c, tile, blocks.x[0])
+        load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
     load_units(work, [piece], tile, blocks, one.planes, 0, plan.rows if len(tile) <= ROWS_BOXES else 1)
 

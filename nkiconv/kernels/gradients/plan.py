@@ -2,20 +2,15 @@
 
     dw[k, c, t, r, s] = sum over z, p, q of gy[k, z, p, q] * x[c, z', p', q'],  p' = p * stride + r * dilation - before
 
-Positions are contracted, so they must lie on the partitions; that x and gy be shifted against each other by a tap there
-would take a copy of x a tap. A partition is therefore a block of gy with the window of x around it (`units`): what is
-at one place of all blocks is a stationary [blocks, k], and the window of that place, whose taps and channels are the
-moving operand, is a view along the free axes:
+Positions are contracted, so they must lie on the partitions; there a shift by a tap would take a copy of x. A partition
+is therefore a block of gy with the window of x around it (`units`): what is at one place of all blocks is a stationary
+[blocks, k], and the window of that place, whose taps and channels are the moving operand, a view along the free axes:
 
     dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
 
-Few output channels, or the last of many, leave rows of the array empty: neighbouring columns of gy share them then,
-each with its own output channels, and the window is as much wider; their sums are added as they are read out (setting
-`beside`).
-
-128 blocks take one matmul for each of their positions and bank of sums; no im2col tensor exists, and nothing is
-transposed where channels lie side by side. Where they do not, blocks are loaded in short runs, or from copies, or the
-array turns them (`turned`).
+Few output channels, or the last of many, leave rows of the array empty: neighbouring columns of gy share them then, the
+window is as much wider, and sums are added as they are read out (setting `beside`). No im2col tensor exists. Nothing is
+transposed where channels lie side by side; where they do not, the array turns blocks (`turned`), or runs are short.
 """
 
 from dataclasses import dataclass
@@ -114,8 +109,7 @@ class WeightPlan(nl.NKIObject):
 
 
 def make_weight_plan(geometry, config, bias, source, lines):
-    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted too; source: of x and gy as they lie;
-    lines: whether DMA transposes lines of them."""
+    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted; source: as x and gy lie."""
     passes, planes, most = [], planes_of(geometry.planes), 1
     turns = source.x_strides[0] != geometry.x_strides[0] or source.y_strides[0] != geometry.y_strides[0]
     turns = turns and not lines
@@ -309,9 +303,9 @@ def weight_bytes(geometry, plan):
 
 def weight_instructions(geometry, plan, cores):
     """Instructions of the busiest core, at most."""
-    total = 0
+    each, most = [], 0
     for one in plan.passes:
-        boxes = 0
+        total, boxes = 0, 0
         for tile in one.tiles:
             # rows come one by one, lines of all rows of a block
             boxes += len(tile) * (plan.rows if len(tile) <= ROWS_BOXES else 1)
@@ -326,5 +320,11 @@ def weight_instructions(geometry, plan, cores):
                 positions = plan.rows * div_ceil(plan.columns, job.beside)
                 total += len(one.tiles) * positions * plan.gang + 4 + chains
         total += loads
-    shared = min(cores, PARTS if plan.split else len(plan.passes))
-    return div_ceil(total, shared) + plan.warmup + 64
+        each.append(div_ceil(total * one.half, len(one.tiles)) + 64 if plan.split and cores == PARTS else total)
+    parts = 1 if plan.split else cores
+    for core in range(parts):
+        mine = 0
+        for total in some_of(each, share(len(each), parts, core)):
+            mine += total
+        most = max(most, mine)
+    return most + plan.warmup + 64

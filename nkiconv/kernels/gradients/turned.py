@@ -1,10 +1,9 @@
 """Tiles of units whose channels come on the partitions, as they lie in NCHW, and are turned on the array.
 
 What is at one place of the windows of all units of a tile is a strided view of planes [c, pixels], and its transpose
-[units, c] what a tile of units has there: as many transposes as a window has places, for each chunk of 128 channels. Of
-fewer channels several blocks of other planes lie on the partitions together (a gang), and below each other in a unit.
-A tile's units are those of some planes, rows and columns of blocks, all with their whole windows: zeros around planes
-are put in before (`turns`).
+[units, c] what a tile of units has there: a transpose for each place of a window and 128 channels. Of fewer channels
+several blocks of other planes lie on the partitions together (a gang), and below each other in a unit. A tile's units
+are those of some planes, rows and columns of blocks, with their whole windows: zeros are put in before (`turns`).
 """
 
 from dataclasses import dataclass

@@ -11,9 +11,8 @@ from .turned import SLABS, bank_shape, chunks_of, columns_inside, inside, pieces
 
 @dataclass
 class Turns(nl.NKIObject):
-    """Buffers that all tiles take in turn, and how often each kind was: pieces of x and of gy as they come, rows with
-    zeros around them, banks; which zeros a row's buffer has; of each tile's buffer which pieces are there; how many
-    batches of products have theirs."""
+    """Buffers that tiles take in turn, and how often: pieces of x and of gy as they come, rows with zeros, banks; which
+    zeros a row's buffer has; of each tile's buffer which pieces are there; how many batches have theirs."""
 
     raws: list
     slabs: list

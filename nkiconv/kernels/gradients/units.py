@@ -30,8 +30,7 @@ class Run(nl.NKIObject):
 
 @dataclass
 class Box(nl.NKIObject):
-    """Units on partitions from `part` on: so many planes, rows and columns of blocks (counts) of three Runs, from the
-    one with output z, p, q first."""
+    """Units on partitions from `part` on: so many planes, rows, columns of blocks (counts) of Runs, from z, p, q on."""
 
     part: int
     planes: Run

@@ -12,8 +12,7 @@ from ..loads import is_channels_last
 
 #: Steps that are there together, at most, and those of the plain rule.
 STEPS_MAX, STEPS = 16, 3
-#: Groups of a tile of rows of the plain rule, at most, channels side by side that a unit has room for, and blocks of a
-#: small plane.
+#: Of the plain rule: groups of a tile of rows, channels side by side of a unit, and blocks of a small plane, at most.
 GROUPS, RUN, SMALL = 8, 256, 2
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
@@ -41,8 +40,7 @@ class DiagonalsConfig(nl.NKIObject):
     below: int
     #: tiles of units that are there at once, one of them at work, from 1
     buffers: int
-    #: 1: tiles follow each other down strips of planes, and what of x a unit shares with that above is copied from it,
-    #: or 0: each loads its windows
+    #: 1: tiles follow each other down strips of planes and copy rows of x that they share, or 0: each loads its windows
     strips: int
     #: 1: the cores share tiles of units, whose sums they add, or 0: groups
     split: int
@@ -71,9 +69,8 @@ def diagonals_config_refusal(geometry, config):
 
 def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
-    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side groups share
-    products and units are a block high, so that there is room for all of a core's groups and runs are long; in strips
-    if these are enough for a tile."""
+    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
+    block high, so that there is room for all of a core's groups; in strips if these are enough for a tile."""
     last = geometry.x_strides[0] == 1 and geometry.C > 1
     beside = setting(config, "beside", groups_beside(geometry, config))
     block, P, Q = block_of(geometry, config, beside), geometry.rows.out, geometry.columns.out
@@ -125,8 +122,7 @@ def fits_units(geometry, block, blocks, groups):
 
 
 def fits_steps(geometry, block, blocks, groups, side=1):
-    """Whether STEPS units of so many blocks (down, across) and groups, and their sums of two passes on each of so many
-    tiles of rows, with those that are read out, are within ROOM_BYTES."""
+    """Whether STEPS units of so many blocks (down, across) and groups, and sums of two passes, are in ROOM_BYTES."""
     size = unit_elements(geometry, block[0] * blocks[0], block[1] * blocks[1])
     taps = num_taps(geometry) * (geometry.C // geometry.groups)
     units = (STEPS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups

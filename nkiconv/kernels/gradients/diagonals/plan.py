@@ -8,9 +8,9 @@ the moving operand [units, (c, h, w)], both views of what lies in SBUF; all bloc
 sums that are wanted lie on skewed diagonals: a gather (`fold`) leaves [(p, q, k), taps] of many groups, and one matmul
 with zeros and ones adds up their positions.
 
-A unit is a part of a plane of gy, of several blocks, and a partition holds one; where units are few, as whole images
-are, 2 or 4 tiles of the array's rows work side by side on as many groups (setting `side`). Groups that leave
-columns of the array empty share products (`beside`), or banks (`below`). Windows are clipped where x ends.
+A unit is a part of a plane of gy, of several blocks, on a partition; of few, 2 or 4 tiles of the array's rows work
+side by side on as many groups (setting `side`). Groups that leave columns of the array empty share products
+(`beside`), or banks (`below`). Windows are clipped where x ends.
 """
 
 from dataclasses import dataclass
@@ -27,8 +27,7 @@ from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 FEW_CHANNELS, FEW_DENSE = 16, 8
 #: Tiles of sums as read out, of a tile of rows, that are filled in turn.
 READS = 2
-#: Sets of groups below each other from which they, and not output channels, are the partitions of what is stored, if
-#: they are no fewer than taps, each of which is a matmul then.
+#: Sets of groups from which they are the partitions of what is stored, if no fewer than taps, each a matmul then.
 MANY_SETS = 32
 
 
@@ -248,8 +247,9 @@ def diagonals_instructions(plan, cores):
     # rows of blocks of the first and the last step may come one by one
     loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * len(plan.tiles)) * (T + 1)
     stores = 8 * jobs + (plan.each * T * div_ceil(settings.groups, nl.tile_size.pmax) if plan.turned else 0)
-    total = (products + reads + loads + stores * parts + 8 * len(plan.tiles)) * len(plan.passes)
-    return div_ceil(total, min(cores, PARTS if plan.split else len(plan.passes))) + settings.warmup + 128
+    total = products + reads + loads + stores * parts + 8 * len(plan.tiles)
+    passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)
+    return (div_ceil(total, cores) + stores * parts if plan.split else total) * passes + settings.warmup + 128
 
 
 def positions_of(plan):

@@ -7,19 +7,17 @@ their taps see. A matmul takes positions as columns of its stationary [units, p]
 
     T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      wanted is j = p stride + s dilation, the skew diagonals
 
-Several channels lie beside each other, with zeros in each other's places of the stationary; or, of long filters, parts
-of the taps of one, whose stationaries are units of gy so many further down (setting `shifts`). A unit has as many
-passes as its positions need, whose windows begin so much later that their sums share T.
+Several channels lie beside each other, with zeros in each other's places of the stationary; or parts of the taps of a
+long filter, whose stationaries are units of gy further down (setting `shifts`). A unit has as many passes as its
+positions need, whose windows begin so much later that their sums share T.
 
 Where 32 rows of T are all channels (or parts of taps) at as many positions, quadrants of rows are aligned as they are
 read out, and a matmul with ones adds them; those of four groups share a bank. T goes to HBM and comes back in step, row
 p read p strides further on, and another such matmul adds its rows: all images in one sum, rounded once.
 
-Engine plan: DMA loads rows in runs of a unit, stores T and loads it in step, each batch several behind the products;
-Tensor multiplies; Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor,
-whose matmuls take the time of 128 columns at least.
-
-Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
+Engine plan: DMA loads runs of a unit, stores T and loads it in step, batches behind the products; Tensor multiplies;
+Vector and Scalar share the read-outs by a ledger. Bound by DMA, whose runs are short, or by Tensor, whose matmuls take
+the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the channels beside its own.
 """
 
 from dataclasses import dataclass
@@ -182,8 +180,7 @@ def align_parts(work, products_psum):
 
 
 def finish_banks(work, most, last):
-    """Finish banks until only so many are left, and none of batches up to `last`: their parts are added, and what is a
-    batch's last sends T to HBM."""
+    """Finish banks until so many are left, none of batches up to `last`: parts are added; a batch's last sends T."""
     plan, columns = work.plan, work.plan.part_columns
     rows = rows_of_sums(plan) * plan.part
     while len(work.banks) > 0:

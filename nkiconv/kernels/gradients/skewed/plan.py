@@ -142,8 +142,7 @@ def cut_units(geometry, beside):
 
 
 def cut_shifts(geometry, shifts):
-    """(units, positions of one, units between parts of taps, the first unit) of so many parts at most: the smallest
-    units of which the partitions have all that meet x."""
+    """(units, positions of one, units between parts of taps, first unit) of so many parts: the smallest that fit."""
     unit = div_ceil(geometry.Q, nl.tile_size.pmax)
     while True:
         apart = div_ceil(geometry.S, shifts * unit)
