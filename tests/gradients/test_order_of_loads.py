@@ -1,4 +1,4 @@
-"""Loads of the first tile come before those of others, and x has a buffer more than gy where it fits."""
+"""Loads of the first tile come before those of others, and x has a buffer more than gy where it is less."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def test_the_first_tile_comes_first(channels, algorithm, settings):
     assert min(others) > max(start for _, start in first)
 
 
-@pytest.mark.parametrize(("C", "more"), [(64, 1), (256, 0)])
-def test_x_has_a_buffer_more_where_it_fits(C, more):
-    loads = loads_of((48, C, 32, 1), 28, "blocks", {**BLOCKS, "rows": 7, "columns": 14})
+@pytest.mark.parametrize(("C", "K", "more"), [(64, 128, 1), (64, 32, 0), (150, 256, 0)])
+def test_x_has_a_buffer_more_where_it_is_less_and_fits(C, K, more):
+    loads = loads_of((48, C, K, 1), 28, "blocks", {**BLOCKS, "rows": 7, "columns": 14, "outputs": 2, "inputs": 3})
     assert [len({buffer for buffer, _ in some}) for some in loads] == [2 + more, 2]

@@ -90,7 +90,7 @@ class WeightPlan(nl.NKIObject):
     further: int
     passes: list
     buffers: int
-    #: of x there is one more where it fits: its loads wait for none of the products of the tile before
+    #: of x there is one more where it is less than gy and fits: its loads wait for no products of the tile before
     windows: int
     warmup: int
     #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
@@ -139,7 +139,7 @@ def make_weight_plan(geometry, config, bias, source, lines):
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
         buffers=config.buffers,
-        windows=config.buffers + (0 if turns else 1),
+        windows=config.buffers,
         warmup=config.warmup,
         geometry=geometry,
         source=source,
@@ -162,8 +162,9 @@ def make_weight_plan(geometry, config, bias, source, lines):
         one.opens = True
     while turns and plan.raws > 1 and not fits_sbuf(weight_bytes(geometry, plan)):
         plan.raws = plan.raws - 1
-    if not fits_sbuf(weight_bytes(geometry, plan)):
-        plan.windows = plan.buffers
+    sizes = tile_bytes(geometry, plan)
+    if not turns and sizes[0] < sizes[1] and fits_sbuf(weight_bytes(geometry, plan) + sizes[0]):
+        plan.windows = plan.buffers + 1
     return plan
 
 
