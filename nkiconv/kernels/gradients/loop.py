@@ -80,12 +80,8 @@ def run_weight(work):
 
 def run_passes(work, passes, buffers, half):
     """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
-    feed, batches, count = (
-        Feed(tiles=[], seen=[], windows=buffers[0], buffers=buffers[1], loaded=0),
-        [],
-        len(buffers[1]),
-    )
-    turns = start_turns(work, count) if work.plan.turns else None
+    feed, batches = Feed(tiles=[], seen=[], windows=buffers[0], buffers=buffers[1], loaded=0), []
+    turns = start_turns(work, len(feed.buffers)) if work.plan.turns else None
     for one in passes:
         first, count, start = 0, len(one.tiles), len(feed.tiles)
         if half >= 0:
