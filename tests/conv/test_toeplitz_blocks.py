@@ -50,6 +50,29 @@ CUT = {
 }
 
 
+#: Images whose windows cannot be disjoint: outputs that see zeros alone in front of a row, taps that no window is as
+#: wide as.
+NEVER_DISJOINT = ("padded beyond the filter", "taller than a block", "far outside")
+#: (problem, settings) of disjoint windows: as the host has them; one of few columns at the end of a row, an odd number
+#: of windows and an even one, banks that end where windows do, bands of rows.
+DISJOINT = {
+    **{name: (one, {}) for name, one in {**IMAGES, **APART}.items() if name not in NEVER_DISJOINT},
+    "many columns": (IMAGES["many columns"], {"columns": 30, "rows": 1}),
+    "part of a window": (depthwise(5, N=3, H=6, W=22, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "odd windows": (depthwise(5, N=3, H=6, W=21, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "even windows": (depthwise(5, N=3, H=6, W=28, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=((1, 1), (1, 1))), {"columns": 6, "rows": 14}),
+    "bands": (
+        depthwise(9, N=13, H=29, W=20, R=5, S=5, padding=((2, 2), (2, 2))),
+        {"columns": 8, "rows": 4, "below": 3},
+    ),
+    "strides and bands": (
+        depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
+        {"columns": 3, "rows": 4, "below": 2},
+    ),
+}
+
+
 def settled(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     asked = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
@@ -67,6 +90,26 @@ def test_exact(name, dtype, layout):
 @pytest.mark.parametrize("name", APART)
 def test_zeros_between_pixels(name, dtype):
     check_exact(APART[name].replace(dtype=dtype), config=BLOCKS)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", DISJOINT)
+def test_disjoint_windows(name, dtype):
+    problem, given = DISJOINT[name]
+    problem = problem.replace(dtype=dtype, layout="NCHW")
+    settings = settled(problem, (("disjoint", 1), *given.items()))
+    assert {"disjoint": 1, **given}.items() <= dict(settings).items()
+    check_exact(problem, config=(("algorithm", "toeplitz_blocks"), *settings))
+
+
+@pytest.mark.parametrize("name", NEVER_DISJOINT)
+def test_windows_that_cannot_be_disjoint(name):
+    problem = {**IMAGES, **APART}[name].replace(layout="NCHW")
+    for columns in range(1, problem.output_shape[-1] + 1):
+        for rows in (problem.stride[0], 4 * problem.stride[0]):
+            plan_, reason = planned(problem, "toeplitz_blocks", (("disjoint", 1), ("columns", columns), ("rows", rows)))
+            assert plan_ is None
+            assert reason != ""
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -90,26 +133,31 @@ def test_blocks_beside_each_other():
     check_exact(problem, config=config_of("toeplitz_blocks", rows=4, columns=5, beside=4, below=3, images=2))
 
 
+@pytest.mark.parametrize("disjoint", [0, 1])
 @pytest.mark.parametrize("name", ["several rounds", "both strides"])
-def test_one_core_has_the_bits_of_two(name):
+def test_one_core_has_the_bits_of_two(name, disjoint):
+    config = config_of("toeplitz_blocks", disjoint=disjoint)
     problem, rng = IMAGES[name].replace(dtype="fp32"), np.random.default_rng(5)
     x = rng.standard_normal(problem.input_shape).astype(np.float32)
     w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    np.testing.assert_array_equal(run(x, w, problem, 1, config=BLOCKS), run(x, w, problem, 2, config=BLOCKS))
+    np.testing.assert_array_equal(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("layout", "disjoint"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0)])
 @pytest.mark.parametrize("name", ["both strides", "several rounds", "dilation"])
-def test_epilogue(name, layout):
+def test_epilogue(name, layout, disjoint):
+    config = BLOCKS
+    if disjoint:
+        config = (("algorithm", "toeplitz_blocks"), *settled(IMAGES[name].replace(dtype="fp32"), (("disjoint", 1),)))
     problem = IMAGES[name].replace(dtype="fp32", layout=layout)
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
     added = bias if layout == "NHWC" else bias[:, None, None]
-    expected = np.maximum(run(x, w, problem, 2, config=BLOCKS) + added - residual, 0)
+    expected = np.maximum(run(x, w, problem, 2, config=config) + added - residual, 0)
     more = {"bias": bias, "residual": residual, "beta": -1.0, "activation": "relu"}
-    np.testing.assert_array_equal(run(x, w, problem, 2, config=BLOCKS, **more), expected)
+    np.testing.assert_array_equal(run(x, w, problem, 2, config=config, **more), expected)
 
 
 @st.composite
@@ -133,6 +181,7 @@ def images(draw):
         "rows": stride[0] * draw(st.integers(1, 4)), "columns": draw(st.integers(1, 6)),
         "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 20)), "channels": draw(st.integers(1, 12)),
         "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
+        "disjoint": draw(st.integers(0, 1)) if layout == "NCHW" else 0,
     }  # fmt: skip
     return problem, config
 
@@ -198,6 +247,19 @@ SAME = IMAGES["same"]
         (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
         (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 where channels"),
         (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
+        (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
+        (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),
+        (SAME, {"settings": (("disjoint", 2),)}, "config disjoint=2: must be an int from 0 to 1"),
+        (
+            IMAGES["padded beyond the filter"],
+            {"settings": (("disjoint", 1), ("columns", 4), ("rows", 2))},
+            "config disjoint=1, padding=[0-9]+ in front of a row",
+        ),
+        (
+            IMAGES["many columns"].replace(padding=((1, 1), (4, 600))),
+            {"settings": (("disjoint", 1), ("columns", 40), ("rows", 1))},
+            "config disjoint=1, rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank",
+        ),
         (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
         (
             depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),

@@ -21,10 +21,13 @@ CHANNELS_MOST, BUFFERS_MOST = 1024, 16
 class ToeplitzBlocksConfig(nl.NKIObject):
     """Every setting: see plan.py."""
 
-    #: rows of x of a block, a multiple of the stride, 1 to 128
+    #: rows of x from a block to the one below, a multiple of the stride, 1 to 128
     rows: int
-    #: columns of y of a block, 1 to 128
+    #: columns of y of a window, 1 to 128
     columns: int
+    #: 1: no column of x is in two windows, whose sums add up in a bank, and a block has all rows that its rows of y
+    #: see; of NCHW alone. 0: no row of x is in two blocks, and a window has all columns that its columns of y see
+    disjoint: int
     #: blocks beside each other, below each other, and images, that one matmul takes: their product at most 128; of NCHW
     #: there are no blocks beside each other
     beside: int
@@ -46,6 +49,7 @@ def blocks_config_refusal(config):
     table = (
         ("rows", (1, most)),
         ("columns", (1, most)),
+        ("disjoint", (0, 1)),
         ("beside", (1, most)),
         ("below", (1, most)),
         ("images", (1, most)),
@@ -73,6 +77,7 @@ def blocks_settings(geometry, config):
     return ToeplitzBlocksConfig(
         rows=height,
         columns=few,
+        disjoint=setting(config, "disjoint", 0),
         beside=setting(config, "beside", min(windows, max(1, most // (below * images)))),
         below=below,
         images=images,

@@ -1,8 +1,9 @@
 """Toeplitz matrices of all taps of a depthwise filter, made by DMAs of windows.
 
-With rows of taps as far apart as a block is wide, element (place, column) of block k's matrix is that of a sequence,
+With rows of taps `pitch` apart, as wide as what a matrix has of a row of y, its elements are those of a sequence,
 
-    F[k][place, column] = g[k * size + place - column],    g[r * dilation * width + s * dilation] = w[r, s],
+    F[k][(j, w), (p, q)] = g[(k * step + j - p) * pitch + w + lead - q],
+    g[r * dilation * pitch + s * dilation] = w[r, s],
 
 g backwards from a place on that moves with the partition: one run a partition and channel has all k, the last first.
 The sequences are made in SBUF, a channel a partition, and one DMA serves a partition of many channels.
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._tiles import cut_at
-from .shape import matrix_size
+from .shape import line_length, matrix_size, place_of
 
 
 @dataclass
@@ -24,19 +25,19 @@ class Matrices(nl.NKIObject):
     bias: object
 
 
-def load_matrices(tile_sbuf, lines, operands, blocks, chunk):
+def load_matrices(tile_sbuf, lines, operands, geometry, blocks, chunk):
     """Matrices of a round of channels on their way to a tile [places, c, run]. chunk: first of them among those of
     `lines`, which `copy_backwards` made, first of all, how many."""
     at, c0, cn = chunk
     size, run, most = blocks.rows * blocks.width, matrix_size(blocks), nl.tile_size.pmax
-    length = run + size
+    length, columns = line_length(geometry, blocks), geometry.columns
     for place in range(size):
-        done = 0
+        start, done = length - 1 - run - place_of(blocks, columns, place), 0
         while done < cn:
             first = (at + done) % most
             count = min(cn - done, most - first)
             src = lines[(at + done) // most].ap(
-                pattern=[[length, count], [1, 1], [1, run]], offset=first * length + size - 1 - place
+                pattern=[[length, count], [1, 1], [1, run]], offset=first * length + start
             )
             copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
             done += count
@@ -45,7 +46,7 @@ def load_matrices(tile_sbuf, lines, operands, blocks, chunk):
         bias_sbuf = nl.ndarray((most, cn), dtype=nl.float32, buffer=nl.sbuf)
         copy(bias_sbuf, operands.bias.ap(pattern=[[0, most], [1, cn]], offset=c0))
     tile_sbuf = tile_sbuf[0:size, 0:cn, 0:run]
-    return Matrices(tile=tile_sbuf.reshape((size, cn * blocks.depth, blocks.rows, blocks.width)), bias=bias_sbuf)
+    return Matrices(tile=tile_sbuf.reshape((size, cn * blocks.depth, blocks.step, blocks.pitch)), bias=bias_sbuf)
 
 
 def load_depthwise_taps(operands, geometry, c0, cn):
@@ -62,15 +63,14 @@ def load_depthwise_taps(operands, geometry, c0, cn):
 
 
 def copy_backwards(w_sbuf, operands, geometry, blocks):
-    """The sequence of each channel backwards, in SBUF: zeros but for taps; its last element but `size` is g[0]."""
-    size = blocks.rows * blocks.width
-    length, cn = matrix_size(blocks) + size, w_sbuf.shape[0]
+    """The sequence of each channel backwards, in SBUF: zeros but for taps; as many as a matrix has follow g[0]."""
+    length, cn = line_length(geometry, blocks), w_sbuf.shape[0]
     R, S, dilation = geometry.rows.taps, geometry.columns.taps, (geometry.rows.dilation, geometry.columns.dilation)
     engines = (nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd)
     line_sbuf = nl.ndarray((cn, length), dtype=operands.w_dtype, buffer=nl.sbuf)
     nisa.memset(dst=line_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     for r in range(R):
-        row = length - size - 1 - r * dilation[0] * blocks.width
+        row = length - 1 - blocks.step * blocks.pitch - r * dilation[0] * blocks.pitch
         if geometry.flipped:
             first = row - (S - 1) * dilation[1]
             dst, src = line_sbuf[0:cn, first : row + 1 : dilation[1]], w_sbuf[0:cn, R - 1 - r, 0:S]
@@ -82,7 +82,9 @@ def copy_backwards(w_sbuf, operands, geometry, blocks):
     return line_sbuf
 
 
-def moving_of(matrices, blocks, c, k, places):
-    """F[k] of a channel for all pixels of a block, some of which are none of y: [places, rows, width]."""
-    index = c * blocks.depth + blocks.depth - 1 - k
-    return matrices.tile[0:places, index, 0 : blocks.rows, 0 : blocks.width]
+def moving_of(matrices, blocks, c, k, places, product):
+    """F[k] of a channel for what a product sums up: [places, rows, columns]."""
+    index, first = c * blocks.depth + blocks.depth - 1 - k, product.first
+    down, on = blocks.matrix_steps
+    end = (first + product.columns[1] - 1) * on + 1
+    return matrices.tile[0:places, index, 0 : blocks.step : down, first * on : end : on]

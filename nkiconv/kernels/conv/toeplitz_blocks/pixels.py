@@ -16,7 +16,7 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
     strides, rows, columns = geometry.x_strides, geometry.rows, geometry.columns
     windows = []
     for one in range(item.windows[0], item.windows[0] + beside):
-        start = blocks.windows[one][0] * columns.stride - columns.before
+        start = blocks.windows[one].start
         windows.append((start, met_apart(columns, start, blocks.width)[0][0:2]))
     lines = []
     for row in range(blocks.rows):

@@ -21,6 +21,7 @@ from ..geometry import instructions_refusal
 from ..transposes import is_transposed
 from .config import blocks_config_refusal, blocks_settings
 from .shape import blocks_fit, blocks_instructions, sizes_of_blocks
+from .windows import disjoint_misfit
 
 
 def plan_blocks(geometry, extras, config, cores):
@@ -46,12 +47,17 @@ def settings_misfit(geometry, settings):
     """Why sizes of blocks do not go together, or ""."""
     most, stride = nl.tile_size.pmax, geometry.rows.stride
     width = window_of(geometry.columns, settings.columns)
+    if settings.disjoint == 1 and is_transposed(geometry):
+        return "config disjoint=1: must be 0 where channels lie side by side"
     if settings.rows % stride > 0:
         return f"config rows={settings.rows}: must be a multiple of the stride of rows, {stride}"
-    if settings.rows * width > most:
+    rows = settings.rows
+    if settings.disjoint == 1:
+        rows, width = window_of(geometry.rows, rows // stride), settings.columns * geometry.columns.stride
+    if rows * width > most:
         return (
             f"config rows={settings.rows}, columns={settings.columns}, S={geometry.columns.taps}: {width} columns of x "
-            f"times the rows must be at most {most}; use fewer"
+            f"times {rows} rows must be at most {most}; use fewer"
         )
     if settings.beside * settings.below * settings.images > most:
         return (
@@ -59,7 +65,15 @@ def settings_misfit(geometry, settings):
             f"at most {most}; use fewer"
         )
     if is_transposed(geometry):
-        return ""
+        return (
+            ""
+            if settings.disjoint == 0
+            else f"config disjoint={settings.disjoint}: must be 0 where channels lie side by side"
+        )
+    if settings.disjoint == 1:
+        reason = disjoint_misfit(geometry.columns, settings, settings.rows // stride)
+        if reason != "":
+            return reason
     if settings.beside > 1:
         return f"config beside={settings.beside}: must be 1 where channels do not lie side by side"
     if settings.channels > most:

@@ -8,7 +8,7 @@ from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._tiles import cut, cut_at
 from ..boxes import offset_at
 from .pixels import met_apart
-from .shape import framed_shape, groups_of, images_on_partitions, transposes_together
+from .shape import blocks_below, framed_shape, groups_of, images_on_partitions, transposes_together, windows_together
 
 
 @dataclass
@@ -29,8 +29,8 @@ def load_planes(operands, geometry, blocks, item, raws, index):
     c0, cn = blocks.chunks[item.chunk]
     _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
-    met, h = met_apart(rows, item.below[0] * blocks.rows - rows.before, height)
-    (across, w), found = met_apart(columns, -columns.before, width), []
+    met, h = met_apart(rows, item.below[0] * blocks.step - rows.before, height)
+    (across, w), found = met_apart(columns, blocks.windows[0].start, width), []
     for images in cut_at(item.images[1], images_on_partitions(cn)):
         raw_sbuf = None
         if met[1] > 0 and across[1] > 0:
@@ -67,9 +67,10 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     planes.framed = framed_sbuf
 
 
-def banks_of_window(geometry, blocks, item):
-    """What the array transposes of a window, a bank at a time: (number of the planes, first block below, how many)."""
-    below = item.below[1] + blocks.depth - 1
+def banks_of_step(geometry, blocks, item):
+    """What the array transposes of windows that are together, a bank at a time: (number of the planes, first of the
+    blocks of all these windows, how many)."""
+    below = blocks_below(blocks, item) * windows_together(blocks)
     most = transposes_together(blocks.chunks[item.chunk][1], geometry.itemsize)
     found = []
     for number in range(groups_of(blocks, item)):
@@ -79,15 +80,16 @@ def banks_of_window(geometry, blocks, item):
 
 
 def transpose_bank(tile_sbuf, planes, bank, geometry, blocks, item, window, ledger):
-    """Some blocks below each other of a window, [(j, w), (image, c)], into the tile of an item's blocks."""
+    """Some blocks of windows from `window` on, [(j, w), (image, c)], into the tile of an item's blocks."""
     number, first, count = bank
     one, cn = planes[number], blocks.chunks[item.chunk][1]
     parts, size = one.images[1] * cn, blocks.rows * blocks.width
-    start = blocks.windows[window][0] * geometry.columns.stride
+    below = blocks_below(blocks, item)
     pitch = parts + parts % 2  # what the array writes begins at words
     bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
     for slot in range(count):
-        row = (first + slot) * blocks.rows
+        row = (first + slot) % below * blocks.step
+        start = blocks.windows[window + (first + slot) // below].start - blocks.windows[0].start
         nisa.nc_transpose(
             dst=bank_psum[0:size, slot, 0:parts],
             data=one.framed[0:parts, row : row + blocks.rows, start : start + blocks.width],

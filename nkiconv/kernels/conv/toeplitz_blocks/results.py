@@ -3,7 +3,6 @@
 from ...._nki import nisa, nl
 from ..boxes import load_boxes, offset_at
 from ..call import scale_residual
-from ..cuts import most_of
 from .shape import y_shape
 
 
@@ -32,7 +31,7 @@ def start_block_results(work, item):
 def is_ragged(geometry, blocks, item):
     """Whether some blocks of an item have fewer rows or columns of y than others."""
     rows = (item.below[0] + item.below[1]) * blocks.out_rows > geometry.rows.out
-    return rows or (blocks.by_pixels and most_of(blocks.windows) * len(blocks.windows) > geometry.columns.out)
+    return rows or (blocks.by_pixels and blocks.columns * len(blocks.windows) > geometry.columns.out)
 
 
 def boxes_of_block_results(geometry, blocks, item, channels):
@@ -53,8 +52,8 @@ def boxes_of_block_results(geometry, blocks, item, channels):
             pattern = [rows, images, [strides[0], cn], [strides[2], pn], [strides[3], geometry.columns.out]]
             found.append(((first * nn, c, 0, 0), pattern, offset_at(strides, at)))
         for v in range(item.windows[1] if count > 0 and pn > 0 and blocks.by_pixels else 0):
-            q, qn = blocks.windows[item.windows[0] + v]
-            pattern = [rows, images, [strides[2], pn], [strides[3], qn], [strides[0], cn]]
-            there = (c0, n, (b0 + first) * height, q)
+            window = blocks.windows[item.windows[0] + v]
+            pattern = [rows, images, [strides[2], pn], [strides[3], window.qn], [strides[0], cn]]
+            there = (c0, n, (b0 + first) * height, window.q)
             found.append((((v * bn + first) * nn, 0, 0, c), pattern, offset_at(strides, there)))
     return found

@@ -8,6 +8,7 @@ from ..cuts import most_of, window_of
 from ..geometry import num_taps
 from ..transposes import is_transposed
 from .config import ToeplitzBlocksConfig
+from .windows import Span, WindowProduct, disjoint_spans, pitch_of, windows_of
 
 #: Buffers of matrices, of planes with zeros around them, and of planes as they come, that take turns.
 MATRICES, FRAMED, RAWS = 2, 2, 2
@@ -17,15 +18,23 @@ MATRICES, FRAMED, RAWS = 2, 2, 2
 class ToeplitzBlocks(nl.NKIObject):
     """Sizes of one problem."""
 
-    #: rows of x and columns of x of a block, its rows and columns of y, and how many blocks below each other a row of y
-    #: sees
+    #: rows of x from a block to the next, and of a block; its rows of y, and how many blocks below each other these see
+    step: int
     rows: int
-    width: int
     out_rows: int
-    columns: int
     depth: int
-    #: (first, how many): columns of y of each window, channels of each chunk
+    #: columns of x of a window; all windows; of a tile of results, columns
+    width: int
     windows: list
+    columns: int
+    #: columns of a matrix from a row to the next; rows and columns that the array skips to the next, and so in a bank
+    pitch: int
+    matrix_steps: tuple
+    bank_steps: tuple
+    #: rows and columns of a channel's sums in a bank, and spans of all windows where they are disjoint
+    bank: tuple
+    spans: list
+    #: (first, how many) channels of each chunk
     chunks: list
     #: chunks whose matrices come together
     together: int
@@ -50,22 +59,34 @@ def sizes_of_blocks(geometry, config):
     """The ToeplitzBlocks of a ToeplitzBlocksConfig."""
     rows, columns = geometry.rows, geometry.columns
     out_rows = config.rows // rows.stride
-    by_pixels = is_transposed(geometry)
-    windows, chunks = cut(columns.out, config.columns), cut(geometry.C, config.channels)
+    by_pixels, disjoint = is_transposed(geometry), config.disjoint == 1
+    windows, chunks = windows_of(columns, config.columns, disjoint), cut(geometry.C, config.channels)
     items = []
     for chunk in range(len(chunks)):
         for beside in cut(len(windows), config.beside if by_pixels else len(windows)):
             for below in cut(div_ceil(rows.out, out_rows), config.below):
                 for images in cut(geometry.planes.out, config.images):
                     items.append(BlocksItem(chunk=chunk, images=images, below=below, windows=beside))
-    widest = most_of(windows)
+    widest, strides = widest_of(windows), (rows.stride, columns.stride)
+    height, width, spans = config.rows, window_of(columns, widest), []
+    pitch, bank = width, (config.rows, width)
+    if disjoint:
+        height, width = window_of(rows, out_rows), config.columns * columns.stride
+        spans = disjoint_spans(windows, columns.out, out_rows)
+        pitch, bank = pitch_of(spans, columns, config.columns), (out_rows, widest_span(spans))
     return ToeplitzBlocks(
-        rows=config.rows,
-        width=window_of(columns, widest),
+        step=config.rows,
+        rows=height,
         out_rows=out_rows,
-        columns=widest,
-        depth=div_ceil(window_of(rows, out_rows), config.rows),
+        depth=div_ceil(window_of(rows, out_rows), height),
+        width=width,
         windows=windows,
+        columns=widest if by_pixels else columns.out,
+        pitch=pitch,
+        matrix_steps=strides if disjoint else (1, 1),
+        bank_steps=(1, 1) if disjoint else strides,
+        bank=bank,
+        spans=spans,
         chunks=chunks,
         together=min(config.together, div_ceil(len(chunks), PARTS)),
         items=items,
@@ -74,21 +95,60 @@ def sizes_of_blocks(geometry, config):
     )
 
 
+def widest_of(windows):
+    """Most columns of y of a window."""
+    most = 0
+    for window in windows:
+        most = max(most, window.qn)
+    return most
+
+
+def widest_span(spans):
+    """Most columns of y of a span."""
+    most = 0
+    for span in spans:
+        most = max(most, span.columns[1])
+    return most
+
+
 def matrix_size(blocks):
     """Elements of a partition and channel: matrices of all blocks below each other."""
-    return blocks.depth * blocks.rows * blocks.width
+    return blocks.depth * blocks.step * blocks.pitch
 
 
 def rows_of_block(geometry, blocks, k):
     """Rows of the block k below that a block of y sees."""
-    return min(blocks.rows, window_of(geometry.rows, blocks.out_rows) - k * blocks.rows)
+    return min(blocks.rows, window_of(geometry.rows, blocks.out_rows) - k * blocks.step)
+
+
+def windows_together(blocks):
+    """Windows of an item that are worked on together: of planes all if disjoint, one if not."""
+    return len(blocks.windows) if len(blocks.spans) > 0 else 1
+
+
+def spans_of_tile(blocks, windows):
+    """Spans of the tile of x of some windows (first, how many)."""
+    if len(blocks.spans) > 0:
+        return blocks.spans
+    q, qn = 0, blocks.columns
+    if not blocks.by_pixels:
+        q, qn = blocks.windows[windows[0]].q, blocks.windows[windows[0]].qn
+    product = WindowProduct(windows=(0, windows[1]), columns=(0, blocks.width), first=0, adds=False)
+    return [Span(columns=(q, qn), products=[product])]
 
 
 def x_shape(blocks, item):
-    """Shape of the tile of an item's blocks: [pixels, beside, below, images, channels]; of planes a window's."""
-    beside = item.windows[1] if blocks.by_pixels else 1
-    cn = blocks.chunks[item.chunk][1]
-    return (blocks.rows * blocks.width, beside, item.below[1] + blocks.depth - 1, item.images[1], cn)
+    """Shape of the tile of an item's blocks: [pixels, beside, below, images, channels]; of planes with blocks of
+    windows that are worked on together one after the other."""
+    beside, below = item.windows[1], blocks_below(blocks, item)
+    if not blocks.by_pixels:
+        beside, below = 1, below * windows_together(blocks)
+    return (blocks.rows * blocks.width, beside, below, item.images[1], blocks.chunks[item.chunk][1])
+
+
+def blocks_below(blocks, item):
+    """Blocks of x below each other that an item's rows of y see."""
+    return item.below[1] + blocks.depth - 1
 
 
 def y_shape(geometry, blocks, item):
@@ -117,9 +177,20 @@ def matrices_shape(blocks):
     return min(MATRICES, div_ceil(share_chunks, blocks.together)), most
 
 
+def place_of(blocks, columns, place):
+    """How far a place of a block, its pixels row after row, is in the sequence of its filter."""
+    lead = blocks.windows[0].start + columns.before - blocks.windows[0].q * columns.stride
+    return place // blocks.width * blocks.pitch + place % blocks.width + lead
+
+
+def line_length(geometry, blocks):
+    """Elements of the sequence of a filter."""
+    return matrix_size(blocks) + place_of(blocks, geometry.columns, blocks.rows * blocks.width - 1) + 1
+
+
 def channels_of_bank(blocks):
     """Channels whose sums fill a bank."""
-    return max(1, BANK_COLUMNS // (blocks.rows * blocks.width))
+    return max(1, BANK_COLUMNS // (blocks.bank[0] * blocks.bank[1]))
 
 
 def images_on_partitions(cn):
@@ -135,9 +206,9 @@ def groups_of(blocks, item):
 def framed_shape(geometry, blocks, item):
     """[(image, c), rows, columns] of an item's planes that go on the partitions together, with what a tap may see
     around them."""
-    cn, last = blocks.chunks[item.chunk][1], blocks.windows[-1][0] * geometry.columns.stride
+    cn, last = blocks.chunks[item.chunk][1], blocks.windows[-1].start - blocks.windows[0].start
     parts = min(item.images[1], images_on_partitions(cn)) * cn
-    return parts, (item.below[1] + blocks.depth - 1) * blocks.rows, last + blocks.width
+    return parts, (blocks_below(blocks, item) - 1) * blocks.step + blocks.rows, last + blocks.width
 
 
 def transposes_together(cn, itemsize):
@@ -151,7 +222,7 @@ def blocks_bytes(geometry, blocks, extras):
     tiles, most_channels = matrices_shape(blocks)
     fixed = tiles * most_channels * matrix_size(blocks) * item
     lines = div_ceil(geometry.C, nl.tile_size.pmax)
-    fixed += lines * (matrix_size(blocks) + blocks.rows * blocks.width + num_taps(geometry)) * item
+    fixed += lines * (line_length(geometry, blocks) + num_taps(geometry)) * item
     fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * nl.tile_size.pmax
     for one in blocks.items:
         _, beside, below, images, count = x_shape(blocks, one)
@@ -205,9 +276,14 @@ def item_instructions(geometry, blocks, item):
     beside = item.windows[1]
     banks = div_ceil(cn, channels_of_bank(blocks))
     steps = 1 if blocks.by_pixels else beside
-    sums = steps * (cn * blocks.depth + 4 * banks)
+    products, spans = 1, max(1, len(blocks.spans))
+    if len(blocks.spans) > 0:
+        steps, products = 1, 0
+        for span in blocks.spans:
+            products += len(span.products)
+    sums = steps * (cn * blocks.depth * products + 4 * banks * spans)
     if blocks.by_pixels:
         return sums + beside * (blocks.rows + 4 + 2 * blocks.depth) + 8 * beside
-    below = item.below[1] + blocks.depth - 1
+    below = blocks_below(blocks, item)
     turned = below + div_ceil(below, transposes_together(cn, geometry.itemsize))
-    return sums + groups_of(blocks, item) * (steps * turned + 6 + images_on_partitions(cn)) + 8
+    return sums + groups_of(blocks, item) * (beside * turned + 6 + images_on_partitions(cn)) + 8

@@ -1,10 +1,10 @@
-"""The steps of planes (NCHW), an item's windows one after the other, and what goes between their sums.
+"""The steps of planes (NCHW), windows of an item that are together, and what goes between their sums.
 
 While a step is worked on, the array transposes the blocks of one that comes later, Vector puts zeros around planes of
 the item after that, and those of the next one are on their way.
 """
 
-from .planes import banks_of_window, load_planes, put_zeros_around, transpose_bank
+from .planes import banks_of_step, load_planes, put_zeros_around, transpose_bank
 from .shape import groups_of, x_shape
 
 
@@ -21,7 +21,7 @@ def tile_of_step(work, steps, number):
     """The tile of a step's blocks."""
     shape = x_shape(work.blocks, work.items[steps[number][0]])
     tile = work.x[number % len(work.x)].tile
-    return tile[0 : shape[0], 0:1, 0 : shape[2], 0 : shape[3], 0 : shape[4]]
+    return tile[0 : shape[0], 0 : shape[1], 0 : shape[2], 0 : shape[3], 0 : shape[4]]
 
 
 def jobs_of_frames(work, steps, number):
@@ -42,7 +42,7 @@ def jobs_of_step(work, steps, number):
     if number < len(steps):
         index, window = steps[number]
         item, tile = work.items[index], tile_of_step(work, steps, number)
-        for bank in banks_of_window(work.geometry, work.blocks, item):
+        for bank in banks_of_step(work.geometry, work.blocks, item):
             found.append((index, window, bank, tile))
     return found
 

@@ -113,7 +113,9 @@ def matrices_for(work, index):
             at = c0 - work.rounds[0][0]
             lines_until(work, div_ceil(at + cn, nl.tile_size.pmax))
             tile = work.matrices_tiles[len(work.matrices) % len(work.matrices_tiles)]
-            work.matrices.append(load_matrices(tile, work.lines, work.operands, work.blocks, (at, c0, cn)))
+            work.matrices.append(
+                load_matrices(tile, work.lines, work.operands, work.geometry, work.blocks, (at, c0, cn))
+            )
 
 
 def lines_until(work, count):

@@ -47,8 +47,9 @@ class ToeplitzBlocks(Settled):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.refusal(shape.geometry, shape.extras, None):
             return [None]
-        found = ranked(shape, shape.geometry, {})
-        return [pairs_of(one) for one in itertools.islice(found, WIDE_BEST if wide else 1)]
+        kinds = _kinds(shape.geometry)
+        each = (ranked(shape, shape.geometry, {"disjoint": one}) for one in kinds)
+        return [pairs_of(one) for found in each for one in itertools.islice(found, WIDE_BEST if wide else 1)]
 
     def unit(self, shape: Shape, config: Config) -> int:
         return int(dict(self.settle(shape, config) or ()).get("channels", 1))
@@ -90,29 +91,50 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Toepl
 
 def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
     """Sizes of blocks, and how many the array takes at once, with the other settings that are given, or some."""
-    Q, N, stride = geometry.columns.out, geometry.planes.out, geometry.rows.stride
-    for columns in _given(given, "columns", {div_ceil(Q, count) for count in range(1, WINDOWS + 1)}):
-        tallest = PARTITIONS // window_of(geometry.columns, columns) // stride * stride
+    N, stride = geometry.planes.out, geometry.rows.stride
+    channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
+    share = {"channels": channels, "together": 1, "buffers": BUFFERS[0], "warmup": WARM_UP}
+    for columns, disjoint in _widths(geometry, given):
+        tallest = _tallest(geometry, columns, disjoint)
         for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride)):
+            sizes = {"rows": rows, "columns": columns, "disjoint": disjoint}
             blocks = div_ceil(geometry.rows.out * stride, rows)
             for below in _given(given, "below", {div_ceil(blocks, count) for count in (1, 2, 4, 8)}):
                 most = max(1, PARTITIONS // below)
                 for images in _given(given, "images", {div_ceil(N, div_ceil(N, most)), min(N, most)}):
-                    beside = 1
+                    together = {"beside": 1, "below": below, "images": images}
                     if is_transposed(geometry):
-                        windows = div_ceil(Q, columns)
+                        windows = div_ceil(geometry.columns.out, columns)
                         side = max(1, min(windows, PARTITIONS // (below * images)))
-                        beside = div_ceil(windows, div_ceil(windows, side))
-                    sizes = {"rows": rows, "columns": columns, "beside": beside, "below": below, "images": images}
-                    channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
-                    share = {"channels": channels, "together": 1, "buffers": BUFFERS[0], "warmup": WARM_UP}
-                    yield ToeplitzBlocksConfig(**{**share, **sizes, **given})
+                        together["beside"] = div_ceil(windows, div_ceil(windows, side))
+                    yield ToeplitzBlocksConfig(**{**share, **sizes, **together, **given})
+
+
+def _kinds(geometry: Any) -> tuple[int, ...]:
+    """Values of `disjoint`."""
+    return (0,) if is_transposed(geometry) else (0, 1)
+
+
+def _widths(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int]]:
+    """Columns of y of windows, and whether these are disjoint, of planes either."""
+    columns = _given(given, "columns", {div_ceil(geometry.columns.out, count) for count in range(1, WINDOWS + 1)})
+    return list(itertools.product(columns, _given(given, "disjoint", _kinds(geometry))))
+
+
+def _tallest(geometry: Any, columns: int, disjoint: int) -> int:
+    """Most rows of x from a block to the next that the partitions hold of windows of so many columns of y."""
+    rows = geometry.rows
+    if disjoint == 0:
+        return int(PARTITIONS // window_of(geometry.columns, columns) // rows.stride * rows.stride)
+    most = PARTITIONS // (columns * geometry.columns.stride)
+    return int(max(0, (most - window_of(rows, 1)) // rows.stride + 1) * rows.stride)
 
 
 def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksConfig) -> Iterator[ToeplitzBlocksConfig]:
     """Settings with some sizes of blocks."""
     for channels in _given(given, "channels", _chunks(geometry)):
-        most = _together(geometry, size.rows, window_of(geometry.columns, size.columns), channels)
+        width = window_of(geometry.columns, size.columns)  # of disjoint windows twice their columns, some as much
+        most = _together(geometry, size.rows, width, channels)
         for together in _given(given, "together", {1, div_ceil(most, 2), most}):
             for buffers in _given(given, "buffers", BUFFERS):
                 yield dataclasses.replace(size, channels=channels, together=together, buffers=buffers)

@@ -6,6 +6,7 @@ from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.conv.cuts import window_of
+from ....kernels.conv.toeplitz_blocks.windows import disjoint_spans, pitch_of, windows_of
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -13,11 +14,11 @@ from .common import matmul_ns
 
 #: As timelines show them: ns until filters are there and taps in their places, before matrices are triggered, and from
 #: the last sums to the last DMA; of an item from its loads to its stores, and of a step, at least; share of what the
-#: slowest of the array, read-outs and DMA does not hide of the others, however many items there are; how many times as
-#: long the array takes where blocks of planes are transposed no more than a step ahead; share of the slowest in which
-#: triggers of matrices hold nothing up.
+#: slowest of the array, read-outs and DMA does not hide of the others, of pixels however many items there are, and of
+#: planes, whose parts of items are there earlier; how many times as long the array takes where blocks of planes are
+#: transposed no more than a step ahead; share of the slowest in which triggers of matrices hold nothing up.
 START_NS, END_NS, ITEM_NS, STEP_NS = 2_000.0, 4_000.0, 9_000.0, 950.0
-NOT_HIDDEN, UNBUFFERED, FREELY = 0.12, 1.3, 0.6
+NOT_HIDDEN, EVEN, UNBUFFERED, FREELY = 0.12, 8, 1.3, 0.6
 
 
 class ToeplitzBlocksPrice:
@@ -29,18 +30,37 @@ class ToeplitzBlocksPrice:
         rows, columns = geometry.rows, geometry.columns
         self.out_rows = config.rows // rows.stride
         self.width = window_of(columns, config.columns)
-        #: pixels of a block, and matrices of one
+        #: pixels of a block, and elements of matrices of all that are below each other; windows
         self.size = config.rows * self.width
         self.depth = div_ceil(window_of(rows, self.out_rows), config.rows)
+        self.elements = self.depth * self.size
         self.windows = div_ceil(columns.out, config.columns)
+        #: windows of a step; of a channel, columns of each matmul and bank of a step, and sums that leave
+        self.together = min(self.windows, config.beside) if self.by_pixels else 1
+        self.matmuls, self.banks, self.sums = [self.size] * self.depth, [self.size], self.out_rows * config.columns
+        if config.disjoint == 1:
+            self._disjoint()
         #: what the blocks below each other are cut into
         self.bands = div_ceil(div_ceil(rows.out, self.out_rows), config.below)
         #: a core's channels, chunks of them, and sets of blocks of one that the array takes at once
         self.channels = geometry.C / PARTS
         self.chunks = max(1.0, self.channels / config.channels)
-        beside = config.beside if self.by_pixels else 1
-        self.tiles = div_ceil(self.windows, beside) * self.bands * div_ceil(geometry.planes.out, config.images)
+        self.steps = div_ceil(self.windows, self.together)
+        self.tiles = self.steps * self.bands * div_ceil(geometry.planes.out, config.images)
         self._transposes()
+
+    def _disjoint(self) -> None:
+        """The same where windows are disjoint."""
+        config, columns = self.config, self.geometry.columns
+        windows = windows_of(columns, config.columns, True)
+        spans = disjoint_spans(windows, columns.out, self.out_rows)
+        self.width, self.depth = config.columns * columns.stride, 1
+        self.size = window_of(self.geometry.rows, self.out_rows) * self.width
+        self.elements = config.rows * pitch_of(spans, columns, config.columns)
+        self.windows = self.together = len(windows)
+        self.matmuls = [self.out_rows * one.columns[1] for span in spans for one in span.products]
+        self.banks = [self.out_rows * max(span.columns[1] for span in spans)] * len(spans)
+        self.sums = self.out_rows * columns.out
 
     def _transposes(self) -> None:
         """Of planes: transposes of a core, columns of one, and of how many planes that come together."""
@@ -49,9 +69,9 @@ class ToeplitzBlocksPrice:
             channels, images = self.config.channels, self.config.images
             together = PARTITIONS // channels
             groups = self.channels / channels * div_ceil(images, together)
-            self.transposes = groups * self.tiles * (self.config.below + self.depth - 1)
+            self.transposes = groups * self.tiles * self.together * (self.config.below + self.depth - 1)
             self.parts = min(images, together) * channels
-            self.framed = groups * self.tiles / self.windows
+            self.framed = groups * self.tiles / self.steps
 
     def ns(self) -> float:
         """Of all."""
@@ -59,16 +79,19 @@ class ToeplitzBlocksPrice:
         array_ns, read_ns, moved_ns = self.array_ns(), self.read_ns(), self.moved_ns()
         triggers_ns = self.size * target.static_issue_ns
         steps = self.chunks * self.tiles
-        items = steps / (1 if self.by_pixels else self.windows)
+        items = steps / (1 if self.by_pixels else self.steps)
         start_ns, stalls_ns = START_NS + triggers_ns + self._first_matrices_ns(), 0.0
         if self.by_pixels:
             start_ns = max(start_ns, self._first_tile_ns())
             stalls_ns = array_ns / items * (1.0 if config.buffers == 2 else 0.3)
-        elif config.buffers == 2:
+        elif config.buffers == 2 and config.disjoint == 0:
             array_ns *= UNBUFFERED
         slowest = max(array_ns, read_ns, moved_ns)
-        hidden = min(1.0, 1 - 1 / max(1.0, items), 1 - NOT_HIDDEN)
-        busy_ns = slowest + (1 - hidden) * (array_ns + read_ns + moved_ns - slowest)
+        if self.by_pixels:
+            hidden = min(1 - 1 / max(1.0, items), 1 - NOT_HIDDEN)
+            busy_ns = slowest + (1 - hidden) * (array_ns + read_ns + moved_ns - slowest)
+        else:
+            busy_ns = sum(one**EVEN for one in (array_ns, read_ns, moved_ns)) ** (1 / EVEN)
         rounds_ns = self.chunks / config.together * triggers_ns
         busy_ns += max(0.0, rounds_ns - FREELY * slowest)
         busy_ns = max(busy_ns, rounds_ns, items * ITEM_NS / config.buffers, steps * STEP_NS)
@@ -84,7 +107,8 @@ class ToeplitzBlocksPrice:
 
     def matmuls_ns(self) -> float:
         """Of matmuls."""
-        return float(self.channels * self.tiles * self.depth * matmul_ns(self.target, self.geometry, self.size))
+        each_ns = sum(matmul_ns(self.target, self.geometry, columns) for columns in self.matmuls)
+        return float(self.channels * self.tiles * each_ns)
 
     def transposes_ns(self) -> float:
         """Of transposes."""
@@ -96,14 +120,15 @@ class ToeplitzBlocksPrice:
     def density(self) -> float:
         """Columns of matmuls and transposes, of those that the array could take in their time."""
         matmuls_ns, transposes_ns = self.matmuls_ns(), self.transposes_ns()
-        work_ns = (matmuls_ns * self.size + transposes_ns * self.parts) / PARTITIONS
+        columns = sum(self.matmuls) / sum(max(one, PARTITIONS) for one in self.matmuls)
+        work_ns = matmuls_ns * columns + transposes_ns * self.parts / PARTITIONS
         return float(work_ns / (matmuls_ns + transposes_ns))
 
     def read_ns(self) -> float:
         """Of Vector and Scalar, which share what both can do."""
         target, epilogue, half = self.target, self.extras.epilogue, self.geometry.itemsize == 2
-        sums = self.channels * self.tiles * self.out_rows * self.config.columns
-        banks = self.channels * self.tiles / (BANK_COLUMNS // self.size)
+        sums = self.channels * self.tiles * self.sums
+        banks = self.channels * self.tiles * sum(1 / (BANK_COLUMNS // one) for one in self.banks)
         vector_ns = sums * target.vector_ns + banks * target.vector_fixed_psum_ns
         scalar_ns = sums * target.scalar_ns + banks * target.scalar_fixed_ns
         framed = self.framed * self.geometry.rows.size * self.geometry.columns.size
@@ -129,7 +154,8 @@ class ToeplitzBlocksPrice:
         N, P, Q, C = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C
         item, y_item, W = geometry.hbm_itemsize, self.extras.epilogue.y_itemsize, geometry.columns.size
         # rows that two bands see are loaded for both
-        seen = geometry.rows.size + (self.bands - 1) * (self.depth - 1) * config.rows / geometry.rows.lhs_dilation
+        twice = self.size // self.width + (self.depth - 2) * config.rows
+        seen = geometry.rows.size + (self.bands - 1) * twice / geometry.rows.lhs_dilation
         y_run, x_run = min(P, self.out_rows) * Q * y_item, seen * W / self.bands * item
         x_runs = N * C * float(self.bands)
         if self.by_pixels:
@@ -142,7 +168,7 @@ class ToeplitzBlocksPrice:
         y_parts = config.below * config.images * (config.beside if self.by_pixels else 1)
         runs_ns = x_runs * target.run_ns(x_run) / self._engines(x_parts)
         runs_ns += y_runs * target.run_ns(y_run) / self._engines(y_parts)
-        matrices_ns = target.run_ns(self.depth * self.size * geometry.itemsize)
+        matrices_ns = target.run_ns(self.elements * geometry.itemsize)
         runs_ns += C * self.size * matrices_ns / self._engines(self.size)
         bytes_ns = x_runs * target.hbm_ns(x_run, x_run) + y_runs * target.hbm_ns(y_run, y_run)
         return float(max(runs_ns, bytes_ns) / PARTS)
@@ -154,7 +180,7 @@ class ToeplitzBlocksPrice:
     def _first_matrices_ns(self) -> float:
         """Of the first round of matrices on their way."""
         target, config = self.target, self.config
-        run_ns = target.run_ns(self.depth * self.size * self.geometry.itemsize)
+        run_ns = target.run_ns(self.elements * self.geometry.itemsize)
         return float(config.together * config.channels * target.rows_an_engine * run_ns)
 
     def _first_tile_ns(self) -> float:
