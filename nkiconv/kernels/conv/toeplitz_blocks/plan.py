@@ -65,11 +65,7 @@ def settings_misfit(geometry, settings):
             f"at most {most}; use fewer"
         )
     if is_transposed(geometry):
-        return (
-            ""
-            if settings.disjoint == 0
-            else f"config disjoint={settings.disjoint}: must be 0 where channels lie side by side"
-        )
+        return ""
     if settings.disjoint == 1:
         reason = disjoint_misfit(geometry.columns, settings, settings.rows // stride)
         if reason != "":
