@@ -43,7 +43,9 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip what the machine at hand cannot run, with the reason in the report; leave out what `cover` does without."""
+    """Skip what the machine at hand cannot run, with the reason in the report; leave out what `cover` does without; the
+    longest come first, so that no process waits for another's at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
     tables = {}
     for item in items:
         if item.get_closest_marker("cover"):

@@ -11,10 +11,10 @@ SAME = ((1, 1), (1, 1))
 LONG_PROBLEMS = {
     "depthwise": ConvProblem(N=20000, C=20000, W=16, S=4, groups=20000, padding=((0, 0), (3, 0))),
     "channels beside each other": ConvProblem(
-        N=64, C=8192, W=2048, S=4, groups=8192, padding=((0, 0), (3, 0)), layout="NHWC"
+        N=64, C=2048, W=2048, S=4, groups=2048, padding=((0, 0), (3, 0)), layout="NHWC"
     ),
     "video": ConvProblem(N=64, C=512, H=128, W=128, K=512, R=3, S=3, padding=SAME),
-    "rows": ConvProblem(N=8, C=512, W=100000, K=512, S=7, padding=((0, 0), (3, 3))),
+    "rows": ConvProblem(N=8, C=256, W=100000, K=256, S=7, padding=((0, 0), (3, 3))),
     "image": ConvProblem(N=4, C=128, H=1024, W=1024, K=128, R=3, S=3, padding=SAME, layout="NHWC"),
     "one channel": ConvProblem(N=64, C=1, H=256, W=256, K=1, R=5, S=5, padding=((2, 2), (2, 2))),
 }

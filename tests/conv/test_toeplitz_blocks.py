@@ -79,6 +79,7 @@ def settled(problem, settings=None, **changes):
     return cost.algorithm("conv2d", "toeplitz_blocks").settle(asked, settings)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", IMAGES)
@@ -112,6 +113,7 @@ def test_windows_that_cannot_be_disjoint(name):
             assert reason != ""
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [250, 91])
 @pytest.mark.parametrize("name", CUT)
