@@ -34,7 +34,7 @@ IMAGES = {
     "many channels": depthwise(1100, N=1, H=6, W=5, R=3, S=3, padding=((1, 1), (1, 1))),
     "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
 }
-#: Of planes, with zeros between their pixels: gradients of x of strided images among them.
+#: Zeros between pixels: gradients of x of strided images among them.
 APART = {
     "stride 2": depthwise(6, N=3, H=7, W=6, R=5, S=5, lhs_dilation=(2, 2), padding=((2, 3), (2, 3))),
     "rows alone": depthwise(5, N=2, H=9, W=14, R=3, S=4, lhs_dilation=(3, 1), padding=((0, 2), (1, 2))),
@@ -87,10 +87,11 @@ def test_exact(name, dtype, layout):
     check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", APART)
-def test_zeros_between_pixels(name, dtype):
-    check_exact(APART[name].replace(dtype=dtype), config=BLOCKS)
+def test_zeros_between_pixels(name, dtype, layout):
+    check_exact(APART[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -169,7 +170,7 @@ def images(draw):
     taps = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     stride, dilation = draw(st.tuples(*(st.integers(1, 3),) * 2)), draw(st.tuples(*(st.integers(1, 2),) * 2))
     H, W, layout = draw(extent), draw(extent), draw(st.sampled_from(LAYOUTS))
-    apart = draw(st.tuples(*(st.integers(1, 3),) * 2)) if layout == "NCHW" else (1, 1)
+    apart = draw(st.tuples(*(st.integers(1, 3),) * 2))
     reach = [(count - 1) * each + 1 for count, each in zip(taps, dilation, strict=True)]
     padding = tuple(
         (draw(st.integers(max(0, whole - (size - 1) * each - 1), whole)), draw(st.integers(0, 3)))
@@ -180,7 +181,7 @@ def images(draw):
         rhs_dilation=dilation, lhs_dilation=apart, padding=padding, layout=layout,
     )  # fmt: skip
     config = {
-        "rows": stride[0] * draw(st.integers(1, 4)), "columns": draw(st.integers(1, 6)),
+        "rows": stride[0] * apart[0] * draw(st.integers(1, 3)), "columns": apart[1] * draw(st.integers(1, 5)),
         "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 20)), "channels": draw(st.integers(1, 12)),
         "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
         "disjoint": draw(st.integers(0, 1)) if layout == "NCHW" else 0,
@@ -242,7 +243,8 @@ SAME = IMAGES["same"]
         (SAME.replace(K=12), {}, "C=6, K=12: toeplitz_blocks takes depthwise problems"),
         (SAME.replace(groups=3), {}, "feature_group_count=3"),
         (SAME.replace(C=1, K=1, groups=1), {}, "groups = C = K > 1"),
-        (SAME.replace(lhs_dilation=(1, 2), layout="NHWC"), {}, r"lhs_dilation=\(1, 2\): toeplitz_blocks takes"),
+        (SAME.replace(lhs_dilation=(1, 2)), {"settings": (("columns", 5),)}, "columns=5: rows must be a multiple"),
+        (SAME.replace(lhs_dilation=(3, 1)), {"settings": (("rows", 4),)}, "of lhs_dilation, 3, columns of 1, so that"),
         (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: toeplitz_blocks takes windows"),
         (SAME.replace(dtype="fp8_e4m3"), {}, "toeplitz_blocks takes 16 and 32 bits"),
         (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from ..._tiles import PARTS, div_ceil
+from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..._warm import WARM_UP_MAX
 from ..cuts import window_of
 from ..transposes import is_transposed
+from .windows import outputs_alike, pixels_among
 
 #: Of a kernel without settings: outputs of a row and of a column of a block, about, channels of a chunk, and matmuls on
 #: zeros while the first of x is on its way.
@@ -21,9 +22,9 @@ CHANNELS_MOST, BUFFERS_MOST = 1024, 16
 class ToeplitzBlocksConfig(nl.NKIObject):
     """Every setting: see plan.py."""
 
-    #: rows of x from a block to the one below, a multiple of the stride, 1 to 128
+    #: rows from a block to the one below, a multiple of the stride and of lhs_dilation, from 1
     rows: int
-    #: columns of y of a window, 1 to 128
+    #: columns of y of a window, from 1; with lhs_dilation as many as begin alike, or several times as many
     columns: int
     #: 1: no column of x is in two windows, whose sums add up in a bank, and a block has all rows that its rows of y
     #: see; of NCHW alone. 0: no row of x is in two blocks, and a window has all columns that its columns of y see
@@ -47,8 +48,8 @@ def blocks_config_refusal(config):
     """What is wrong with a config by its names and values; "" if nothing is."""
     most = nl.tile_size.pmax
     table = (
-        ("rows", (1, most)),
-        ("columns", (1, most)),
+        ("rows", (1, BANK_COLUMNS)),
+        ("columns", (1, BANK_COLUMNS)),
         ("disjoint", (0, 1)),
         ("beside", (1, most)),
         ("below", (1, most)),
@@ -65,12 +66,14 @@ def blocks_settings(geometry, config):
     """All settings: what a config leaves open is blocks of some 14 columns and as many rows as the partitions hold, and
     as many of them together as the array takes."""
     most, rows, columns = nl.tile_size.pmax, geometry.rows, geometry.columns
-    few = div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS))
-    while few > 1 and window_of(columns, few) * rows.stride > most:
-        few = div_ceil(few, 2)
+    each, unit, apart = outputs_alike(columns), outputs_alike(rows) * rows.stride, rows.lhs_dilation
+    few = div_ceil(div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS)), each) * each
+    while few > each and pixels_among(columns, window_of(columns, few)) * unit > most * apart:
+        few = div_ceil(few, 2 * each) * each
     few = setting(config, "columns", few)
-    height = max(1, most // (max(1, window_of(columns, few)) * rows.stride)) * rows.stride
-    height = setting(config, "rows", min(height, max(rows.stride, BLOCK_ROWS // rows.stride * rows.stride)))
+    width = max(1, pixels_among(columns, window_of(columns, few)))
+    height = max(1, most * apart // (width * unit)) * unit
+    height = setting(config, "rows", min(height, max(unit, BLOCK_ROWS * apart // unit * unit)))
     below = setting(config, "below", min(most, div_ceil(rows.out * rows.stride, height)))
     images = setting(config, "images", min(geometry.planes.out, max(1, most // below)))
     windows = div_ceil(columns.out, few) if is_transposed(geometry) else 1

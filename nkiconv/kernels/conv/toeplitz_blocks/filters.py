@@ -2,7 +2,7 @@
 
 With rows of taps `pitch` apart, as wide as what a matrix has of a row of y, its elements are those of a sequence,
 
-    F[k][(j, w), (p, q)] = g[(k * step + j - p) * pitch + w + lead - q],
+    F[k][(j, w), (p, q)] = g[(k * step + j * lhs_dilation - p) * pitch + w * lhs_dilation + lead - q],
     g[r * dilation * pitch + s * dilation] = w[r, s],
 
 g backwards from a place on that moves with the partition: one run a partition and channel has all k, the last first.
@@ -30,9 +30,9 @@ def load_matrices(tile_sbuf, lines, operands, geometry, blocks, chunk):
     `lines`, which `copy_backwards` made, first of all, how many."""
     at, c0, cn = chunk
     size, run, most = blocks.rows * blocks.width, matrix_size(blocks), nl.tile_size.pmax
-    length, columns = line_length(geometry, blocks), geometry.columns
+    length = line_length(geometry, blocks)
     for place in range(size):
-        start, done = length - 1 - run - place_of(blocks, columns, place), 0
+        start, done = length - 1 - run - place_of(geometry, blocks, place), 0
         while done < cn:
             first = (at + done) % most
             count = min(cn - done, most - first)
@@ -71,11 +71,13 @@ def copy_backwards(w_sbuf, operands, geometry, blocks):
     nisa.memset(dst=line_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     for r in range(R):
         row = length - 1 - blocks.step * blocks.pitch - r * dilation[0] * blocks.pitch
-        if geometry.flipped:
-            first = row - (S - 1) * dilation[1]
-            dst, src = line_sbuf[0:cn, first : row + 1 : dilation[1]], w_sbuf[0:cn, R - 1 - r, 0:S]
+        # taps before the first element meet zeros between pixels alone
+        count = min(S, row // dilation[1] + 1) if row >= 0 else 0
+        if geometry.flipped and count > 0:
+            first = row - (count - 1) * dilation[1]
+            dst, src = line_sbuf[0:cn, first : row + 1 : dilation[1]], w_sbuf[0:cn, R - 1 - r, S - count : S]
             nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
-        for s in range(0 if geometry.flipped else S):
+        for s in range(0 if geometry.flipped else count):
             at = row - s * dilation[1]
             engine = engines[(r * S + s) % 3]
             nisa.tensor_copy(dst=line_sbuf[0:cn, at : at + 1], src=w_sbuf[0:cn, r, s : s + 1], engine=engine)

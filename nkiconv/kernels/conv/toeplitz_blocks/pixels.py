@@ -5,6 +5,7 @@ from ..._dma import copy
 from ..._tiles import div_ceil
 from ..boxes import offset_at
 from .shape import rows_of_block, x_shape
+from .windows import front_of
 
 
 def load_pixels(operands, geometry, blocks, item, buffers, index):
@@ -17,13 +18,13 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
     windows = []
     for one in range(item.windows[0], item.windows[0] + beside):
         start = blocks.windows[one].start
-        windows.append((start, met_apart(columns, start, blocks.width)[0][0:2]))
+        windows.append((start, among_places(columns.size, start, blocks.width)))
     lines = []
     for row in range(blocks.rows):
-        first = item.below[0] * blocks.rows + row - rows.before
+        first = item.below[0] * blocks.apart + row - front_of(rows)
         # the last block is seen by its first rows alone
         seen = below if row < rows_of_block(geometry, blocks, blocks.depth - 1) else below - 1
-        lines.append((first, blocks_inside(first, blocks.rows, rows.size, seen)))
+        lines.append((first, blocks_inside(first, blocks.apart, rows.size, seen)))
     clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines)
     for v in range(beside):
         start, met = windows[v]
@@ -33,19 +34,17 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
             b, bn = there
             if bn > 0:
                 place = row * blocks.width + w
-                element = (c0, item.images[0], first + b * blocks.rows, start + w)
-                pattern = [[strides[3], wn], [blocks.rows * strides[2], bn], [strides[1], images], [strides[0], cn]]
+                element = (c0, item.images[0], first + b * blocks.apart, start + w)
+                pattern = [[strides[3], wn], [blocks.apart * strides[2], bn], [strides[1], images], [strides[0], cn]]
                 src = operands.x.ap(pattern=pattern, offset=offset_at(strides, element))
                 copy(tile_sbuf[place : place + wn, v, b : b + bn, 0:images, 0:cn], src)
     return tile_sbuf
 
 
-def met_apart(axis, start, count):
-    """(places (first, how many, how far apart) of so many from `start` on that are elements, not zeros between these,
-    the first element)."""
-    apart = axis.lhs_dilation
-    first = div_ceil(max(0, start), apart)
-    return (first * apart - start, max(0, min(axis.size, div_ceil(max(0, start + count), apart)) - first), apart), first
+def among_places(size, start, count):
+    """(first, how many) of so many places from `start` on that are elements."""
+    low = min(count, max(0, -start))
+    return low, max(0, min(count, size - start) - low)
 
 
 def blocks_inside(first, step, size, count):

@@ -10,18 +10,20 @@ zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix o
 pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
 rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `toeplitz_rows` takes S for a row of each.
 Results have blocks on the partitions. Where channels lie side by side (NHWC) DMA loads blocks as they are, each pixel a
-run; planes (NCHW) come as they lie, and the array transposes windows of them; with lhs_dilation zeros are put between
-their pixels, as they are around them.
+run; planes (NCHW) come as they lie, zeros are put around them, and the array transposes windows of them. Zeros between
+pixels (lhs_dilation) are left out of blocks: the matrices have what is between. `windows` says what windows of rows may
+be.
 """
 
 from ...._nki import nl
+from ..._tiles import BANK_COLUMNS
 from ..call import taken_refusal
 from ..cuts import window_of
 from ..geometry import instructions_refusal
 from ..transposes import is_transposed
 from .config import blocks_config_refusal, blocks_settings
 from .shape import blocks_fit, blocks_instructions, sizes_of_blocks
-from .windows import disjoint_misfit
+from .windows import bank_columns, disjoint_misfit, outputs_alike, pixels_among, window_width
 
 
 def plan_blocks(geometry, extras, config, cores):
@@ -45,19 +47,29 @@ def plan_blocks(geometry, extras, config, cores):
 
 def settings_misfit(geometry, settings):
     """Why sizes of blocks do not go together, or ""."""
-    most, stride = nl.tile_size.pmax, geometry.rows.stride
-    width = window_of(geometry.columns, settings.columns)
+    most, stride, columns, disjoint = nl.tile_size.pmax, geometry.rows.stride, geometry.columns, settings.disjoint == 1
     if settings.disjoint == 1 and is_transposed(geometry):
         return "config disjoint=1: must be 0 where channels lie side by side"
     if settings.rows % stride > 0:
         return f"config rows={settings.rows}: must be a multiple of the stride of rows, {stride}"
-    rows = settings.rows
-    if settings.disjoint == 1:
-        rows, width = window_of(geometry.rows, rows // stride), settings.columns * geometry.columns.stride
-    if rows * width > most:
+    if settings.rows % geometry.rows.lhs_dilation > 0 or settings.columns % outputs_alike(columns) > 0:
         return (
-            f"config rows={settings.rows}, columns={settings.columns}, S={geometry.columns.taps}: {width} columns of x "
-            f"times {rows} rows must be at most {most}; use fewer"
+            f"config rows={settings.rows}, columns={settings.columns}: rows must be a multiple of lhs_dilation, "
+            f"{geometry.rows.lhs_dilation}, columns of {outputs_alike(columns)}, so that all blocks see x alike"
+        )
+    seen = pixels_among(geometry.rows, window_of(geometry.rows, settings.rows // stride))
+    rows = seen if disjoint else settings.rows // geometry.rows.lhs_dilation
+    width = window_width(columns, settings.columns if disjoint else min(settings.columns, columns.out), disjoint)
+    if seen == 0 or width == 0 or rows * width > most:
+        return (
+            f"config rows={settings.rows}, columns={settings.columns}, S={columns.taps}: {width} columns of x times "
+            f"{rows} rows, {seen} of them seen, must be from 1 to {most}"
+        )
+    sums = settings.rows * bank_columns(columns, settings.columns, settings.rows)
+    if not disjoint and sums > BANK_COLUMNS:
+        return (
+            f"config rows={settings.rows}, columns={settings.columns}: {sums} sums of a block must fit a bank, "
+            f"{BANK_COLUMNS}; use fewer"
         )
     if settings.beside * settings.below * settings.images > most:
         return (
@@ -91,14 +103,14 @@ def blocks_refusal(geometry, extras, config):
         return f"T={geometry.planes.taps}: toeplitz_blocks takes images; use toeplitz_rows or grouped"
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: toeplitz_blocks takes 16 and 32 bits; use implicit_gemm"
-    if window_of(geometry.columns, 1) * geometry.rows.stride > nl.tile_size.pmax:
+    rows, columns = geometry.rows, geometry.columns
+    least = pixels_among(columns, window_of(columns, outputs_alike(columns)))
+    if least * outputs_alike(rows) * rows.stride // rows.lhs_dilation > nl.tile_size.pmax:
         return (
-            f"S={geometry.columns.taps}, rhs_dilation={geometry.columns.dilation}, stride={geometry.rows.stride}: "
-            f"toeplitz_blocks takes windows of a row that {nl.tile_size.pmax} partitions hold, times the stride of "
-            f"rows; use toeplitz_rows"
+            f"S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: toeplitz_blocks takes windows "
+            f"of a row that {nl.tile_size.pmax} partitions hold, times the stride of rows; use toeplitz_rows"
         )
-    apart = not is_transposed(geometry)
-    reason = taken_refusal(geometry, extras, "toeplitz_blocks", apart, "pixels outside a window")
+    reason = taken_refusal(geometry, extras, "toeplitz_blocks", True, "pixels outside a window")
     if reason == "" and is_transposed(geometry) != (geometry.y_strides[0] == 1):
         return "out_perm: toeplitz_blocks takes y in the layout of x; use implicit_gemm"
     return reason

@@ -7,8 +7,9 @@ from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._tiles import cut, cut_at
 from ..boxes import offset_at
-from .pixels import met_apart
+from .pixels import among_places
 from .shape import blocks_below, framed_shape, groups_of, images_on_partitions, transposes_together, windows_together
+from .windows import front_of
 
 
 @dataclass
@@ -18,7 +19,7 @@ class Planes(nl.NKIObject):
     images: tuple
     raw: object
     framed: object
-    #: (first, how many, how far apart) rows and columns of x among those with zeros
+    #: (first, how many) rows and columns of x among those with zeros
     rows: tuple
     columns: tuple
 
@@ -29,13 +30,13 @@ def load_planes(operands, geometry, blocks, item, raws, index):
     c0, cn = blocks.chunks[item.chunk]
     _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
-    met, h = met_apart(rows, item.below[0] * blocks.step - rows.before, height)
-    (across, w), found = met_apart(columns, blocks.windows[0].start, width), []
+    row, column, found = item.below[0] * blocks.apart - front_of(rows), blocks.windows[0].start, []
+    met, across = among_places(rows.size, row, height), among_places(columns.size, column, width)
     for images in cut_at(item.images[1], images_on_partitions(cn)):
         raw_sbuf = None
         if met[1] > 0 and across[1] > 0:
             raw_sbuf = raws[(index + len(found)) % len(raws)][0 : images[1] * cn, 0 : met[1], 0 : across[1]]
-            element = (c0, item.images[0] + images[0], h, w)
+            element = (c0, item.images[0] + images[0], row + met[0], column + across[0])
             pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
             copy(raw_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
         found.append(Planes(images=images, raw=raw_sbuf, framed=None, rows=met, columns=across))
@@ -47,14 +48,14 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     buffer = buffers[index % len(buffers)]
     parts = planes.images[1] * blocks.chunks[item.chunk][1]
     _, height, width = framed_shape(geometry, blocks, item)
-    h, hn, h_step = planes.rows
-    w, wn, w_step = planes.columns
+    h, hn = planes.rows
+    w, wn = planes.columns
     framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
     key = (parts, height, width, planes.rows, planes.columns)
     if buffer.zeros != key:
         buffer.zeros = key
         around = [(0, h, 0, width), (h + hn, height, 0, width), (h, h + hn, 0, w), (h, h + hn, w + wn, width)]
-        if hn * wn == 0 or h_step * w_step > 1:
+        if hn * wn == 0:
             around = [(0, height, 0, width)]
         for one in around:
             if one[0] < one[1] and one[2] < one[3]:
@@ -62,7 +63,7 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
                 nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
     if planes.raw != None:
         ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
-        dst = framed_sbuf[0:parts, h : h + (hn - 1) * h_step + 1 : h_step, w : w + (wn - 1) * w_step + 1 : w_step]
+        dst = framed_sbuf[0:parts, h : h + hn, w : w + wn]
         nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
     planes.framed = framed_sbuf
 
@@ -88,7 +89,7 @@ def transpose_bank(tile_sbuf, planes, bank, geometry, blocks, item, window, ledg
     pitch = parts + parts % 2  # what the array writes begins at words
     bank_psum = nl.ndarray((size, count, pitch), dtype=tile_sbuf.dtype, buffer=nl.psum)
     for slot in range(count):
-        row = (first + slot) % below * blocks.step
+        row = (first + slot) % below * blocks.apart
         start = blocks.windows[window + (first + slot) // below].start - blocks.windows[0].start
         nisa.nc_transpose(
             dst=bank_psum[0:size, slot, 0:parts],

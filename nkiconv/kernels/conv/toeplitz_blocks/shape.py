@@ -8,7 +8,17 @@ from ..cuts import most_of, window_of
 from ..geometry import num_taps
 from ..transposes import is_transposed
 from .config import ToeplitzBlocksConfig
-from .windows import Span, WindowProduct, disjoint_spans, pitch_of, windows_of
+from .windows import (
+    Span,
+    WindowProduct,
+    bank_columns,
+    disjoint_spans,
+    front_of,
+    pitch_of,
+    pixels_among,
+    window_width,
+    windows_of,
+)
 
 #: Buffers of matrices, of planes with zeros around them, and of planes as they come, that take turns.
 MATRICES, FRAMED, RAWS = 2, 2, 2
@@ -18,8 +28,10 @@ MATRICES, FRAMED, RAWS = 2, 2, 2
 class ToeplitzBlocks(nl.NKIObject):
     """Sizes of one problem."""
 
-    #: rows of x from a block to the next, and of a block; its rows of y, and how many blocks below each other these see
+    #: rows from a block to the next, those of x among them, and of x of a block; its rows of y, and how many blocks
+    #: below each other these see
     step: int
+    apart: int
     rows: int
     out_rows: int
     depth: int
@@ -68,18 +80,18 @@ def sizes_of_blocks(geometry, config):
                 for images in cut(geometry.planes.out, config.images):
                     items.append(BlocksItem(chunk=chunk, images=images, below=below, windows=beside))
     widest, strides = widest_of(windows), (rows.stride, columns.stride)
-    height, width, spans = config.rows, window_of(columns, widest), []
-    pitch, bank = width, (config.rows, width)
+    height, pitch, spans = config.rows // rows.lhs_dilation, window_of(columns, widest), []
+    bank = (config.rows, bank_columns(columns, widest, config.rows))
     if disjoint:
-        height, width = window_of(rows, out_rows), config.columns * columns.stride
-        spans = disjoint_spans(windows, columns.out, out_rows)
+        height, spans = pixels_among(rows, window_of(rows, out_rows)), disjoint_spans(windows, columns.out, out_rows)
         pitch, bank = pitch_of(spans, columns, config.columns), (out_rows, widest_span(spans))
     return ToeplitzBlocks(
         step=config.rows,
+        apart=config.rows // rows.lhs_dilation,
         rows=height,
         out_rows=out_rows,
-        depth=div_ceil(window_of(rows, out_rows), height),
-        width=width,
+        depth=div_ceil(pixels_among(rows, window_of(rows, out_rows)), height),
+        width=window_width(columns, config.columns if disjoint else widest, disjoint),
         windows=windows,
         columns=widest if by_pixels else columns.out,
         pitch=pitch,
@@ -118,7 +130,8 @@ def matrix_size(blocks):
 
 def rows_of_block(geometry, blocks, k):
     """Rows of the block k below that a block of y sees."""
-    return min(blocks.rows, window_of(geometry.rows, blocks.out_rows) - k * blocks.step)
+    seen = pixels_among(geometry.rows, window_of(geometry.rows, blocks.out_rows))
+    return min(blocks.rows, seen - k * blocks.apart)
 
 
 def windows_together(blocks):
@@ -133,7 +146,7 @@ def spans_of_tile(blocks, windows):
     q, qn = 0, blocks.columns
     if not blocks.by_pixels:
         q, qn = blocks.windows[windows[0]].q, blocks.windows[windows[0]].qn
-    product = WindowProduct(windows=(0, windows[1]), columns=(0, blocks.width), first=0, adds=False)
+    product = WindowProduct(windows=(0, windows[1]), columns=(0, blocks.bank[1]), first=0, adds=False)
     return [Span(columns=(q, qn), products=[product])]
 
 
@@ -177,15 +190,17 @@ def matrices_shape(blocks):
     return min(MATRICES, div_ceil(share_chunks, blocks.together)), most
 
 
-def place_of(blocks, columns, place):
+def place_of(geometry, blocks, place):
     """How far a place of a block, its pixels row after row, is in the sequence of its filter."""
-    lead = blocks.windows[0].start + columns.before - blocks.windows[0].q * columns.stride
-    return place // blocks.width * blocks.pitch + place % blocks.width + lead
+    rows, columns, first = geometry.rows, geometry.columns, blocks.windows[0]
+    row = rows.before + (place // blocks.width - front_of(rows)) * rows.lhs_dilation
+    column = columns.before + (place % blocks.width + first.start) * columns.lhs_dilation - first.q * columns.stride
+    return row * blocks.pitch + column
 
 
 def line_length(geometry, blocks):
     """Elements of the sequence of a filter."""
-    return matrix_size(blocks) + place_of(blocks, geometry.columns, blocks.rows * blocks.width - 1) + 1
+    return matrix_size(blocks) + place_of(geometry, blocks, blocks.rows * blocks.width - 1) + 1
 
 
 def channels_of_bank(blocks):
@@ -208,7 +223,7 @@ def framed_shape(geometry, blocks, item):
     around them."""
     cn, last = blocks.chunks[item.chunk][1], blocks.windows[-1].start - blocks.windows[0].start
     parts = min(item.images[1], images_on_partitions(cn)) * cn
-    return parts, (blocks_below(blocks, item) - 1) * blocks.step + blocks.rows, last + blocks.width
+    return parts, (blocks_below(blocks, item) - 1) * blocks.apart + blocks.rows, last + blocks.width
 
 
 def transposes_together(cn, itemsize):

@@ -4,17 +4,21 @@ Windows that overlap have all columns that their columns of y see: each has a ba
 disjoint ones neighbours see the same columns of y. Those of every other window lie beside each other, or with others
 between them that no window of these sees: they come first, and what is between gets zeros with them; sums of the other
 windows are added. Banks begin where windows of the first kind do.
+
+With lhs_dilation there are zeros between elements of x that are never loaded: blocks have what is between them, and
+begin where an output is as far from an element as in the first block.
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, cut, div_ceil
+from ..._tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+from ..cuts import window_of
 
 
 @dataclass
 class Window(nl.NKIObject):
-    """First of its columns of x, those between zeros of lhs_dilation; (first, how many) columns of y that see it."""
+    """First of its columns of x, below 0 in front of them; (first, how many) columns of y that see it."""
 
     start: int
     q: int
@@ -40,22 +44,56 @@ class Span(nl.NKIObject):
     products: list
 
 
+def front_of(axis):
+    """Elements of x in front of its first that the first output's window has a place for."""
+    apart = axis.lhs_dilation
+    return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
+
+
+def pixels_among(axis, places):
+    """Elements among the first places of a window, with and without an element, of an output whose window begins as the
+    first's does."""
+    first = axis.before - front_of(axis) * axis.lhs_dilation
+    return div_ceil(max(0, places - first), axis.lhs_dilation)
+
+
+def outputs_alike(axis):
+    """Outputs from one to the next whose windows begin alike."""
+    count = 1
+    while count * axis.stride % axis.lhs_dilation > 0:
+        count += 1
+    return count
+
+
 def windows_of(columns, most, disjoint):
-    """Windows of `most` columns of y."""
-    found = []
+    """Windows of `most` columns of y, which are as many as repeat or several times as many."""
+    found, stride, apart = [], columns.stride, columns.lhs_dilation
     if not disjoint:
-        for part in cut(columns.out, most):
-            found.append(Window(start=part[0] * columns.stride - columns.before, q=part[0], qn=part[1]))
+        for part in cut(columns.out, most) if apart == 1 else cut_at(columns.out, most):
+            found.append(Window(start=part[0] * stride // apart - front_of(columns), q=part[0], qn=part[1]))
         return found
-    size, far = (columns.size - 1) * columns.lhs_dilation + 1, (columns.taps - 1) * columns.dilation
-    end = min(size, (columns.out - 1) * columns.stride + far + 1 - columns.before)
-    for start in range(max(0, -columns.before), end, most * columns.stride):
-        q = (
-            div_ceil(start + columns.before + far * (columns.stride - 1), columns.stride) - far
-        )  # // of what is 0 or more
-        last = min(start + most * columns.stride, end) - 1
-        found.append(Window(start=start, q=q, qn=(last + columns.before) // columns.stride - q + 1))
+    far = (columns.taps - 1) * columns.dilation
+    seen = (columns.out - 1) * stride + far - columns.before
+    end = min(columns.size, seen // apart + 1 if seen >= 0 else 0)
+    for start in range(max(0, -front_of(columns)), end, most * stride // apart):
+        first, last = start * apart + columns.before, min(start + most * stride // apart, end) - 1
+        q = div_ceil(first + far * (stride - 1), stride) - far  # (first - far) / stride, which may be below 0
+        found.append(Window(start=start, q=q, qn=(last * apart + columns.before) // stride - q + 1))
     return found
+
+
+def window_width(columns, most, disjoint):
+    """Columns of x of a window of `most` columns of y, which are as many as begin alike or several times as many."""
+    if disjoint:
+        return most * columns.stride // columns.lhs_dilation
+    return pixels_among(columns, window_of(columns, most))
+
+
+def bank_columns(columns, most, rows):
+    """Columns of a matrix of windows that overlap that the array takes, of `most` columns of y: all that such a window
+    has, as if the stride were 1, while `rows` of them cost nothing, or those of y and what is between them."""
+    whole = window_of(columns, most)
+    return whole if rows * whole <= nl.tile_size.pmax else (most - 1) * columns.stride + 1
 
 
 def disjoint_spans(windows, out, out_rows):

@@ -12,6 +12,7 @@ from ....kernels.conv.cuts import window_of
 from ....kernels.conv.toeplitz_blocks.config import BUFFERS_MOST, ToeplitzBlocksConfig
 from ....kernels.conv.toeplitz_blocks.plan import blocks_refusal, settings_misfit
 from ....kernels.conv.toeplitz_blocks.shape import blocks_fit, sizes_of_blocks
+from ....kernels.conv.toeplitz_blocks.windows import outputs_alike, window_width
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
@@ -57,7 +58,7 @@ class ToeplitzBlocks(Settled):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.settle(shape, config) or ())
         geometry = shape.geometry
-        stride, channels = geometry.rows.stride, now["channels"]
+        stride, channels = geometry.rows.stride * outputs_alike(geometry.rows), now["channels"]
         return self.changed(
             config,
             buffers=[one for one in (2, 3, 4, 5) if one <= BUFFERS_MOST],
@@ -91,12 +92,12 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Toepl
 
 def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
     """Sizes of blocks, and how many the array takes at once, with the other settings that are given, or some."""
-    N, stride = geometry.planes.out, geometry.rows.stride
+    N, stride, repeats = geometry.planes.out, geometry.rows.stride, outputs_alike(geometry.rows)
     channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
     share = {"channels": channels, "together": 1, "buffers": BUFFERS[0], "warmup": WARM_UP}
     for columns, disjoint in _widths(geometry, given):
         tallest = _tallest(geometry, columns, disjoint)
-        for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride)):
+        for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride, repeats)):
             sizes = {"rows": rows, "columns": columns, "disjoint": disjoint}
             blocks = div_ceil(geometry.rows.out * stride, rows)
             for below in _given(given, "below", {div_ceil(blocks, count) for count in (1, 2, 4, 8)}):
@@ -117,17 +118,19 @@ def _kinds(geometry: Any) -> tuple[int, ...]:
 
 def _widths(geometry: Any, given: dict[str, Any]) -> list[tuple[int, int]]:
     """Columns of y of windows, and whether these are disjoint, of planes either."""
-    columns = _given(given, "columns", {div_ceil(geometry.columns.out, count) for count in range(1, WINDOWS + 1)})
+    Q, each = geometry.columns.out, outputs_alike(geometry.columns)
+    columns = _given(given, "columns", {div_ceil(Q, count * each) * each for count in range(1, WINDOWS + 1)})
     return list(itertools.product(columns, _given(given, "disjoint", _kinds(geometry))))
 
 
 def _tallest(geometry: Any, columns: int, disjoint: int) -> int:
-    """Most rows of x from a block to the next that the partitions hold of windows of so many columns of y."""
-    rows = geometry.rows
-    if disjoint == 0:
-        return int(PARTITIONS // window_of(geometry.columns, columns) // rows.stride * rows.stride)
-    most = PARTITIONS // (columns * geometry.columns.stride)
-    return int(max(0, (most - window_of(rows, 1)) // rows.stride + 1) * rows.stride)
+    """Most rows from a block to the next that the partitions hold of windows of so many columns of y."""
+    rows, width = geometry.rows, window_width(geometry.columns, columns, disjoint == 1)
+    unit = outputs_alike(rows) * rows.stride
+    most = PARTITIONS // max(1, width) * rows.lhs_dilation
+    if disjoint == 1:
+        most += rows.stride - window_of(rows, 1)
+    return int(max(0, most) // unit * unit)
 
 
 def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksConfig) -> Iterator[ToeplitzBlocksConfig]:
@@ -152,10 +155,10 @@ def _given(given: dict[str, Any], name: str, values: set[int] | tuple[int, ...])
     return [given[name]] if name in given else sorted(values)
 
 
-def _heights(out: int, most: int, stride: int) -> set[int]:
+def _heights(out: int, most: int, stride: int, repeats: int) -> set[int]:
     """Rows of blocks: the least of each number of blocks below each other, fewest first."""
     found: dict[int, int] = {}
-    for rows in range(most, 0, -stride):
+    for rows in range(most, 0, -stride * repeats):
         found[div_ceil(out * stride, rows)] = rows
     return {found[count] for count in sorted(found)[:HEIGHTS]}
 

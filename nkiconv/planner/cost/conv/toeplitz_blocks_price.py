@@ -6,7 +6,14 @@ from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.conv.cuts import window_of
-from ....kernels.conv.toeplitz_blocks.windows import disjoint_spans, pitch_of, windows_of
+from ....kernels.conv.toeplitz_blocks.windows import (
+    bank_columns,
+    disjoint_spans,
+    pitch_of,
+    pixels_among,
+    window_width,
+    windows_of,
+)
 from ....kernels.conv.transposes import is_transposed
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -29,15 +36,22 @@ class ToeplitzBlocksPrice:
         self.by_pixels = is_transposed(geometry)
         rows, columns = geometry.rows, geometry.columns
         self.out_rows = config.rows // rows.stride
-        self.width = window_of(columns, config.columns)
-        #: pixels of a block, and elements of matrices of all that are below each other; windows
-        self.size = config.rows * self.width
-        self.depth = div_ceil(window_of(rows, self.out_rows), config.rows)
-        self.elements = self.depth * self.size
+        self.width = window_width(columns, config.columns, config.disjoint == 1)
+        #: rows of x of a block, those from one to the next, and its pixels; elements of matrices of all that are below
+        #: each other; windows
+        seen, bank = (
+            pixels_among(rows, window_of(rows, self.out_rows)),
+            config.rows * window_of(columns, config.columns),
+        )
+        self.apart = config.rows // rows.lhs_dilation
+        self.rows = seen if config.disjoint == 1 else self.apart
+        self.size, self.depth = self.rows * self.width, div_ceil(seen, self.rows)
+        self.elements = self.depth * config.rows * window_of(columns, config.columns)
+        bank = config.rows * bank_columns(columns, config.columns, config.rows)
         self.windows = div_ceil(columns.out, config.columns)
         #: windows of a step; of a channel, columns of each matmul and bank of a step, and sums that leave
         self.together = min(self.windows, config.beside) if self.by_pixels else 1
-        self.matmuls, self.banks, self.sums = [self.size] * self.depth, [self.size], self.out_rows * config.columns
+        self.matmuls, self.banks, self.sums = [bank] * self.depth, [bank], self.out_rows * config.columns
         if config.disjoint == 1:
             self._disjoint()
         #: what the blocks below each other are cut into
@@ -54,8 +68,6 @@ class ToeplitzBlocksPrice:
         config, columns = self.config, self.geometry.columns
         windows = windows_of(columns, config.columns, True)
         spans = disjoint_spans(windows, columns.out, self.out_rows)
-        self.width, self.depth = config.columns * columns.stride, 1
-        self.size = window_of(self.geometry.rows, self.out_rows) * self.width
         self.elements = config.rows * pitch_of(spans, columns, config.columns)
         self.windows = self.together = len(windows)
         self.matmuls = [self.out_rows * one.columns[1] for span in spans for one in span.products]
@@ -154,12 +166,12 @@ class ToeplitzBlocksPrice:
         N, P, Q, C = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C
         item, y_item, W = geometry.hbm_itemsize, self.extras.epilogue.y_itemsize, geometry.columns.size
         # rows that two bands see are loaded for both
-        twice = self.size // self.width + (self.depth - 2) * config.rows
-        seen = geometry.rows.size + (self.bands - 1) * twice / geometry.rows.lhs_dilation
+        seen = geometry.rows.size + (self.bands - 1) * (self.rows + (self.depth - 2) * self.apart)
         y_run, x_run = min(P, self.out_rows) * Q * y_item, seen * W / self.bands * item
         x_runs = N * C * float(self.bands)
         if self.by_pixels:
-            between = self.width - config.columns * geometry.columns.stride
+            columns = geometry.columns
+            between = self.width - config.columns * columns.stride // columns.lhs_dilation
             x_run = config.channels * item
             x_runs = N * seen * (W + max(0, between) * (self.windows - 1)) * C / config.channels
             y_run = config.channels * (config.columns if config.channels == C else 1) * y_item
