@@ -278,26 +278,30 @@ def test_what_it_does_not_do(problem, changes, message):
     assert re.search(message, reason)
 
 
-#: N, channels, rows and columns, taps, stride, layout, dtype: of prices that are to be near the modelled time.
+#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of prices that are to be near the modelled time.
 PRICED = [
-    (32, 96, 56, 7, 1, "NCHW", "bf16"),
-    (32, 96, 56, 7, 1, "NHWC", "bf16"),
-    (32, 192, 28, 7, 1, "NCHW", "bf16"),
-    (32, 192, 28, 7, 1, "NHWC", "bf16"),
-    (16, 240, 28, 5, 1, "NCHW", "bf16"),
-    (16, 96, 56, 3, 1, "NHWC", "bf16"),
-    (8, 144, 56, 5, 2, "NCHW", "bf16"),
-    (8, 96, 56, 7, 1, "NCHW", "fp32"),
+    (32, 96, 56, 7, 1, "forward", "NCHW", "bf16"),
+    (32, 96, 56, 7, 1, "forward", "NHWC", "bf16"),
+    (32, 192, 28, 7, 1, "forward", "NCHW", "bf16"),
+    (32, 192, 28, 7, 1, "forward", "NHWC", "bf16"),
+    (16, 240, 28, 5, 1, "forward", "NCHW", "bf16"),
+    (16, 96, 56, 3, 1, "forward", "NHWC", "bf16"),
+    (8, 144, 56, 5, 2, "forward", "NCHW", "bf16"),
+    (8, 96, 56, 7, 1, "forward", "NCHW", "fp32"),
+    (32, 96, 112, 3, 2, "dgrad", "NCHW", "bf16"),
+    (32, 144, 56, 5, 2, "dgrad", "NHWC", "bf16"),
+    (32, 672, 14, 5, 2, "dgrad", "NCHW", "bf16"),
 ]
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "layout", "dtype"), PRICED, ids=str)
-def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, layout, dtype):
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "direction", "layout", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(
         C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
     )
+    problem = problem.toward(direction)
     geometry = geometry_of(problem)
     plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
     settings = settled(problem, **plain)

@@ -130,12 +130,12 @@ def span_between(windows, edges, first, last):
 
 def pitch_of(spans, columns, most):
     """Columns from a row of taps to the next, of disjoint windows: all of a matrix, and no tap of another row is among
-    them."""
-    found = 2 * most
+    what they see."""
+    seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
     for span in spans:
         for one in span.products:
-            found = max(found, one.first + one.columns[1])
-    return found * columns.stride
+            seen = max(seen, (one.first + one.columns[1]) * columns.stride)
+    return seen
 
 
 def disjoint_misfit(columns, settings, out_rows):
