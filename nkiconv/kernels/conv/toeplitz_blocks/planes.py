@@ -1,4 +1,5 @@
-"""Blocks of x of planes (NCHW): planes come as they lie, zeros are put around them, the array transposes windows."""
+"""Blocks of x of planes (NCHW): planes come as they lie, zeros are put around them, the array transposes windows. Where
+windows have the columns of x and no others, planes come to where there are zeros above and below."""
 
 from dataclasses import dataclass
 
@@ -24,30 +25,49 @@ class Planes(nl.NKIObject):
     columns: tuple
 
 
-def load_planes(operands, geometry, blocks, item, raws, index):
-    """Planes of an item on their way, those of as many images together as there are partitions, in the buffers from
-    number `index` on."""
+def load_planes(operands, geometry, blocks, item, raws, buffers, index):
+    """Planes of an item on their way, those of as many images together as there are partitions, in the raws from number
+    `index` on, or in the buffers if there are no raws."""
     c0, cn = blocks.chunks[item.chunk]
     _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
     row, column, found = item.below[0] * blocks.apart - front_of(rows), blocks.windows[0].start, []
     met, across = among_places(rows.size, row, height), among_places(columns.size, column, width)
     for images in cut_at(item.images[1], images_on_partitions(cn)):
-        raw_sbuf = None
+        one = Planes(images=images, raw=None, framed=None, rows=met, columns=across)
+        parts, number = images[1] * cn, index + len(found)
+        found.append(one)
+        if len(raws) > 0:
+            into_sbuf = raws[number % len(raws)][0:parts, 0 : met[1], 0 : across[1]]
+            one.raw = into_sbuf
+        else:
+            one.framed = zeros_around(one, buffers[number % len(buffers)], (parts, height, width))
+            into_sbuf = one.framed[0:parts, met[0] : met[0] + met[1], 0:width]
+        element = (c0, item.images[0] + images[0], row + met[0], column + across[0])
+        pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
         if met[1] > 0 and across[1] > 0:
-            raw_sbuf = raws[(index + len(found)) % len(raws)][0 : images[1] * cn, 0 : met[1], 0 : across[1]]
-            element = (c0, item.images[0] + images[0], row + met[0], column + across[0])
-            pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
-            copy(raw_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
-        found.append(Planes(images=images, raw=raw_sbuf, framed=None, rows=met, columns=across))
+            copy(into_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
     return found
 
 
 def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
-    """Put zeros around planes, in the buffer number `index`; one keeps its zeros where they are in the same places."""
-    buffer = buffers[index % len(buffers)]
-    parts = planes.images[1] * blocks.chunks[item.chunk][1]
+    """Put zeros around planes that are without, in the buffer number `index`."""
+    if planes.framed != None:
+        return
     _, height, width = framed_shape(geometry, blocks, item)
+    parts = planes.images[1] * blocks.chunks[item.chunk][1]
+    h, hn = planes.rows
+    w, wn = planes.columns
+    planes.framed = zeros_around(planes, buffers[index % len(buffers)], (parts, height, width))
+    if hn * wn > 0:
+        ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
+        dst = planes.framed[0:parts, h : h + hn, w : w + wn]
+        nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
+
+
+def zeros_around(planes, buffer, shape):
+    """A buffer of a shape with zeros around what planes fill; it keeps them where they are in the same places."""
+    parts, height, width = shape
     h, hn = planes.rows
     w, wn = planes.columns
     framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
@@ -61,11 +81,7 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
             if one[0] < one[1] and one[2] < one[3]:
                 dst = framed_sbuf[0:parts, one[0] : one[1], one[2] : one[3]]
                 nisa.memset(dst=dst, value=0.0, engine=nisa.engine.gpsimd)
-    if planes.raw != None:
-        ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
-        dst = framed_sbuf[0:parts, h : h + hn, w : w + wn]
-        nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
-    planes.framed = framed_sbuf
+    return framed_sbuf
 
 
 def banks_of_step(geometry, blocks, item):

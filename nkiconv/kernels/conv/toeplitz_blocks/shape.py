@@ -20,8 +20,8 @@ from .windows import (
     windows_of,
 )
 
-#: Buffers of matrices, of planes with zeros around them, and of planes as they come, that take turns.
-MATRICES, FRAMED, RAWS = 2, 2, 2
+#: Buffers that take turns: of matrices, of planes with zeros around them, and as they come, of such as come there.
+MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
 
 
 @dataclass
@@ -226,6 +226,12 @@ def framed_shape(geometry, blocks, item):
     return parts, (blocks_below(blocks, item) - 1) * blocks.apart + blocks.rows, last + blocks.width
 
 
+def has_own_columns(geometry, blocks):
+    """Whether the windows of planes have all columns of x and no others."""
+    first, last = blocks.windows[0], blocks.windows[-1]
+    return len(blocks.spans) > 0 and first.start == 0 and last.start + blocks.width == geometry.columns.size
+
+
 def transposes_together(cn, itemsize):
     """Transposes that a bank holds, of all images of a chunk that are together."""
     return max(1, BANK_BYTES // (whole_words(images_on_partitions(cn) * cn, itemsize) * itemsize))
@@ -245,9 +251,9 @@ def blocks_bytes(geometry, blocks, extras):
         x = blocks.settings.buffers * beside * below * images * count * item
         if not blocks.by_pixels:
             _, height, width = framed_shape(geometry, blocks, one)
-            x += groups_of(blocks, one) * (
-                FRAMED * height * width * item + RAWS * height * geometry.columns.size * item
-            )
+            planes = FRAMED * width + RAWS * geometry.columns.size
+            planes = LOADED * width if has_own_columns(geometry, blocks) else planes
+            x += groups_of(blocks, one) * height * planes * item
         most = max(most, x + y)
     epilogue = 4 * 3 * BANK_COLUMNS
     return fixed + most + epilogue

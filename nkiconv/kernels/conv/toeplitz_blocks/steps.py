@@ -12,7 +12,7 @@ def planes_until(work, count):
     """Have planes of the first `count` items be on their way."""
     while len(work.planes) < min(count, len(work.items)):
         item = work.items[len(work.planes)]
-        found = load_planes(work.operands, work.geometry, work.blocks, item, work.raws, work.loaded_so_far)
+        found = load_planes(work.operands, work.geometry, work.blocks, item, work.raws, work.framed, work.loaded_so_far)
         work.planes.append(found)
         work.loaded_so_far = work.loaded_so_far + len(found)
 

@@ -11,10 +11,12 @@ from ..geometry import Geometry
 from .filters import copy_backwards, load_depthwise_taps, load_matrices
 from .shape import (
     FRAMED,
+    LOADED,
     RAWS,
     ToeplitzBlocks,
     framed_shape,
     groups_of,
+    has_own_columns,
     matrices_shape,
     matrix_size,
     rounds_of,
@@ -69,8 +71,11 @@ def start_blocks_work(operands, geometry, extras, blocks, items):
         whole = is_16bit(operands.x_dtype) and largest[4] % 2 == 0
         tiles.append(Buffer(tile=tile_sbuf, words=tile_sbuf.view(nl.float32) if whole else None))
     if not blocks.by_pixels:
-        raws = tiles_in_turn(RAWS * groups, (framed[0], framed[1], geometry.columns.size), operands.x_dtype)
-        for one in tiles_in_turn(FRAMED * groups, tuple(framed), operands.x_dtype):
+        count = LOADED * groups
+        if not has_own_columns(geometry, blocks):
+            raws = tiles_in_turn(RAWS * groups, (framed[0], framed[1], geometry.columns.size), operands.x_dtype)
+            count = FRAMED * groups
+        for one in tiles_in_turn(count, tuple(framed), operands.x_dtype):
             frames.append(Buffer(tile=one))
     rounds = rounds_of(blocks, items[0].chunk, items[-1].chunk)
     count, channels = matrices_shape(blocks)

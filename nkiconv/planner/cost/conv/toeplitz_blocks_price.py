@@ -20,12 +20,13 @@ from ....simulator.timing.target import Target
 from .common import matmul_ns
 
 #: As timelines show them: ns until filters are there and taps in their places, before matrices are triggered, and from
-#: the last sums to the last DMA; of an item from its loads to its stores, and of a step, at least; share of what the
-#: slowest of the array, read-outs and DMA does not hide of the others, of pixels however many items there are, and of
-#: planes, whose parts of items are there earlier; how many times as long the array takes where blocks of planes are
-#: transposed no more than a step ahead; share of the slowest in which triggers of matrices hold nothing up.
+#: the last sums to the last DMA; of an item from its loads to its stores, and of a step, at least.
 START_NS, END_NS, ITEM_NS, STEP_NS = 2_000.0, 4_000.0, 9_000.0, 950.0
-NOT_HIDDEN, EVEN, UNBUFFERED, FREELY = 0.12, 8, 1.3, 0.6
+#: Share of what the slowest of the array, read-outs and DMA does not hide of the others of pixels, however many items
+#: there are. Of planes, whose parts of items are there earlier, more shows of what is nearly as slow: the norm of the
+#: three of this order. How many times as long the array takes where blocks of planes are transposed no more than a step
+#: ahead, a window of several or all; share of the slowest in which triggers of matrices hold nothing up.
+NOT_HIDDEN, EVEN, UNBUFFERED, FREELY = 0.12, 8, (1.3, 1.03), 0.6
 
 
 class ToeplitzBlocksPrice:
@@ -49,9 +50,10 @@ class ToeplitzBlocksPrice:
         self.elements = self.depth * config.rows * window_of(columns, config.columns)
         bank = config.rows * bank_columns(columns, config.columns, config.rows)
         self.windows = div_ceil(columns.out, config.columns)
-        #: windows of a step; of a channel, columns of each matmul and bank of a step, and sums that leave
+        #: windows of a step, and whether planes are copied to where there are zeros around them; of a channel, columns of each matmul and bank of a step, and sums that leave
         self.together = min(self.windows, config.beside) if self.by_pixels else 1
         self.matmuls, self.banks, self.sums = [bank] * self.depth, [bank], self.out_rows * config.columns
+        self.copied = True
         if config.disjoint == 1:
             self._disjoint()
         #: what the blocks below each other are cut into
@@ -70,6 +72,7 @@ class ToeplitzBlocksPrice:
         spans = disjoint_spans(windows, columns.out, self.out_rows)
         self.elements = config.rows * pitch_of(spans, columns, config.columns)
         self.windows = self.together = len(windows)
+        self.copied = windows[0].start > 0 or windows[-1].start + self.width != columns.size
         self.matmuls = [self.out_rows * one.columns[1] for span in spans for one in span.products]
         self.banks = [self.out_rows * max(span.columns[1] for span in spans)] * len(spans)
         self.sums = self.out_rows * columns.out
@@ -83,7 +86,7 @@ class ToeplitzBlocksPrice:
             groups = self.channels / channels * div_ceil(images, together)
             self.transposes = groups * self.tiles * self.together * (self.config.below + self.depth - 1)
             self.parts = min(images, together) * channels
-            self.framed = groups * self.tiles / self.steps
+            self.framed = groups * self.tiles / self.steps if self.copied else 0.0
 
     def ns(self) -> float:
         """Of all."""
@@ -93,11 +96,12 @@ class ToeplitzBlocksPrice:
         steps = self.chunks * self.tiles
         items = steps / (1 if self.by_pixels else self.steps)
         start_ns, stalls_ns = START_NS + triggers_ns + self._first_matrices_ns(), 0.0
+        # the first item's planes share the DMAs with the second's
+        start_ns = max(start_ns, self._first_tile_ns() if self.by_pixels else START_NS + moved_ns / items)
         if self.by_pixels:
-            start_ns = max(start_ns, self._first_tile_ns())
             stalls_ns = array_ns / items * (1.0 if config.buffers == 2 else 0.3)
-        elif config.buffers == 2 and config.disjoint == 0:
-            array_ns *= UNBUFFERED
+        elif config.buffers == 2:
+            array_ns *= UNBUFFERED[config.disjoint]
         slowest = max(array_ns, read_ns, moved_ns)
         if self.by_pixels:
             hidden = min(1 - 1 / max(1.0, items), 1 - NOT_HIDDEN)
