@@ -278,7 +278,7 @@ def test_what_it_does_not_do(problem, changes, message):
     assert re.search(message, reason)
 
 
-#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of prices that are to be near the modelled time.
+#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of prices that are to be near modelled times.
 PRICED = [
     (32, 96, 56, 7, 1, "forward", "NCHW", "bf16"),
     (32, 96, 56, 7, 1, "forward", "NHWC", "bf16"),

@@ -41,8 +41,9 @@ def load_planes(operands, geometry, blocks, item, raws, buffers, index):
             into_sbuf = raws[number % len(raws)][0:parts, 0 : met[1], 0 : across[1]]
             one.raw = into_sbuf
         else:
-            one.framed = zeros_around(one, buffers[number % len(buffers)], (parts, height, width))
-            into_sbuf = one.framed[0:parts, met[0] : met[0] + met[1], 0:width]
+            framed_sbuf = zeros_around(one, buffers[number % len(buffers)], (parts, height, width))
+            into_sbuf = framed_sbuf[0:parts, met[0] : met[0] + met[1], 0:width]
+            one.framed = framed_sbuf
         element = (c0, item.images[0] + images[0], row + met[0], column + across[0])
         pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
         if met[1] > 0 and across[1] > 0:
@@ -58,11 +59,12 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
     parts = planes.images[1] * blocks.chunks[item.chunk][1]
     h, hn = planes.rows
     w, wn = planes.columns
-    planes.framed = zeros_around(planes, buffers[index % len(buffers)], (parts, height, width))
+    framed_sbuf = zeros_around(planes, buffers[index % len(buffers)], (parts, height, width))
     if hn * wn > 0:
         ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
-        dst = planes.framed[0:parts, h : h + hn, w : w + wn]
+        dst = framed_sbuf[0:parts, h : h + hn, w : w + wn]
         nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
+    planes.framed = framed_sbuf
 
 
 def zeros_around(planes, buffer, shape):

@@ -40,17 +40,15 @@ class ToeplitzBlocksPrice:
         self.width = window_width(columns, config.columns, config.disjoint == 1)
         #: rows of x of a block, those from one to the next, and its pixels; elements of matrices of all that are below
         #: each other; windows
-        seen, bank = (
-            pixels_among(rows, window_of(rows, self.out_rows)),
-            config.rows * window_of(columns, config.columns),
-        )
+        seen = pixels_among(rows, window_of(rows, self.out_rows))
         self.apart = config.rows // rows.lhs_dilation
         self.rows = seen if config.disjoint == 1 else self.apart
         self.size, self.depth = self.rows * self.width, div_ceil(seen, self.rows)
         self.elements = self.depth * config.rows * window_of(columns, config.columns)
         bank = config.rows * bank_columns(columns, config.columns, config.rows)
         self.windows = div_ceil(columns.out, config.columns)
-        #: windows of a step, and whether planes are copied to where there are zeros around them; of a channel, columns of each matmul and bank of a step, and sums that leave
+        #: windows of a step, and whether planes are copied to where there are zeros around them; of a channel, columns
+        #: of each matmul and bank of a step, and sums that leave
         self.together = min(self.windows, config.beside) if self.by_pixels else 1
         self.matmuls, self.banks, self.sums = [bank] * self.depth, [bank], self.out_rows * config.columns
         self.copied = True
