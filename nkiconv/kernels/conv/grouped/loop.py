@@ -18,6 +18,10 @@ from .filters import build_filters, load_grouped_filters, make_rulers, spread_fi
 from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_wave, y_pages
 
 
+#: Units before the first of a wave that its stationaries are made at.
+AHEAD = 2
+
+
 @dataclass
 class Wave(nl.NKIObject):
     """A wave of tiles: filters as loaded, spread and as stationaries, bias [(uh, k), tile] or None."""
@@ -32,8 +36,8 @@ class Wave(nl.NKIObject):
 def run_grouped(operands, geometry, extras, grouped):
     """This core's part of the units; x of the next ones is loaded before one is worked on.
 
-    Filters of a wave are loaded, spread two units and transposed one unit before its first, while engines and array
-    work on others.
+    Filters of a wave are loaded, spread and transposed AHEAD units before its first, while engines and array work on
+    others.
     """
     _, units = part_of_core(grouped.units)
     count = len(units)
@@ -52,18 +56,21 @@ def run_grouped(operands, geometry, extras, grouped):
     spread_wave(geometry, grouped, rulers, waves, 0)
     finish_wave(operands, geometry, grouped, rulers, waves, 0, ledger)
     spread_wave(geometry, grouped, rulers, waves, 1)
-    at = 0
+    at, made = 0, 1
     for index in range(count):
         load_until(ring, operands, index + grouped.buffers)
         here, after = units[index], units[min(index + 1, count - 1)]
         own = waves[at]
+        # no further than the next wave: the one after it has the buffer of this one
+        if made == at + 1 and units[min(index + AHEAD, count - 1)].wave != here.wave:
+            finish_wave(operands, geometry, grouped, rulers, waves, made, ledger)
+            made += 1
+            if len(waves) < len(order):
+                waves.append(start_wave(operands, geometry, grouped, order[len(waves)]))
+            spread_wave(geometry, grouped, rulers, waves, made)
         if after.wave != here.wave:
             waves[at] = None
             at += 1
-            finish_wave(operands, geometry, grouped, rulers, waves, at, ledger)
-            if len(waves) < len(order):
-                waves.append(start_wave(operands, geometry, grouped, order[len(waves)]))
-            spread_wave(geometry, grouped, rulers, waves, at + 1)
         last = index + 1 == count
         x_sbuf = None
         if len(ring.tiles) > 0:
