@@ -17,7 +17,6 @@ from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
 from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_wave, y_pages
 
-
 #: Units before the first of a wave that its stationaries are made at.
 AHEAD = 2
 
@@ -59,10 +58,10 @@ def run_grouped(operands, geometry, extras, grouped):
     at, made = 0, 1
     for index in range(count):
         load_until(ring, operands, index + grouped.buffers)
-        here, after = units[index], units[min(index + 1, count - 1)]
+        here, after, soon = units[index], units[min(index + 1, count - 1)], units[min(index + AHEAD, count - 1)]
         own = waves[at]
         # no further than the next wave: the one after it has the buffer of this one
-        if made == at + 1 and units[min(index + AHEAD, count - 1)].wave != here.wave:
+        if made == at + 1 and soon.wave != here.wave:
             finish_wave(operands, geometry, grouped, rulers, waves, made, ledger)
             made += 1
             if len(waves) < len(order):
