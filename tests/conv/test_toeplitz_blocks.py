@@ -40,6 +40,8 @@ APART = {
     "rows alone": depthwise(5, N=2, H=9, W=14, R=3, S=4, lhs_dilation=(3, 1), padding=((0, 2), (1, 2))),
     "columns, cropped": depthwise(5, N=2, H=9, W=8, R=3, S=3, lhs_dilation=(1, 2), padding=((1, 1), (-3, -1))),
     "stride too": depthwise(150, N=2, H=8, W=7, R=3, S=3, lhs_dilation=(2, 3), stride=(3, 2), padding=((1, 1), (1, 1))),
+    "begins between columns": depthwise(6, N=3, H=9, W=9, R=3, S=1, lhs_dilation=(1, 2), padding=((1, 1), (-1, 0))),
+    "begins before two": depthwise(9, N=3, H=6, W=3, R=2, S=2, lhs_dilation=(1, 3), padding=((-2, -1), (-1, 1))),
     "far outside": depthwise(3, N=1, H=2, W=2, R=2, S=2, lhs_dilation=(2, 2), padding=((9, 8), (7, 6))),
 }
 #: Settings that cut a problem into many items: rounds of matrices, bands of rows, images, windows beside each other.
@@ -50,9 +52,15 @@ CUT = {
 }
 
 
-#: Images whose windows cannot be disjoint: outputs that see zeros alone in front of a row, taps that no window is as
-#: wide as.
-NEVER_DISJOINT = ("padded beyond the filter", "taller than a block", "far outside")
+#: Images whose windows cannot be disjoint: outputs that see zeros alone at the begin of a row, taps that no window is
+#: as wide as.
+NEVER_DISJOINT = (
+    "padded beyond the filter",
+    "taller than a block",
+    "begins between columns",
+    "begins before two",
+    "far outside",
+)
 #: (problem, settings) of disjoint windows: as the host has them; one of few columns at the end of a row, an odd number
 #: of windows and an even one, banks that end where windows do, bands of rows.
 DISJOINT = {
@@ -171,14 +179,14 @@ def images(draw):
     stride, dilation = draw(st.tuples(*(st.integers(1, 3),) * 2)), draw(st.tuples(*(st.integers(1, 2),) * 2))
     H, W, layout = draw(extent), draw(extent), draw(st.sampled_from(LAYOUTS))
     apart = draw(st.tuples(*(st.integers(1, 3),) * 2))
-    reach = [(count - 1) * each + 1 for count, each in zip(taps, dilation, strict=True)]
-    padding = tuple(
-        (draw(st.integers(max(0, whole - (size - 1) * each - 1), whole)), draw(st.integers(0, 3)))
-        for whole, size, each in zip(reach, (H, W), apart, strict=True)
-    )
+    padding = []
+    for count, each, size, between in zip(taps, dilation, (H, W), apart, strict=True):
+        window, extent = (count - 1) * each + 1, (size - 1) * between + 1
+        before = draw(st.integers(min(window, max(-4, window - extent - 1)), window))
+        padding.append((before, draw(st.integers(max(-2, window - extent - before), max(3, window - extent - before)))))
     problem = depthwise(
         draw(st.integers(2, 40)), N=draw(st.integers(1, 20)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
-        rhs_dilation=dilation, lhs_dilation=apart, padding=padding, layout=layout,
+        rhs_dilation=dilation, lhs_dilation=apart, padding=tuple(padding), layout=layout,
     )  # fmt: skip
     config = {
         "rows": stride[0] * apart[0] * draw(st.integers(1, 3)), "columns": apart[1] * draw(st.integers(1, 5)),

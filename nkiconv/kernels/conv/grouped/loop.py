@@ -17,7 +17,7 @@ from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters
 from .units import FILTER_BUFFERS, banks_of_unit, tiles_of_wave, y_pages
 
-#: Units before the first of a wave that its stationaries are made at.
+#: Units before the first of a wave, at most, that its stationaries are made at.
 AHEAD = 2
 
 
@@ -35,8 +35,8 @@ class Wave(nl.NKIObject):
 def run_grouped(operands, geometry, extras, grouped):
     """This core's part of the units; x of the next ones is loaded before one is worked on.
 
-    Filters of a wave are loaded, spread and transposed AHEAD units before its first, while engines and array work on
-    others.
+    Stationaries of a wave are made AHEAD units before its first, or at the first of the wave before; filters of the one
+    after it are loaded and spread then, while engines and array work on others.
     """
     _, units = part_of_core(grouped.units)
     count = len(units)

@@ -22,9 +22,9 @@ CHANNELS_MOST, BUFFERS_MOST = 1024, 16
 class ToeplitzBlocksConfig(nl.NKIObject):
     """Every setting: see plan.py."""
 
-    #: rows from a block to the one below, a multiple of the stride and of lhs_dilation, from 1
+    #: rows from a block to the one below, a multiple of the stride and of lhs_dilation, 1 to 512
     rows: int
-    #: columns of y of a window, from 1; with lhs_dilation as many as begin alike, or several times as many
+    #: columns of y of a window, 1 to 512; with lhs_dilation as many as begin alike, or several times as many
     columns: int
     #: 1: no column of x is in two windows, whose sums add up in a bank, and a block has all rows that its rows of y
     #: see; of NCHW alone. 0: no row of x is in two blocks, and a window has all columns that its columns of y see

@@ -2,7 +2,8 @@
 
 Blocks of `rows` rows and `width` columns of x lie on the partitions, X[(j, w), block] = x[b * rows + j, w0 + w] of a
 channel; a block of y has rows / stride rows, and the columns whose taps are among those of x. It is the sum over few
-blocks k below each other, mostly two, of one matmul each, with pixels as the stationary operand and, moving,
+blocks k below each other, mostly two, of one matmul each, with pixels as the stationary operand and, moving, here where
+windows overlap and there are no zeros between pixels,
 
     F[k][(j, w), (p, q)] = w[r, s]   where   k * rows + j = p * stride + r * dilation,  w = q * stride + s * dilation,
 
@@ -10,9 +11,11 @@ zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix o
 pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
 rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `toeplitz_rows` takes S for a row of each.
 Results have blocks on the partitions. Where channels lie side by side (NHWC) DMA loads blocks as they are, each pixel a
-run; planes (NCHW) come as they lie, zeros are put around them, and the array transposes windows of them. Zeros between
-pixels (lhs_dilation) are left out of blocks: the matrices have what is between. `windows` says what windows of rows may
-be.
+run; planes (NCHW) come as they lie, zeros are put around them, and the array transposes windows of them.
+
+Where windows are disjoint (`windows`), a block has all rows that its rows of y see, and several windows add to a column
+of y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from one to
+the next: matrices have the outputs between.
 """
 
 from ...._nki import nl
@@ -60,10 +63,15 @@ def settings_misfit(geometry, settings):
     seen = pixels_among(geometry.rows, window_of(geometry.rows, settings.rows // stride))
     rows = seen if disjoint else settings.rows // geometry.rows.lhs_dilation
     width = window_width(columns, settings.columns if disjoint else min(settings.columns, columns.out), disjoint)
-    if seen == 0 or width == 0 or rows * width > most:
+    if seen == 0 or width == 0:
+        return (
+            f"config rows={settings.rows}, columns={settings.columns}, lhs_dilation="
+            f"{(geometry.rows.lhs_dilation, columns.lhs_dilation)}: a block sees no pixel; use more, or implicit_gemm"
+        )
+    if rows * width > most:
         return (
             f"config rows={settings.rows}, columns={settings.columns}, S={columns.taps}: {width} columns of x times "
-            f"{rows} rows, {seen} of them seen, must be from 1 to {most}"
+            f"{rows} rows must be at most {most}; use fewer"
         )
     sums = settings.rows * bank_columns(columns, settings.columns, settings.rows)
     if not disjoint and sums > BANK_COLUMNS:

@@ -51,8 +51,8 @@ def front_of(axis):
 
 
 def pixels_among(axis, places):
-    """Elements among the first places of a window, with and without an element, of an output whose window begins as the
-    first's does."""
+    """How many of a window's first places, zeros between elements counted, have an element of x; of a window that
+    begins as the first output's does."""
     first = axis.before - front_of(axis) * axis.lhs_dilation
     return div_ceil(max(0, places - first), axis.lhs_dilation)
 
@@ -97,8 +97,8 @@ def bank_columns(columns, most, rows):
 
 
 def disjoint_spans(windows, out, out_rows):
-    """Spans of all `out` columns of y, of disjoint windows; one is too wide for a bank if its own window's columns
-    are."""
+    """Spans of all `out` columns of y, of disjoint windows: as few as there can be; one is too wide for a bank if the
+    columns from one window of the first kind to the next are."""
     edges = [0]
     for v in range(2, len(windows), 2):
         edges.append(windows[v].q)
@@ -146,12 +146,16 @@ def disjoint_misfit(columns, settings, out_rows):
             f"config disjoint=1, columns={settings.columns}, S={columns.taps}: windows that do not overlap must be "
             f"{far} columns of x wide, so that each shares columns of y with its neighbours alone"
         )
+    reason = (
+        f"config disjoint=1, padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: windows "
+        f"that do not overlap take rows of y whose first column sees x; use disjoint=0"
+    )
     windows = windows_of(columns, settings.columns, True)
-    if len(windows) == 0 or columns.before > far:
-        return (
-            f"config disjoint=1, padding={columns.before} in front of a row: windows that do not overlap take at most "
-            f"{far}, and x within reach; use disjoint=0"
-        )
+    if len(windows) == 0:
+        return reason
+    first = windows[0]
+    if first.q > 0:
+        return reason
     for span in disjoint_spans(windows, columns.out, out_rows):
         if span.columns[1] * out_rows > BANK_COLUMNS:
             return (
