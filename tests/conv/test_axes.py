@@ -34,6 +34,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", VOLUMES)
 @pytest.mark.parametrize("algorithm", TAKEN)

@@ -90,6 +90,7 @@ def narrow(U, T, settings):
     return config_of("narrow", outputs=U, taps=T, **settings)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_is_exact(name, dtype):
@@ -320,6 +321,7 @@ def test_volumes_by_settings(config):
         check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="narrow", config=sized)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])

@@ -88,6 +88,7 @@ def arrangements():
                 yield beside, segments, along, C
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("beside", "segments", "along", "C"), list(arrangements()))
 def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     K = {"none": 32, "columns": 32, "rows": 32, "planes": 16}[beside] // segments

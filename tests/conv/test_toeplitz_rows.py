@@ -100,9 +100,20 @@ def test_it_needs_no_more_than_it_says(name, lnc):
     assert execution.sbuf_peak_bytes <= shape.toeplitz_bytes(geometry, bands, False)
 
 
-@pytest.mark.parametrize(("name", "taken"), [("convnext_dw7", True), ("mobilenet_dw", False), ("mult2_dw", False)])
-def test_taken_where_rows_are_long_enough(name, taken):
-    request = Request(problem=cases.get(name).problem)
+CONVNEXT = cases.get("convnext_dw7").problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "taken"),
+    [
+        (CONVNEXT.replace(N=4), True),
+        (CONVNEXT.replace(R=21, S=21, padding=((10, 10), (10, 10))), True),
+        (cases.get("mobilenet_dw").problem, False),
+        (cases.get("mult2_dw").problem, False),
+    ],
+)
+def test_taken_where_rows_are_long_enough(problem, taken):
+    request = Request(problem=problem)
     operation = operation_for(request)
     assert (operation.choice(operation.shape(request, Rates()))[0] == "toeplitz_rows") == taken
 

@@ -39,6 +39,7 @@ SHAPES = {
 SETTINGS = [{}, {"depth": 1, "segments": 3, "parts": 2, "copies": 1}, {"depth": 2, "copies": 3, "warmup": 0}]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("config", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
