@@ -14,7 +14,7 @@ from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
 #: Calls that come first, to fill caches and Python's lists of free objects, and rounds of calls after them.
-WARM, ROUNDS = 150, 4
+WARM, ROUNDS = 100, 3
 #: Bytes that a call of a round may leave on average, far less than one object (16).
 LEFT_BYTES = 1
 
