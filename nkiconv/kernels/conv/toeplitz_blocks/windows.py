@@ -1,12 +1,12 @@
-"""Windows of columns of x, and of which of their products a bank has the sums.
+"""Windows of columns of x, and which of their products a bank of PSUM adds up.
 
-Windows that overlap have all columns that their columns of y see: each has a bank, or a part of one, to itself. Of
-disjoint ones neighbours see the same columns of y. Those of every other window lie beside each other, or with others
-between them that no window of these sees: they come first, and what is between gets zeros with them; sums of the other
-windows are added. Banks begin where windows of the first kind do.
+Windows that overlap have all columns of x that their columns of y see, and a part of a bank to themselves. Of disjoint
+windows two neighbours see the same columns of y, so that their products add up: windows 0, 2, 4 and so on come first
+and overwrite, each up to where the next of these begins, with zeros in columns that it does not see, so that they cover
+a row of y without a gap; windows 1, 3, 5 are added to them. A bank begins where one of the first kind does.
 
-With lhs_dilation there are zeros between elements of x that are never loaded: blocks have what is between them, and
-begin where an output is as far from an element as in the first block.
+With lhs_dilation the zeros between elements of x are never loaded: blocks have what is between them, and begin where
+outputs are as far from an element as those of the first block.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Span(nl.NKIObject):
 
 
 def front_of(axis):
-    """Elements of x in front of its first that the first output's window has a place for."""
+    """Places for elements in front of x in the window of the first output; below 0 where it begins inside x."""
     apart = axis.lhs_dilation
     return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
 
@@ -66,7 +66,7 @@ def outputs_alike(axis):
 
 
 def windows_of(columns, most, disjoint):
-    """Windows of `most` columns of y, which are as many as repeat or several times as many."""
+    """Windows of `most` columns of y, which are as many as begin alike or several times as many."""
     found, stride, apart = [], columns.stride, columns.lhs_dilation
     if not disjoint:
         for part in cut(columns.out, most) if apart == 1 else cut_at(columns.out, most):
