@@ -237,3 +237,10 @@ def places_met(axis, outputs):
         if is_tapped(axis, outputs, place):
             found.append(place)
     return found
+
+
+def places_inside(first, step, count, size):
+    """(first, end) of the places first, first + step, .. that are in 0 .. size-1, of so many."""
+    low = min(count, div_ceil(max(0, -first), step))
+    end = div_ceil(max(0, size - first), step)
+    return low, max(low, min(count, end))

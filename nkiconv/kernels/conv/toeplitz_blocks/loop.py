@@ -74,11 +74,12 @@ def work_tile(work, item, x_sbuf, windows, y_sbuf, residual_sbuf, jobs):
     geometry, blocks = work.geometry, work.blocks
     spans, cn = spans_of_tile(blocks, windows), x_sbuf.shape[4]
     pieces = cut_at(cn, channels_of_bank(blocks))
+    # none after the last bank: the next tile's first matmuls would wait for them
+    turns = max(1, len(pieces) * len(spans) - 1)
     for index in range(len(pieces)):
         for number in range(len(spans)):
             sum_span(work, item, x_sbuf, spans[number], pieces[index], y_sbuf, residual_sbuf)
-            place, places = index * len(spans) + number, max(1, len(pieces) * len(spans) - 1)
-            for job in some_of(jobs, share(len(jobs), places, place) if place < places else (0, 0)):
+            for job in some_of(jobs, share(len(jobs), turns, index * len(spans) + number)):
                 do_job(work, job)
         q, qn = spans[-1].columns
         if not blocks.by_pixels and q + qn == geometry.columns.out:

@@ -2,8 +2,8 @@
 
 from ...._nki import nisa
 from ..._dma import copy
-from ..._tiles import div_ceil
 from ..boxes import offset_at
+from ..cuts import places_inside
 from .shape import rows_of_block, x_shape
 from .windows import front_of
 
@@ -18,20 +18,20 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
     windows = []
     for one in range(item.windows[0], item.windows[0] + beside):
         start = blocks.windows[one].start
-        windows.append((start, among_places(columns.size, start, blocks.width)))
+        windows.append((start, places_inside(start, 1, blocks.width, columns.size)))
     lines = []
     for row in range(blocks.rows):
         first = item.below[0] * blocks.apart + row - front_of(rows)
         # the last block is seen by its first rows alone
         seen = below if row < rows_of_block(geometry, blocks, blocks.depth - 1) else below - 1
-        lines.append((first, blocks_inside(first, blocks.apart, rows.size, seen)))
+        lines.append((first, places_inside(first, blocks.apart, seen, rows.size)))
     clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines)
     for v in range(beside):
         start, met = windows[v]
-        w, wn = met
+        w, wn = met[0], met[1] - met[0]
         for row in range(blocks.rows if wn > 0 else 0):
             first, there = lines[row]
-            b, bn = there
+            b, bn = there[0], there[1] - there[0]
             if bn > 0:
                 place = row * blocks.width + w
                 element = (c0, item.images[0], first + b * blocks.apart, start + w)
@@ -39,18 +39,6 @@ def load_pixels(operands, geometry, blocks, item, buffers, index):
                 src = operands.x.ap(pattern=pattern, offset=offset_at(strides, element))
                 copy(tile_sbuf[place : place + wn, v, b : b + bn, 0:images, 0:cn], src)
     return tile_sbuf
-
-
-def among_places(size, start, count):
-    """(first, how many) of so many places from `start` on that are elements."""
-    low = min(count, max(0, -start))
-    return low, max(0, min(count, size - start) - low)
-
-
-def blocks_inside(first, step, size, count):
-    """(first, how many) of blocks whose row, which is `first` of the block 0, is one of x."""
-    low = min(count, div_ceil(max(0, -first), step))
-    return low, max(0, min(count, div_ceil(max(0, size - first), step)) - low)
 
 
 def clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines):
@@ -63,15 +51,20 @@ def clear_around_blocks(buffer, tile_sbuf, blocks, windows, lines):
         return
     buffer.zeros = key
     for v in range(len(windows)):
-        if windows[v][1][1] < blocks.width:
+        if not is_whole_window(windows[v], blocks):
             clear_blocks(buffer, v, (0, below), images, cn)
     for b in range(below):
         whole = True
         for line in lines:
-            whole = whole and line[1][0] <= b and b < line[1][0] + line[1][1]
+            whole = whole and line[1][0] <= b and b < line[1][1]
         for v in range(0 if whole else len(windows)):
-            if windows[v][1][1] == blocks.width:
+            if is_whole_window(windows[v], blocks):
                 clear_blocks(buffer, v, (b, 1), images, cn)
+
+
+def is_whole_window(window, blocks):
+    """Whether all columns of a window (start, (first, end) of those that are elements) are elements."""
+    return window[1] == (0, blocks.width)
 
 
 def clear_blocks(buffer, v, below, images, cn):

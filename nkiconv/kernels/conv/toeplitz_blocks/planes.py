@@ -8,7 +8,7 @@ from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._tiles import cut, cut_at
 from ..boxes import offset_at
-from .pixels import among_places
+from ..cuts import places_inside
 from .shape import blocks_below, framed_shape, groups_of, images_on_partitions, transposes_together, windows_together
 from .windows import front_of
 
@@ -20,7 +20,7 @@ class Planes(nl.NKIObject):
     images: tuple
     raw: object
     framed: object
-    #: (first, how many) rows and columns of x among those with zeros
+    #: (first, end) of rows and columns of x among those with zeros
     rows: tuple
     columns: tuple
 
@@ -32,21 +32,22 @@ def load_planes(operands, geometry, blocks, item, raws, buffers, index):
     _, height, width = framed_shape(geometry, blocks, item)
     rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
     row, column, found = item.below[0] * blocks.apart - front_of(rows), blocks.windows[0].start, []
-    met, across = among_places(rows.size, row, height), among_places(columns.size, column, width)
+    met, across = places_inside(row, 1, height, rows.size), places_inside(column, 1, width, columns.size)
+    hn, wn = met[1] - met[0], across[1] - across[0]
     for images in cut_at(item.images[1], images_on_partitions(cn)):
         one = Planes(images=images, raw=None, framed=None, rows=met, columns=across)
         parts, number = images[1] * cn, index + len(found)
         found.append(one)
         if len(raws) > 0:
-            into_sbuf = raws[number % len(raws)][0:parts, 0 : met[1], 0 : across[1]]
+            into_sbuf = raws[number % len(raws)][0:parts, 0:hn, 0:wn]
             one.raw = into_sbuf
         else:
             framed_sbuf = zeros_around(one, buffers[number % len(buffers)], (parts, height, width))
-            into_sbuf = framed_sbuf[0:parts, met[0] : met[0] + met[1], 0:width]
+            into_sbuf = framed_sbuf[0:parts, met[0] : met[1], 0:width]
             one.framed = framed_sbuf
         element = (c0, item.images[0] + images[0], row + met[0], column + across[0])
-        pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], met[1]], [strides[3], across[1]]]
-        if met[1] > 0 and across[1] > 0:
+        pattern = [[strides[1], images[1]], [strides[0], cn], [strides[2], hn], [strides[3], wn]]
+        if hn > 0 and wn > 0:
             copy(into_sbuf, operands.x.ap(pattern=pattern, offset=offset_at(strides, element)))
     return found
 
@@ -57,12 +58,13 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
         return
     _, height, width = framed_shape(geometry, blocks, item)
     parts = planes.images[1] * blocks.chunks[item.chunk][1]
-    h, hn = planes.rows
-    w, wn = planes.columns
+    h, h_end = planes.rows
+    w, w_end = planes.columns
     framed_sbuf = zeros_around(planes, buffers[index % len(buffers)], (parts, height, width))
-    if hn * wn > 0:
-        ledger.vector = ledger.vector + START_WORK + hn * wn * copy_work(planes.raw.dtype)
-        dst = framed_sbuf[0:parts, h : h + hn, w : w + wn]
+    count = (h_end - h) * (w_end - w)
+    if count > 0:
+        ledger.vector = ledger.vector + START_WORK + count * copy_work(planes.raw.dtype)
+        dst = framed_sbuf[0:parts, h:h_end, w:w_end]
         nisa.tensor_copy(dst=dst, src=planes.raw, engine=nisa.engine.vector)
     planes.framed = framed_sbuf
 
@@ -70,14 +72,14 @@ def put_zeros_around(planes, buffers, index, geometry, blocks, item, ledger):
 def zeros_around(planes, buffer, shape):
     """A buffer of a shape with zeros around what planes fill; it keeps them where they are in the same places."""
     parts, height, width = shape
-    h, hn = planes.rows
-    w, wn = planes.columns
+    h, h_end = planes.rows
+    w, w_end = planes.columns
     framed_sbuf = buffer.tile[0:parts, 0:height, 0:width]
     key = (parts, height, width, planes.rows, planes.columns)
     if buffer.zeros != key:
         buffer.zeros = key
-        around = [(0, h, 0, width), (h + hn, height, 0, width), (h, h + hn, 0, w), (h, h + hn, w + wn, width)]
-        if hn * wn == 0:
+        around = [(0, h, 0, width), (h_end, height, 0, width), (h, h_end, 0, w), (h, h_end, w_end, width)]
+        if h == h_end or w == w_end:
             around = [(0, height, 0, width)]
         for one in around:
             if one[0] < one[1] and one[2] < one[3]:

@@ -14,6 +14,7 @@ from .windows import (
     bank_columns,
     disjoint_spans,
     front_of,
+    have_own_columns,
     pitch_of,
     pixels_among,
     window_width,
@@ -136,12 +137,12 @@ def rows_of_block(geometry, blocks, k):
 
 def windows_together(blocks):
     """Windows of an item that are worked on together: of planes all if disjoint, one if not."""
-    return len(blocks.windows) if len(blocks.spans) > 0 else 1
+    return len(blocks.windows) if blocks.settings.disjoint == 1 else 1
 
 
 def spans_of_tile(blocks, windows):
     """Spans of the tile of x of some windows (first, how many)."""
-    if len(blocks.spans) > 0:
+    if blocks.settings.disjoint == 1:
         return blocks.spans
     q, qn = 0, blocks.columns
     if not blocks.by_pixels:
@@ -227,9 +228,8 @@ def framed_shape(geometry, blocks, item):
 
 
 def has_own_columns(geometry, blocks):
-    """Whether the windows of planes have all columns of x and no others."""
-    first, last = blocks.windows[0], blocks.windows[-1]
-    return len(blocks.spans) > 0 and first.start == 0 and last.start + blocks.width == geometry.columns.size
+    """Whether disjoint windows have all columns of x and no others."""
+    return blocks.settings.disjoint == 1 and have_own_columns(geometry.columns, blocks.windows, blocks.width)
 
 
 def transposes_together(cn, itemsize):
@@ -298,7 +298,7 @@ def item_instructions(geometry, blocks, item):
     banks = div_ceil(cn, channels_of_bank(blocks))
     steps = 1 if blocks.by_pixels else beside
     products, spans = 1, max(1, len(blocks.spans))
-    if len(blocks.spans) > 0:
+    if blocks.settings.disjoint == 1:
         steps, products = 1, 0
         for span in blocks.spans:
             products += len(span.products)

@@ -82,6 +82,12 @@ def windows_of(columns, most, disjoint):
     return found
 
 
+def have_own_columns(columns, windows, width):
+    """Whether windows of so many columns of x have all of these and no others."""
+    first, last = windows[0], windows[-1]
+    return first.start == 0 and last.start + width == columns.size
+
+
 def window_width(columns, most, disjoint):
     """Columns of x of a window of `most` columns of y, which are as many as begin alike or several times as many."""
     if disjoint:

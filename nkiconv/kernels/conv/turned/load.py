@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._tiles import div_ceil, whole_words
 from ..boxes import clear_window, load_x, offset_at
-from ..cuts import window_of
+from ..cuts import places_inside, window_of
 from ..filter_feed import tiles_in_turn
 from ..frames import plane_pieces
 from ..geometry import span
@@ -86,10 +86,3 @@ def clear_around(planes_sbuf, inside, fresh, engine):
             clear_window(words_sbuf, g0, g1, 0, words_sbuf.shape[3], engine)
         elif fresh or w1 - w0 == width:
             clear_window(planes_sbuf, g0, g1, w0, w1, engine)
-
-
-def places_inside(first, step, count, size):
-    """(first, end) of the places first, first + step, .. that are in 0 .. size-1, of so many."""
-    low = min(count, div_ceil(max(0, -first), step))
-    end = div_ceil(max(0, size - first), step)
-    return low, max(low, min(count, end))

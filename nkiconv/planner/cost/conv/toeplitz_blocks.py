@@ -136,15 +136,15 @@ def _tallest(geometry: Any, columns: int, disjoint: int) -> int:
 def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksConfig) -> Iterator[ToeplitzBlocksConfig]:
     """Settings with some sizes of blocks."""
     for channels in _given(given, "channels", _chunks(geometry)):
-        width = window_of(geometry.columns, size.columns)  # of disjoint windows twice their columns, some as much
-        most = _together(geometry, size.rows, width, channels)
+        most = _together(geometry, size.rows, window_of(geometry.columns, size.columns), channels)
         for together in _given(given, "together", {1, div_ceil(most, 2), most}):
             for buffers in _given(given, "buffers", BUFFERS):
                 yield dataclasses.replace(size, channels=channels, together=together, buffers=buffers)
 
 
 def _together(geometry: Any, rows: int, width: int, channels: int) -> int:
-    """Chunks whose matrices come together: as many as MATRICES_BYTES hold, in rounds as even as can be."""
+    """Chunks whose matrices come together: as many as MATRICES_BYTES hold of windows that overlap, in rounds as even as
+    can be; disjoint ones take about as much."""
     depth = div_ceil(window_of(geometry.rows, rows // geometry.rows.stride), rows)
     chunks = div_ceil(div_ceil(geometry.C, PARTS), channels)
     most = max(1, MATRICES_BYTES // (depth * rows * width * geometry.itemsize * channels))
