@@ -295,10 +295,9 @@ class ConvProblem:
 
         That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
         as it is; else one with taps reversed and channels exchanged. That of w is, of a transposed convolution and of
-        one with lhs_dilation, the filter gradient of its dgrad, in which x and y have changed places.
+        one with lhs_dilation and no strides, the filter gradient of its dgrad, in which x and y have changed places.
 
-        Raises UnsupportedError: the direction is none of these, or this is a gradient or lacks one, as that of w with
-        strides and lhs_dilation does.
+        Raises UnsupportedError: the direction is none of these, or this is a gradient.
         """
         if direction not in DIRECTIONS:
             accepted = ", ".join(DIRECTIONS)
@@ -309,12 +308,7 @@ class ConvProblem:
             raise UnsupportedError(f"direction={direction!r}: the problem is a gradient itself; pass the convolution's")
         if direction == "dgrad":
             return self._dgrad()
-        spread = max(self.lhs_dilation) > 1
-        if spread and max(self.stride) > 1 and not self.transposed:
-            raise UnsupportedError(
-                f"stride={self.stride}, lhs_dilation={self.lhs_dilation}: a filter gradient takes one of them above 1; "
-                f"put the zeros between elements of x and plan that"
-            )
+        spread = max(self.lhs_dilation) > 1 and max(self.stride) == 1
         return (self._dgrad() if spread or self.transposed else self).replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
@@ -443,10 +437,10 @@ def _direction(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
 
 
 def _plain_wgrad(problem: ConvProblem) -> Iterator[NkiconvError]:
-    if problem.direction == "wgrad" and (problem.transposed or max(problem.lhs_dilation) > 1):
+    if problem.direction == "wgrad" and problem.transposed:
         yield UnsupportedError(
-            f"direction='wgrad', transposed={problem.transposed}, lhs_dilation={problem.lhs_dilation}: a filter "
-            "gradient takes False and 1; that of a transposed convolution is its dgrad's, use toward()"
+            "direction='wgrad', transposed=True: the filter gradient of a transposed convolution is its dgrad's; use "
+            "toward()"
         )
 
 
@@ -491,7 +485,7 @@ _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
 _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvError]]]] = [
     ({"C", "K", "groups"}, _groups),
     ({"stride", "transposed"}, _no_stride),
-    ({"lhs_dilation", "transposed", "direction"}, _plain_wgrad),
+    ({"transposed", "direction"}, _plain_wgrad),
     ({"D", "T"} | _PER_AXIS, output_of("Z", "depth", "D", "T")),
     ({"H", "R"} | _PER_AXIS, output_of("P", "height", "H", "R")),
     ({"W", "S"} | _PER_AXIS, output_of("Q", "width", "W", "S")),

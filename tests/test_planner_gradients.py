@@ -85,11 +85,6 @@ def test_bytes_of_filter_gradients_are_those_of_x_and_gy_and_fp32_filters():
     [
         (IMAGES, "backward", "direction='backward': accepted are forward, dgrad, wgrad"),
         (IMAGES.toward("wgrad"), "dgrad", "the problem is a gradient itself"),
-        (
-            IMAGES.replace(lhs_dilation=(2, 2)),
-            "wgrad",
-            r"stride=\(2, 1\), lhs_dilation=\(2, 2\): a filter gradient takes one of them",
-        ),
     ],
 )
 def test_refused_directions(problem, direction, message):

@@ -28,6 +28,7 @@ def depthwise_conv1d_weight(
     stride: int = 1,
     padding: Any = 0,
     dilation: int = 1,
+    lhs_dilation: int = 1,
     accumulate_into: AnyArray | None = None,
     bias_gradient: bool = False,
     out_dtype: Any = "float32",
@@ -41,7 +42,7 @@ def depthwise_conv1d_weight(
         x: [N, C, W]; bf16, fp16 or fp32. N may be 0.
         weight_size: shape of the filters, (C, S).
         gy: gradient of y, [N, C, Q]; fp32 with fp32 x, bf16 or fp16 with either of them.
-        stride, padding, dilation: those of the convolution; padding may be "valid", "causal" or "same".
+        stride, padding, dilation, lhs_dilation: those of the convolution; padding may be "valid", "causal" or "same".
         accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
@@ -56,9 +57,8 @@ def depthwise_conv1d_weight(
     size = sizes_of("weight_size", weight_size, 2)
     raise_all(_CANNOT, list(choice_violations(_OPERATION.algorithms, algorithm, config)))
     given = one_image("x", x) if has_no_images(x) else x
-    problem = depthwise_problem(
-        given, filter_like(size, gy), stride=stride, padding=padding, dilation=dilation, lnc=lnc
-    )
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    problem = depthwise_problem(given, filter_like(size, gy), **numbers, lnc=lnc).replace(direction="wgrad")
     N, C, Q = x.shape[0], problem.C, problem.Q
     check_gradients(gy, (N, C, Q), accumulate_into, size)
     if N == 0:
@@ -92,8 +92,7 @@ def run_depthwise_weight(
     algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
-    """Launch the kernel on arrays of a problem's shapes and layout that are checked, as x and y of four axes."""
-    problem = problem.toward("wgrad")
+    """Launch the kernel on arrays of a filter gradient's shapes and layout that are checked, of four axes."""
     residual = None if accumulate_into is None else "pre_activation"
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
     raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))

@@ -30,6 +30,7 @@ def conv2d_weight(
     stride: int | Places = 1,
     padding: Any = 0,
     dilation: int | Places = 1,
+    lhs_dilation: int | Places = 1,
     groups: int = 1,
     layout: str = "NCHW",
     accumulate_into: AnyArray | None = None,
@@ -46,8 +47,9 @@ def conv2d_weight(
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16, fp16 or fp32. N may be 0.
         weight_size: shape of the filters, (K, C / groups, R, S).
         gy: gradient of y, [N, K, P, Q] or [N, P, Q, K]; fp32 with fp32 x, bf16 or fp16 with either of them.
-        stride, padding, dilation, groups, layout: those of the convolution; padding: an int, (height, width), pairs,
-            "same" or "valid".
+        stride, padding, dilation, lhs_dilation, groups, layout: those of the convolution; padding: an int, (height,
+            width), pairs, "same" or "valid". Of lhs_dilation zeros are multiplied: without a stride
+            `conv_transpose2d_weight` takes less time.
         accumulate_into: fp32 of weight_size, to which the gradient is added in the result; or None.
         bias_gradient: also return the gradient of the bias.
         out_dtype: of the result, fp32, bf16 or fp16.
@@ -59,9 +61,11 @@ def conv2d_weight(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(IMAGES, x, weight_size, gy, places, layout, after, precision, lnc, algorithm, config)
+    return _weight(
+        IMAGES, x, weight_size, gy, {**numbers, "groups": groups}, layout, after, precision, lnc, algorithm, config
+    )
 
 
 def conv3d_weight(
@@ -72,6 +76,7 @@ def conv3d_weight(
     stride: int | Places = 1,
     padding: Any = 0,
     dilation: int | Places = 1,
+    lhs_dilation: int | Places = 1,
     groups: int = 1,
     layout: str = "NCDHW",
     accumulate_into: AnyArray | None = None,
@@ -92,9 +97,11 @@ def conv3d_weight(
 
     Raises: as `conv2d_weight`.
     """
-    places = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
     after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(VOLUMES, x, weight_size, gy, places, layout, after, precision, lnc, algorithm, config)
+    return _weight(
+        VOLUMES, x, weight_size, gy, {**numbers, "groups": groups}, layout, after, precision, lnc, algorithm, config
+    )
 
 
 def conv1d_weight(
@@ -105,6 +112,7 @@ def conv1d_weight(
     stride: int = 1,
     padding: int | tuple[int, int] = 0,
     dilation: int = 1,
+    lhs_dilation: int = 1,
     groups: int = 1,
     layout: str = "NCW",
     accumulate_into: AnyArray | None = None,
@@ -119,7 +127,7 @@ def conv1d_weight(
 
     Args:
         x: [N, C, W], or [N, W, C] with layout="NWC". weight_size: (K, C / groups, S). gy: [N, K, Q] or [N, Q, K].
-        stride, dilation: ints. padding: an int, or (left, right). The rest: as in `conv2d_weight`.
+        stride, dilation, lhs_dilation: ints. padding: an int, or (left, right). The rest: as in `conv2d_weight`.
 
     Returns: [K, C / groups, S]; with bias_gradient the pair of it and [K].
 
@@ -139,6 +147,7 @@ def conv1d_weight(
         stride=(1, stride),
         padding=((0, 0), pair_of(padding)),
         dilation=(1, dilation),
+        lhs_dilation=(1, lhs_dilation),
         groups=groups,
         layout=LAYOUTS_1D[layout],
         accumulate_into=None if accumulate_into is None else with_height(accumulate_into, 2),
@@ -261,9 +270,9 @@ def _weight(
         raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(operation.dtypes)}; cast x and gy")
     raise_all(cannot, list(choice_violations(operation.algorithms, algorithm, config)))
     asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
-    if algorithm is None and operation_of(problem.toward("wgrad"), asked) is not operation:
+    problem = problem.replace(direction="wgrad")
+    if algorithm is None and operation_of(problem, asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
-    problem = problem.toward("wgrad")
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
     refused = [*operation.violations(problem, asked), *problem.memory_violations()]
     raise_all(cannot, refused or list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))

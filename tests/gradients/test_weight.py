@@ -397,14 +397,6 @@ def test_gradients_of_another_x_are_refused():
         nkiconv.conv2d_input((1, 3, 7, 5), np.zeros((4, 3, 3, 3), np.float32), IMAGE["gy"])
 
 
-def test_a_bare_kernel_refuses_lhs_dilation():
-    spec = [nkiconv.spec((1, 3, 5, 5), "fp32"), nkiconv.spec((1, 4, 9, 9), "fp32")]
-    with pytest.raises(KernelAssertionError, match=re.escape("lhs_dilation=(1, 2, 2): a filter gradient takes 1")):
-        nkiconv.simulator.execute(
-            conv_weight_gradient[2], (*spec, (4, 3, 1, 1)), {"lhs_dilation": (2, 2)}, trace_only=True
-        )
-
-
 @pytest.mark.parametrize("axis", [(2, 1, 2, 2, 5, -1), (2, 2, 3, 1, 2, 0), (2, 2, 3, 1, 5, 0)])
 def test_turned_blocks_whose_rows_see_nothing(axis):
     """Windows of some blocks lie beside x."""

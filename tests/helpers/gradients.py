@@ -14,17 +14,18 @@ LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
 
 def outputs(axis):
-    size, taps, stride, dilation, before, after = axis
-    return (size + before + after - (taps - 1) * dilation - 1) // stride + 1
+    size, taps, stride, dilation, before, after, *spread = axis
+    spread = spread[0] if spread else 1
+    return ((size - 1) * spread + before + after - (taps - 1) * dilation) // stride + 1
 
 
 def places_of(axes):
     """stride, padding, dilation as nkiconv's functions take them."""
     if len(axes) == 1:
-        return {"stride": axes[0][2], "padding": axes[0][4:], "dilation": axes[0][3]}
-    return {name: tuple(axis[at] for axis in axes) for name, at in (("stride", 2), ("dilation", 3))} | {
-        "padding": tuple(axis[4:] for axis in axes)
-    }
+        return {name: one[0] for name, one in places_of(axes * 2).items()}
+    found = {name: tuple(axis[at] for axis in axes) for name, at in (("stride", 2), ("dilation", 3))}
+    spread = {} if len(axes[0]) < 7 else {"lhs_dilation": tuple(axis[6] for axis in axes)}
+    return {**found, **spread, "padding": tuple(axis[4:6] for axis in axes)}
 
 
 def problem_of(channels, axes, dtype="bf16", seed=0):
@@ -42,12 +43,23 @@ def expected(x, gy, shape, axes, groups):
     x64 = torch.tensor(x.astype(np.float64), requires_grad=True)
     w = np.random.default_rng(7).integers(-2, 3, shape).astype(np.float64)
     w64 = torch.tensor(w, requires_grad=True)
-    around = [one for axis in reversed(axes) for one in axis[4:]]
+    around = [one for axis in reversed(axes) for one in axis[4:6]]
     numbers = {"stride": tuple(axis[2] for axis in axes), "dilation": tuple(axis[3] for axis in axes)}
-    padded = torch.nn.functional.pad(x64, around)
+    padded = torch.nn.functional.pad(spread_out(x64, axes), around)
     y = FORWARD[len(axes)](padded, w64, groups=groups, **numbers)
     y.backward(torch.tensor(gy.astype(np.float64)))
     return w64.grad.numpy(), gy.astype(np.float64).sum((0, *range(2, gy.ndim))), x64.grad.numpy(), w
+
+
+def spread_out(x, axes):
+    """x with the zeros of lhs_dilation between its elements, the seventh number of an axis."""
+    for at, axis in enumerate(axes):
+        steps = axis[6] if len(axis) > 6 else 1
+        places = torch.arange(axis[0]) * steps
+        shape = list(x.shape)
+        shape[at + 2] = int(places[-1]) + 1
+        x = torch.zeros(shape, dtype=x.dtype).index_copy(at + 2, places, x)
+    return x
 
 
 def last(array):

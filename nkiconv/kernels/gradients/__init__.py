@@ -45,8 +45,8 @@ def conv_weight_gradient(
         grad_ref: gy in HBM, of y's shape as `conv2d_implicit_gemm` or `conv3d_implicit_gemm` stores it with out_perm;
             dtypes go with img_ref's as a filter's do.
         filter_shape: of the filter as stored, (K, C / groups, R, S) or (K, C / groups, T, R, S) before kern_perm.
-        padding, stride, rhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the convolution.
-            lhs_dilation: only 1; its gradient is that of x and gy exchanged.
+        padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm: those of the
+            convolution. With lhs_dilation zeros are multiplied; without stride that of x and gy exchanged does less.
         accumulate_into: of filter_shape in HBM, fp32, to which the gradient is added; or None.
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.

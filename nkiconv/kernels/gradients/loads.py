@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from .._dma import copy
+from .._tiles import div_ceil, size_of
 from ..conv.boxes import load_box, offset_at
 from ..conv.geometry import met
 from .units import extent_of
@@ -61,7 +63,7 @@ def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
     for box in tile:
         low, left = max(low, min(box.rows.low, bottom)), max(left, min(box.columns.low, side))
         high, right = min(high, box.rows.high), min(right, box.columns.high)
-        if met(geometry.planes, t, box.z, 1)[2] == 0:
+        if met(geometry.planes, t, box.z, 1)[2] == 0 or geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1:
             low, high = piece.h[0], piece.h[0]
     low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
@@ -87,7 +89,7 @@ def load_y(work, piece, tile, y_sbuf, rows):
         if rows[0] < end:
             offset = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q))
             extents = (piece.k[1], end - rows[0], box.columns.extent)
-            pattern = lead_of(box, strides, (1, 1, 1)) + free_of(strides, extents)
+            pattern = lead_of(box, strides, ((1, 1), (1, 1), (1, 1))) + free_of(strides, extents)
             part = piece.part + box.part
             place = (part, rows[0], 0, 0) if last else (part, 0, rows[0], 0)
             load_box(y_sbuf, work.operands.w, place, pattern, offset)
@@ -96,20 +98,23 @@ def load_y(work, piece, tile, y_sbuf, rows):
 def load_x_of(work, piece, tile, x_sbuf, t, window):
     """Rows (first, end) of the windows of x of a tile's units at a plane of taps."""
     geometry, strides = work.geometry, work.geometry.x_strides
-    rows, columns, last = geometry.rows, geometry.columns, is_channels_last(strides)
-    steps = (geometry.planes.stride, rows.stride, columns.stride)
+    planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
+    spread = planes.lhs_dilation, rows.lhs_dilation, columns.lhs_dilation
+    steps = (planes.stride, spread[0]), (rows.stride, spread[1]), (columns.stride, spread[2])
     for box in tile:
-        plane = met(geometry.planes, t, box.z, 1)
-        low, high = max(window[0], box.rows.low), min(window[1], box.rows.high)
-        wn = box.columns.high - box.columns.low
-        if plane[2] > 0 and low < high and wn > 0:
-            h = box.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low
-            w = box.q * columns.stride + piece.s[0] * columns.dilation - columns.before + box.columns.low
-            offset = offset_at(strides, (piece.c[0], plane[3], h, w))
-            part, row, column = piece.part + box.part, low - piece.h[0], box.columns.low - piece.w[0]
-            place = (part, row, column, 0) if last else (part, 0, row, column)
-            pattern = lead_of(box, strides, steps) + free_of(strides, (piece.c[1], high - low, wn))
-            load_box(x_sbuf, work.operands.x, place, pattern, offset)
+        plane = met(planes, t, box.z, 1)
+        low = box.rows.low + div_ceil(max(0, window[0] - box.rows.low), spread[1]) * spread[1]
+        high, left, right = min(window[1], box.rows.high), box.columns.low, box.columns.high
+        if plane[2] > 0 and low < high and left < right:
+            h = (box.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low) // spread[1]
+            w = (box.q * columns.stride + piece.s[0] * columns.dilation - columns.before + left) // spread[2]
+            extents = piece.c[1], div_ceil(high - low, spread[1]), div_ceil(right - left, spread[2])
+            pattern = lead_of(box, strides, steps) + free_of(strides, extents)
+            offset, part = offset_at(strides, (piece.c[0], plane[3], h, w)), piece.part + box.part
+            row = low - piece.h[0], high - piece.h[0], spread[1]
+            column = left - piece.w[0], right - piece.w[0], spread[2]
+            into_sbuf = part_of(x_sbuf, strides, (part, part + size_of(box.counts)), row, column, (0, piece.c[1]))
+            copy(into_sbuf, work.operands.x.ap(pattern=pattern, offset=offset))
 
 
 def free_of(strides, extents):
@@ -121,12 +126,12 @@ def free_of(strides, extents):
 
 
 def lead_of(box, strides, steps):
-    """Entries of an access pattern for the units of a Box. steps: elements of x from output to output."""
-    apart = (strides[1] * steps[0], strides[2] * steps[1] * box.rows.apart, strides[3] * steps[2] * box.columns.apart)
-    found = []
-    for axis in range(3):
-        if box.counts[axis] > 1:
-            found.append([apart[axis], box.counts[axis]])
+    """Entries of an access pattern for the units of a Box. steps: (stride, lhs_dilation) of each axis."""
+    apart, found = (1, box.rows.apart, box.columns.apart), []
+    for index in range(3):
+        if box.counts[index] > 1:
+            stride, spread = steps[index]
+            found.append([strides[index + 1] * (apart[index] * stride // spread), box.counts[index]])
     return found if len(found) > 0 else [[1, 1]]
 
 

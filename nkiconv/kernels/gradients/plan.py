@@ -227,6 +227,8 @@ def plan_settings(geometry, config, bias, cores):
     reason = weight_config_refusal(geometry, config)
     if reason == "":
         reason = weight_refusal(geometry)
+    if reason == "" and turns_pixels(geometry, config):
+        reason = spread_refusal(geometry, "pixels=2", "pixels=0")
     if reason != "":
         return None, reason
     source, lines = geometry, takes_lines(geometry, config)
@@ -255,11 +257,14 @@ def plan_settings(geometry, config, bias, cores):
     return (plan, "") if reason == "" else (None, reason)
 
 
+def spread_refusal(geometry, what, instead):
+    """Why something does not take a geometry with lhs_dilation; "" if there is none."""
+    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
+
+
 def weight_refusal(geometry):
     """Why there is no filter gradient of a geometry, whatever the settings; "" if there is."""
-    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
-    if apart != (1, 1, 1):
-        return f"lhs_dilation={apart}: a filter gradient takes 1; exchange x and gy, whose stride it is then"
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
     if geometry.precision == "fp16x3" or geometry.precision == "winograd":

@@ -18,7 +18,7 @@ CHAIN = 4096
 @dataclass
 class Run(nl.NKIObject):
     """Blocks first .. first+count-1 of an axis, `extent` outputs each, which begin `apart` outputs apart; of their
-    windows of x elements low .. high-1 are inside x."""
+    windows of x, spread by lhs_dilation, elements low .. high-1 are inside x, the first and the last of them x's."""
 
     first: int
     count: int
@@ -44,12 +44,14 @@ class Box(nl.NKIObject):
 
 def runs_of(axis, extent, taps):
     """Runs of an axis in blocks of `extent` outputs. taps: (first, how many) that their windows are of."""
-    out, size, found = axis.out // axis.images, axis.size // axis.images, []
-    window = (extent - 1) * axis.stride + (taps[1] - 1) * axis.dilation + 1
+    out, spread, found = axis.out // axis.images, axis.lhs_dilation, []
+    window, end = extent_of(axis, extent, taps), (axis.size // axis.images - 1) * spread + 1
     for block in range(div_ceil(out, extent)):
         start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
-        low, high = min(window, max(0, -start)), max(0, min(window, size - start))
-        append_run(found, block, extent, min(extent, out - block * extent), (low, max(low, high)))
+        low = min(window, div_ceil(max(0, start), spread) * spread - start)
+        high = div_ceil(max(0, min(start + window, end)), spread) * spread - spread + 1 - start
+        there = low, max(low, min(window, high))
+        append_run(found, block, extent, min(extent, out - block * extent), there)
     return found
 
 

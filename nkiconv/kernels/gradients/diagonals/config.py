@@ -8,12 +8,13 @@ from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
 from ...conv.geometry import num_taps
+from ..config import units_in
 from ..loads import is_channels_last
 
 #: Steps that are there together, at most, and those of the plain rule.
 STEPS_MAX, STEPS = 16, 3
-#: Of the plain rule: groups of a tile of rows, channels side by side of a unit, and blocks of a small plane, at most.
-GROUPS, RUN, SMALL = 8, 256, 2
+#: Groups of a tile of rows of the plain rule, at most, where channels are apart.
+GROUPS = 8
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
 #: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
@@ -68,30 +69,20 @@ def diagonals_config_refusal(geometry, config):
 
 
 def diagonals_settings(geometry, config):
-    """All settings; where a config leaves them open, blocks of as many positions as fit, in units of whole planes where
-    these fit, and as many tiles of rows as a tile of them leaves room for. Where channels are side by side units are a
-    block high, so that there is room for all of a core's groups; in strips if these are enough for a tile."""
-    last = geometry.x_strides[0] == 1 and geometry.C > 1
-    beside = setting(config, "beside", groups_beside(geometry, config))
-    block, P, Q = block_of(geometry, config, beside), geometry.rows.out, geometry.columns.out
-    sets = geometry.groups // beside
-    if last:
-        # strips end with whole blocks, about
-        block = setting(config, "rows", div_ceil(P, div_ceil(P, block[0]))), block[1]
-    down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
-    across, mine = setting(config, "across", div_ceil(Q, block[1])), beside
-    if last:
-        mine = min(beside * div_ceil(sets, PARTS), div_ceil(RUN, geometry.C // geometry.groups))
-        narrow = geometry.planes.out * div_ceil(Q, block[1]) // nl.tile_size.pmax
-        across = setting(config, "across", max(1, narrow) if P > 1 and narrow > 0 else across)
+    """All settings; where a config leaves them open, units of whole planes where these fit and are enough, in blocks of
+    as many positions as fit; where channels are side by side units of all of a core's groups."""
+    beside, P, Q = setting(config, "beside", 1), geometry.rows.out, geometry.columns.out
+    block, sets = block_of(geometry, config, beside), geometry.groups // beside
+    mine = beside * div_ceil(sets, PARTS) if is_channels_last(geometry.x_strides) else beside
+    down, across = setting(config, "down", div_ceil(P, block[0])), setting(config, "across", div_ceil(Q, block[1]))
     while setting(config, "down", 0) == 0 and down > 1 and not fits_units(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_units(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
-    strips, units = units_of_planes(geometry, block, (down, across))
+    units = units_in(geometry, block[0] * down, block[1] * across)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
     groups = div_ceil(sets, PARTS * side)
-    groups = groups if last else min(max(1, GROUPS // beside), groups)
+    groups = groups if is_channels_last(geometry.x_strides) else min(GROUPS, groups)
     while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
@@ -104,21 +95,16 @@ def diagonals_settings(geometry, config):
         groups=setting(config, "groups", groups),
         below=setting(config, "below", 1),
         buffers=setting(config, "buffers", STEPS),
-        strips=setting(config, "strips", 1 if last and strips >= nl.tile_size.pmax // side else 0),
+        strips=setting(config, "strips", 0),
         split=setting(config, "split", 0),
         warmup=setting(config, "warmup", 0),
     )
 
 
-def units_of_planes(geometry, block, blocks):
-    """(strips, units) of so many blocks (down, across) of all planes."""
-    strips = geometry.planes.out * div_ceil(geometry.columns.out, block[1] * blocks[1])
-    return strips, strips * div_ceil(geometry.rows.out, block[0] * blocks[0])
-
-
 def fits_units(geometry, block, blocks, groups):
     """Whether units are enough for a tile of QUADRANT rows, and as small as `fits_steps` has it."""
-    return units_of_planes(geometry, block, blocks)[1] >= QUADRANT and fits_steps(geometry, block, blocks, groups)
+    units = units_in(geometry, block[0] * blocks[0], block[1] * blocks[1])
+    return units >= QUADRANT and fits_steps(geometry, block, blocks, groups)
 
 
 def fits_steps(geometry, block, blocks, groups, side=1):
@@ -135,38 +121,20 @@ def unit_elements(geometry, rows, columns):
     return x_size, rows * columns * (geometry.K // geometry.groups)
 
 
-def groups_beside(geometry, config):
-    """As many groups as share products that take more than half of the partitions: up to GROUPS where channels are side
-    by side, fewer of rows and small planes, whose sums are read out often; else one."""
-    last, parts = is_channels_last(geometry.x_strides), nl.tile_size.pmax // setting(config, "below", 1)
-    small = geometry.rows.out == 1 or div_ceil(geometry.rows.out * geometry.columns.out, parts) <= SMALL
-    beside = GROUPS if last else (GROUPS // 2 if small else 1)
-    while beside > 1:
-        rows, columns = block_of(geometry, config, beside)
-        k, sums = geometry.K // geometry.groups * beside, beside * window_columns(geometry, rows, columns)
-        fills = rows * columns * k <= parts and parts < 2 * rows * columns * k
-        if geometry.groups % beside == 0 and fills and sums <= BANK_COLUMNS:
-            return beside
-        beside = beside // 2
-    return 1
-
-
 def block_of(geometry, config, beside):
-    """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit; of as many the
-    one of least sums. Where channels are apart the one of which planes have fewest, which ends with rows."""
-    found, most, least, parts = (1, 1), 0, 0, nl.tile_size.pmax // setting(config, "below", 1)
+    """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit."""
+    found, most, parts = (1, 1), 0, nl.tile_size.pmax // setting(config, "below", 1)
     k, P, Q = geometry.K // geometry.groups * beside, geometry.rows.out, geometry.columns.out
-    last, high, wide = is_channels_last(geometry.x_strides), setting(config, "rows", 0), setting(config, "columns", 0)
+    high, wide = setting(config, "rows", 0), setting(config, "columns", 0)
     for rows in range(max(1, high), (high if high > 0 else min(P, parts)) + 1):
         columns = wide if wide > 0 else min(Q, parts // (rows * k))
-        sums = beside * window_columns(geometry, rows, columns)
-        while wide == 0 and columns > 1 and (sums > BANK_COLUMNS or (Q % columns > 0 and not last)):
+        while wide == 0 and columns > 1 and beside * window_columns(geometry, rows, columns) > BANK_COLUMNS:
             columns = columns - 1
-            sums = beside * window_columns(geometry, rows, columns)
-        if columns > 0 and sums <= BANK_COLUMNS and rows * columns * k <= parts:
-            size = rows * columns if last else P * Q // (div_ceil(P, rows) * div_ceil(Q, columns))
-            if size > most or (size == most and sums < least):
-                found, most, least = (rows, columns), size, sums
+        fits = 0 < columns and rows * columns * k <= parts
+        # those that planes have on average
+        size = P * Q // (div_ceil(P, rows) * div_ceil(Q, columns)) if fits else 0
+        if size > most and beside * window_columns(geometry, rows, columns) <= BANK_COLUMNS:
+            found, most = (rows, columns), size
     return setting(config, "rows", found[0]), setting(config, "columns", found[1])
 
 

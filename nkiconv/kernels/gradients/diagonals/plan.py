@@ -19,7 +19,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
-from ..plan import weight_refusal
+from ..plan import spread_refusal, weight_refusal
 from ..units import Run, planes_of, runs_of, tiles_of_units
 from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
 
@@ -197,6 +197,9 @@ def takes_diagonals(geometry, bias):
 def diagonals_refusal(geometry):
     """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
     k, c, most = geometry.K // geometry.groups, geometry.C // geometry.groups, nl.tile_size.pmax
+    reason = spread_refusal(geometry, "diagonals", 'algorithm="blocks"')
+    if reason != "":
+        return reason
     if k > most:
         return f'K={geometry.K}, groups={geometry.groups}: diagonals take {most} of a group; use algorithm="blocks"'
     needed = c * geometry.rows.taps * geometry.columns.taps

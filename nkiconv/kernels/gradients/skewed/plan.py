@@ -236,6 +236,8 @@ def result_bytes(plan):
 def skewed_refusal(geometry, config, cores):
     """Why this algorithm does not take a gradient on `cores` cores; "" if it does."""
     reason = skewed_config_refusal(geometry, config)
+    if reason == "" and geometry.lhs_dilation > 1:
+        reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use dot"
     if reason != "":
         return reason
     plan = skewed_plan_of(geometry, config)

@@ -128,9 +128,9 @@ class Sizes:
 
 
 def taps_met(axis: Any) -> float:
-    """The part of all pairs of an output and a tap along an axis that meet an element."""
+    """The part of all pairs of an output and a tap along an axis that meet an element, or a zero between elements."""
     pairs = sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
-    return float(pairs / (axis.out * axis.taps))
+    return float(min(1.0, pairs * axis.lhs_dilation / (axis.out * axis.taps)))
 
 
 class BlocksPrice:
