@@ -33,6 +33,8 @@ class WeightConfig(nl.NKIObject):
     inputs: int
     #: columns of gy beside each other in a bank's rows, 1, 2 or 4: of the last output channels, where they leave room
     beside: int
+    #: tiles of the array's rows, each with all blocks of a tile and its part of a pass's input channels: 1, 2 or 4
+    side: int
     #: tiles of blocks that are there together, from 1
     buffers: int
     #: where channels are apart 1: DMA transposes lines (see `lines`), or 2: the array turns x and gy, or 0: as they lie
@@ -47,10 +49,12 @@ def weight_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
     most = BANK_COLUMNS
     table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, most)))
-    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("buffers", (1, BUFFERS_MAX)), ("split", (0, 1)))
-    table = table + (("pixels", (0, TURNED)), ("warmup", (0, WARM_UP_MAX)))
+    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("side", (1, 4)), ("buffers", (1, BUFFERS_MAX)))
+    table = table + (("split", (0, 1)), ("pixels", (0, TURNED)), ("warmup", (0, WARM_UP_MAX)))
     reason = settings_refusal(config, table, "blocks")
-    beside, channels = setting(config, "beside", 1), setting(config, "channels", 1)
+    beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
+    if reason == "" and (side == 3 or (side > 1 and setting(config, "pixels", 0) > 0)):
+        return f"config side={side} pixels={setting(config, 'pixels', 0)}: must be 1, 2 or 4, and 1 but for pixels=0"
     if reason == "" and beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
@@ -108,8 +112,8 @@ def taps_beside(geometry, beside):
 def weight_settings(geometry, config, lines=False):
     """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
     which two tiles are there at a time, with as many units as fill a tile. lines: whether blocks are of lines."""
-    C, units, columns = geometry.C // geometry.groups, units_of_tile(geometry, lines), geometry.columns.out
-    columns = setting(config, "columns", 1 if lines else columns)
+    C, columns, side = geometry.C // geometry.groups, geometry.columns.out, setting(config, "side", 1)
+    units, columns = units_of_tile(geometry, lines) // side, setting(config, "columns", 1 if lines else columns)
     beside, banks = min(most_beside(geometry), columns), sum_banks(setting(config, "pixels", 0) == TURNED)
     beside = beside if beside != 3 else 2
     while beside > 1 and setting(config, "channels", 1) > max_channels(geometry, beside):
@@ -121,7 +125,7 @@ def weight_settings(geometry, config, lines=False):
     whole = geometry.x_strides[0] != 1 or setting(config, "pixels", 0) == TURNED
     found = False
     while not found:
-        fits = 2 * block_bytes(geometry, (rows, columns), channels, sizes) <= BLOCK_BYTES
+        fits = 2 * block_bytes(geometry, (rows, columns), channels, sizes, side) <= BLOCK_BYTES
         lower = setting(config, "rows", 0) == 0 and rows > 1
         narrower = setting(config, "columns", 0) == 0 and columns > beside and not (whole and fits)
         found = (fits and units_in(geometry, rows, columns) >= units) or not (lower or narrower)
@@ -136,6 +140,7 @@ def weight_settings(geometry, config, lines=False):
         outputs=sizes[0],
         inputs=sizes[1],
         beside=beside,
+        side=side,
         buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)),
         pixels=setting(config, "pixels", 0),
         split=sizes[2],
@@ -190,9 +195,9 @@ def jobs_of_pass(geometry, channels, sizes):
     return outputs * inputs * banks_of_taps(geometry)
 
 
-def block_bytes(geometry, block, channels, sizes):
+def block_bytes(geometry, block, channels, sizes, side):
     """Bytes a partition of a block (rows, columns) of x and of gy, of the channels of a pass at most."""
-    rows, columns = block
+    (rows, columns), inputs = block, div_ceil(sizes[1], side)
     x_size = window_of(geometry.rows, rows) * window_of(geometry.columns, columns) * geometry.planes.taps
-    chunks, outputs = min(geometry.C, channels * sizes[1]), min(geometry.K, nl.tile_size.pmax * sizes[0])
+    chunks, outputs = min(geometry.C, channels * inputs), min(geometry.K, nl.tile_size.pmax * sizes[0])
     return (x_size * chunks + rows * columns * outputs) * geometry.itemsize

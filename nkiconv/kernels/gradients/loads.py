@@ -47,17 +47,19 @@ def part_of(tile, strides, units, rows, columns, channels):
     return tile[units[0] : units[1], c[0] : c[1], h:h1:h_step, w:w1:w_step]
 
 
-def clear_y(geometry, piece, tile, y_sbuf, beside=True):
-    """Zeros where a unit has fewer rows of gy, or, `beside`, columns."""
+def clear_y(geometry, piece, tile, y_sbuf, holds, beside=True):
+    """Zeros where a unit has fewer rows of gy, or, `beside`, columns. holds: whether loads wait for those before."""
     inside = piece.rows, piece.columns
     for box in tile:
         inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent if beside else piece.columns))
     last = is_channels_last(geometry.y_strides)
     clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
+    if holds:
+        hold_loads(y_sbuf, geometry.y_strides, (0, piece.rows), (0, 1))
 
 
-def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
-    """Zeros above and below x, and `beside` it, at a plane of taps: rows and columns (first, end) of all units."""
+def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
+    """Zeros above and below x, and `beside` it, at a plane of taps. holds: whether loads wait for those before."""
     bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
     low, high, left, right = piece.h[0], bottom, piece.w[0], side
     for box in tile:
@@ -69,7 +71,8 @@ def clear_x(geometry, piece, tile, x_sbuf, t, beside=True):
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
     inside = inside[0], inside[1] if beside else (0, piece.w[1])
     clear_sides(x_sbuf, last, inside[0], inside[1], (piece.h[1], piece.w[1]))
-    return inside
+    if holds:
+        hold_loads(x_sbuf, geometry.x_strides, inside[0], inside[1])
 
 
 def hold_loads(tile, strides, rows, columns):

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
+from .._tiles import PARTS, PSUM_BANKS, cut_at, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
 from .lines import load_lines
-from .loads import Piece, clear_x, clear_y, hold_loads, is_channels_last, load_units, part_of, room_of
-from .plan import ROWS_BOXES, buffer_sizes, window_sizes
-from .sums import add_beside, part_of_joint, start_joint, store_joint, store_sums
+from .loads import Piece, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
+from .plan import ROWS_BOXES, buffer_sizes
+from .sums import add_beside, multiply, part_of_joint, start_joint, store_joint, store_sums
 from .turns import start_turns, turn_for
-from .units import chains_of, units_of
+from .units import chains_of, first_seen, taps_seen, units_of
 
 #: Columns of matmuls ahead of which x and gy are turned; chosen by modelled times.
 AHEAD = 2048
@@ -65,7 +65,7 @@ class Batch(nl.NKIObject):
 def run_weight(work):
     """This core's part of the passes; or the sums of halves of the tiles of each, one a core, and their sum."""
     plan, cores, core = work.plan, nl.num_programs(), nl.program_id(0)
-    warm_up(warm_zeros(), plan.warmup, 1)
+    warm_up(warm_zeros(), plan.settings.warmup, 1)
     start_ones(work, work.operands.w_dtype)
     buffers = start_buffers(work)
     if not plan.split:
@@ -110,21 +110,23 @@ def run_passes(work, passes, buffers, half):
         if batch.starts:
             sums = start_sums(work, batch.jobs)
             joint = None if work.half < 0 else start_joint(work, batch.jobs)
-        first, count = batch.banks
-        for q in range(work.plan.columns):
+        (first, count), columns, clips = batch.banks, work.plan.settings.columns, feed.tiles[batch.index][0].clips
+        begin = 0 if clips == None else clips[1]
+        for column in range(columns):
+            q = (begin + column) % columns
             if turns != None:
                 turn_ahead(work, turns, feed, batches, at, q)
             for bank in range(first, first + count):
                 job = batch.jobs[bank]
                 if q % job.beside == 0:
-                    add_products(work, job, sums[bank], feed, batch, q)
-        if batch.ends:
-            end_chain(work, batch, sums[first], held, joint)
+                    add_products(work, job, sums[bank], feed, batch, q, batch.adds or column > 0)
+        for bank in range(first, first + (count if batch.ends else 0)):
+            end_chain(work, batch, bank, sums[bank], held, joint)
 
 
-def end_chain(work, batch, acc_psum, held, joint):
+def end_chain(work, batch, bank, acc_psum, held, joint):
     """Sums of a bank's chain: added in SBUF to those before; the last one's leave, or wait for the round's."""
-    bank, (number, is_last) = batch.banks[0], batch.chain
+    number, is_last = batch.chain
     sums, job = acc_psum, batch.jobs[bank]
     if number > 0 or not is_last:
         sums = nl.ndarray(acc_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -146,7 +148,7 @@ def append_batches(batches, work, feed, one, span):
     first, count = span
     for which in range(len(one.rounds)):
         jobs, begin, last = one.rounds[which], len(batches), which == len(one.rounds) - 1
-        done, rows = first + count - 1 if which == 0 else first, (0, work.plan.rows)
+        done, rows = first + count - 1 if which == 0 else first, (0, work.plan.settings.rows)
         every = one, jobs, (0, len(jobs))
         for index in range(first, done):
             append_rows(batches, work, feed, every, (index, rows), (first, len(one.rounds) == 1))
@@ -154,12 +156,12 @@ def append_batches(batches, work, feed, one, span):
             # rows of the last tile as they come, but for the last one
             append_rows(batches, work, feed, every, (done, (0, rows[1] - 1)), (first, len(one.rounds) == 1))
             rows = (rows[1] - 1, 1)
-        # bank by bank, so that each is read out while the next is summed up
-        for bank in range(len(jobs)):
+        # bank by bank, or one for each tile of rows, so that they are read out while others are summed up
+        for banks in cut_at(len(jobs), work.plan.settings.side):
             # tiles of several rounds stay until the last bank
-            goes = len(one.rounds) == 1 or (last and bank == len(jobs) - 1)
+            goes = len(one.rounds) == 1 or (last and banks[0] + banks[1] == len(jobs))
             for index in range(done, first + count):
-                append_rows(batches, work, feed, (one, jobs, (bank, 1)), (index, rows), (first, goes))
+                append_rows(batches, work, feed, (one, jobs, banks), (index, rows), (first, goes))
             end = batches[-1]
             end.ends = True
         start = batches[begin]
@@ -174,8 +176,11 @@ def append_rows(batches, work, feed, some, where, tiles):
     number = feed.tiles[index][1]
     members, order, first = len(one.tiles[number]) if work.plan.turns else 1, [], -1
     if index == tiles[0]:
-        # whose products write all sums: a row at which few taps meet zeros, or what is there first
-        first = 0 if one.opens else row_of_most(work, one, feed.seen[index][0])
+        # whose products write all sums: a row at which few taps meet zeros, or what is there first; never the last of
+        # several, which may come bank by bank
+        seen, most = feed.seen[index][0][0], max(1, work.plan.settings.rows - 1)
+        first = 0 if one.opens else first_seen(work.geometry.rows, one.r[1], most, seen)
+        first = first if one.clips == None else one.clips[0]
         order = [first] if rows[0] <= first and first < rows[0] + rows[1] else []
     for row in range(rows[0], rows[0] + rows[1]):
         if row != first:
@@ -185,16 +190,6 @@ def append_rows(batches, work, feed, some, where, tiles):
         for member in range(members):
             adds = row != first or member > 0
             batches.append(Batch(index=index, row=row, member=member, jobs=jobs, banks=banks, adds=adds, stays=stays))
-
-
-def row_of_most(work, one, seen):
-    """A row of blocks at which most rows of taps meet x, never the last of several, which may come bank by bank."""
-    axis, found, most = work.geometry.rows, 0, -1
-    for row in range(max(1, work.plan.rows - 1)):
-        r = taps_seen(row * axis.stride, one.r[1], axis.dilation, seen[0])
-        if r[1] - r[0] > most:
-            found, most = row, r[1] - r[0]
-    return found
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
@@ -215,8 +210,8 @@ def turn_ahead(work, turns, feed, batches, at, q):
 def columns_in(work, batch, q):
     """Columns of matmuls of a Batch from column q of gy on."""
     job = batch.jobs[batch.banks[0]]
-    each = max(nl.tile_size.pmax, job.cn * job.rn * columns_of(work, job, job.beside))
-    return div_ceil(work.plan.columns - q, job.beside) * batch.banks[1] * each
+    each = max(nl.tile_size.pmax, job.c[1] * job.r[1] * columns_of(work, job, job.beside))
+    return div_ceil(work.plan.settings.columns - q, job.beside) * batch.banks[1] * each
 
 
 def load_until(work, feed, end):
@@ -230,9 +225,9 @@ def start_sums(work, jobs):
     """A bank of sums for each job."""
     found = []
     for job in jobs:
-        outputs, columns = job.beside * job.kn, columns_of(work, job, job.beside)
+        outputs, columns = job.beside * job.k[1], columns_of(work, job, job.beside)
         last = is_channels_last(work.geometry.x_strides)
-        shape = (outputs, job.rn, columns, job.cn) if last else (outputs, job.cn, job.rn, columns)
+        shape = (outputs, job.r[1], columns, job.c[1]) if last else (outputs, job.c[1], job.r[1], columns)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
     return found
 
@@ -242,11 +237,11 @@ def start_buffers(work):
     geometry, plan, tiles = work.geometry, work.plan, 0
     for one in plan.passes:
         tiles += len(one.tiles)
-    window, k, planes = buffer_sizes(geometry, plan)
+    window, k, planes = buffer_sizes(plan)
     x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
-    y_shape = room_of(geometry.y_strides, k, plan.gang * plan.rows, plan.columns)
+    y_shape = room_of(geometry.y_strides, k, plan.gang * plan.settings.rows, plan.settings.columns)
     windows = new_buffers(work, min(plan.windows, tiles), x_shape, None, planes)
-    return windows, new_buffers(work, min(plan.buffers, tiles), None, y_shape, [])
+    return windows, new_buffers(work, min(plan.settings.buffers, tiles), None, y_shape, [])
 
 
 def new_buffers(work, count, x_shape, y_shape, planes):
@@ -270,34 +265,35 @@ def blocks_of(feed, index):
 
 def load_blocks(work, feed, index):
     """A Feed's tile into its buffers. Loads into new ones come behind those of the first tile, which wait for zeros."""
-    (one, number), blocks = feed.tiles[index], blocks_of(feed, index)
+    (one, number), blocks, pieces = feed.tiles[index], blocks_of(feed, index), []
     plan, geometry, tile, zeros = work.plan, work.geometry, one.tiles[number], blocks.zeros
-    rows, columns = window_sizes(geometry, plan, one)
-    piece = Piece(rows=plan.rows, columns=plan.columns, k=one.k, c=one.c, r=one.r, s=one.s, h=(0, rows), w=(0, columns))
+    rows, columns, r, s, h, w = plan.settings.rows, plan.settings.columns, one.r, one.s, one.h, one.w
+    for part in range(plan.settings.side):
+        first, c = part * (nl.tile_size.pmax // plan.settings.side), one.c[part]
+        if part == 0 or c[1] > 0:
+            pieces.append(Piece(rows=rows, columns=columns, k=one.k, c=c, r=r, s=s, h=h, w=w, part=first))
     # which blocks a tile has depends on the taps of its pass
     held = (number, one.r, one.s)
     for t in one.planes:
         if zeros[0][t] != held:
-            inside = clear_x(geometry, piece, tile, blocks.x[t], t)
-            if 0 < index and index < plan.windows:
-                hold_loads(blocks.x[t], geometry.x_strides, inside[0], inside[1])
+            clear_x(geometry, pieces[0], tile, blocks.x[t], t, 0 < index and index < plan.windows)
             zeros[0][t] = held
     if zeros[1][0] != held:
-        clear_y(geometry, piece, tile, blocks.y)
-        if 0 < index and index < plan.buffers:
-            hold_loads(blocks.y, geometry.y_strides, (0, plan.rows), (0, 1))
+        clear_y(geometry, pieces[0], tile, blocks.y, 0 < index and index < plan.settings.buffers)
         zeros[1][0] = held
     if plan.lines:
         if len(one.planes) > 0:
-            load_lines(work.operands.x, plan.source.x_strides, one.c, tile, blocks.x[0])
+            load_lines(work.operands.x, plan.source.x_strides, one.c[0], tile, blocks.x[0])
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
-    load_units(work, [piece], tile, blocks, one.planes, 0, plan.rows if len(tile) <= ROWS_BOXES else 1)
+    # planes without zeros around them are runs
+    by_rows = len(tile) <= ROWS_BOXES and (is_channels_last(geometry.x_strides) or one.clips == None)
+    load_units(work, pieces, tile, blocks, one.planes, 0, plan.settings.rows if by_rows else 1)
 
 
 def columns_of(work, job, count):
     """Columns of taps of so many columns of gy beside each other."""
-    return job.sn if job.t < 0 else job.sn + (count - 1) * work.plan.further
+    return job.s[1] if job.t < 0 else job.s[1] + (count - 1) * work.plan.further
 
 
 def windows_seen(tile, turns):
@@ -313,44 +309,39 @@ def windows_seen(tile, turns):
     return found
 
 
-def taps_seen(first, count, step, there):
-    """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
-    low = min(count, div_ceil(max(0, there[0] - first), step))
-    return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
-
-
-def add_products(work, job, acc_psum, feed, batch, q):
+def add_products(work, job, acc_psum, feed, batch, q, adds):
     """Products of a Batch's row and a column of all blocks, and of those beside it, added to a job's sums; all taps of
     the first, then those that meet x in any block."""
     one, number = feed.tiles[batch.index]
-    blocks, units = blocks_of(feed, batch.index), units_of(one.tiles[number])
-    k, p = job.k0 - one.k[0], batch.member * work.plan.rows + batch.row
-    count, rows, columns = min(job.beside, work.plan.columns - q), work.geometry.rows, work.geometry.columns
-    y_sbuf, adds = of_array(blocks.y, work.operands), batch.adds or q > 0
-    stationary = part_of(y_sbuf, work.geometry.y_strides, (0, units), (p, p + 1, 1), (q, q + count, 1), (k, k + job.kn))
+    blocks, first = blocks_of(feed, batch.index), job.part * (nl.tile_size.pmax // work.plan.settings.side)
+    units = first, first + units_of(one.tiles[number])
+    k, p = job.k[0] - one.k[0], batch.member * work.plan.settings.rows + batch.row
+    count, rows, columns = min(job.beside, work.plan.settings.columns - q), work.geometry.rows, work.geometry.columns
+    y_sbuf = of_array(blocks.y, work.operands)
+    stationary = part_of(y_sbuf, work.geometry.y_strides, units, (p, p + 1, 1), (q, q + count, 1), (k, k + job.k[1]))
     if not is_channels_last(work.geometry.y_strides):
         stationary = stationary.permute((0, 2, 3, 1))
-    h = batch.row * rows.stride + (job.r0 - one.r[0]) * rows.dilation
-    w = q * columns.stride + (job.s0 - one.s[0]) * columns.dilation
-    r, s = (0, job.rn), (0, columns_of(work, job, count))
+    h = batch.row * rows.stride + (job.r[0] - one.r[0]) * rows.dilation
+    w = q * columns.stride + (job.s[0] - one.s[0]) * columns.dilation
+    r, s = (0, job.r[1]), (0, columns_of(work, job, count))
     if adds and job.t >= 0:
         seen = feed.seen[batch.index][batch.member]
         r, s = taps_seen(h, r[1], rows.dilation, seen[0]), taps_seen(w, s[1], columns.dilation, seen[1])
     if r[0] == r[1] or s[0] == s[1]:
         return
-    sums = part_of(acc_psum, work.geometry.x_strides, (0, count * job.kn), r + (1,), s + (1,), (0, job.cn))
-    h += batch.member * window_sizes(work.geometry, work.plan, one)[0]
-    moving = moving_of(work, job, (blocks, units, job.c0 - one.c[0]), (h, w), r, s)
-    nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=adds)
+    sums = part_of(acc_psum, work.geometry.x_strides, (0, count * job.k[1]), r + (1,), s + (1,), (0, job.c[1]))
+    h += batch.member * one.h[1] - one.h[0]
+    moving = moving_of(work, job, (blocks, units, job.c[0] - one.c[job.part][0]), (h, w - one.w[0]), r, s)
+    multiply(sums, stationary, moving, adds, (job.part, work.plan.settings.side))
 
 
 def moving_of(work, job, some, place, r, s):
-    """The window of x of a job, which begins at a row and column of blocks (Blocks, how many, first channel), at rows
+    """The window of x of a job, which begins at a row and column of blocks (Blocks, partitions, first channel), at rows
     and columns of taps (first, end); or ones."""
     (blocks, units, c), rows, columns = some, work.geometry.rows.dilation, work.geometry.columns.dilation
     if job.t < 0:
-        return of_array(work.ones_sbuf, work.operands)[0:units, 0:1, 0:1, 0:1]
+        return of_array(work.ones_sbuf, work.operands)[units[0] : units[1], 0:1, 0:1, 0:1]
     x_sbuf = of_array(blocks.x[job.t], work.operands)
     h, h1 = place[0] + r[0] * rows, place[0] + (r[1] - 1) * rows + 1
     w, w1 = place[1] + s[0] * columns, place[1] + (s[1] - 1) * columns + 1
-    return part_of(x_sbuf, work.geometry.x_strides, (0, units), (h, h1, rows), (w, w1, columns), (c, c + job.cn))
+    return part_of(x_sbuf, work.geometry.x_strides, units, (h, h1, rows), (w, w1, columns), (c, c + job.c[1]))

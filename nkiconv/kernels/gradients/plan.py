@@ -16,24 +16,12 @@ transposed where channels lie side by side; where they do not, the array turns b
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import (
-    BANK_BYTES,
-    BANK_COLUMNS,
-    PARTS,
-    PSUM_BANKS,
-    cut,
-    cut_at,
-    div_ceil,
-    fits_sbuf,
-    share,
-    size_of,
-    some_of,
-)
+from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, share, some_of
 from ..conv.geometry import Geometry, instructions_refusal
 from .config import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import RAWS, gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles
-from .units import chains_of, extent_of, planes_of, runs_of, tiles_of_units
+from .units import chains_of, extent_of, first_seen, planes_of, runs_of, taps_seen, tiles_of_units
 
 #: Boxes of a tile up to which its rows come one by one, so that the array follows the loads closely.
 ROWS_BOXES = 24
@@ -45,54 +33,52 @@ SUMS_BYTES = 4 * 3 * BANK_BYTES
 
 @dataclass
 class Job(nl.NKIObject):
-    """A bank of sums: output channels k0 .. k0+kn-1, input channels c0 .. c0+cn-1, taps of plane t, rows r0 .. r0+rn-1
-    and columns s0 .. s0+sn-1; t is -1 where x is ones, so that sums are the bias's. beside: columns of gy that share a
-    matmul, each with its own output channels in a bank's rows."""
+    """A bank of sums: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
+    ones, so that sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels in a
+    bank's rows; part: number of the array's tile of rows."""
 
-    k0: int
-    kn: int
-    c0: int
-    cn: int
+    k: tuple
+    c: tuple
     t: int
-    r0: int
-    rn: int
-    s0: int
-    sn: int
+    r: tuple
+    s: tuple
     beside: int
+    part: int
 
 
 @dataclass
 class Pass(nl.NKIObject):
     """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
-    of x and gy they need: (first, how many) of channels and of rows and columns of taps, planes of taps; Boxes of each
-    tile of units; how many tiles have the first half of the units; whether one of two cores begins with it."""
+    of x and gy they need: (first, how many) of channels, of x of each of the array's tiles of rows, of rows and columns
+    of taps, and of a window's rows and columns; planes of taps; Boxes of each tile of units; how many tiles have the
+    first half of the units; whether one of two cores begins with it; clips: see `first_of_clipped`."""
 
     rounds: list
     k: tuple
-    c: tuple
+    c: list
     r: tuple
     s: tuple
+    h: tuple
+    w: tuple
     planes: list
     tiles: list
     half: int
     opens: bool = False
+    clips: object = None
 
 
 @dataclass
 class WeightPlan(nl.NKIObject):
-    """Passes of all jobs, shared by the cores, or with split tiles of each; rows, columns: of a block.
+    """Passes of all jobs, shared by the cores, or with split tiles of each.
 
     further: columns of taps that the window of a column of gy is further than that of the column before.
     """
 
-    rows: int
-    columns: int
+    settings: object
     further: int
     passes: list
-    buffers: int
-    #: of x there is one more where it is less than gy and fits: its loads wait for no products of the tile before
+    #: buffers of x: one more where it is less than gy and fits: its loads wait for no products of the tile before
     windows: int
-    warmup: int
     #: the Geometry that blocks are of, whose channels may have been put side by side, and that of x and gy
     geometry: Geometry
     source: Geometry
@@ -111,15 +97,18 @@ class WeightPlan(nl.NKIObject):
 def make_weight_plan(geometry, config, bias, source, lines):
     """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted; source: as x and gy lie."""
     passes, planes, most = [], planes_of(geometry.planes), 1
-    turns = source.x_strides[0] != geometry.x_strides[0] or source.y_strides[0] != geometry.y_strides[0]
-    turns = turns and not lines
-    banks, units = sum_banks(turns), units_of_tile(geometry, lines)
+    turns = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
+    banks, units = sum_banks(turns), units_of_tile(geometry, lines) // config.side
     for jobs in batches_of(geometry, config, bias, banks):
-        k, c, r, s, seen = (jobs[0].k0, 0), (geometry.C, 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
+        k, r, s, seen = (jobs[0].k[0], 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
+        c = []
+        for _ in range(config.side):
+            c.append((geometry.C, 0))
         for job in jobs:
-            k = hull(k, job.k0, job.kn)
+            k = hull(k, job.k)
             if job.t >= 0:
-                c, r, s = hull(c, job.c0, job.cn), hull(r, job.r0, job.rn), hull(s, job.s0, job.sn)
+                r, s = hull(r, job.r), hull(s, job.s)
+                c[job.part] = hull(c[job.part], job.c)
                 if job.t not in seen:
                     seen.append(job.t)
         if len(seen) == 0:
@@ -128,19 +117,21 @@ def make_weight_plan(geometry, config, bias, source, lines):
         count = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
         tiles = tiles_of_units(planes, rows, columns, units, count if config.split == 1 else 0)
         rounds = []
-        for part in cut(len(jobs), banks):
-            rounds.append(some_of(jobs, part))
+        for part in cut(div_ceil(len(jobs), config.side), banks // config.side):
+            rounds.append(some_of(jobs, (part[0] * config.side, part[1] * config.side)))
         half = div_ceil(count, units)
-        most = max(most, max(c[1], k[1]))
-        passes.append(Pass(rounds=rounds, k=k, c=c, r=r, s=s, planes=seen, tiles=tiles, half=half))
+        most = max(most, max(c[0][1], k[1]))
+        h, w = (0, extent_of(geometry.rows, config.rows, r)), (0, extent_of(geometry.columns, config.columns, s))
+        clips = first_of_clipped(geometry, config, (rows, columns), (r[1], s[1]))
+        if clips != None:
+            h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
+        one = Pass(rounds=rounds, k=k, c=c, r=r, s=s, h=h, w=w, planes=seen, tiles=tiles, half=half, clips=clips)
+        passes.append(one)
     plan = WeightPlan(
-        rows=config.rows,
-        columns=config.columns,
+        settings=config,
         further=geometry.columns.stride // geometry.columns.dilation,
         passes=passes,
-        buffers=config.buffers,
         windows=config.buffers,
-        warmup=config.warmup,
         geometry=geometry,
         source=source,
         lines=lines,
@@ -164,14 +155,27 @@ def make_weight_plan(geometry, config, bias, source, lines):
         plan.raws = plan.raws - 1
     sizes = tile_bytes(geometry, plan)
     if not turns and sizes[0] < sizes[1] and fits_sbuf(weight_bytes(geometry, plan) + sizes[0]):
-        plan.windows = plan.buffers + 1
+        plan.windows = config.buffers + 1
     return plan
 
 
-def hull(part, first, count):
-    """(first, how many) of a part and of another one; `count` 0 of a part: it has nothing."""
-    low = first if part[1] == 0 else min(part[0], first)
-    return low, max(part[0] + part[1] if part[1] > 0 else 0, first + count) - low
+def first_of_clipped(geometry, config, runs, taps):
+    """(row, column) of gy whose products write all sums, where zeros around whole planes are left out; else None. runs,
+    taps: of rows and of columns."""
+    found = ()
+    for index in range(2):
+        axis, there = (geometry.rows, geometry.columns)[index], (runs[index][0].low, runs[index][0].high)
+        first = first_seen(axis, taps[index], (max(1, config.rows - 1), config.columns)[index], there)
+        seen = taps_seen(first * axis.stride, taps[index], axis.dilation, there)
+        if len(runs[index]) == 1 and axis.lhs_dilation == 1 and seen == (0, taps[index]):
+            found = found + (first,)
+    return found if config.side > 1 and config.beside == 1 and len(found) == 2 else None
+
+
+def hull(part, other):
+    """(first, how many) of a part and of another one; a part may have nothing."""
+    low = min(part[0], other[0])
+    return other if part[1] == 0 else (low, max(part[0] + part[1], other[0] + other[1]) - low)
 
 
 def batches_of(geometry, config, bias, banks):
@@ -182,13 +186,18 @@ def batches_of(geometry, config, bias, banks):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
                 jobs = []
+                parts = cut(c[1], div_ceil(c[1], config.side))
                 for one in some_of(ks, some):
-                    for other in some_of(cs, c):
-                        append_jobs(jobs, geometry, group, one, other)
+                    # tiles of the array's rows take turns
+                    for index in range(parts[-1][1]):
+                        for part in range(len(parts)):
+                            if index < parts[part][1]:
+                                other = cs[c[0] + parts[part][0] + index]
+                                append_jobs(jobs, geometry, group, one, other, part)
                     if bias and c[0] == 0:
                         k, beside = one
-                        k0 = group * (geometry.K // groups) + k[0]
-                        jobs.append(Job(k0=k0, kn=k[1], c0=0, cn=1, t=-1, r0=0, rn=1, s0=0, sn=1, beside=beside))
+                        k = k[0] + group * (geometry.K // groups), k[1]
+                        jobs.append(Job(k=k, c=(0, 1), t=-1, r=(0, 1), s=(0, 1), beside=beside, part=0))
                 joins = len(ks) == 1 and len(cs) == 1 and len(found) > 0
                 if joins:
                     joins = len(found[-1]) + len(jobs) <= banks
@@ -202,15 +211,16 @@ def batches_of(geometry, config, bias, banks):
     return found
 
 
-def append_jobs(jobs, geometry, group, outputs, c):
-    """Append the Jobs of input channels of a group and of output channels: (which, columns of gy beside each other)."""
+def append_jobs(jobs, geometry, group, outputs, c, part):
+    """Append the Jobs of input channels of a group and of output channels: (which, columns of gy beside each other), on
+    a tile of the array's rows."""
     R, S, (k, beside) = geometry.rows.taps, geometry.columns.taps, outputs
-    k0, c0 = group * (geometry.K // geometry.groups) + k[0], group * (geometry.C // geometry.groups) + c[0]
-    rows = [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1)
+    k = k[0] + group * (geometry.K // geometry.groups), k[1]
+    c = c[0] + group * (geometry.C // geometry.groups), c[1]
     for t in range(geometry.planes.taps):
-        for r in rows:
+        for r in [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1):
             for s in cut(S, BANK_COLUMNS):
-                jobs.append(Job(k0=k0, kn=k[1], c0=c0, cn=c[1], t=t, r0=r[0], rn=r[1], s0=s[0], sn=s[1], beside=beside))
+                jobs.append(Job(k=k, c=c, t=t, r=r, s=s, beside=beside, part=part))
 
 
 def plan_weight(geometry, config, bias, cores):
@@ -240,20 +250,19 @@ def plan_settings(geometry, config, bias, cores):
     plan = make_weight_plan(geometry, settings, bias, source, lines)
     for one in plan.passes:
         needed = one.half if plan.split else len(one.tiles)
-        if len(one.rounds) > 1 and needed > plan.buffers:
+        if len(one.rounds) > 1 and needed > settings.buffers:
             return None, (
-                f"config buffers={plan.buffers}: {len(one.rounds)} rounds of {sum_banks(plan.turns)} banks need all "
-                f"{needed} tiles of blocks at once; use as many, or fewer outputs and inputs"
+                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {sum_banks(plan.turns)} banks need "
+                f"all {needed} tiles of blocks at once; use as many, or fewer outputs and inputs"
             )
     needed = weight_bytes(geometry, plan)
     if not fits_sbuf(needed):
         return None, (
-            f"C={geometry.C}, K={geometry.K}, config rows={plan.rows} columns={plan.columns}: a filter gradient needs "
-            f"{needed} bytes a partition of SBUF for its blocks, there are {nl.tile_size.total_available_sbuf_size}; "
-            f"use smaller blocks, fewer banks or fewer channels"
+            f"C={geometry.C}, K={geometry.K}, config rows={settings.rows} columns={settings.columns}: a filter "
+            f"gradient needs {needed} bytes a partition of SBUF for its blocks, there are "
+            f"{nl.tile_size.total_available_sbuf_size}; use smaller blocks, fewer banks or fewer channels"
         )
-    count = weight_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, "a filter gradient", count)
+    reason = instructions_refusal(geometry, "a filter gradient", weight_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
@@ -272,18 +281,13 @@ def weight_refusal(geometry):
     return ""
 
 
-def window_sizes(geometry, plan, one):
-    """(rows, columns) of x of a block of a Pass."""
-    return extent_of(geometry.rows, plan.rows, one.r), extent_of(geometry.columns, plan.columns, one.s)
-
-
-def buffer_sizes(geometry, plan):
+def buffer_sizes(plan):
     """What a tile of units needs at most: (rows, columns, channels) of x, output channels, planes of taps."""
     rows, columns, c, k, planes = 1, 1, 1, 1, []
     for one in plan.passes:
-        sizes = window_sizes(geometry, plan, one)
-        rows, columns = max(rows, sizes[0]), max(columns, sizes[1])
-        c, k = max(c, one.c[1]), max(k, one.k[1])
+        rows, columns, k = max(rows, one.h[1]), max(columns, one.w[1]), max(k, one.k[1])
+        for part in one.c:
+            c = max(c, part[1])
         for t in one.planes:
             if t not in planes:
                 planes.append(t)
@@ -292,8 +296,9 @@ def buffer_sizes(geometry, plan):
 
 def tile_bytes(geometry, plan):
     """Bytes a partition of x and of gy of a tile of units, but for its gang."""
-    x, k, planes = buffer_sizes(geometry, plan)
-    return len(planes) * size_of(x) * geometry.itemsize, plan.rows * plan.columns * k * geometry.itemsize
+    x, k, planes = buffer_sizes(plan)
+    x_size, y_size = len(planes) * x[0] * x[1] * x[2], plan.settings.rows * plan.settings.columns * k
+    return x_size * geometry.itemsize, y_size * geometry.itemsize
 
 
 def weight_bytes(geometry, plan):
@@ -304,7 +309,7 @@ def weight_bytes(geometry, plan):
         chains = banks if len(chains_of(plan, one, len(one.tiles))) > 1 else 0
         # of chains before; of a half of the units, and of the other one
         held = max(held, (chains + (PARTS * banks if plan.split else 0)) * BANK_BYTES)
-    return plan.gang * (plan.windows * sizes[0] + plan.buffers * sizes[1]) + turning + SUMS_BYTES + held
+    return plan.gang * (plan.windows * sizes[0] + plan.settings.buffers * sizes[1]) + turning + SUMS_BYTES + held
 
 
 def weight_instructions(geometry, plan, cores):
@@ -314,16 +319,16 @@ def weight_instructions(geometry, plan, cores):
         total, boxes = 0, 0
         for tile in one.tiles:
             # rows come one by one, lines of all rows of a block
-            boxes += len(tile) * (plan.rows if len(tile) <= ROWS_BOXES else 1)
+            boxes += len(tile) * (plan.settings.rows if len(tile) <= ROWS_BOXES else 1)
             for box in tile:
                 boxes += box.counts[0] * box.counts[1] if plan.lines else 0
-        loads = (len(one.planes) + 1) * (boxes + 5 * len(one.tiles))
+        loads = (len(one.planes) + 1) * (boxes * plan.settings.side + 5 * len(one.tiles))
         if plan.turns:
             loads = turned_instructions(plan.source, plan, one)
         for jobs in one.rounds:
             chains = len(chains_of(plan, one, len(one.tiles))) + PARTS
             for job in jobs:
-                positions = plan.rows * div_ceil(plan.columns, job.beside)
+                positions = plan.settings.rows * div_ceil(plan.settings.columns, job.beside)
                 total += len(one.tiles) * positions * plan.gang + 4 + chains
         total += loads
         each.append(div_ceil(total * one.half, len(one.tiles)) + 64 if plan.split and cores == PARTS else total)
@@ -333,4 +338,4 @@ def weight_instructions(geometry, plan, cores):
         for total in some_of(each, share(len(each), parts, core)):
             mine += total
         most = max(most, mine)
-    return most + plan.warmup + 64
+    return most + plan.settings.warmup + 64

@@ -8,16 +8,32 @@ from .halves import keep_sums, other_sums, own_part, waits
 from .loads import is_channels_last
 
 
+def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
+    """A matmul on a tile of the array's rows, (which, of how many), and of its columns, if `dst` is no longer."""
+    P_MAX = nl.tile_size.pmax
+    rows, columns = P_MAX // side[1], P_MAX // below[1]
+    columns = columns if dst.shape[0] <= columns else P_MAX
+    whole = rows == P_MAX and columns == P_MAX
+    nisa.nc_matmul(
+        dst=dst,
+        stationary=stationary,
+        moving=moving,
+        accumulate=adds,
+        tile_position=() if whole else (side[0] * rows, below[0] * columns),
+        tile_size=() if whole else (rows, columns),
+    )
+
+
 def place_of_sums(work, job):
     """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies."""
     strides = work.geometry.w_strides
     if job.t < 0:
-        return work.bias, [[1, job.kn], [1, 1], [1, 1], [1, 1]], job.k0
+        return work.bias, [[1, job.k[1]], [1, 1], [1, 1], [1, 1]], job.k[0]
     # channels of a group are counted from its first one
-    c, row = job.c0 % (work.geometry.C // work.geometry.groups), job.t * work.geometry.rows.taps + job.r0
-    channels, taps = [strides[1], job.cn], [[strides[2], job.rn], [strides[3], job.sn]]
-    pattern = [[strides[0], job.kn]] + (taps + [channels] if filters_last(work) else [channels] + taps)
-    offset = job.k0 * strides[0] + c * strides[1] + row * strides[2] + job.s0 * strides[3]
+    c, row = job.c[0] % (work.geometry.C // work.geometry.groups), job.t * work.geometry.rows.taps + job.r[0]
+    channels, taps = [strides[1], job.c[1]], [[strides[2], job.r[1]], [strides[3], job.s[1]]]
+    pattern = [[strides[0], job.k[1]]] + (taps + [channels] if filters_last(work) else [channels] + taps)
+    offset = job.k[0] * strides[0] + c * strides[1] + row * strides[2] + job.s[0] * strides[3]
     return work.operands.y, pattern, offset
 
 
@@ -50,13 +66,13 @@ def start_joint(work, jobs):
     [k, columns] in SBUF, of each job (its tile's number, first column, columns))."""
     sizes, places = [], []
     for job in jobs:
-        columns, at = 1 if job.t < 0 else job.cn * job.rn * job.sn, 0
-        while at < len(sizes) and sizes[at][0] != job.kn:
+        columns, at = 1 if job.t < 0 else job.c[1] * job.r[1] * job.s[1], 0
+        while at < len(sizes) and sizes[at][0] != job.k[1]:
             at += 1
         if at == len(sizes):
-            sizes.append((job.kn, 0))
+            sizes.append((job.k[1], 0))
         places.append((at, sizes[at][1], columns))
-        sizes[at] = (job.kn, sizes[at][1] + columns)
+        sizes[at] = (job.k[1], sizes[at][1] + columns)
     tiles = []
     for size in sizes:
         tiles.append(nl.ndarray(size, dtype=nl.float32, buffer=nl.sbuf))
@@ -66,8 +82,8 @@ def start_joint(work, jobs):
 def part_of_joint(work, job, tiles, place):
     """A job's sums among those of a round."""
     pattern = place_of_sums(work, job)[1]
-    part = tiles[place[0]][0 : job.kn, place[1] : place[1] + place[2]]
-    return part.reshape((job.kn, pattern[1][1], pattern[2][1], pattern[3][1]))
+    part = tiles[place[0]][0 : job.k[1], place[1] : place[1] + place[2]]
+    return part.reshape((job.k[1], pattern[1][1], pattern[2][1], pattern[3][1]))
 
 
 def store_joint(work, jobs, joint):
@@ -88,7 +104,7 @@ def store_joint(work, jobs, joint):
             other = added
         found_sbuf = nl.ndarray(mine.shape, dtype=into.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=found_sbuf, data1=mine, data2=other, op=nl.add)
-        k = own_part(work, job.kn)
+        k = own_part(work, job.k[1])
         if k[1] > 0:
             part = found_sbuf[k[0] : k[0] + k[1], 0 : mine.shape[1], 0 : mine.shape[2], 0 : mine.shape[3]]
             copy(into.ap(pattern=[[pattern[0][0], k[1]]] + pattern[1:], offset=offset + k[0] * pattern[0][0]), part)
@@ -108,10 +124,10 @@ def add_beside(work, job, acc_psum, into_sbuf, added):
 
 def sums_beside(work, job, acc_psum, index):
     """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter."""
-    k, far = index * job.kn, 0 if job.t < 0 else index * work.plan.further
+    k, far = index * job.k[1], 0 if job.t < 0 else index * work.plan.further
     last = job.t >= 0 and filters_last(work)
     if is_channels_last(work.geometry.x_strides):
-        sums = acc_psum[k : k + job.kn, 0 : job.rn, far : far + job.sn, 0 : job.cn]
+        sums = acc_psum[k : k + job.k[1], 0 : job.r[1], far : far + job.s[1], 0 : job.c[1]]
         return sums if last else sums.permute((0, 3, 1, 2))
-    sums = acc_psum[k : k + job.kn, 0 : job.cn, 0 : job.rn, far : far + job.sn]
+    sums = acc_psum[k : k + job.k[1], 0 : job.c[1], 0 : job.r[1], far : far + job.s[1]]
     return sums.permute((0, 2, 3, 1)) if last else sums

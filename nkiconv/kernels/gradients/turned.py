@@ -80,11 +80,8 @@ def turned_tiles(geometry, planes, config, gang, taps):
             for p in some_rows:
                 rows = run_of(geometry.rows, config.rows, p, taps[0])
                 for q in some_columns:
-                    columns, counts, boxes = (
-                        run_of(geometry.columns, config.columns, q, taps[1]),
-                        (count, p[1], q[1]),
-                        [],
-                    )
+                    columns, boxes = run_of(geometry.columns, config.columns, q, taps[1]), []
+                    counts = count, p[1], q[1]
                     for member in range(members):
                         z, h, w = one.first + at + member * count, p[0] * config.rows, q[0] * config.columns
                         boxes.append(Box(part=0, planes=one, rows=rows, columns=columns, z=z, p=h, q=w, counts=counts))
@@ -108,7 +105,7 @@ def side_of(geometry, plan, one, tile, t):
         plane = (0, 1, 1, member.z) if t < 0 else met(geometry.planes, t, member.z, 1)
         if plane[2] > 0:
             firsts.append(plane[3])
-    p, q = (box.p, plan.rows, box.counts[1]), (box.q, plan.columns, box.counts[2])
+    p, q = (box.p, plan.settings.rows, box.counts[1]), (box.q, plan.settings.columns, box.counts[2])
     strides, apart, count = geometry.x_strides, geometry.planes.stride, box.counts[0]
     rows, columns = span_of(geometry.rows, p, one.r), span_of(geometry.columns, q, one.s)
     if t < 0:
@@ -200,7 +197,7 @@ def bank_shape(geometry, plan):
     """Shape [128, places, blocks of a gang, channels] of transposes in a bank."""
     most = 1
     for one in plan.passes:
-        for channels in (one.c[1], one.k[1]):
+        for channels in (one.c[0][1], one.k[1]):
             most = max(most, chunks_of(channels, plan.gang)[-1][1])
     room = whole_words(most, geometry.itemsize)
     return nl.tile_size.pmax, BANK_BYTES // (plan.gang * room * geometry.itemsize), plan.gang, room
@@ -212,7 +209,7 @@ def turned_instructions(geometry, plan, one):
     for tile in one.tiles:
         for t in [-1] + one.planes:
             side, gang = side_of(geometry, plan, one, tile, t), len(tile)
-            chunks = chunks_of(one.k[1] if t < 0 else one.c[1], plan.gang)
+            chunks = chunks_of(one.k[1] if t < 0 else one.c[0][1], plan.gang)
             rows, columns = side.rows.extent, side.columns.extent
             pieces = len(pieces_of_rows(side, geometry.itemsize))
             banks = div_ceil(columns, places)

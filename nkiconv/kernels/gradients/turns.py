@@ -70,11 +70,11 @@ def turn_for(work, turns, feed, blocks, place, jobs):
     done, tile = turns.there[slot][1], one.tiles[number]
     for job in jobs:
         if job.t >= 0:
-            end = row * rows.stride + (job.r0 - one.r[0] + job.rn - 1) * rows.dilation + 1
+            end = row * rows.stride + (job.r[0] - one.r[0] + job.r[1] - 1) * rows.dilation + 1
             side = side_of(work.plan.source, work.plan, one, tile, job.t)
-            turn_pieces(work, turns, side, one.c, (job.c0, job.cn), end, done, blocks.x[job.t])
+            turn_pieces(work, turns, side, one.c[0], job.c, end, done, blocks.x[job.t])
         side = side_of(work.plan.source, work.plan, one, tile, -1)
-        turn_pieces(work, turns, side, one.k, (job.k0, job.kn), row + 1, done, blocks.y)
+        turn_pieces(work, turns, side, one.k, job.k, row + 1, done, blocks.y)
 
 
 def turn_pieces(work, turns, side, channels, needed, end, done, tile_sbuf):

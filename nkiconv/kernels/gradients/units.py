@@ -128,10 +128,26 @@ def extent_of(axis, extent, taps):
     return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
 
 
+def taps_seen(first, count, step, there):
+    """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
+    low = min(count, div_ceil(max(0, there[0] - first), step))
+    return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
+
+
+def first_seen(axis, taps, outputs, there):
+    """The first of so many outputs of a block at which most taps meet those elements of its window (first, end)."""
+    found, most = 0, -1
+    for index in range(outputs):
+        seen = taps_seen(index * axis.stride, taps, axis.dilation, there)
+        if seen[1] - seen[0] > most:
+            found, most = index, seen[1] - seen[0]
+    return found
+
+
 def chains_of(plan, one, count):
     """(first, how many) of so many tiles of a Pass that are summed up in a chain each; all if they pass in rounds."""
     beside = one.rounds[0][0].beside
     for job in one.rounds[0]:
         beside = min(beside, job.beside)
-    matmuls = count * plan.gang * plan.rows * div_ceil(plan.columns, beside)
+    matmuls = count * plan.gang * plan.settings.rows * div_ceil(plan.settings.columns, beside)
     return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)

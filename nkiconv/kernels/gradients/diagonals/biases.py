@@ -6,6 +6,7 @@ from ..._engines import book_vector, pick
 from ..._tiles import BANK_COLUMNS, cut
 from ..halves import own_part, with_other_half
 from ..loads import is_channels_last
+from ..sums import multiply
 
 
 def start_biases(work):
@@ -38,7 +39,8 @@ def add_biases(work, step, y_sbuf, spans, biases_sbuf):
 
 def store_biases(work, step, biases_sbuf, units):
     """Sums of biases over so many units of a pass, to HBM."""
-    plan, parts, size = work.plan, step.parts, nl.tile_size.pmax // work.plan.settings.side
+    plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
+    size = nl.tile_size.pmax // side
     for some in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
         # one bank for all tiles of rows
         sums_psum = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.psum)
@@ -47,7 +49,7 @@ def store_biases(work, step, biases_sbuf, units):
             if count > 0:
                 moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
                 target = sums_psum[0:1, part, 0:count]
-                multiply(plan, target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, part, False)
+                multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
                 found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
                 nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
                 whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
@@ -55,19 +57,3 @@ def store_biases(work, step, biases_sbuf, units):
                     pattern, offset = [[mine[1], 1], [1, mine[1]]], parts[part][0] * plan.k + some[0] + mine[0]
                     found_sbuf = whole_sbuf[0:1, mine[0] : mine[0] + mine[1]]
                     copy(work.bias.ap(pattern=pattern, offset=offset), found_sbuf)
-
-
-def multiply(plan, dst, stationary, moving, part, adds, number=0):
-    """A matmul on a tile of the array's rows and, of one of the groups below each other, of its columns."""
-    P_MAX = nl.tile_size.pmax
-    rows, columns = P_MAX // plan.settings.side, P_MAX // plan.settings.below
-    columns = columns if dst.shape[0] <= columns else P_MAX
-    whole = rows == P_MAX and columns == P_MAX
-    nisa.nc_matmul(
-        dst=dst,
-        stationary=stationary,
-        moving=moving,
-        accumulate=adds,
-        tile_position=() if whole else (part * rows, number * columns),
-        tile_size=() if whole else (rows, columns),
-    )

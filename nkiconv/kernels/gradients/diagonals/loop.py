@@ -8,10 +8,11 @@ from ..._tiles import PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
-from ..loads import Piece, clear_sides, clear_x, clear_y, hold_loads, is_channels_last, load_units, part_of, room_of
+from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
 from ..loop import new_buffers
+from ..sums import multiply
 from ..units import units_of
-from .biases import add_biases, multiply, start_biases, store_biases
+from .biases import add_biases, start_biases, store_biases
 from .fold import make_constants
 from .plan import READS, jobs_of, positions_of, rows_of_sums
 from .store import store_taps
@@ -136,12 +137,8 @@ def load_step(work, steps, index, buffers):
     beside = settings.strips == 0 or into.zeros[0] != step.strip
     into.zeros[0] = step.strip
     for t in range(taps):
-        inside = clear_x(geometry, whole, step.tile, into.x[t], t, beside)
-        if holds:
-            hold_loads(into.x[t], geometry.x_strides, inside[0], inside[1])
-    clear_y(geometry, whole, step.tile, into.y, beside)
-    if holds:
-        hold_loads(into.y, geometry.y_strides, (0, whole.rows), (0, 1))
+        clear_x(geometry, whole, step.tile, into.x[t], t, holds, beside)
+    clear_y(geometry, whole, step.tile, into.y, holds, beside)
     pieces, there = [], whole.h[0] + (work.plan.shared if step.follows else 0)
     for part in range(len(step.parts)):
         pieces.append(piece_of(work.plan, part, step.parts[part]))
@@ -275,7 +272,7 @@ def add_zeros(plan, constants, bank_psum, part, index):
     zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : rows_of_sums(plan)]
     moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
     sums = bank_psum[0 : rows_of_sums(plan), index * columns : (index + 1) * columns]
-    multiply(plan, sums, zeros_sbuf, moving, part, False)
+    multiply(sums, zeros_sbuf, moving, False, (part, plan.settings.side), (0, plan.settings.below))
 
 
 def add_product(work, step, there, product, bank_psum, place, adds):
@@ -294,7 +291,7 @@ def add_product(work, step, there, product, bank_psum, place, adds):
     pattern = [[bank_psum.shape[1], positions_of(plan)], [hs * ws, c], [ws, h[1]], [1, w[1]]]
     offset = number * (nl.tile_size.pmax // plan.settings.below) * bank_psum.shape[1]
     sums = bank_psum.ap(pattern=pattern, offset=offset + index * c * hs * ws + h[2] * ws + w[2])
-    multiply(plan, sums, stationary, moving, part, adds, number)
+    multiply(sums, stationary, moving, adds, (part, plan.settings.side), (number, plan.settings.below))
 
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):

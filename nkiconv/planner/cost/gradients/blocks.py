@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from ....kernels._tiles import div_ceil
@@ -30,6 +31,8 @@ from .enumerated import Enumerated, choices, up_to
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
 #: Banks of a pass along output and input channels that are tried, beside half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+#: Tiles of the array's rows that are tried.
+SIDES = (1, 2, 4)
 #: What blocks may take of the array over those that take least.
 IDLE = 1.3
 #: Matmuls on zeros that a search tries.
@@ -58,8 +61,11 @@ class Blocks(Enumerated):
                 (geometry, lines), fixed = lines_of(geometry), {"columns": 1, "beside": 1}
             elif pixels and "pixels" not in given:
                 continue
+            if pixels and given.get("side", 1) > 1:
+                continue
             price = BlocksPrice(shape.target, geometry, lines)
-            sizes = _sizes(geometry, source, {**given, **fixed}, units_of_tile(geometry, lines is not None))
+            known = {**given, **fixed, "pixels": pixels}
+            sizes = _sizes(geometry, source, known, units_of_tile(geometry, lines is not None))
             best = heapq.nsmallest(count + SPARE, (price.settled(one, given) for one in sizes), key=_first)
             kept = 0
             for ns, one in best:
@@ -123,26 +129,35 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> 
         for columns in _columns(geometry, given)
     ]
     K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
-    whole = div_ceil(K, PARTITIONS)
+    whole, is_turned = div_ceil(K, PARTITIONS), source is not None or given["pixels"] > 0
+    planes = geometry.rows.out, geometry.columns.out
     for beside in choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry))):
-        most, blocks = max_channels(geometry, beside), _full(geometry, shapes, beside)
-        # banks of a chunk that is turned need not wait for others
-        some = (most,) if source is None else (most, min(most, PARTITIONS))
-        for channels in choices(given, "channels", (div_ceil(C, div_ceil(C, one)) for one in some)):
-            parts = div_ceil(C, channels)
-            for outputs in choices(given, "outputs", _parts(whole, OUTPUTS)):
-                for inputs in choices(given, "inputs", _parts(parts, INPUTS)):
+        most = max_channels(geometry, beside)
+        for side in choices(given, "side", (1,) if is_turned else SIDES):
+            tile = units // side
+            blocks = _full(geometry, shapes, beside, tile)
+            if side > 1 and "side" not in given:
+                # what they gain by: zeros around planes are left out, or all blocks are few
+                blocks = [one for one in blocks if one[:2] == planes or units_in(geometry, *one[:2]) <= tile]
+            # banks of a chunk that is turned need not wait for others
+            some = (most,) if source is None else (most, min(most, PARTITIONS))
+            own = div_ceil(C, side)
+            for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in some)):
+                parts = div_ceil(C, channels)
+                for outputs, inputs in product(
+                    choices(given, "outputs", _parts(whole, OUTPUTS)), choices(given, "inputs", _parts(parts, INPUTS))
+                ):
                     passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
                     # many passes are shared as well as halves are, whose sums the cores need not add
                     for split in choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,)):
-                        sizes = Sizes(geometry, channels, outputs, inputs, beside, split, most=units)
+                        sizes = Sizes(geometry, channels, outputs, inputs, beside, split, side, most=tile)
                         yield from sizes.with_blocks(blocks)
 
 
-def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int) -> list[tuple[int, int, Any]]:
-    """Of shapes of blocks (rows, columns, ...) those that leave little of the array idle."""
+def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int, most: int) -> list[tuple[int, int, Any]]:
+    """Of shapes of blocks (rows, columns, ...), so many of a tile, those that leave little of the array idle."""
     taken = [
-        div_ceil(units_in(geometry, rows, columns), PARTITIONS) * rows * div_ceil(columns, beside)
+        div_ceil(units_in(geometry, rows, columns), most) * rows * div_ceil(columns, beside)
         for rows, columns, *_ in shapes
     ]
     return [one for one, columns in zip(shapes, taken, strict=True) if columns <= IDLE * min(taken)]

@@ -43,6 +43,7 @@ class Sizes:
     inputs: int
     beside: int
     split: int
+    side: int = 1
     turned: Any = None
     #: units of a tile
     most: int = PARTITIONS
@@ -64,7 +65,7 @@ class Sizes:
     @property
     def bytes(self) -> int:
         """Of a block."""
-        found: int = block_bytes(self.geometry, (self.rows, self.columns), self.channels, self.of_pass)
+        found: int = block_bytes(self.geometry, (self.rows, self.columns), self.channels, self.of_pass, self.side)
         return found * self.gang
 
     @functools.cached_property
@@ -81,6 +82,12 @@ class Sizes:
     def gang(self) -> int:
         """Blocks of other planes below each other."""
         return 1 if self.turned is None else self.turned.gang(max(self.of_x, self.of_gy))
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether blocks are planes, around which a kernel with several tiles of the array's rows puts no zeros."""
+        rows, columns = self.geometry.rows, self.geometry.columns
+        return self.side > 1 and self.beside == 1 and self.rows >= rows.out and self.columns >= columns.out
 
     @property
     def banks(self) -> int:
@@ -186,7 +193,9 @@ class BlocksPrice:
         for _, beside in outputs_beside(geometry, sizes.beside):
             width = min(BANK_COLUMNS, taps_beside(geometry, beside) * sizes.channels) * self._seen(sizes)
             positions = sizes.rows * div_ceil(sizes.columns, beside) * sizes.gang
-            found.append(positions * matmul_ns(self.target, geometry, width))
+            # tiles of the array's rows work side by side, each matmul a few columns behind the last at least
+            least = sizes.side * self.target.row_tile_columns if sizes.side > 1 else 0
+            found.append(positions * matmul_ns(self.target, geometry, max(width, least)) / sizes.side)
         return float(sum(found) / len(found))
 
     def _seen(self, sizes: Sizes) -> float:
@@ -227,23 +236,29 @@ class BlocksPrice:
         if sizes.turned is not None:
             all_ns, first_ns = sizes.turned.of_tile(self.target, sizes)[1]
             return all_ns, first_ns
-        x_ns, y_ns = self._moved(sizes.rows, sizes.columns, sizes.channels * sizes.inputs, sizes.outputs)
+        channels = sizes.channels * div_ceil(sizes.inputs, sizes.side)
+        x_ns, y_ns = self._moved(sizes.rows, sizes.columns, channels, sizes.outputs, sizes.is_clipped)
         window = window_of(self.geometry.rows, sizes.rows)
-        if self.lines is not None:
+        if self.lines is not None or (sizes.is_clipped and self.geometry.x_strides[0] != 1):
             return x_ns + y_ns, x_ns + y_ns
         return x_ns + y_ns, x_ns * min(1.0, self.geometry.rows.taps / window) + y_ns / sizes.rows
 
-    def _moved_of(self, rows: int, columns: int, channels: int, outputs: int) -> tuple[float, float]:
-        """ns of the DMAs of x, and of gy, of a tile."""
+    def _moved_of(self, rows: int, columns: int, channels: int, outputs: int, clipped: bool) -> tuple[float, float]:
+        """ns of the DMAs of x, and of gy, of a tile. clipped: whether these are planes without zeros around them."""
         geometry = self.geometry
         h, w = window_of(geometry.rows, rows), window_of(geometry.columns, columns)
+        if clipped:
+            h, w = min(h, geometry.rows.size), min(w, geometry.columns.size)
         c, k = min(geometry.C, channels), min(geometry.K, PARTITIONS * outputs)
-        x_ns = self._dma_ns((h, w, c), (geometry.columns.size, geometry.C), geometry.x_strides)
-        y_ns = self._dma_ns((rows, columns, k), (geometry.columns.out, geometry.K), geometry.y_strides)
+        x_ns = self._dma_ns((h, w, c), (geometry.columns.size, geometry.C), geometry.x_strides, clipped)
+        y_ns = self._dma_ns((rows, columns, k), (geometry.columns.out, geometry.K), geometry.y_strides, clipped)
         return x_ns * geometry.planes.taps, y_ns
 
-    def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
-        """Of so many rows, columns and channels for each partition, of tensors of so many columns and channels."""
+    def _dma_ns(
+        self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any, clipped: bool = False
+    ) -> float:
+        """Of so many rows, columns and channels for each partition, of tensors of so many columns and channels.
+        clipped: as of `_moved_of`."""
         target, item = self.target, self.geometry.hbm_itemsize
         h, w, c = extents
         if self.lines is not None:
@@ -252,6 +267,8 @@ class BlocksPrice:
             moved_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
             return float(max(moved_ns, target.hbm_ns(num_bytes, run), triggers_ns))
         runs, run = (c * h, w) if strides[0] != 1 else (h, w * c) if c == whole[1] else (h * w, c)
+        if clipped and strides[0] == h * w:
+            runs, run = 1, c * h * w
         engine_ns = target.rows_an_engine * runs * target.run_ns(run * item)
         return max(engine_ns, target.hbm_ns(PARTITIONS * h * w * c * item, run * item))
 

@@ -1,0 +1,116 @@
+"""Filter gradients by several tiles of the array's rows, each with channels of its own (setting `side` of blocks)."""
+
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from depthwise import same_bits
+from gradients import an_axis, check, outputs
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import nkiconv
+from nkiconv import cases
+from nkiconv.kernels.gradients import conv_weight_gradient
+
+#: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
+PROBLEMS = {
+    "planes": ((5, 20, 7, 1), (7, 3, 1, 1, 1, 1), (6, 3, 1, 1, 1, 1)),
+    "several tiles": ((70, 9, 130, 1), (4, 3, 1, 1, 1, 1), (5, 3, 2, 1, 1, 0)),
+    "fewer channels than tiles": ((3, 3, 40, 1), (5, 2, 1, 2, 1, 1), (6, 3, 1, 1, 0, 2)),
+    "groups": ((3, 12, 6, 3), (5, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)),
+    "no position sees all taps": ((2, 8, 9, 1), (2, 4, 1, 1, 2, 2), (1, 3, 1, 1, 1, 1)),
+    "volumes": ((2, 6, 7, 1), (4, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1), (4, 2, 1, 1, 0, 1)),
+}
+
+
+def sizes(axes, **more):
+    """Settings of blocks that are whole planes."""
+    return tuple({"rows": outputs(axes[-2]), "columns": outputs(axes[-1]), **more}.items())
+
+
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize("side", [2, 4])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_is_exact(name, side, split):
+    channels, *axes = PROBLEMS[name]
+    config = sizes(axes, side=side, split=split, channels=2, outputs=2, inputs=8, buffers=8)
+    for is_last in (False, True):
+        one, two = (
+            check(channels, axes, is_last, adds=True, bias_gradient=True, config=config, lnc=lnc) for lnc in (1, 2)
+        )
+        assert same_bits(one, two)
+
+
+@settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    st.tuples(an_axis(8), an_axis(9)), st.booleans(), st.sampled_from((2, 4)), st.sampled_from((1, 2, 4)),
+    st.integers(1, 12), st.integers(1, 4), st.booleans(), st.sampled_from((1, 1, 3)), st.sampled_from((1, 2)),
+)  # fmt: skip
+def test_any_images_are_exact(axes, is_last, side, beside, inputs, channels, planes, groups, lnc):
+    """Of whole planes, whose zeros are left out where they can be, and of parts of them."""
+    found = {"beside": beside, "side": side, "inputs": inputs, "channels": channels, "outputs": 1, "buffers": 8}
+    found |= {"rows": outputs(axes[0]), "columns": outputs(axes[1])} if planes else {"rows": 2}
+    hypothesis.assume(beside <= found.get("columns", outputs(axes[1])))
+    try:
+        check((40, 5 * groups, 32 * groups, groups), list(axes), is_last, lnc=lnc, config=tuple(found.items()))
+    except nkiconv.UnsupportedError as error:
+        assert re.search(r"config (beside|channels)=", str(error))  # noqa: PT017
+
+
+def matmuls(layout, side):
+    """Matmuls of one core of 7 x 7 planes by whole planes."""
+    x, perms = nkiconv.spec((32, 16, 7, 7) if layout == "NCHW" else (32, 7, 7, 16), "bf16"), {}
+    if layout == "NHWC":
+        perms = {"in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1)}
+    config = (("rows", 7), ("columns", 7), ("side", side), ("channels", 4), ("inputs", 4), ("split", 0))
+    call = {"padding": ((1, 1), (1, 1)), "algorithm": "blocks", "config": config, **perms}
+    traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, (16, 16, 3, 3)), call, trace_only=True)
+    return traced, [one for one in traced.instructions if one.op == "nc_matmul"]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_no_zero_is_multiplied(layout):
+    """Each pair of a position and a tap that meets x is in a matmul once for 4 channels, and no other one is."""
+    traced, found = matmuls(layout, 4)
+    met = sum(7 - abs(tap) for tap in (-1, 0, 1)) ** 2
+    assert sum(one.params["moving_columns"] for one in found) == met * 16
+    # of what the array warms up on
+    assert sum(one.op == "memset" for one in traced.instructions) == 1
+
+
+def test_tiles_of_rows_take_turns():
+    """Neighbouring matmuls are on other tiles of the array's rows, and so may flow side by side."""
+    _, found = matmuls("NHWC", 4)
+    rows = [one.params["tile_position"][0] for one in found]
+    assert rows == [0, 32, 64, 96] * (len(rows) // 4)
+
+
+def test_planes_of_channels_come_in_one_run():
+    """In NCHW, planes without zeros around them lie in SBUF as they do in HBM: one load of x and one of gy a tile."""
+    traced, _ = matmuls("NCHW", 4)
+    stores = 4
+    assert sum(one.op == "dma_copy" for one in traced.instructions) == 2 * 4 + stores
+
+
+def test_the_planner_takes_them_for_small_planes():
+    case = cases.get("rn50_c5_train").problem
+    for layout in ("NHWC", "NCHW"):
+        plan = nkiconv.plan(case.replace(layout=layout), direction="wgrad", use_cache=False)
+        assert dict(plan.config)["side"] == 4
+        assert "row tiles of the array side by side" in plan.explain()
+
+
+REFUSED = [
+    ({"side": 3}, "config side=3 pixels=0: must be 1, 2 or 4, and 1 but for pixels=0"),
+    ({"side": 2, "pixels": 2}, "config side=2 pixels=2: must be 1, 2 or 4, and 1 but for pixels=0"),
+    ({"side": 8}, "config side=8: must be an int from 1 to 4"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), REFUSED)
+def test_refusals(config, message):
+    x, gy = np.zeros((1, 3, 5, 5), np.float32), np.zeros((1, 4, 3, 3), np.float32)
+    with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
+        nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, algorithm="blocks", config=tuple(config.items()))
