@@ -43,6 +43,14 @@ def test_every_problem_is_exact(name, side, split):
         assert same_bits(one, two)
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_dtypes(dtype):
+    channels, *axes = PROBLEMS["planes"]
+    config = sizes(axes, side=4, split=0, channels=2, inputs=8)
+    for precision in (None,) if dtype == "fp16" else (None, "bf16", "tf32"):
+        check(channels, axes, dtype=dtype, precision=precision, bias_gradient=True, config=config)
+
+
 @settings(max_examples=60, deadline=None)
 @hypothesis.given(
     st.tuples(an_axis(8), an_axis(9)), st.booleans(), st.sampled_from((2, 4)), st.sampled_from((1, 2, 4)),

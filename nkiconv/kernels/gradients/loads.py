@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._tiles import div_ceil, size_of
-from ..conv.boxes import load_box, offset_at
+from ..conv.boxes import offset_at
 from ..conv.geometry import met
 from .units import extent_of
 
@@ -77,25 +77,23 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
 
 def hold_loads(tile, strides, rows, columns):
     """Have loads of a tile of units, of these rows and columns (first, end), come behind those that wait for zeros."""
-    for engine in (nisa.engine.vector, nisa.engine.gpsimd):
-        if rows[0] < rows[1] and columns[0] < columns[1]:
-            row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
-            nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)
+    row, column = (rows[0], rows[1], 1), (columns[0], columns[0] + 1, 1)
+    for engine in (nisa.engine.vector, nisa.engine.gpsimd) if rows[0] < rows[1] and columns[0] < columns[1] else ():
+        nisa.memset(dst=part_of(tile, strides, (0, tile.shape[0]), row, column, (0, 1)), value=0.0, engine=engine)
 
 
 def load_y(work, piece, tile, y_sbuf, rows):
     """Rows (first, end) of gy of a tile's units."""
     strides = work.geometry.y_strides
-    last = is_channels_last(strides)
     for box in tile:
-        end = min(rows[1], box.rows.extent)
+        end, columns = min(rows[1], box.rows.extent), box.columns.extent
         if rows[0] < end:
-            offset = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q))
-            extents = (piece.k[1], end - rows[0], box.columns.extent)
-            pattern = lead_of(box, strides, ((1, 1), (1, 1), (1, 1))) + free_of(strides, extents)
-            part = piece.part + box.part
-            place = (part, rows[0], 0, 0) if last else (part, 0, rows[0], 0)
-            load_box(y_sbuf, work.operands.w, place, pattern, offset)
+            offset, part = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q)), piece.part + box.part
+            pattern = lead_of(box, strides, ((1, 1), (1, 1), (1, 1)))
+            pattern = pattern + free_of(strides, (piece.k[1], end - rows[0], columns))
+            units, k = (part, part + size_of(box.counts)), (0, piece.k[1])
+            into_sbuf = part_of(y_sbuf, strides, units, (rows[0], end, 1), (0, columns, 1), k)
+            copy(into_sbuf, work.operands.w.ap(pattern=pattern, offset=offset))
 
 
 def load_x_of(work, piece, tile, x_sbuf, t, window):

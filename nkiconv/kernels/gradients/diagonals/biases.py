@@ -5,7 +5,7 @@ from ..._dma import copy
 from ..._engines import book_vector, pick
 from ..._tiles import BANK_COLUMNS, cut
 from ..halves import own_part, with_other_half
-from ..loads import is_channels_last
+from ..loads import is_channels_last, part_of
 from ..sums import multiply
 
 
@@ -20,19 +20,16 @@ def start_biases(work):
 def add_biases(work, step, y_sbuf, spans, biases_sbuf):
     """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
     (first partition, end, groups) of units."""
-    shape = y_sbuf.shape
+    settings, strides = work.plan.settings, work.geometry.y_strides
+    rows, columns = settings.rows * settings.down, settings.columns * settings.across
     for span in spans:
         first, end, count = span[0], span[1], span[2] * work.plan.k
-        if is_channels_last(work.geometry.y_strides):
-            flat = y_sbuf.reshape((shape[0], shape[1] * shape[2], shape[3]))
-            data = flat[first:end, 0 : flat.shape[1], 0:count].permute((0, 2, 1))
-        else:
-            flat = y_sbuf.reshape((shape[0], shape[1], shape[2] * shape[3]))
-            data = flat[first:end, 0:count, 0 : flat.shape[2]]
+        data = part_of(y_sbuf, strides, (first, end), (0, rows, 1), (0, columns, 1), (0, count))
         into = biases_sbuf[first:end, 0:count]
         target = into if step.first else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
-        book_vector(work.ledger, data.shape[1] * data.shape[2])
-        nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=2)
+        book_vector(work.ledger, rows * columns * count)
+        data = data.permute((0, 3, 1, 2)) if is_channels_last(strides) else data
+        nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=(2, 3))
         if not step.first:
             nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
 

@@ -13,8 +13,8 @@ from ..loads import is_channels_last
 
 #: Steps that are there together, at most, and those of the plain rule.
 STEPS_MAX, STEPS = 16, 3
-#: Groups of a tile of rows of the plain rule, at most, where channels are apart.
-GROUPS = 8
+#: Of the plain rule, at most: groups beside each other and, where channels are apart, of a tile of rows; else channels.
+GROUPS, RUN = 8, 256
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000
 #: Columns of sums of a tile of rows that are gathered from at once, unless one bank has more.
@@ -71,18 +71,20 @@ def diagonals_config_refusal(geometry, config):
 def diagonals_settings(geometry, config):
     """All settings; where a config leaves them open, units of whole planes where these fit and are enough, in blocks of
     as many positions as fit; where channels are side by side units of all of a core's groups."""
-    beside, P, Q = setting(config, "beside", 1), geometry.rows.out, geometry.columns.out
+    last, P, Q = is_channels_last(geometry.x_strides), geometry.rows.out, geometry.columns.out
+    beside = setting(config, "beside", groups_beside(geometry, config))
     block, sets = block_of(geometry, config, beside), geometry.groups // beside
-    mine = beside * div_ceil(sets, PARTS) if is_channels_last(geometry.x_strides) else beside
-    down, across = setting(config, "down", div_ceil(P, block[0])), setting(config, "across", div_ceil(Q, block[1]))
+    mine = min(beside * div_ceil(sets, PARTS), div_ceil(RUN, geometry.C // geometry.groups)) if last else beside
+    down = setting(config, "down", 1 if last else div_ceil(P, block[0]))
+    across = setting(config, "across", div_ceil(Q, block[1]))
     while setting(config, "down", 0) == 0 and down > 1 and not fits_units(geometry, block, (down, across), mine):
         down = div_ceil(down, 2)
     while setting(config, "across", 0) == 0 and across > 1 and not fits_units(geometry, block, (down, across), mine):
         across = div_ceil(across, 2)
     units = units_in(geometry, block[0] * down, block[1] * across)
     side = setting(config, "side", 4 if units <= QUADRANT else (2 if units <= 2 * QUADRANT else 1))
-    groups = div_ceil(sets, PARTS * side)
-    groups = groups if is_channels_last(geometry.x_strides) else min(GROUPS, groups)
+    groups, size = div_ceil(sets, PARTS * side), nl.tile_size.pmax // side
+    groups = groups if last else min(max(1, GROUPS // beside), groups)
     while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
     return DiagonalsConfig(
@@ -95,7 +97,7 @@ def diagonals_settings(geometry, config):
         groups=setting(config, "groups", groups),
         below=setting(config, "below", 1),
         buffers=setting(config, "buffers", STEPS),
-        strips=setting(config, "strips", 0),
+        strips=setting(config, "strips", 1 if last and P > 1 and units * block[0] * down >= P * size else 0),
         split=setting(config, "split", 0),
         warmup=setting(config, "warmup", 0),
     )
@@ -121,6 +123,20 @@ def unit_elements(geometry, rows, columns):
     return x_size, rows * columns * (geometry.K // geometry.groups)
 
 
+def groups_beside(geometry, config):
+    """As many groups as share products that take more than half of the partitions: up to GROUPS where channels are side
+    by side, half as many of rows and small planes, else one."""
+    parts, P, Q = nl.tile_size.pmax // setting(config, "below", 1), geometry.rows.out, geometry.columns.out
+    beside = GROUPS if is_channels_last(geometry.x_strides) else (GROUPS // 2 if P == 1 or P * Q <= 2 * parts else 1)
+    while beside > 1:
+        rows, columns = block_of(geometry, config, beside)
+        size, sums = rows * columns * beside * (geometry.K // geometry.groups), window_columns(geometry, rows, columns)
+        if geometry.groups % beside == 0 and size <= parts and parts < 2 * size and beside * sums <= BANK_COLUMNS:
+            return beside
+        beside = beside // 2
+    return 1
+
+
 def block_of(geometry, config, beside):
     """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit."""
     found, most, parts = (1, 1), 0, nl.tile_size.pmax // setting(config, "below", 1)
@@ -130,9 +146,8 @@ def block_of(geometry, config, beside):
         columns = wide if wide > 0 else min(Q, parts // (rows * k))
         while wide == 0 and columns > 1 and beside * window_columns(geometry, rows, columns) > BANK_COLUMNS:
             columns = columns - 1
-        fits = 0 < columns and rows * columns * k <= parts
         # those that planes have on average
-        size = P * Q // (div_ceil(P, rows) * div_ceil(Q, columns)) if fits else 0
+        size = P * Q // (div_ceil(P, rows) * div_ceil(Q, columns)) if columns > 0 and rows * columns * k <= parts else 0
         if size > most and beside * window_columns(geometry, rows, columns) <= BANK_COLUMNS:
             found, most = (rows, columns), size
     return setting(config, "rows", found[0]), setting(config, "columns", found[1])

@@ -197,9 +197,6 @@ def takes_diagonals(geometry, bias):
 def diagonals_refusal(geometry):
     """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
     k, c, most = geometry.K // geometry.groups, geometry.C // geometry.groups, nl.tile_size.pmax
-    reason = spread_refusal(geometry, "diagonals", 'algorithm="blocks"')
-    if reason != "":
-        return reason
     if k > most:
         return f'K={geometry.K}, groups={geometry.groups}: diagonals take {most} of a group; use algorithm="blocks"'
     needed = c * geometry.rows.taps * geometry.columns.taps
@@ -208,7 +205,7 @@ def diagonals_refusal(geometry):
             f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
             f'sums, a bank has {BANK_COLUMNS}; use algorithm="blocks"'
         )
-    return ""
+    return spread_refusal(geometry, "diagonals", 'algorithm="blocks"')
 
 
 def unit_bytes(geometry, plan):
