@@ -137,8 +137,8 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> 
             tile = units // side
             blocks = _full(geometry, shapes, beside, tile)
             if side > 1 and "side" not in given:
-                # what they gain by: zeros around planes are left out, or all blocks are few
-                blocks = [one for one in blocks if one[:2] == planes or units_in(geometry, *one[:2]) <= tile]
+                # what they gain by: zeros around planes are left out
+                blocks = [one for one in blocks if one[:2] == planes]
             # banks of a chunk that is turned need not wait for others
             some = (most,) if source is None else (most, min(most, PARTITIONS))
             own = div_ceil(C, side)
