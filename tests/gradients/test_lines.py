@@ -69,6 +69,7 @@ def test_lines_fill_partitions_and_are_long(size, width):
 REFUSED = {
     "taps": ((1, 3, 4, 1), [(6, 3, 1, 1, 1, 1), (8, 1, 1, 1, 0, 0)], {}, "pixels=1"),
     "strides": ((1, 3, 4, 1), [(6, 1, 2, 1, 0, 0), (8, 1, 1, 1, 0, 0)], {}, "pixels=1"),
+    "strides, and as many outputs as pixels": ((1, 3, 4, 1), [(3, 1, 2, 1, 0, 2), (32, 1, 1, 1, 0, 0)], {}, "pixels=1"),
     "cropped": ((1, 3, 4, 1), [(6, 1, 1, 1, 0, -1), (8, 1, 1, 1, 0, 0)], {}, "pixels=1"),
     "fp32": ((1, 3, 4, 1), axes_of((6, 8)), {"dtype": "fp32"}, "transposes 16 bits"),
     "prime": ((1, 3, 4, 1), axes_of((1, 131)), {}, "1 x 131 pixels"),
@@ -83,6 +84,15 @@ def test_what_has_no_lines_is_refused(name):
     places = {"stride": tuple(axis[2] for axis in axes), "padding": tuple(axis[4:] for axis in axes)}
     with pytest.raises(UnsupportedError, match=message):
         nkiconv.conv2d_weight(x, shape, gy, algorithm="blocks", config=(LINES, *more.get("config", ())), **places)
+
+
+def test_strides_that_step_over_zeros_meet_each_pixel():
+    """As many places apart as lhs_dilation puts pixels."""
+    check((2, 3, 4, 1), [(6, 1, 2, 1, 0, 0, 2), (8, 1, 1, 1, 0, 0, 1)], config=(LINES,))
+    x, gy, shape = problem_of((2, 3, 4, 1), [(3, 1, 3, 1, 0, 2, 2), (32, 1, 1, 1, 0, 0, 1)])
+    with pytest.raises(UnsupportedError, match="pixels=1"):
+        nkiconv.conv2d_weight(x, shape, gy, stride=(3, 1), lhs_dilation=(2, 1), padding=((0, 2), (0, 0)),
+                              algorithm="blocks", config=(LINES,))  # fmt: skip
 
 
 def test_pixels_that_lie_side_by_side_already_are_taken_as_they_are():

@@ -30,9 +30,9 @@ def has_lines(geometry):
     whole = whole and width_of(geometry.rows.size * geometry.columns.size) > 0
     for axis in (geometry.planes, geometry.rows, geometry.columns):
         whole = whole and axis.before == 0 and axis.size == axis.out
-    width = geometry.columns.size
+        whole = whole and (axis.out == 1 or axis.stride == axis.lhs_dilation)
     for strides in (geometry.x_strides, geometry.y_strides):
-        whole = whole and strides[0] != 1 and strides[3] == 1 and strides[2] == width
+        whole = whole and strides[0] != 1 and strides[3] == 1 and strides[2] == geometry.columns.size
     return whole
 
 
