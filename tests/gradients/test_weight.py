@@ -66,6 +66,18 @@ def test_it_adds_to_what_there_is(name):
         check(channels, axes, True, adds=True, bias_gradient=True, config=config)
 
 
+@pytest.mark.parametrize("split", [0, 1])
+@pytest.mark.parametrize(("outputs", "inputs", "side"), [(1, 8, 1), (1, 8, 4), (2, 4, 1), (2, 3, 1)])
+def test_biases_that_no_bank_is_left_for_pass_alone(outputs, inputs, side, split):
+    """Of several tiles, of which no more are there together than two."""
+    config = {"outputs": outputs, "inputs": inputs, "channels": 3, "side": side, "split": split, "buffers": 2}
+    config |= {"rows": 1, "columns": 5, "beside": 1}
+    axes = [(7, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)]
+    one, two = (check((60, 24, 140, 1), axes, lnc=lnc, bias_gradient=True, config=tuple(config.items()))
+                for lnc in (1, 2))  # fmt: skip
+    assert same_bits(one, two)
+
+
 def test_a_bare_kernel_completes_settings():
     """Of 64 output channels it puts columns beside each other only where a bank still holds the channels asked for."""
     x, gy = nkiconv.spec((2, 9, 8, 64), "bf16"), nkiconv.spec((2, 9, 4, 64), "bf16")

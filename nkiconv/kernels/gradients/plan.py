@@ -179,14 +179,13 @@ def hull(part, other):
 
 
 def batches_of(geometry, config, bias, banks):
-    """Lists of the Jobs of a pass each. banks: of PSUM for their sums."""
+    """Lists of the Jobs of a pass each, of biases alone if these are more than the banks of PSUM that others leave."""
     groups, found = geometry.groups, []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // groups, config.channels)
     for group in range(groups):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
-                jobs = []
-                parts = cut(c[1], div_ceil(c[1], config.side))
+                jobs, biases, parts = [], [], cut(c[1], div_ceil(c[1], config.side))
                 for one in some_of(ks, some):
                     # tiles of the array's rows take turns
                     for index in range(parts[-1][1]):
@@ -197,11 +196,13 @@ def batches_of(geometry, config, bias, banks):
                     if bias and c[0] == 0:
                         k, beside = one
                         k = k[0] + group * (geometry.K // groups), k[1]
-                        jobs.append(Job(k=k, c=(0, 1), t=-1, r=(0, 1), s=(0, 1), beside=beside, part=0))
-                joins = len(ks) == 1 and len(cs) == 1 and len(found) > 0
-                if joins:
-                    joins = len(found[-1]) + len(jobs) <= banks
-                if joins:
+                        biases.append(Job(k=k, c=(0, 1), t=-1, r=(0, 1), s=(0, 1), beside=beside, part=0))
+                if len(jobs) <= banks and len(jobs) + len(biases) > banks:
+                    found.append(biases)
+                else:
+                    jobs = jobs + biases
+                before = len(found[-1]) if len(found) > 0 else banks
+                if len(ks) == 1 and len(cs) == 1 and before + len(jobs) <= banks:
                     found[-1] = found[-1] + jobs
                 elif config.outputs * config.inputs > 1:
                     found.append(jobs)
@@ -212,8 +213,7 @@ def batches_of(geometry, config, bias, banks):
 
 
 def append_jobs(jobs, geometry, group, outputs, c, part):
-    """Append the Jobs of input channels of a group and of output channels: (which, columns of gy beside each other), on
-    a tile of the array's rows."""
+    """Append the Jobs of channels of a group, outputs with how many columns of gy are beside each other, on a part."""
     R, S, (k, beside) = geometry.rows.taps, geometry.columns.taps, outputs
     k = k[0] + group * (geometry.K // geometry.groups), k[1]
     c = c[0] + group * (geometry.C // geometry.groups), c[1]
