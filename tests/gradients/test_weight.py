@@ -67,10 +67,13 @@ def test_it_adds_to_what_there_is(name):
 
 
 @pytest.mark.parametrize("split", [0, 1])
-@pytest.mark.parametrize(("outputs", "inputs", "side"), [(1, 8, 1), (1, 8, 4), (2, 4, 1), (2, 3, 1)])
-def test_biases_that_no_bank_is_left_for_pass_alone(outputs, inputs, side, split):
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "side", "pixels"), [(1, 8, 1, 0), (1, 8, 4, 0), (2, 4, 1, 0), (2, 3, 1, 0), (1, 5, 1, 2)]
+)
+def test_biases_that_no_bank_is_left_for_pass_alone(outputs, inputs, side, pixels, split):
     """Of several tiles, of which no more are there together than two."""
     config = {"outputs": outputs, "inputs": inputs, "channels": 3, "side": side, "split": split, "buffers": 2}
+    config["pixels"] = pixels
     config |= {"rows": 1, "columns": 5, "beside": 1}
     axes = [(7, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)]
     one, two = (check((60, 24, 140, 1), axes, lnc=lnc, bias_gradient=True, config=tuple(config.items()))

@@ -198,7 +198,7 @@ def bank_shape(geometry, plan):
     most = 1
     for one in plan.passes:
         for channels in (one.c[0][1], one.k[1]):
-            most = max(most, chunks_of(channels, plan.gang)[-1][1])
+            most = max(most, chunks_of(max(1, channels), plan.gang)[-1][1])
     room = whole_words(most, geometry.itemsize)
     return nl.tile_size.pmax, BANK_BYTES // (plan.gang * room * geometry.itemsize), plan.gang, room
 
