@@ -55,7 +55,8 @@ def conv2d_weight(
         out_dtype: of the result, fp32, bf16 or fp16.
         precision: of fp32 arrays: None, "bf16" or "tf32", as in `conv2d`.
         lnc: cores that share the work, 1 or 2.
-        algorithm, config: as in a `Plan` of `nkiconv.plan(problem, direction="wgrad")`; None: the estimate.
+        algorithm, config: as in a `Plan` of `nkiconv.plan(problem, direction="wgrad")`, with lhs_dilation of
+            `nkiconv.plan(problem.replace(direction="wgrad"))`; None: the estimate.
 
     Returns: [K, C / groups, R, S]; with bias_gradient the pair of it and [K], fp32. Sums are fp32.
 

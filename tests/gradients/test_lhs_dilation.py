@@ -82,7 +82,7 @@ REFUSED = [
     ("conv2d_weight", {"algorithm": "diagonals"}, "lhs_dilation=(1, 2, 2): diagonals takes 1"),
     ("conv2d_weight", {"lhs_dilation": 0}, "lhs_dilation=0: must be an int of at least 1"),
     ("conv1d_weight", {"algorithm": "diagonals"}, "lhs_dilation=(1, 1, 2): diagonals takes 1"),
-    ("depthwise_conv1d_weight", {"algorithm": "skewed"}, "lhs_dilation=2: skewed takes 1; use dot"),
+    ("depthwise_conv1d_weight", {"algorithm": "skewed"}, "lhs_dilation=2: skewed takes 1; use mixed or vector"),
 ]
 
 

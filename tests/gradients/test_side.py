@@ -13,6 +13,10 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Asked, Request
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
 PROBLEMS = {
@@ -108,6 +112,30 @@ def test_the_planner_takes_them_for_small_planes():
         plan = nkiconv.plan(case.replace(layout=layout), direction="wgrad", use_cache=False)
         assert dict(plan.config)["side"] == 4
         assert "row tiles of the array side by side" in plan.explain()
+
+
+#: Of few chunks of channels, of which tiles would have none; of no position that sees all taps; whose plan needs room.
+ESTIMATED = [
+    {"N": 32, "C": 64, "K": 32, "H": 7, "W": 7, "R": 5, "S": 5, "padding": ((2, 2), (2, 2)), "dtype": "fp32"},
+    {"N": 64, "C": 64, "K": 256, "H": 4, "W": 4, "R": 5, "S": 5, "padding": ((2, 2), (2, 2))},
+    {"N": 128, "C": 256, "K": 128, "H": 7, "W": 14, "R": 5, "S": 5, "padding": ((2, 2), (2, 2)), "groups": 4,
+     "layout": "NHWC"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", ESTIMATED)
+def test_an_estimate_is_none_the_slower_for_them(numbers):
+    """Than the best without them, by modelled times; and the kernel takes it, with biases too."""
+    problem = nkiconv.ConvProblem(**numbers).toward("wgrad")
+    operation = OPERATIONS["conv2d_weight"]
+    request = Request(problem=problem, asked=Asked(bias=True), operation="conv2d_weight")
+    shape, blocks = operation.shape(request, Rates()), operation.algorithm("blocks")
+
+    def modelled(config):
+        args, kwargs = operation.arguments(request, "blocks", config)
+        return in_time(nkiconv.simulator.execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
+
+    assert modelled(blocks.settle(shape, None)) <= 1.05 * modelled(blocks.settle(shape, (("side", 1),)))
 
 
 REFUSED = [

@@ -237,7 +237,7 @@ def skewed_refusal(geometry, config, cores):
     """Why this algorithm does not take a gradient on `cores` cores; "" if it does."""
     reason = skewed_config_refusal(geometry, config)
     if reason == "" and geometry.lhs_dilation > 1:
-        reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use dot"
+        reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"
     if reason != "":
         return reason
     plan = skewed_plan_of(geometry, config)

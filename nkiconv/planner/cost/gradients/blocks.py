@@ -71,7 +71,7 @@ class Blocks(Enumerated):
             for ns, one in best:
                 settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
                 guess = Guess(pairs_of(WeightConfig(**settings)), ns)
-                if kept < count and (source is None or self.planned(shape, guess.config) is not None):
+                if kept < count and self.planned(shape, guess.config) is not None:
                     found.append(guess)
                     kept += 1
         return heapq.nsmallest(count, found, key=lambda one: one.ns)
@@ -83,6 +83,8 @@ class Blocks(Enumerated):
         ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TURNED)]
         ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
         best = self.best(shape, {}, WIDE_BEST if wide else BEST)
+        if any(dict(one.config or ())["side"] > 1 for one in best):
+            best += self.best(shape, {"side": 1}, BEST)
         return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:

@@ -25,6 +25,8 @@ from ....kernels.gradients.config import (
     taps_beside,
     units_in,
 )
+from ....kernels.gradients.plan import first_of_clipped
+from ....kernels.gradients.units import runs_of
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns
@@ -83,11 +85,21 @@ class Sizes:
         """Blocks of other planes below each other."""
         return 1 if self.turned is None else self.turned.gang(max(self.of_x, self.of_gy))
 
-    @property
+    @functools.cached_property
     def is_clipped(self) -> bool:
         """Whether blocks are planes, around which a kernel with several tiles of the array's rows puts no zeros."""
         rows, columns = self.geometry.rows, self.geometry.columns
-        return self.side > 1 and self.beside == 1 and self.rows >= rows.out and self.columns >= columns.out
+        if self.side == 1 or self.rows < rows.out or self.columns < columns.out:
+            return False
+        runs = runs_of(rows, self.rows, (0, rows.taps)), runs_of(columns, self.columns, (0, columns.taps))
+        return first_of_clipped(self.geometry, self, runs, (rows.taps, columns.taps)) is not None
+
+    @property
+    def at_once(self) -> float:
+        """Matmuls that tiles of the array's rows work on side by side, of the chunks of a pass, on average."""
+        channels = self.geometry.C // self.geometry.groups
+        chunks: int = min(self.inputs, div_ceil(channels, self.channels))
+        return float(chunks / div_ceil(chunks, self.side))
 
     @property
     def banks(self) -> int:
@@ -194,8 +206,8 @@ class BlocksPrice:
             width = min(BANK_COLUMNS, taps_beside(geometry, beside) * sizes.channels) * self._seen(sizes)
             positions = sizes.rows * div_ceil(sizes.columns, beside) * sizes.gang
             # tiles of the array's rows work side by side, each matmul a few columns behind the last at least
-            least = sizes.side * self.target.row_tile_columns if sizes.side > 1 else 0
-            found.append(positions * matmul_ns(self.target, geometry, max(width, least)) / sizes.side)
+            least = sizes.at_once * self.target.row_tile_columns if sizes.side > 1 else 0
+            found.append(positions * matmul_ns(self.target, geometry, max(width, least)) / sizes.at_once)
         return float(sum(found) / len(found))
 
     def _seen(self, sizes: Sizes) -> float:
