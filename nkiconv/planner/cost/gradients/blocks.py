@@ -53,15 +53,13 @@ class Blocks(Enumerated):
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found: list[Guess] = []
-        for pixels in choices(given, "pixels", (0, LINES, TURNED)):
+        for pixels in choices(given, "pixels", (0,) if given.get("side", 1) > 1 else (0, LINES, TURNED)):
             geometry, lines, source, fixed = shape.geometry, None, None, {}
             if turns_pixels(geometry, (("pixels", pixels),)):
                 geometry, source = turned_of(geometry), geometry
             elif pixels == LINES and has_lines(geometry):
                 (geometry, lines), fixed = lines_of(geometry), {"columns": 1, "beside": 1}
             elif pixels and "pixels" not in given:
-                continue
-            if pixels and given.get("side", 1) > 1:
                 continue
             price = BlocksPrice(shape.target, geometry, lines)
             known = {**given, **fixed, "pixels": pixels}
