@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .api.conv1d import conv1d, depthwise_conv2d
     from .api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from .api.depthwise_conv1d import depthwise_conv1d
-    from .api.depthwise_gradients import depthwise_conv1d_weight
+    from .api.depthwise_gradients import depthwise_conv1d_input, depthwise_conv1d_weight
     from .api.gradients import (
         conv1d_input,
         conv1d_weight,
@@ -98,6 +98,7 @@ __all__ = [
     "conv_weight_gradient",
     "depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm",
+    "depthwise_conv1d_input",
     "depthwise_conv1d_weight",
     "depthwise_conv1d_weight_gradient",
     "depthwise_conv2d",
@@ -136,6 +137,7 @@ _HOMES = {
     "conv_weight_gradient": "kernels.gradients",
     "depthwise_conv1d": "api.depthwise_conv1d",
     "depthwise_conv1d_implicit_gemm": "kernels.depthwise_conv1d",
+    "depthwise_conv1d_input": "api.depthwise_gradients",
     "depthwise_conv1d_weight": "api.depthwise_gradients",
     "depthwise_conv1d_weight_gradient": "kernels.gradients.depthwise_conv1d",
     "depthwise_conv2d": "api.conv1d",

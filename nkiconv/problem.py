@@ -293,8 +293,8 @@ class ConvProblem:
     def toward(self, direction: str) -> ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
-        That of x is a convolution itself: of strides, or of images with many channels of y, the transposed one, with w
-        as it is; else one with taps reversed and channels exchanged. That of w is, of a transposed convolution and of
+        That of x is a convolution itself: the transposed one, with w as it is, or of lhs_dilation one with strides,
+        whose w has taps reversed and channels exchanged. That of w is, of a transposed convolution and of
         one with lhs_dilation and no strides, the filter gradient of its dgrad, in which x and y have changed places.
 
         Raises UnsupportedError: the direction is none of these, or this is a gradient.
@@ -312,8 +312,6 @@ class ConvProblem:
         return (self._dgrad() if spread or self.transposed else self).replace(direction="wgrad")
 
     def _dgrad(self) -> ConvProblem:
-        images = not self.is_volume and not self.dtype.startswith("fp8")
-        turned = is_dgrad_transposed((self.K, self.C, self.groups), self.stride, self.lhs_dilation, images)
         return self.replace(
             C=self.K,
             K=self.C,
@@ -321,7 +319,7 @@ class ConvProblem:
             stride=self.lhs_dilation,
             lhs_dilation=self.stride,
             padding=tuple(axis.backwards for axis in self.axes),
-            transposed=turned and not self.transposed,
+            transposed=is_dgrad_transposed(self.lhs_dilation) and not self.transposed,
         )
 
     def replace(self, **changes: Any) -> ConvProblem:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulator
-from ..errors import DtypeError, GeometryError, NkiconvError, raise_all
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.depthwise_conv1d import kernel_arguments, state_violations
 from ..planner.estimate import settled
@@ -54,6 +54,7 @@ def depthwise_conv1d(
     return_final_state: bool = False,
     lnc: int = 2,
     strict_nonfinite: bool = False,
+    flipped: bool = False,
     algorithm: str | None = None,
     config: Config = None,
 ) -> Any:
@@ -79,6 +80,7 @@ def depthwise_conv1d(
         return_final_state: also return the state that the next piece of the rows needs.
         lnc: cores that share the work, 1 or 2.
         strict_nonfinite: keep channels apart (see the kernel), so that NaN and Inf stay in their channel.
+        flipped: whether w has its taps in reverse order, as `depthwise_conv1d_input` takes them; of stride 1.
         algorithm, config: as in a `Plan`; None: the estimate.
 
     Returns: [N, C, Q], accumulated in fp32 and rounded once; with return_final_state the pair of it and the state,
@@ -105,6 +107,7 @@ def depthwise_conv1d(
         padding=padding,
         dilation=dilation,
         lhs_dilation=lhs_dilation,
+        flipped=flipped,
         lnc=lnc,
         algorithm=algorithm,
         config=config,
@@ -136,7 +139,7 @@ def checked_depthwise_conv1d(
 ) -> ConvProblem:
     """The problem of a `depthwise_conv1d` call of which everything is checked; arguments and errors are its.
 
-    geometry: stride, padding, dilation and lhs_dilation.
+    geometry: stride, padding, dilation, lhs_dilation and flipped.
     """
     choice = choice_violations(_OPERATION.algorithms, algorithm, config)
     raise_all(_CANNOT, [*_array_violations(x, w, lnc), *epilogue.violations(_AXES), *choice])
@@ -154,12 +157,15 @@ def depthwise_problem(
     padding: Any = 0,
     dilation: int = 1,
     lhs_dilation: int = 1,
+    flipped: bool = False,
     lnc: int = 2,
 ) -> ConvProblem:
     """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its."""
     raise_all(_CANNOT, list(_array_violations(x, w, lnc)))
     scalars = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
     raise_all(_CANNOT, list(_scalar_violations(scalars)))
+    if type(flipped) is not bool:
+        raise UnsupportedError(f"flipped={flipped!r}: must be True or False; pass one of them")
     N, C, W = x.shape
     S = w.shape[1]
     left, right = _padding_pair(padding, W, S, stride, dilation, lhs_dilation)
@@ -174,6 +180,7 @@ def depthwise_problem(
         rhs_dilation=(1, dilation),
         lhs_dilation=(1, lhs_dilation),
         dtype=dtype_name(x.dtype),
+        transposed=flipped,
     )
 
 

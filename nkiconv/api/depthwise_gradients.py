@@ -1,11 +1,11 @@
-"""Filter gradients of depthwise_conv1d on arrays."""
+"""Gradients of depthwise_conv1d on arrays, with respect to filters and to x."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import raise_all
+from ..errors import GeometryError, raise_all
 from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
@@ -13,7 +13,7 @@ from ..planner.request import Asked, Config, Request
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import has_no_images, launch, nl_dtype, one_image
-from .depthwise_conv1d import depthwise_problem
+from .depthwise_conv1d import depthwise_conv1d, depthwise_problem
 from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
 _CANNOT = "depthwise_conv1d_weight cannot run this call"
@@ -78,6 +78,38 @@ def depthwise_conv1d_weight(
     )
     dw = (found[0] if bias_gradient else found).reshape(size)
     return (dw, found[1]) if bias_gradient else dw
+
+
+def depthwise_conv1d_input(
+    input_size: Sequence[int],
+    w: AnyArray,
+    gy: AnyArray,
+    *,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    **more: Any,
+) -> Any:
+    """Gradient of `depthwise_conv1d` with respect to x: each channel of gy with its filter as it is, taps backwards.
+
+    Args:
+        input_size: shape of x, (N, C, W).
+        w: [C, S]. gy: gradient of y, [N, C, Q]. Dtypes as of `depthwise_conv1d`.
+        stride, padding, dilation: those of the convolution; padding may be "valid", "causal" or "same".
+        more: residual, which is added, out_dtype, lnc, strict_nonfinite, algorithm, config, as in `depthwise_conv1d`.
+
+    Returns: an array of input_size, of gy's dtype or out_dtype.
+
+    Raises: as `depthwise_conv1d`; GeometryError where gy is none of such an x.
+    """
+    N, C, W = sizes_of("input_size", input_size, 3)
+    like = filter_like((max(1, N), C, W), gy)
+    axis = depthwise_problem(like, w, stride=stride, padding=padding, dilation=dilation).width
+    if gy.shape != (N, C, axis.out):
+        raise GeometryError(f"gy.shape={gy.shape}: must be y's, {(N, C, axis.out)}; pass the gradient of its y")
+    return depthwise_conv1d(
+        gy, w, padding=axis.backwards, dilation=dilation, lhs_dilation=stride, flipped=True, **more
+    )  # fmt: skip
 
 
 def run_depthwise_weight(

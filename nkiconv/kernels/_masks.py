@@ -30,3 +30,13 @@ def keep_between(dst_sbuf, pattern, width, source_sbuf):
             cmp_op=nl.greater_equal if side == 0 else nl.less,
             offset=0 if side == 0 else -width,
         )
+
+
+def select_ones(rows, pattern, offset, dtype):
+    """[rows, elements of `pattern`] in SBUF: 1 where row + offset + the pattern's index is 0, else 0."""
+    columns = pattern[0][1] if len(pattern) == 1 else pattern[0][1] * pattern[1][1]
+    ones_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
+    selected_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
+    keep_equal(selected_sbuf, pattern, ones_sbuf, offset)
+    return selected_sbuf

@@ -42,16 +42,17 @@ def operation_of(problem: ConvProblem, asked: Asked = Asked()) -> Operation:  # 
     if problem.direction == "wgrad":
         name = "conv3d_weight" if problem.is_volume else "depthwise_conv1d_weight" if one_row else "conv2d_weight"
         return OPERATIONS[name]
-    if problem.transposed:
-        return OPERATIONS["conv_transpose3d" if problem.is_volume else "conv_transpose2d"]
-    if problem.is_volume:
-        return OPERATIONS["conv3d"]
-    return OPERATIONS["depthwise_conv1d" if one_row else "conv2d"]
+    if one_row:
+        return OPERATIONS["depthwise_conv1d"]
+    kind = "conv_transpose" if problem.transposed else "conv"
+    return OPERATIONS[f"{kind}{'3d' if problem.is_volume else '2d'}"]
 
 
 def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     """Whether depthwise_conv1d takes a problem, and in less time than conv2d if that does too."""
-    rows = problem.is_depthwise and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
+    rows = (
+        problem.is_depthwise and not problem.is_volume and (problem.H, problem.R, *problem.padding[0]) == (1, 1, 0, 0)
+    )
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
     if not rows or not ones or asked.needs_conv2d or problem.dtype not in OPERATIONS["depthwise_conv1d"].dtypes:
         return False

@@ -28,15 +28,21 @@ def reads_backwards(algorithm, geometry):
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
     if algorithm in ("narrow", "swapped"):
         return images
-    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks")
+    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks", "turned")
+
+
+def has_outputs_first(geometry):
+    """Whether a copy is [K, C / groups, ...]: of groups, and of volumes whose planes of taps may be channels."""
+    few = geometry.C * geometry.planes.taps <= nl.tile_size.pmax
+    return geometry.groups > 1 or (geometry.planes.taps > 1 and few)
 
 
 def forwards_of(algorithm, geometry):
-    """The Geometry that an algorithm sees: strides of the copy, [C, K, ...], of several groups [K, C / groups, ...]."""
+    """The Geometry that an algorithm sees: strides of the copy, [C, K, ...] or [K, C / groups, ...]."""
     if not flips(algorithm, geometry):
         return geometry
     taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
-    of_k, of_c = (taps, geometry.K * taps) if geometry.groups == 1 else (each * taps, taps)
+    of_k, of_c = (each * taps, taps) if has_outputs_first(geometry) else (taps, geometry.K * taps)
     found = copy_of(geometry)
     found.w_strides = (of_k, of_c, columns, 1)
     found.flipped = False
@@ -85,7 +91,7 @@ def copy_forwards(algorithm, operands, geometry):
             at = taps - 1 - tap
             src = raw_sbuf[0:cn, 0:kn, at // columns, at % columns]
             nisa.tensor_copy(dst=found_sbuf[0:cn, 0:kn, tap], src=src, engine=nisa.engine.vector)
-        if geometry.groups == 1:
+        if not has_outputs_first(geometry):
             pattern = [[geometry.K * taps, cn], [1, kn * taps]]
             offset = (c0 * geometry.K + k0) * taps
             copy(forwards_hbm.ap(pattern=pattern, offset=offset), found_sbuf.reshape((cn, kn * taps)))

@@ -63,10 +63,10 @@ def planes_refusal(algorithm, geometry, extras):
 
 
 def taps_are_inside(geometry):
-    """Whether the taps of a plain filter lie between its input channels, plane by plane."""
+    """Whether the taps of a plain filter lie between its channels that are the last, plane by plane."""
     rows, columns, apart = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
-    in_rows = columns == 1 or apart[3] == 1
-    return in_rows and apart[1] == geometry.planes.taps * rows * columns and (rows == 1 or apart[2] == columns)
+    in_rows, last = columns == 1 or apart[3] == 1, apart[0] if geometry.flipped else apart[1]
+    return in_rows and last == geometry.planes.taps * rows * columns and (rows == 1 or apart[2] == columns)
 
 
 def with_channels(geometry):

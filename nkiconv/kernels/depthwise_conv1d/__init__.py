@@ -34,6 +34,7 @@ def depthwise_conv1d_implicit_gemm(
     out_dtype=None,
     initial_state=None,
     return_final_state=False,
+    flipped=False,
 ):
     """y[n, c, 0, q] = sum over s of w[c, 0, 0, s] * xp[n, c, 0, q * stride_w + s * rhs_dilation_w], and an epilogue.
 
@@ -65,6 +66,7 @@ def depthwise_conv1d_implicit_gemm(
         initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
             of the left padding, which must have that width.
         return_final_state: also return what the next call needs as its initial_state.
+        flipped: whether filter_ref has its taps in reverse order, as a gradient by x takes those of its convolution.
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
         [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
@@ -73,9 +75,12 @@ def depthwise_conv1d_implicit_gemm(
         simulator) before any instruction.
     """
     check_choice(algorithm, config, ALGORITHMS)
-    check_flags((("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state)))
+    flags = ("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped)
+    check_flags(flags)
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
-    geometry, y_shape = read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms)
+    geometry, y_shape = read_geometry(
+        img_ref, filter_ref, places, feature_group_count, batch_group_count, perms, flipped
+    )
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape, "y's")

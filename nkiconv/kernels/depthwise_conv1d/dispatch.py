@@ -5,6 +5,7 @@ from .._tiles import require
 from .banded.kernel import banded
 from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
+from .flip import copy_forwards, flip_refusal
 from .mixed.kernel import mixed, mixed_refusal
 from .rule import wanted_algorithms
 from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
@@ -17,6 +18,9 @@ ALGORITHMS = ("taps_on_partition", "banded", "mixed", "vector", "dot", "update")
 
 def refusal(algorithm, geometry, extras, config, cores):
     """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
+    reason = flip_refusal(algorithm, geometry)
+    if reason != "":
+        return reason
     if algorithm == "banded":
         return banded_refusal(geometry, extras, config, cores)
     if algorithm == "dot":
@@ -40,7 +44,9 @@ def default_of(geometry, extras, cores):
 
 def convolve(algorithm, operands, geometry, extras, config):
     """Write operands.y; algorithm None: by the default rule."""
-    run_algorithm(algorithm_for(algorithm, geometry, extras, config), operands, geometry, extras, config)
+    algorithm = algorithm_for(algorithm, geometry, extras, config)
+    copy_forwards(algorithm, operands, geometry, extras.strict_nonfinite)
+    run_algorithm(algorithm, operands, geometry, extras, config)
 
 
 def algorithm_for(algorithm, geometry, extras, config):

@@ -43,6 +43,8 @@ class Geometry(nl.NKIObject):
     summed: int = 1
     x_image: int = 0
     w_image: int = 0
+    #: whether taps run backwards: y is the sum over s of w[c, S - 1 - s] * ...
+    flipped: bool = False
 
 
 def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
@@ -95,10 +97,10 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     )
 
 
-def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms):
+def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms, flipped=False):
     """Check every argument of the public kernel and return (Geometry, shape of y as stored).
 
-    places: (padding, stride, rhs_dilation, lhs_dilation); perms: (in_perm, kern_perm, out_perm).
+    places: (padding, stride, rhs_dilation, lhs_dilation); perms: (in_perm, kern_perm, out_perm); flipped: see there.
     """
     padding, stride, rhs_dilation, lhs_dilation = places
     in_perm, kern_perm, out_perm = perms
@@ -150,6 +152,7 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         y_c=y_strides[1],
         y_q=y_strides[3],
         itemsize=4 if img_ref.dtype == nl.float32 else 2,
+        flipped=flipped and S > 1,
     )
     return geometry, y_shape
 

@@ -49,16 +49,16 @@ def convolve(
         more["initial_frames"] = to_numpy(frames)
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
+    scalars = {name: value[0] for name, value in _geometry(asked).items()}
+    if asked.operation == "depthwise_conv1d":
+        scalars |= {"strict_nonfinite": asked.strict_nonfinite, "flipped": asked.transposed}
+        return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more))
     if asked.transposed:
         asked.problem(x, w)  # refuses strides, which the functions of arrays do not know
         return from_numpy(_TRANSPOSED[asked.rank](arrays[0], arrays[1], **_transposed(asked, w), **more))
     if asked.rank > 1:
         y = _ARRAYS[asked.rank](arrays[0], arrays[1], **_geometry(asked), groups=asked.groups, **more)
         return from_numpy(y)
-    scalars = {name: value[0] for name, value in _geometry(asked).items()}
-    if asked.name == "depthwise_conv1d":
-        strict = asked.strict_nonfinite
-        return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more, strict_nonfinite=strict))
     return from_numpy(conv1d(arrays[0], arrays[1], **scalars, groups=asked.groups, **more))
 
 

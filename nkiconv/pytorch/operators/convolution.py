@@ -42,7 +42,7 @@ class Convolution:
     @property
     def transposed(self) -> bool:
         """Whether filters are [C, K / groups, ...] and their taps run backwards; `lhs_dilation` is torch's stride."""
-        return self.name.startswith("conv_transpose")
+        return "conv_transpose" in self.name
 
     @property
     def rank(self) -> int:
@@ -102,8 +102,8 @@ class Convolution:
     @property
     def operation(self) -> str:
         """The planner's, whose kernel runs it."""
-        if self.name == "depthwise_conv1d":
-            return self.name
+        if self.name in ("depthwise_conv1d", "depthwise_conv_transpose1d"):
+            return "depthwise_conv1d"
         return f"{'conv_transpose' if self.transposed else 'conv'}{max(2, self.rank)}d"
 
     def check(

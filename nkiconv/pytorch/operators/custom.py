@@ -1,7 +1,7 @@
 """The custom operators `nkiconv::*`: schema, fake kernel, derivative and batching rule of each.
 
     nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d,
-        conv_transpose1d, conv_transpose2d, conv_transpose3d(
+        conv_transpose1d, conv_transpose2d, conv_transpose3d, depthwise_conv_transpose1d(
         input, weight, bias, residual, ..., packed
     ) -> Tensor
 
@@ -29,7 +29,7 @@ from .tensor_kinds import memory_format
 
 #: Operators and the axes of their images.
 NAMES = {"conv1d": 1, "conv2d": 2, "conv3d": 3, "depthwise_conv1d": 1, "depthwise_conv2d": 2}
-NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3}
+NAMES |= {"conv_transpose1d": 1, "conv_transpose2d": 2, "conv_transpose3d": 3, "depthwise_conv_transpose1d": 1}
 
 
 def _define(name: str) -> Any:

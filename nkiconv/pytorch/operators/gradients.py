@@ -85,12 +85,9 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
 def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolution:
     """The convolution of dL/dz that dL/dx is; size: of x, without N and C. Of w the shape is read."""
     axes = asked.axes(size, w.shape[2:])
-    name = asked.name
-    channels = w.shape[0], w.shape[1] * asked.groups, asked.groups
-    if asked.transposed or is_dgrad_transposed(channels, asked.stride, asked.lhs_dilation, asked.rank < 3):
-        name = f"conv{asked.rank}d" if asked.transposed else f"conv_transpose{asked.rank}d"
-    elif w.shape[0] > asked.groups:
-        name = name.removeprefix("depthwise_")
+    rows = asked.operation == "depthwise_conv1d" and w.shape[0] == asked.groups
+    turned = is_dgrad_transposed(asked.lhs_dilation) and not asked.transposed
+    name = f"{'depthwise_' if rows else ''}conv{'_transpose' if turned else ''}{asked.rank}d"
     return dataclasses.replace(
         asked.plain(),
         name=name,

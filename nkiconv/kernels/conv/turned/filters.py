@@ -34,6 +34,8 @@ def turn_filters(operands, geometry, plan, raws, ledger):
             own_sbuf = nl.ndarray((kn, T, parts), dtype=operands.w_dtype, buffer=nl.sbuf)
             for piece in chunk[: product.pieces]:
                 r, s, part, c0, cn = product.r + piece.r, product.s + piece.s, piece.part, piece.c0, piece.count
+                if geometry.flipped:
+                    r, s = geometry.rows.taps - 1 - r, geometry.columns.taps - 1 - s
                 nisa.tensor_copy(
                     dst=own_sbuf[0:kn, 0:T, part : part + cn],
                     src=raw_sbuf[0:kn, c0 : c0 + cn, 0:T, r, s].permute((0, 2, 1)),
@@ -43,7 +45,7 @@ def turn_filters(operands, geometry, plan, raws, ledger):
                 first, count = some
                 sources = []
                 for plane in range(first, first + count):
-                    sources.append(own_sbuf[0:kn, T - 1 - plane, 0:parts])
+                    sources.append(own_sbuf[0:kn, plane if geometry.flipped else T - 1 - plane, 0:parts])
                 into = filters_sbuf[0:parts, index, first : first + count, k0 : k0 + kn]
                 transpose_together(into, sources, geometry.itemsize, ledger)
     return filters_sbuf

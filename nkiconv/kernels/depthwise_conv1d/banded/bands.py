@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
-from ..._masks import keep_equal
+from ..._masks import select_ones
 from ..._tiles import div_ceil
+from ..flip import taps_mirror, turn_taps
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the
 #: start, before the first bands.
@@ -37,6 +38,8 @@ class Filters(nl.NKIObject):
     held: list
     #: [channels, width] in HBM, or None
     scratch: object
+    #: of `taps_mirror`, of taps that run backwards
+    mirror: object
     c0: int
     cn: int
     width: int
@@ -57,7 +60,8 @@ def start_filters(run, c0, cn):
     scratch_hbm = None
     if blocks.config.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
-    run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, c0=c0, cn=cn, width=width)
+    mirror = taps_mirror(run.geometry.S, dtype, False) if run.geometry.flipped else None
+    run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, mirror=mirror, c0=c0, cn=cn, width=width)
 
 
 def ensure_filters(run, c0, cn):
@@ -77,7 +81,13 @@ def load_banded_filters(run, z_sbuf, row0):
     front, rows = run.blocks.block - geometry.stride, z_sbuf.shape[0]
     pattern = [[geometry.w_c, rows], [geometry.w_s, geometry.S]]
     src = run.operands.w.ap(pattern=pattern, offset=(filters.c0 + row0) * geometry.w_c)
-    copy(z_sbuf[0:rows, front : front + geometry.S], src)
+    own_sbuf = z_sbuf[0:rows, front : front + geometry.S]
+    if geometry.flipped:
+        raw_sbuf = nl.ndarray((rows, geometry.S), dtype=z_sbuf.dtype, buffer=nl.sbuf)
+        copy(raw_sbuf, src)
+        turn_taps(own_sbuf, raw_sbuf, filters.mirror)
+    else:
+        copy(own_sbuf, src)
     if front > 0:
         nisa.memset(dst=z_sbuf[0:rows, 0:front], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=z_sbuf[0:rows, front + geometry.S : filters.width], value=0.0, engine=nisa.engine.gpsimd)
@@ -141,16 +151,6 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
             pattern, offset = [[1, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
             copy(dst, filters.scratch.ap(pattern=pattern, offset=offset))
-
-
-def select_ones(rows, pattern, offset, dtype):
-    """[rows, elements of `pattern`] in SBUF: 1 where row + offset + the pattern's index is 0, else 0."""
-    columns = pattern[0][1] if len(pattern) == 1 else pattern[0][1] * pattern[1][1]
-    ones_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
-    selected_sbuf = nl.ndarray((rows, columns), dtype=dtype, buffer=nl.sbuf)
-    nisa.memset(dst=ones_sbuf, value=1.0, engine=nisa.engine.gpsimd)
-    keep_equal(selected_sbuf, pattern, ones_sbuf, offset)
-    return selected_sbuf
 
 
 def mirror_matrix(blocks, dtype):

@@ -110,6 +110,8 @@ def banded_sbuf_bytes(geometry, extras, blocks):
     filters = div_ceil(blocks.groups * A, nl.tile_size.pmax) * (taps + blocks.block) * item
     bands = blocks.config.buffers * blocks.buffer_groups * A * taps * item
     constants = 2 * nl.tile_size.pmax * 4 + nl.tile_size.gemm_moving_fmax * item
+    if geometry.flipped:  # filters as they come, and what turns them
+        constants += 2 * (geometry.S + 2 * nl.tile_size.pmax) * item
     # sums are of 4 bytes at most
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
 

@@ -128,10 +128,10 @@ def start_work(run):
     c0 = run.queue[0][0]
     start_ring(run)
     start_filters(run, c0, last[0] + last[1] - c0)
-    ensure_filters(run, c0, 1)
-    load_banded_rows(run, 0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
+    ensure_filters(run, c0, 1)
+    load_banded_rows(run, 0)
     band_buffers(run)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)

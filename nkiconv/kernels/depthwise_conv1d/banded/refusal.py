@@ -2,7 +2,8 @@
 
 from ...._nki import nl
 from ..._epilogue import finish_instructions
-from ..._tiles import PARTS, filled, share
+from ..._tiles import PARTS, div_ceil, filled, share
+from ..flip import FEW_TAPS
 from ..geometry import instructions_refusal
 from .blocks import banded_sbuf_bytes, fits, make_blocks
 from .config import banded_config_refusal
@@ -51,6 +52,8 @@ def count_banded_instructions(geometry, extras, blocks, cores):
     for core in range(cores):
         first, parts = share(PARTS, cores, core)
         total = 64 + blocks.config.buffers
+        if geometry.flipped:
+            total += div_ceil(geometry.C, nl.tile_size.pmax) * (FEW_TAPS + 5 * div_ceil(geometry.S, nl.tile_size.pmax))
         for part in range(first, first + parts):
             cuts = banded_cuts(blocks, geometry, part)
             alike = filled(nl.tile_size.pmax + 1, 0)

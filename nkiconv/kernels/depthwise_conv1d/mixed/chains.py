@@ -17,6 +17,7 @@ from ...._nki import nisa, nl
 from ..._epilogue import finish
 from ..._tiles import BANK_COLUMNS, div_ceil
 from .dma import store_y, tap_view
+from .tiles import place_of_tap
 
 
 @dataclass
@@ -133,9 +134,10 @@ def sum_on_tensor(run, piece):
     for begin in range(0, piece.qn, BANK_COLUMNS):
         count = min(BANK_COLUMNS, piece.qn - begin)
         for s in range(taps):
+            place = place_of_tap(run.geometry, s, run.plan.taps)
             nisa.nc_matmul(
                 dst=acc_psum[0 : tile.rows, begin : begin + count],
-                stationary=tile.diagonals[0 : tile.rows, s, 0 : tile.rows],
+                stationary=tile.diagonals[0 : tile.rows, place, 0 : tile.rows],
                 moving=tap_view(run, tile, s, piece.q0 + begin, count),
                 accumulate=s > 0,
             )
@@ -146,7 +148,8 @@ def product(run, piece, s):
     """x_s * w_s on Scalar, plus the bias where it is free: once, with chain B if there is one."""
     tile, recipe, epilogue = run.tiles[piece.tile], piece.recipe, run.extras.epilogue
     dst = result(run, piece, 0)
-    x, w = tap_view(run, tile, s, piece.q0, piece.qn), tile.w[0 : tile.rows, s : s + 1]
+    place = place_of_tap(run.geometry, s, run.geometry.S)
+    x, w = tap_view(run, tile, s, piece.q0, piece.qn), tile.w[0 : tile.rows, place : place + 1]
     if epilogue.bias and not needs_finish(recipe, epilogue) and (recipe[2] == 0 or s > 0):
         nisa.tensor_scalar(
             dst=dst, data=x, op0=nl.multiply, operand0=w, op1=nl.add, operand1=tile.bias, engine=nisa.engine.scalar
@@ -159,11 +162,12 @@ def product(run, piece, s):
 def extend(run, piece, s, chain, step):
     """chain + x_s * w_s on Vector."""
     tile, dst = run.tiles[piece.tile], result(run, piece, step)
+    place = place_of_tap(run.geometry, s, run.geometry.S)
     nisa.scalar_tensor_tensor(
         dst=dst,
         data=tap_view(run, tile, s, piece.q0, piece.qn),
         op0=nl.multiply,
-        operand0=tile.w[0 : tile.rows, s : s + 1],
+        operand0=tile.w[0 : tile.rows, place : place + 1],
         op1=nl.add,
         operand1=chain,
     )

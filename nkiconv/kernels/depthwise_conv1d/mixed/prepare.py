@@ -93,11 +93,14 @@ def prepare_tile(run, i):
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
         tile.diagonals = before.diagonals
     elif run.plan.taps > 0:
-        tile.diagonals = make_diagonals(tile.w, tile.rows, run.plan.taps, run.operands.w.dtype)
+        taps = run.plan.taps
+        first = S - taps if run.geometry.flipped else 0
+        tile.diagonals = make_diagonals(tile.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
 
 
-def make_diagonals(w_sbuf, rows, taps, dtype):
+def make_diagonals(w_sbuf, dtype):
     """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    rows, taps = w_sbuf.shape
     diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
-    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf[0:rows, 0:taps].expand_dim(2).broadcast(2, rows))
+    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))
     return diagonals_sbuf

@@ -181,6 +181,11 @@ def tile_count(geometry, rows):
     return part_most(rows.T, rows.shard == "channels") * div_ceil(stretches, rows.G)
 
 
+def place_of_tap(geometry, s, taps):
+    """Where tap s lies among so many of which it is one of the first."""
+    return taps - 1 - s if geometry.flipped else s
+
+
 def tile_list(geometry, rows, part, most):
     """RowTiles of one part, in order: channel tile by channel tile. most: how many at most, 0 for all."""
     t_part = part_span(rows.T, rows.shard == "channels", part)
