@@ -107,7 +107,7 @@ def geometry_of(problem: ConvProblem) -> Geometry:
     dtype = getattr(nl, nl_name(problem.dtype))
     x, w = _Tensor(problem.input_shape, dtype), _Tensor(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    found, _ = read_geometry(x, w, places, problem.C, 1, (in_perm, None, out_perm), problem.transposed)
+    found, _ = read_geometry(x, w, places, (problem.C, 1), (in_perm, None, out_perm), problem.transposed)
     return found  # type: ignore[no-any-return]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..dgrad import is_dgrad_of_rows
 from ..errors import NkiconvError, UnsupportedError
 from ..kernels._tiles import BANK_COLUMNS
 from ..problem import ConvProblem
@@ -55,6 +56,8 @@ def _is_one_row(problem: ConvProblem, asked: Asked) -> bool:
     )
     ones = (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) == (1, 1, 1)
     if not rows or not ones or asked.needs_conv2d or problem.dtype not in OPERATIONS["depthwise_conv1d"].dtypes:
+        return False
+    if problem.transposed and not is_dgrad_of_rows(problem.lhs_dilation[1], problem.S):
         return False
     layout = "NCHW" if problem.C == 1 else problem.layout
     least, most = CONV2D_TAPS.get((problem.direction, layout), (1, 0))

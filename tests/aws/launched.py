@@ -32,6 +32,7 @@ def problem_of(launch):
         padding=told["padding"],
         rhs_dilation=told["rhs_dilation"],
         lhs_dilation=told["lhs_dilation"],
+        transposed=told.get("flipped", False),
         dtype=DTYPE,
     )
 

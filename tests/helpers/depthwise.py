@@ -114,6 +114,7 @@ def arguments(problem: ConvProblem) -> dict[str, Any]:
         "rhs_dilation": problem.rhs_dilation,
         "lhs_dilation": problem.lhs_dilation,
         "feature_group_count": problem.C,
+        **({"flipped": True} if problem.transposed else {}),
     }
 
 

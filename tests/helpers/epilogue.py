@@ -188,9 +188,9 @@ def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite
         SimpleNamespace(shape=problem.input_shape, dtype=NL[problem.dtype]),
         SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
         (problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation),
-        problem.C,
-        1,
+        (problem.C, 1),
         (None, None, None),
+        problem.transposed,
     )
     itemsize = DTYPES[request.out(problem)].itemsize
     epilogue = read_epilogue(request.activation, request.bias, request.residual, request.residual_position, itemsize)

@@ -155,7 +155,7 @@ def test_float64_and_derivatives_of_torch_func_are_taken_over(case):
     with intercept():
         found, ours = seen(call)
     assert set(theirs) == {THEIRS}
-    assert set(ours) == {OURS}
+    assert set(ours) == ({OURS, "nkiconv::conv_transpose2d"} if case == "grad" else {OURS})
     torch.testing.assert_close(found, expected)
 
 

@@ -41,3 +41,16 @@ def transpose_together(dst_sbuf, sources, itemsize, ledger):
     bank_psum = transposed_bank(sources, parts, whole_words(width, itemsize))
     engine = pick(ledger, count * width, is_16bit(dst_sbuf.dtype))
     nisa.tensor_copy(dst=dst_sbuf, src=bank_psum[0:parts, 0:count, 0:width], engine=engine)
+
+
+def turn_forwards(raw_sbuf):
+    """[partitions, n, ...] with all behind n in reverse order: filters whose taps run backwards."""
+    parts, count, dtype = raw_sbuf.shape[0], raw_sbuf.shape[1], raw_sbuf.dtype
+    taps = size_of(raw_sbuf.shape[2:])
+    flat_sbuf = raw_sbuf.reshape((parts, count, taps))
+    found_sbuf = nl.ndarray((parts, count, taps), dtype=dtype, buffer=nl.sbuf)
+    for tap in range(taps):
+        src = flat_sbuf[0:parts, 0:count, taps - 1 - tap]
+        engine = nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar
+        nisa.tensor_copy(dst=found_sbuf[0:parts, 0:count, tap], src=src, engine=engine)
+    return found_sbuf.reshape(raw_sbuf.shape)

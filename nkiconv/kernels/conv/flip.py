@@ -4,9 +4,10 @@ A transposed convolution is one of x with lhs_dilation, whose filter has its tap
 swapped. Some algorithms read such filters as they are; the others get a copy in HBM, which each core makes for itself.
 """
 
-from ..._nki import nisa, nl
+from ..._nki import nl
 from .._dma import copy
 from .._tiles import QUADRANT, cut, cut_at
+from .filter_feed import turn_forwards
 from .geometry import copy_of, filter_rows, num_taps
 from .implicit_gemm.fold import left_over
 
@@ -24,6 +25,8 @@ def reads_backwards(algorithm, geometry):
     images = geometry.groups == 1 and geometry.planes.taps == 1
     if algorithm == "implicit_gemm":
         plain = geometry.precision in (None, "bf16", "tf32") and geometry.hbm_itemsize > 1
+        if plain and geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K:
+            return True
         # folded channels are put in place as engines address partitions
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
     if algorithm in ("narrow", "swapped"):
@@ -86,11 +89,7 @@ def copy_forwards(algorithm, operands, geometry):
         raw_sbuf = nl.ndarray((cn, kn, rows, columns), dtype=dtype, buffer=nl.sbuf)
         pattern = [[strides[1], cn], [strides[0], kn], [strides[2], rows], [strides[3], columns]]
         copy(raw_sbuf, operands.w.ap(pattern=pattern, offset=c0 * strides[1] + k0 * strides[0]))
-        found_sbuf = nl.ndarray((cn, kn, taps), dtype=dtype, buffer=nl.sbuf)
-        for tap in range(taps):
-            at = taps - 1 - tap
-            src = raw_sbuf[0:cn, 0:kn, at // columns, at % columns]
-            nisa.tensor_copy(dst=found_sbuf[0:cn, 0:kn, tap], src=src, engine=nisa.engine.vector)
+        found_sbuf = turn_forwards(raw_sbuf).reshape((cn, kn, taps))
         if not has_outputs_first(geometry):
             pattern = [[geometry.K * taps, cn], [1, kn * taps]]
             offset = (c0 * geometry.K + k0) * taps

@@ -77,10 +77,8 @@ def depthwise_conv1d_implicit_gemm(
     check_choice(algorithm, config, ALGORITHMS)
     flags = ("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped)
     check_flags(flags)
-    places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
-    geometry, y_shape = read_geometry(
-        img_ref, filter_ref, places, feature_group_count, batch_group_count, perms, flipped
-    )
+    places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
+    geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, (in_perm, kern_perm, out_perm), flipped)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape, "y's")

@@ -7,7 +7,7 @@ core makes for itself.
 from ..._nki import nisa, nl
 from .._dma import copy
 from .._masks import select_ones
-from .._tiles import BANK_COLUMNS, cut, cut_at
+from .._tiles import BANK_COLUMNS, cut, cut_at, whole_words
 
 #: Taps up to which copying each is the less work; taps of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192
@@ -80,12 +80,13 @@ def turn_group(dst_sbuf, src_sbuf, mirror_sbuf, group):
     first, blocks, count = group
     rows, taps = src_sbuf.shape
     P_MAX, size = nl.tile_size.pmax, blocks * count
-    turned_psum = nl.ndarray((count, blocks, rows), dtype=src_sbuf.dtype, buffer=nl.psum)
+    even = whole_words(rows, 2)
+    turned_psum = nl.ndarray((count, blocks, even), dtype=src_sbuf.dtype, buffer=nl.psum)
     for block in range(blocks):
         src = src_sbuf[0:rows, first + block * count : first + (block + 1) * count]
         nisa.nc_transpose(dst=turned_psum[0:count, block, 0:rows], data=src, engine=nisa.engine.tensor)
     turned_sbuf = nl.ndarray((count, blocks, rows), dtype=src_sbuf.dtype, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=turned_sbuf, src=turned_psum, engine=nisa.engine.scalar)
+    nisa.tensor_copy(dst=turned_sbuf, src=turned_psum[0:count, 0:blocks, 0:rows], engine=nisa.engine.scalar)
     mirrored_psum = nl.ndarray((rows, size), dtype=nl.float32, buffer=nl.psum)
     for block in range(blocks):
         nisa.nc_matmul(

@@ -97,10 +97,11 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
     )
 
 
-def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_count, perms, flipped=False):
+def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False):
     """Check every argument of the public kernel and return (Geometry, shape of y as stored).
 
-    places: (padding, stride, rhs_dilation, lhs_dilation); perms: (in_perm, kern_perm, out_perm); flipped: see there.
+    places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
+    perms: (in_perm, kern_perm, out_perm); flipped: see there.
     """
     padding, stride, rhs_dilation, lhs_dilation = places
     in_perm, kern_perm, out_perm = perms
@@ -119,7 +120,7 @@ def read_geometry(img_ref, filter_ref, places, feature_group_count, batch_group_
         f"filter_ref.shape={w_shape}: must be [C, 1, 1, S] after kern_perm, got [{w_channels}, {w_in}, {R}, {S}]",
     )
     require(w_channels == C, f"filter_ref C={w_channels}: must equal the image's C={C}; pass one filter a channel")
-    check_groups(C, feature_group_count, batch_group_count)
+    check_groups(C, group_counts[0], group_counts[1])
 
     pad_left, pad_right = padding[1]
     Q = output_extent(W, S, stride[1], rhs_dilation[1], lhs_dilation[1], pad_left, pad_right)

@@ -69,7 +69,7 @@ def depthwise_conv1d_weight_gradient(
     check_choice(algorithm, config, ROWS_ALGORITHMS)
     like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
     places, perms = (padding, stride, rhs_dilation, lhs_dilation), (in_perm, kern_perm, out_perm)
-    forward, y_shape = read_geometry(img_ref, like, places, feature_group_count, 1, perms)
+    forward, y_shape = read_geometry(img_ref, like, places, (feature_group_count, 1), perms)
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     x_rows, gy_rows, sums = flat_rows(forward, True), flat_rows(forward, False), algorithm == DOT_IMAGES
     geometry = gradient_geometry(forward, x_rows, gy_rows, sums)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...dgrad import is_dgrad_transposed
+from ...dgrad import is_dgrad_of_rows, is_dgrad_transposed
 from ..computers import host
 from .convolution import Convolution
 
@@ -85,8 +85,9 @@ def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Con
 def backwards(asked: Convolution, size: torch.Size, w: torch.Tensor) -> Convolution:
     """The convolution of dL/dz that dL/dx is; size: of x, without N and C. Of w the shape is read."""
     axes = asked.axes(size, w.shape[2:])
-    rows = asked.operation == "depthwise_conv1d" and w.shape[0] == asked.groups
     turned = is_dgrad_transposed(asked.lhs_dilation) and not asked.transposed
+    rows = asked.operation == "depthwise_conv1d" and w.shape[0] == asked.groups
+    rows = rows and (not turned or is_dgrad_of_rows(asked.stride[0], w.shape[2]))
     name = f"{'depthwise_' if rows else ''}conv{'_transpose' if turned else ''}{asked.rank}d"
     return dataclasses.replace(
         asked.plain(),

@@ -19,7 +19,7 @@ from ..._tiles import BANK_COLUMNS
 from ..boxes import load_box
 from ..call import of_array
 from ..cuts import blocks_of_taps
-from ..filter_feed import clear_words, tiles_in_turn
+from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
 from ..geometry import filter_rows
 from .units import tiles_of_wave
 
@@ -140,17 +140,6 @@ def load_grouped_filters(operands, geometry, grouped, wave):
 def tile_channels(geometry, tile):
     """Channels by which the filters of a tile come in."""
     return tile.cn if is_by_input(geometry) else tile.kn
-
-
-def turn_forwards(raw_sbuf):
-    """Filters with their taps in reverse order."""
-    parts, kn, R, S = raw_sbuf.shape
-    found_sbuf = nl.ndarray((parts, kn, R, S), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    for tap in range(R * S):
-        src = raw_sbuf[0:parts, 0:kn, R - 1 - tap // S, S - 1 - tap % S]
-        engine = nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar
-        nisa.tensor_copy(dst=found_sbuf[0:parts, 0:kn, tap // S, tap % S], src=src, engine=engine)
-    return found_sbuf
 
 
 def spread_filters(loaded, geometry, grouped, rulers):

@@ -11,7 +11,7 @@ from ..moved import HAS_LOOPS, LOOP_MAX, NO_LOOPS
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES
 from .fold import TAPS_FOLDS, depth_of, rows_of
-from .jobs import TAPS_FILTER_BYTES, can_move
+from .jobs import TAPS_FILTER_BYTES, by_input, can_move
 from .last import is_last
 from .pairs_fp8 import FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
 from .plan import make_plan, taps_sbuf_bytes
@@ -193,7 +193,7 @@ def default_warmup(geometry):
     """Matmuls on zeros until the first block of filters is there."""
     if geometry.packed > 0:
         return WARM_UP_PACKED
-    if geometry.flipped:
+    if by_input(geometry):
         run_bytes = min(nl.tile_size.pmax, geometry.K) * num_taps(geometry) * geometry.itemsize
         return min(TAPS_WARM_UP_LONG, TAPS_WARM_UP_FIRST + run_bytes // TAPS_WARM_UP_BYTES)
     channels = min(nl.tile_size.pmax, geometry.C // geometry.groups)

@@ -14,7 +14,7 @@ from ..filter_feed import transposes_of_bank
 from ..geometry import filter_rows, num_taps
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
-from .jobs import Job, is_depthwise_job, lies_ready
+from .jobs import Job, by_input, is_depthwise_job, lies_ready
 from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
 from .stationaries import (
@@ -245,7 +245,7 @@ def block_bytes(geometry, block):
     """Bytes a partition of a block as loaded; none where the load makes stationaries."""
     if geometry.direct != None:
         return block.channels * taps_in_hbm(geometry) * geometry.itemsize
-    if geometry.flipped:
+    if by_input(geometry):
         job = block.of.job
         return 0 if lies_ready(geometry, job, block.of.chunk) else job.kn * num_taps(geometry) * geometry.itemsize
     in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
@@ -260,7 +260,7 @@ def load_block(operands, geometry, filters):
         raw_sbuf = load_stationaries(operands, geometry, filters, block)
     elif is_depthwise_job(geometry, job):
         raw_sbuf = load_channels(operands, geometry, job)
-    elif geometry.flipped:
+    elif by_input(geometry):
         raw_sbuf = load_backwards(operands, geometry, job, block.of.chunk)
         if lies_ready(geometry, job, block.of.chunk):
             own = block.of
@@ -310,7 +310,7 @@ def transpose_piece(operands, geometry, filters, ledger):
             own.mask = group_mask(job, geometry, raw_sbuf.dtype)
         dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
         tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
-        if geometry.flipped:
+        if by_input(geometry):
             place_backwards(tile_sbuf, raw_sbuf, geometry, block, piece, ledger)
         else:
             transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)

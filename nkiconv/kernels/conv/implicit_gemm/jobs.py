@@ -162,6 +162,11 @@ def can_move(geometry):
     return geometry.itemsize == 2 and plain
 
 
+def by_input(geometry):
+    """Whether filters come in by input channels, taps backwards: of transposed convolutions of one group."""
+    return geometry.flipped and geometry.groups == 1
+
+
 def lies_ready(geometry, job, chunk):
     """Whether the filters of a transposed convolution are stationaries as they come: [c, k, taps backwards]."""
-    return geometry.flipped and job.rows == 1 and chunk[2] == 1
+    return by_input(geometry) and job.rows == 1 and chunk[2] == 1

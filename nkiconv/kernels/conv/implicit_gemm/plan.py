@@ -12,7 +12,7 @@ from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
-from .jobs import batches_of, counted, job_bytes, jobs_of, moved_from
+from .jobs import batches_of, by_input, counted, job_bytes, jobs_of, moved_from
 from .last import is_last, last_bytes, last_instructions
 from .winograd import adding_bytes, adding_instructions, adding_raw_bytes, taps_in_hbm
 
@@ -124,7 +124,7 @@ def taps_sbuf_bytes(geometry, plan, extras):
             per_c = job.chunks[0][1] // job.pack
             raws += len(job.chunks) * per_c * taps * geometry.itemsize
             block = max(per_c * geometry.itemsize, min(TAPS_RAW_BYTES, per_c * taps * geometry.itemsize))
-            if geometry.flipped:
+            if by_input(geometry):
                 block = job.kn * taps * geometry.itemsize
             block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)

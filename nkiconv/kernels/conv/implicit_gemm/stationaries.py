@@ -10,7 +10,9 @@ from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between, keep_equal
 from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
+from ..filter_feed import turn_forwards
 from ..geometry import filter_rows, num_taps
+from ..transposes import is_transposed
 from .cuts import home_row, tap_order
 from .fold import group_depth, job_axis, tap_groups
 from .fp16x3 import pair_of_filters
@@ -112,11 +114,20 @@ def load_channels(operands, geometry, job):
 
 def make_diagonals(raw_sbuf, geometry):
     """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select."""
+    select. Taps that run backwards are turned first, or where Vector and Scalar have x to read out have each its own.
+    """
+    tap_by_tap = geometry.flipped and is_transposed(geometry)
+    if geometry.flipped and not tap_by_tap:
+        raw_sbuf = turn_forwards(raw_sbuf)
     count, each, taps = raw_sbuf.shape
     filters_sbuf = nl.ndarray((count, taps, count, each), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
     source_sbuf = raw_sbuf.permute((0, 2, 1)).expand_dim(2).broadcast(2, count)
-    keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
+    if tap_by_tap:
+        for tap in range(taps):
+            own_sbuf, source = filters_sbuf[0:count, tap], source_sbuf[0:count, taps - 1 - tap]
+            keep_equal(own_sbuf, [[-1, count], [0, each]], source)
+    else:
+        keep_equal(filters_sbuf, [[0, taps], [-1, count], [0, each]], source_sbuf)
     return filters_sbuf.reshape((count, filter_rows(geometry), geometry.columns.taps, 1, count * each))
 
 

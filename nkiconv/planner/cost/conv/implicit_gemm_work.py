@@ -12,7 +12,7 @@ from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
 from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
-from ....kernels.conv.implicit_gemm.jobs import can_move
+from ....kernels.conv.implicit_gemm.jobs import by_input, can_move
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....kernels.conv.pairs_of_planes import planes_at_once
@@ -198,7 +198,7 @@ class Work:
         """ns of one DMA engine for the filters of a chunk of a job, of one output channel, of a transposed convolution
         of one input channel."""
         geometry = self.geometry
-        if geometry.flipped:
+        if by_input(geometry):
             return float(self.target.run_ns(job.kn * self.taps * geometry.itemsize))
         channels = job.chunks[0][1] // job.pack
         taps = self.hbm_taps
@@ -207,7 +207,7 @@ class Work:
 
     def filters_on(self, job: Any) -> int:
         """Partitions of one DMA engine that the filters of a chunk of a job are on."""
-        parts = job.chunks[0][1] if self.geometry.flipped else job.kn
+        parts = job.chunks[0][1] if by_input(self.geometry) else job.kn
         return int(min(parts, self.target.rows_an_engine))
 
     def move_ns(self, job: Any) -> float:
@@ -239,7 +239,7 @@ class Work:
         _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
         whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.hbm_taps
         load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
-        if geometry.flipped:
+        if by_input(geometry):
             load_ns = self.filters_ns(job)
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)

@@ -1,0 +1,134 @@
+"""Taps that run backwards, as the gradient by x reads them: every algorithm, exact, free where taps are numbered."""
+
+import hypothesis
+import numpy as np
+import pytest
+from depthwise import EDGE, Row, integers, run, same_bits, trace, truth
+from epilogue import Request, check, refused
+from hypothesis import strategies as st
+from tolerances import assert_exact, assert_within_limit
+
+import nkiconv
+from nkiconv import GeometryError, UnsupportedError
+from nkiconv.kernels.depthwise_conv1d.banded.blocks import banded_sbuf_bytes, make_blocks
+from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
+from nkiconv.kernels.depthwise_conv1d.banded.refusal import count_banded_instructions
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request as Planned
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+ROWS = [row for row in EDGE if row.S > 1 and row.W <= 3000]
+PLAIN = Row("several blocks of taps", 2, 130, 400, 300, 1, (299, 0))
+ALGORITHMS = ("mixed", "vector", "banded", "dot", "update", "taps_on_partition")
+
+
+def turned(w):
+    return np.ascontiguousarray(w[..., ::-1])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("row", [*ROWS, PLAIN], ids=lambda row: row.id)
+def test_equals_filters_forwards(row, dtype):
+    problem = row.problem(dtype)
+    x, w = integers(np.random.default_rng(3), problem)
+    expected, _ = truth(x, w, problem)
+    for lnc in (1, 2):
+        assert_exact(run(x, turned(w), problem, lnc, flipped=True), expected, dtype)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("row", [Row("few", 2, 131, 60, 4, 1, (3, 0)), Row("many", 2, 70, 60, 33, 1, (20, 12))])
+def test_by_every_algorithm(row, algorithm):
+    problem = row.problem("bf16")
+    x, w = integers(np.random.default_rng(4), problem)
+    expected, _ = truth(x, w, problem)
+    found = [run(x, turned(w), problem, lnc, algorithm=algorithm, flipped=True) for lnc in (1, 2)]
+    assert_exact(found[0], expected, "bf16")
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("algorithm", ["mixed", "vector"])
+def test_the_bits_are_those_of_filters_forwards(algorithm):
+    problem = Row("any", 2, 40, 90, 5, 1, (2, 2)).problem("fp32")
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype("f4") for shape in (problem.input_shape, problem.filter_shape))
+    found = run(x, turned(w), problem, 2, algorithm=algorithm, flipped=True)
+    assert same_bits(found, run(x, w, problem, 2, algorithm=algorithm))
+
+
+@hypothesis.given(
+    st.integers(1, 2), st.sampled_from((1, 3, 64, 130)), st.integers(1, 90), st.integers(1, 40), st.integers(1, 3),
+    st.integers(1, 2), st.tuples(st.integers(0, 5), st.integers(-1, 5)), st.sampled_from(("bf16", "fp16", "fp32")),
+)  # fmt: skip
+def test_gradients_by_x(N, C, W, S, stride, dilation, pad, dtype):
+    forward = Row("any", N, C, W, S, stride, pad, dilation)
+    hypothesis.assume(W + sum(pad) >= (S - 1) * dilation + 1)
+    problem = forward.problem(dtype)
+    back = problem.toward("dgrad")
+    assert back.transposed
+    gy, w = integers(np.random.default_rng(W), back)
+    found = nkiconv.depthwise_conv1d_input(
+        (N, C, W), w[:, 0, 0], gy[:, :, 0], stride=stride, padding=pad, dilation=dilation
+    )
+    assert_exact(found[:, :, None], truth(gy, w, back)[0], dtype)
+
+
+def test_gradients_by_x_are_adjoint():
+    """<gy, conv(x, w)> = <x, gradient of x>, of a random large problem."""
+    rng = np.random.default_rng(6)
+    x, w = rng.standard_normal((2, 300, 2000)).astype("f4"), rng.standard_normal((300, 31)).astype("f4")
+    y = nkiconv.depthwise_conv1d(x, w, stride=2, padding=(30, 3))
+    gy = rng.standard_normal(y.shape).astype("f4")
+    gx = nkiconv.depthwise_conv1d_input(x.shape, w, gy, stride=2, padding=(30, 3))
+    left, right = (np.sum(one.astype("f8") * other) for one, other in ((y, gy), (gx, x)))
+    assert_within_limit(left, right, 1e-5 * np.sqrt(np.sum(y.astype("f8") ** 2) * np.sum(gy.astype("f8") ** 2)))
+
+
+def test_with_an_epilogue_and_a_state():
+    problem = Row("causal", 2, 130, 100, 20, 1, (19, 0)).problem("fp32").replace(transposed=True)
+    for algorithm in ("mixed", "banded", "taps_on_partition"):
+        check(problem, Request("fp32", "relu", residual="fp32", state=True), 7, whole=True, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["vector", "update", "taps_on_partition"])
+def test_bad_values_stay_where_they_are(algorithm):
+    problem = Row("short", 1, 40, 30, 20, 1, (19, 0)).problem("fp32")
+    x, w = integers(np.random.default_rng(8), problem)
+    w[w == 0] = 1
+    w[7, 0, 0, 3], x[0, 9, 0, 5] = np.inf, np.nan
+    expected, _ = truth(x, w, problem)
+    found = run(x, turned(w), problem, 2, algorithm=algorithm, flipped=True, strict_nonfinite=True)
+    assert_exact(found, expected, "fp32")
+
+
+@pytest.mark.simulator_only
+def test_costs_nothing_where_taps_are_numbered():
+    problem = Row("mamba2", 1, 512, 2048, 4, 1, (0, 3)).problem("bf16")
+    times = [in_time(trace(problem, "mixed", flipped=flipped), Rates()).us for flipped in (False, True)]
+    assert times[1] <= 1.001 * times[0]
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("S", [9, 31, 300])
+def test_banded_needs_no_more_than_it_says(S):
+    problem = Row("any", 2, 200, 500, S, 1, (S - 1, 0)).problem("bf16").replace(transposed=True)
+    shape = OPERATIONS["depthwise_conv1d"].shape(Planned(problem=problem), Rates())
+    settings = banded_settings(shape.geometry, shape.extras, None)
+    made = make_blocks(shape.geometry, settings, shape.extras.state)
+    execution = trace(problem, "banded")
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= count_banded_instructions(shape.geometry, shape.extras, made, 2)
+    assert execution.sbuf_peak_bytes <= banded_sbuf_bytes(shape.geometry, shape.extras, made)
+
+
+def test_what_is_refused():
+    x, w = np.zeros((1, 4, 20), "f4"), np.zeros((4, 3), "f4")
+    with pytest.raises(UnsupportedError, match="flipped=1: must be True or False"):
+        nkiconv.depthwise_conv1d(x, w, flipped=1)
+    with pytest.raises(GeometryError, match=r"stride=\(1, 2\): must be 1 with transposed=True"):
+        nkiconv.depthwise_conv1d(x, w, stride=2, flipped=True)
+    with pytest.raises(GeometryError, match=r"gy.shape=\(1, 4, 20\): must be y's, \(1, 4, 18\)"):
+        nkiconv.depthwise_conv1d_input((1, 4, 20), w, x)
+    far = Row("far", 1, 3, 10_000, 9000).problem("fp32").replace(transposed=True)
+    assert "S=9000: dot takes at most 8192 taps backwards; use banded or mixed" in refused("dot", far)
