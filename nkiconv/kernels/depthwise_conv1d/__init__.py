@@ -48,8 +48,7 @@ def depthwise_conv1d_implicit_gemm(
     Args:
         img_ref: [N, C, 1, W] in HBM after in_perm; bf16, fp16 or fp32.
         filter_ref: [C, 1, 1, S] in HBM after kern_perm; fp32 with fp32 images, bf16 or fp16 with either of them.
-        padding: ((0, 0), (left, right)), ints of any sign.
-        stride, rhs_dilation, lhs_dilation: (1, w), w >= 1.
+        padding: ((0, 0), (left, right)), ints of any sign. stride, rhs_dilation, lhs_dilation: (1, w), w >= 1.
         feature_group_count: C, or 1, which is read as C. batch_group_count: 1.
         in_perm, kern_perm: canonical = transpose(storage, perm); None is the identity.
         out_perm: storage = transpose(canonical, out_perm).
@@ -65,17 +64,15 @@ def depthwise_conv1d_implicit_gemm(
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
         initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
             of the left padding, which must have that width.
-        return_final_state: also return what the next call needs as its initial_state.
-        flipped: whether filter_ref has its taps in reverse order, as a gradient by x takes those of its convolution.
+        return_final_state: also return the next call's initial_state. flipped: taps run backwards, as in gradients by x.
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
         [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
 
-    Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
-        simulator) before any instruction.
+    Raises: before any instruction an assertion of argument, value, rule and remedy; simulated, KernelAssertionError.
     """
     check_choice(algorithm, config, ALGORITHMS)
-    flags = ("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped)
+    flags = (("strict_nonfinite", strict_nonfinite), ("return_final_state", return_final_state), ("flipped", flipped))
     check_flags(flags)
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, (in_perm, kern_perm, out_perm), flipped)
