@@ -74,3 +74,45 @@ def test_groups(name, dtype):
         check(call, dtype, algorithm="toeplitz_rows")
     if name == "depthwise":
         check(call, dtype, algorithm="toeplitz_blocks")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        GROUPS["depthwise"],
+        GROUPS["depthwise volumes"],
+        Transposed(2, 300, 300, 300, (7, 6), (3, 3), (2, 2), (1, 1), (1, 0), (1, 1)),
+        Transposed(2, 130, 130, 130, (1, 40), (1, 9), (1, 3), (0, 2), (0, 1), (1, 2)),
+    ],
+)
+def test_channels_with_filters_of_their_own(call, dtype):
+    for last in (False, True):
+        check(call, dtype, last=last, algorithm="implicit_gemm")
+
+
+VOLUMES = {
+    "many channels": Transposed(1, 96, 20, 1, (3, 5, 6), (3, 3, 3), (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1)),
+    "all channels": Transposed(2, 192, 40, 1, (4, 3, 7), (2, 3, 3), (1, 1, 1), (0, 1, 0), (0, 0, 0), (1, 1, 1)),
+    "few channels": Transposed(1, 3, 40, 1, (3, 7, 9), (3, 3, 2), (1, 1, 1), (2, 1, 0), (0, 0, 0), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes(name, dtype):
+    check(VOLUMES[name], dtype, algorithm="turned")
+    check(VOLUMES[name], dtype, algorithm="implicit_gemm")
+
+
+@pytest.mark.parametrize("algorithm", ["stacked", "implicit_gemm"])
+def test_planes_of_taps_as_channels_of_a_copy_whose_outputs_are_first(algorithm):
+    for dtype in ("bf16", "fp32"):
+        check(VOLUMES["few channels"], dtype, algorithm=algorithm, config=(("planes", "channels"),))
+
+
+def test_no_gradient_without_lhs_dilation_has_filters_turned():
+    for changes in ({}, {"groups": 8, "K": 8}, {"stride": (2, 1)}, {"H": 1, "R": 1, "groups": 8, "K": 8}):
+        problem = ConvProblem(**{"N": 1, "C": 8, "H": 9, "W": 9, "K": 4, "R": 3, "S": 3} | changes)
+        assert problem.toward("dgrad").transposed
+    assert not problem.replace(lhs_dilation=(1, 2)).toward("dgrad").transposed

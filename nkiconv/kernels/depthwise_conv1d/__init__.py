@@ -64,7 +64,7 @@ def depthwise_conv1d_implicit_gemm(
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.
         initial_state: [N, C, (S - 1) * dilation] in HBM, img_ref's dtype: what precedes the rows, instead of the zeros
             of the left padding, which must have that width.
-        return_final_state: also return the next call's initial_state. flipped: taps run backwards, as in gradients by x.
+        return_final_state: also return the next initial_state. flipped: taps run backwards, as in gradients by x.
 
     Returns: [N, C, 1, Q] in HBM (transposed by out_perm), of out_dtype; with return_final_state the pair of it and
         [N, C, (S - 1) * dilation], img_ref's dtype. Sums, bias, activation and residual are fp32.
