@@ -4,7 +4,14 @@ import pytest
 from choices import modelled_us
 from transposed import Transposed, check
 
+import nkiconv
+from nkiconv.kernels.conv.dispatch import plan_of
+from nkiconv.kernels.conv.stacked.shape import stack_bytes, stack_instructions
+from nkiconv.planner.operations import operation_of
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
 
 STRIDED = Transposed(3, 130, 20, 1, (5, 6), (4, 3), (2, 3), (1, 2), (1, 0), (1, 2))
 FOLDED = Transposed(1, 160, 150, 1, (11, 12), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1))
@@ -44,6 +51,60 @@ def test_channels_side_by_side(call, algorithm):
 def test_few_outputs(C, lanes, dtype):
     call = Transposed(5, C, 3, 1, (9, 7), (7, 5), (2, 2), (3, 1), (1, 0), (1, 1))
     check(call, dtype, algorithm="narrow", config=(("outputs", 4), ("taps", 2), ("lanes", lanes)))
+
+
+#: Few inputs, rows stacked: (C, K), taps, padding, dilation.
+FEW = {
+    "3x3": Transposed(3, 16, 3, 1, (12, 11), (3, 3), (1, 1), (1, 1), (0, 0), (1, 1)),
+    "5x4": Transposed(2, 8, 40, 1, (9, 14), (5, 4), (1, 1), (2, 0), (0, 0), (1, 1)),
+    "dilated": Transposed(2, 20, 130, 1, (13, 10), (3, 2), (1, 1), (2, 1), (0, 0), (2, 3)),
+    "quadrants": Transposed(1, 4, 32, 1, (20, 9), (7, 7), (1, 1), (3, 3), (0, 0), (1, 1)),
+    "one tap": Transposed(1, 21, 50, 1, (8, 9), (1, 1), (1, 1), (0, 0), (0, 0), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", FEW)
+def test_few_inputs(name, dtype):
+    check(FEW[name], dtype, algorithm="stacked")
+    for rows, outputs in ((FEW[name].taps[0], 1), (6, 2), (4, 4)):
+        sizes = (("rows", rows), ("shifts", 1), ("outputs", outputs), ("apart", min(rows, outputs)))
+        check(FEW[name], dtype, algorithm="stacked", config=(*sizes, ("filters", "apart")))
+
+
+def test_few_inputs_shifted_on_the_chip():
+    sizes = (("rows", 8), ("shifts", 2), ("outputs", 2), ("apart", 2), ("filters", "shifted"))
+    check(FEW["quadrants"], algorithm="stacked", config=sizes)
+    with pytest.raises(nkiconv.simulator.KernelAssertionError, match="filters=straight: taps that run backwards"):
+        check(FEW["quadrants"], algorithm="stacked", config=(*sizes[:-1], ("filters", "straight")))
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("K", "C", "taps"), [(16, 3, 3), (4, 32, 7), (40, 90, 5)])
+def test_a_stack_needs_no_more_than_it_says(K, C, taps):
+    problem = ConvProblem(N=2, C=C, H=40, W=30, K=K, R=taps, S=taps, padding=((1, 1), (2, 0))).toward("dgrad")
+    operation, request = operation_of(problem), Request(problem=problem)
+    shape = operation.shape(request, Rates())
+    stack, reason = plan_of("stacked", shape.geometry, shape.extras, None, 2)
+    assert reason == ""
+    execution = nkiconv.simulator.execute(
+        operation.kernel[2], *operation.arguments(request, "stacked", None), trace_only=True
+    )
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= stack_instructions(shape.geometry, stack, 2)
+    assert execution.sbuf_peak_bytes <= stack_bytes(shape.geometry, stack, False)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("K", "C", "H"), [(16, 3, 56), (32, 32, 112), (16, 16, 224), (64, 64, 56), (24, 144, 28)])
+def test_bare_kernels_of_few_inputs_are_near_their_plans(K, C, H):
+    taps = 1 if C > 100 else 3
+    side = taps // 2
+    problem = ConvProblem(N=2, C=C, H=H, W=H, K=K, R=taps, S=taps, padding=((side, side), (side, side))).toward("dgrad")
+    operation, request = operation_of(problem), Request(problem=problem)
+    arguments = operation.arguments(request, None, None)
+    bare = in_time(nkiconv.simulator.execute(operation.kernel[2], *arguments, trace_only=True), Rates()).us
+    assert bare <= 2 * min(modelled_us(problem, operation.name).values())
 
 
 @pytest.mark.simulator_only

@@ -29,6 +29,8 @@ def reads_backwards(algorithm, geometry):
             return True
         # folded channels are put in place as engines address partitions
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
+    if algorithm == "stacked":
+        return images and geometry.hbm_itemsize > 1
     if algorithm in ("narrow", "swapped"):
         return images
     return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks", "turned")

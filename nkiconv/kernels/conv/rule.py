@@ -1,5 +1,4 @@
-"""Which algorithm a kernel takes that is called without one: a rule of shapes, which docs/algorithms.md holds against
-what the host chooses by cost models and by the timeline."""
+"""Which algorithm a kernel takes that is called without one: a rule of shapes. docs/algorithms.md compares it."""
 
 from ..._nki import nl
 
@@ -14,11 +13,12 @@ RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE, RULE_TAPS, RULE_PIXELS_M
 def wanted_algorithms(geometry):
     """Names in the order in which they are asked whether they run this; behind all comes `implicit_gemm`."""
     pixels, last = geometry.planes.out * geometry.rows.out * geometry.columns.out, geometry.x_strides[0] == 1
+    contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     apart = geometry.planes.lhs_dilation * geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
-    if (geometry.flipped and (apart or geometry.C < RULE_INPUTS)) or geometry.precision in ("fp16x3", "winograd"):
+    apart = apart or (contraction == geometry.C and contraction <= RULE_INPUTS)
+    if (geometry.flipped and apart) or geometry.precision in ("fp16x3", "winograd"):
         first = ["swapped"] if last and geometry.C > RULE_FEW else []
         return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]
-    contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
     if geometry.groups > 1:

@@ -123,6 +123,8 @@ def sized_stack(geometry, config, rows, shifts, outputs, beside, apart):
 def filters_at(geometry, rows, outputs):
     """How filters come: straight in long runs, or where nothing is shifted, else as engines may address partitions."""
     taps = geometry.rows.taps
+    if geometry.flipped:
+        return "shifted" if can_shift(geometry, outputs) else "apart"
     run = geometry.columns.taps * (taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
     if run >= LONG_RUN_BYTES or (outputs == 1 and rows == taps):
         return "straight"

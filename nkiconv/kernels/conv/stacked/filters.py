@@ -3,7 +3,8 @@
 Output row u of a block meets tap r at row u * V * stride + r * dilation of the block's window, so the filters of u are
 a copy of w shifted down by u * V * stride rows, with (u, k) on the partitions. They come from HBM straight to their
 places where that makes long runs; else w comes once, as it is, and is shifted on chip, if engines may address the
-partitions of each u, or the rows of each u are transposed apart (`shape.WAYS`). A view of B rows and D columns of taps
+partitions of each u, or the rows of each u are transposed apart (`shape.WAYS`). So it does where taps run backwards,
+which are turned on that way. A view of B rows and D columns of taps
 of that takes one transpose; where the last group has fewer than D columns of taps, the partitions of the others are
 left out.
 """
@@ -107,8 +108,21 @@ def shift_rows(padded, geometry, stack, kn):
     raw_sbuf, z_sbuf = padded
     if raw_sbuf != None:
         for u in range(1 if stack.filters == "apart" else stack.U):
-            nisa.tensor_copy(dst=stacked_place(z_sbuf, geometry, stack, kn, u), src=raw_sbuf, engine=nisa.engine.vector)
+            place = stacked_place(z_sbuf, geometry, stack, kn, u)
+            if geometry.flipped and u == 0:
+                turn_into(place, raw_sbuf)
+                raw_sbuf = place
+            else:
+                nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
     return None, z_sbuf
+
+
+def turn_into(dst_sbuf, raw_sbuf):
+    """Filters [k, c, r, s] whose taps run backwards, tap by tap, into their place."""
+    kn, C, R, S = raw_sbuf.shape
+    for tap in range(R * S):
+        dst, src = dst_sbuf[0:kn, 0:C, tap // S, tap % S], raw_sbuf[0:kn, 0:C, R - 1 - tap // S, S - 1 - tap % S]
+        nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar)
 
 
 def transpose_padded(operands, padded, geometry, stack, job, ledger):

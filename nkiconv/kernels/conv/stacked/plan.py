@@ -70,6 +70,8 @@ def sizes_refusal(geometry, config):
         return f"config shifts={D} outputs={U}: at most {columns.taps} shifts (columns of taps) and {most} outputs"
     if B % G != 0 and taps_of_window(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
+    if config.filters == "straight" and geometry.flipped:
+        return "config filters=straight: taps that run backwards are turned on chip; use shifted or apart"
     if config.filters == "shifted" and not can_shift(geometry, U):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""

@@ -363,5 +363,6 @@ def stack_instructions(geometry, stack, cores):
     plane = 2 * stack.num_taps * max(1, stack.B // stack.G) + stack.step + 16
     loads = stack.D * axis_elements(geometry.planes, stack.images) * plane + 8
     copies = len(stack.phases) * taps * (1 + stack.U) + 4 * stack.U + 9
+    copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
     pieces = filter_rows(geometry) * stack.U if geometry.rows.dilation > 1 else geometry.planes.taps * 3 * stack.U
     return 404 + stack.warmup + bands * (loads + len(stack.jobs) * job) + len(stack.jobs) * (copies + pieces)

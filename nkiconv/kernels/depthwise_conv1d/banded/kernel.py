@@ -121,6 +121,12 @@ def start_ring(run):
         run.ring.append(nl.ndarray(shape, dtype=run.operands.x.dtype, buffer=nl.sbuf))
 
 
+def start_loads(run, c0):
+    """Filters from channel c0 on, rows of the first tile."""
+    ensure_filters(run, c0, 1)
+    load_banded_rows(run, 0)
+
+
 def start_work(run):
     """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
     matmuls on zeros wherever the array would wait."""
@@ -128,10 +134,12 @@ def start_work(run):
     c0 = run.queue[0][0]
     start_ring(run)
     start_filters(run, c0, last[0] + last[1] - c0)
+    if not run.geometry.flipped:
+        start_loads(run, c0)
     zeros_sbuf = warm_zeros()
     warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
-    ensure_filters(run, c0, 1)
-    load_banded_rows(run, 0)
+    if run.geometry.flipped:  # which the array turns, after the zeros
+        start_loads(run, c0)
     band_buffers(run)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)

@@ -117,7 +117,7 @@ def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | No
             ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
             if (ns, place) < (best_ns, best_place):
                 best, best_ns, best_place = config, ns, place
-    return best and dataclasses.replace(best, filters="straight")
+    return best and dataclasses.replace(best, filters="apart" if geometry.flipped else "straight")
 
 
 def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:

@@ -67,6 +67,8 @@ def store_ns(target: Target, busy_ns: float) -> float:
 def filters_way(target: Target, geometry: Any, stack: Any) -> str:
     """How filters come soonest to their places, one of `shape.WAYS`."""
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
+    if geometry.flipped:
+        return "shifted" if can_shift(geometry, stack.U) else "apart"
     if stack.U == 1 and stack.front + stack.num_taps * stack.B == rows.taps:
         return "straight"
     run = columns.taps * (rows.taps if rows.dilation == 1 else 1)
@@ -123,6 +125,8 @@ class StackPrice:
             runs = geometry.C * geometry.planes.taps * (1 if rows.dilation == 1 else rows.taps)
         if geometry.w_strides[3] > 1 and geometry.columns.taps > 1:
             runs = size
+        elif geometry.flipped:
+            runs = geometry.C
         #: partitions that the filters of a job come to, DMAs, bytes of HBM, ns of a DMA engine
         self._partitions: int = stack.kn * (stack.U if straight else 1)
         self._triggers: int = stack.U * (rows.taps if rows.dilation > 1 else 1) if straight else 1
@@ -252,6 +256,8 @@ class StackPrice:
             copies = stack.U if stack.filters == "shifted" else 1
             size = geometry.C * num_taps(geometry) * copies
             there_ns += target.vector_done_ns + target.hop_tensor_ns + size * target.vector_4x_ns
+            if geometry.flipped:  # two engines turn taps
+                there_ns += num_taps(geometry) * (target.vector_fixed_ns + geometry.C * target.vector_16bit_ns) / 2
             return there_ns
         if common_rows(geometry, stack)[1] > 0:
             return there_ns
