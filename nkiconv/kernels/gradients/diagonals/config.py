@@ -138,15 +138,17 @@ def groups_beside(geometry, config):
 
 
 def block_of(geometry, config, beside):
-    """(rows, columns) of the block of most positions whose channels, of so many groups, and sums fit."""
+    """(rows, columns) of a block of most positions whose channels and sums fit; of channels apart it ends with rows."""
     found, most, parts = (1, 1), 0, nl.tile_size.pmax // setting(config, "below", 1)
     k, P, Q = geometry.K // geometry.groups * beside, geometry.rows.out, geometry.columns.out
     high, wide = setting(config, "rows", 0), setting(config, "columns", 0)
+    rest = Q if is_channels_last(geometry.x_strides) else 0
     for rows in range(max(1, high), (high if high > 0 else min(P, parts)) + 1):
         columns = wide if wide > 0 else min(Q, parts // (rows * k))
-        while wide == 0 and columns > 1 and beside * window_columns(geometry, rows, columns) > BANK_COLUMNS:
+        while columns > max(1, wide) and (
+            Q % columns > rest or beside * window_columns(geometry, rows, columns) > BANK_COLUMNS
+        ):
             columns = columns - 1
-        # those that planes have on average
         size = P * Q // (div_ceil(P, rows) * div_ceil(Q, columns)) if columns > 0 and rows * columns * k <= parts else 0
         if size > most and beside * window_columns(geometry, rows, columns) <= BANK_COLUMNS:
             found, most = (rows, columns), size

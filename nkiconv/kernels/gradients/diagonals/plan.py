@@ -77,8 +77,7 @@ def make_diagonals_plan(geometry, config, bias):
     h, w = seen_of(rows), seen_of(columns)
     seen = seen_of_blocks(config.rows * rows_axis.stride, config.down, window[0], h)
     seen = seen, seen_of_blocks(config.columns * columns_axis.stride, config.across, window[1], w)
-    total = c * seen[0][1] * seen[1][1]
-    sets = div_ceil(config.groups, config.below)
+    total, sets = c * seen[0][1] * seen[1][1], div_ceil(config.groups, config.below)
     jobs = sets * geometry.planes.taps
     each, per_bank = (own * rows_axis.taps * columns_axis.taps, min(max(1, BANK_COLUMNS // total), jobs))
     return DiagonalsPlan(

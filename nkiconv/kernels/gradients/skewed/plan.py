@@ -113,8 +113,7 @@ def skewed_settings(geometry, config):
         columns = plan.tiles * plan.passes * plan.chunks * max(nl.tile_size.pmax, plan.columns)
         if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
             beside = most
-    beside = setting(config, "beside", beside)
-    buffers = setting(config, "buffers", 3)
+    beside, buffers = setting(config, "beside", beside), setting(config, "buffers", 3)
     plan = cut_skewed(geometry, beside, shifts)
     each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
     groups = min(TILES_BYTES // each, SKEWED_GROUPS_MAX)
