@@ -15,7 +15,7 @@ def wanted_algorithms(geometry):
     pixels, last = geometry.planes.out * geometry.rows.out * geometry.columns.out, geometry.x_strides[0] == 1
     contraction = geometry.C * geometry.rows.taps * geometry.columns.taps
     apart = geometry.planes.lhs_dilation * geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
-    apart = apart or (contraction == geometry.C and contraction <= RULE_INPUTS)
+    apart = apart or (geometry.C <= RULE_INPUTS and (contraction == geometry.C or pixels < RULE_PIXELS))
     if (geometry.flipped and apart) or geometry.precision in ("fp16x3", "winograd"):
         first = ["swapped"] if last and geometry.C > RULE_FEW else []
         return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]
