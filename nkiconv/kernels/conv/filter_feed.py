@@ -45,12 +45,16 @@ def transpose_together(dst_sbuf, sources, itemsize, ledger):
 
 def turn_forwards(raw_sbuf):
     """[partitions, n, ...] with all behind n in reverse order: filters whose taps run backwards."""
-    parts, count, dtype = raw_sbuf.shape[0], raw_sbuf.shape[1], raw_sbuf.dtype
-    taps = size_of(raw_sbuf.shape[2:])
-    flat_sbuf = raw_sbuf.reshape((parts, count, taps))
-    found_sbuf = nl.ndarray((parts, count, taps), dtype=dtype, buffer=nl.sbuf)
-    for tap in range(taps):
-        src = flat_sbuf[0:parts, 0:count, taps - 1 - tap]
-        engine = nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar
-        nisa.tensor_copy(dst=found_sbuf[0:parts, 0:count, tap], src=src, engine=engine)
+    flat_sbuf = raw_sbuf.reshape((raw_sbuf.shape[0], raw_sbuf.shape[1], 1, size_of(raw_sbuf.shape[2:])))
+    found_sbuf = nl.ndarray(flat_sbuf.shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    turn_into(found_sbuf, flat_sbuf)
     return found_sbuf.reshape(raw_sbuf.shape)
+
+
+def turn_into(dst_sbuf, raw_sbuf):
+    """Filters [partitions, n, r, s] whose taps run backwards, tap by tap, into their place."""
+    parts, count, R, S = raw_sbuf.shape
+    for tap in range(R * S):
+        dst = dst_sbuf[0:parts, 0:count, tap // S, tap % S]
+        src = raw_sbuf[0:parts, 0:count, R - 1 - tap // S, S - 1 - tap % S]
+        nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar)

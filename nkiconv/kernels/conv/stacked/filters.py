@@ -13,7 +13,7 @@ from ...._nki import nisa, nl
 from ..._tiles import cut_into, div_ceil
 from ..boxes import clear_window, load_box, offset_at
 from ..call import of_array
-from ..filter_feed import clear_words, transpose_together, transposes_of_bank
+from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
 from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_of, order_of_groups, padded_elements
 
 
@@ -115,14 +115,6 @@ def shift_rows(padded, geometry, stack, kn):
             else:
                 nisa.tensor_copy(dst=place, src=raw_sbuf, engine=nisa.engine.vector)
     return None, z_sbuf
-
-
-def turn_into(dst_sbuf, raw_sbuf):
-    """Filters [k, c, r, s] whose taps run backwards, tap by tap, into their place."""
-    kn, C, R, S = raw_sbuf.shape
-    for tap in range(R * S):
-        dst, src = dst_sbuf[0:kn, 0:C, tap // S, tap % S], raw_sbuf[0:kn, 0:C, R - 1 - tap // S, S - 1 - tap % S]
-        nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector if tap % 2 == 0 else nisa.engine.scalar)
 
 
 def transpose_padded(operands, padded, geometry, stack, job, ledger):
