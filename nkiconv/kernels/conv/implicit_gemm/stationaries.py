@@ -19,6 +19,9 @@ from .fp16x3 import pair_of_filters
 from .jobs import lies_ready, stationary_columns
 from .pairs_fp8 import ALONE, again_of, slot_channels, slots_of
 
+#: Taps that run backwards whose diagonals GpSimd makes one by one.
+SELECTED_TAPS = 16
+
 
 def tile_of(geometry, filters, block, dtype):
     """The stationaries that a block belongs to, in SBUF; of pairs, high parts, and low ones beside them."""
@@ -114,9 +117,10 @@ def load_channels(operands, geometry, job):
 
 def make_diagonals(raw_sbuf, geometry):
     """[cn, rows, columns, 1, kn] in SBUF: filters of channel c in the columns of its outputs, zero elsewhere, by one
-    select. Taps that run backwards are turned first, or where Vector and Scalar have x to read out have each its own.
+    select. Taps that run backwards are turned first, or, a few where Vector and Scalar have x to read out, have each
+    its own.
     """
-    tap_by_tap = geometry.flipped and is_transposed(geometry)
+    tap_by_tap = geometry.flipped and is_transposed(geometry) and raw_sbuf.shape[2] <= SELECTED_TAPS
     if geometry.flipped and not tap_by_tap:
         raw_sbuf = turn_forwards(raw_sbuf)
     count, each, taps = raw_sbuf.shape

@@ -12,7 +12,7 @@ from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
 from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
-from ....kernels.conv.implicit_gemm.jobs import by_input, can_move
+from ....kernels.conv.implicit_gemm.jobs import by_input, can_move, is_depthwise_job
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....kernels.conv.pairs_of_planes import planes_at_once
@@ -123,7 +123,16 @@ class Work:
         geometry = self.geometry
         placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size)
         placed_ns /= 1 if by_channels else PARTS
-        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns))
+        diagonals_ns = self.diagonals_ns(jobs, by_channels)
+        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns, diagonals_ns))
+
+    def diagonals_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of GpSimd to make a core's diagonals, where channels have filters of their own."""
+        if not is_depthwise_job(self.geometry, jobs[0]):
+            return 0.0
+        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+        target = self.target
+        return float(count * (target.gpsimd_fixed_ns + self.taps * jobs[0].kn * target.gpsimd_select_ns))
 
     def placed_ns(self, chunk: Any, num_rows: int) -> float:
         """ns of GpSimd to put rows of x of a chunk between zeros: words, and elements of copies."""
