@@ -12,7 +12,7 @@ from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Asked, Config, Request
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
-from .calls import has_no_images, launch, nl_dtype, one_image
+from .calls import has_no_images, launch, nl_dtype, one_array, one_image
 from .depthwise_conv1d import depthwise_conv1d, depthwise_problem
 from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
@@ -93,7 +93,7 @@ def depthwise_conv1d_input(
     """Gradient of `depthwise_conv1d` with respect to x: each channel of gy with its filter as it is, taps backwards.
 
     Args:
-        input_size: shape of x, (N, C, W).
+        input_size: shape of x, (N, C, W); N may be 0.
         w: [C, S]. gy: gradient of y, [N, C, Q]. Dtypes as of `depthwise_conv1d`.
         stride, padding, dilation: those of the convolution; padding may be "valid", "causal" or "same".
         more: residual, which is added, out_dtype, lnc, strict_nonfinite, algorithm, config, as in `depthwise_conv1d`.
@@ -102,9 +102,10 @@ def depthwise_conv1d_input(
 
     Raises: as `depthwise_conv1d`; GeometryError where gy is none of such an x.
     """
-    N, C, W = sizes_of("input_size", input_size, 3)
-    like = filter_like((max(1, N), C, W), gy)
-    axis = depthwise_problem(like, w, stride=stride, padding=padding, dilation=dilation).width
+    raise_all("depthwise_conv1d_input cannot run this call", list(one_array("gy", gy, "N, C, Q")))
+    N, C, W = sizes_of("input_size", input_size, 3, of_images=True)
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation}
+    axis = depthwise_problem(filter_like((1, C, W), gy), w, **numbers).width
     if gy.shape != (N, C, axis.out):
         raise GeometryError(f"gy.shape={gy.shape}: must be y's, {(N, C, axis.out)}; pass the gradient of its y")
     return depthwise_conv1d(

@@ -10,10 +10,13 @@ import numpy as np
 from ..errors import GeometryError
 
 
-def sizes_of(name: str, size: Any, axes: int) -> tuple[int, ...]:
-    """A shape of so many axes."""
+def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
+    """A shape of so many axes. of_images: the first of which may be 0."""
     found = tuple(size) if isinstance(size, Sequence) else ()
-    if len(found) != axes or not all(isinstance(one, int) and one >= 1 for one in found):
+    least = (0 if of_images else 1, *[1] * (axes - 1))
+    if len(found) != axes or not all(
+        isinstance(one, int) and one >= low for one, low in zip(found, least, strict=True)
+    ):
         raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
     return found
 

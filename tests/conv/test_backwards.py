@@ -150,6 +150,7 @@ def test_groups(name, dtype):
 def test_channels_with_filters_of_their_own(call, dtype):
     for last in (False, True):
         check(call, dtype, last=last, algorithm="implicit_gemm")
+        check(call, dtype, last=last, algorithm="implicit_gemm", config=(("channels", 40), ("filter_bytes", 4096)))
 
 
 VOLUMES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
-from nkiconv import GeometryError, UnsupportedError
+from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import banded_sbuf_bytes, make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
 from nkiconv.kernels.depthwise_conv1d.banded.refusal import count_banded_instructions
@@ -120,6 +120,25 @@ def test_banded_needs_no_more_than_it_says(S):
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= count_banded_instructions(shape.geometry, shape.extras, made, 2)
     assert execution.sbuf_peak_bytes <= banded_sbuf_bytes(shape.geometry, shape.extras, made)
+
+
+def test_no_images():
+    w, gy = np.zeros((4, 3), "f4"), np.zeros((0, 4, 18), "f4")
+    assert nkiconv.depthwise_conv1d_input((0, 4, 20), w, gy).shape == (0, 4, 20)
+
+
+@pytest.mark.parametrize(
+    ("size", "gy", "error", "message"),
+    [
+        ((1, 4, 20), [1, 2], DtypeError, "gy: must be a NumPy array, not list"),
+        ((1, 4, 20), np.zeros((1, 4), "f4"), LayoutError, r"gy.shape=\(1, 4\): must have 3 axes"),
+        (5, np.zeros((1, 4, 18), "f4"), GeometryError, "input_size=5: must be 3 ints"),
+        ((1, 0, 20), np.zeros((1, 4, 18), "f4"), GeometryError, r"input_size=\(1, 0, 20\): must be 3 ints"),
+    ],
+)
+def test_arguments_of_a_gradient_by_x(size, gy, error, message):
+    with pytest.raises(error, match=message):
+        nkiconv.depthwise_conv1d_input(size, np.zeros((4, 3), "f4"), gy)
 
 
 def test_what_is_refused():
