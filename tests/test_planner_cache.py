@@ -6,10 +6,12 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
-from nkiconv import ConvProblem, plan
-from nkiconv.planner import Request, cache, entry
+from nkiconv import ConvProblem, depthwise_conv1d, plan
+from nkiconv.errors import FileFormatError, UnsupportedError
+from nkiconv.planner import Plan, Request, cache, entry
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 PROBLEM = ConvProblem(N=1, C=8, W=40, S=3, groups=8)
@@ -130,9 +132,26 @@ def markup(document):
     document["plan"]["bound_by"] = "[red]vector[/red]"
 
 
+def a_pair_that_is_none(document):
+    document["plan"]["config"][0] = [1, 2]
+
+
+def a_setting_that_the_kernel_refuses(document):
+    document["plan"]["config"][0][1] = "everything"
+
+
+def no_time(document):
+    document["plan"]["modelled_us"] = 0
+
+
+def no_checksum(document):
+    del document["sha256"]
+
+
 SPOILT = [
     wrong_key, wrong_problem, no_plan, half_a_plan, text_for_a_number, no_time_of_an_alternative, a_negative_time,
-    a_number_beyond_all, an_algorithm_that_is_none, markup,
+    a_number_beyond_all, an_algorithm_that_is_none, markup, a_pair_that_is_none, a_setting_that_the_kernel_refuses,
+    no_time, no_checksum,
 ]  # fmt: skip
 
 
@@ -150,7 +169,42 @@ def test_foreign_files_are_ignored_with_a_warning(plans, spoil):
     assert plan(PROBLEM).cached
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"plan", b"[" * 100_000])
+@pytest.mark.parametrize("spoil", SPOILT[2:-1])
+def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
+    document = {"plan": json.loads(plan(PROBLEM).to_json())}
+    spoil(document)
+    text = json.dumps(document.get("plan"))
+    if spoil in (an_algorithm_that_is_none, a_setting_that_the_kernel_refuses):
+        found = Plan.from_json(text)  # has the form of a plan; the call that takes it refuses it
+        with pytest.raises(UnsupportedError):
+            depthwise_conv1d(np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32), **found.arguments)
+    else:
+        with pytest.raises(FileFormatError, match="is not what Plan.to_json writes"):
+            Plan.from_json(text)
+
+
+def test_an_edited_file_never_reaches_a_call(plans):
+    x, w = np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32)
+    plan(PROBLEM.replace(dtype="fp32"))
+    file = the_file(plans)
+    for spoil in (a_pair_that_is_none, a_setting_that_the_kernel_refuses, no_time):
+        document = json.loads(file.read_text())
+        spoil(document)
+        file.write_text(json.dumps(document))
+        cache.forget()
+        with pytest.warns(cache.CacheWarning, match=f"{file.name}: was changed after nkiconv wrote it"):
+            np.testing.assert_array_equal(depthwise_conv1d(x, w), np.full((1, 8, 38), 3.0))
+
+
+def test_a_file_that_is_too_large_is_not_parsed(plans):
+    plan(PROBLEM)
+    the_file(plans).write_bytes(b"[" + b"1," * (cache.MOST_BYTES // 2) + b"1]")
+    cache.forget()
+    with pytest.warns(cache.CacheWarning, match="a plan has at most 4,194,304"):
+        assert not plan(PROBLEM).cached
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"[1,2]", b"\xff\xfe", b"plan", b"[" * 100_000])
 def test_corrupt_files_are_ignored_with_a_warning(plans, content):
     plan(PROBLEM)
     file = the_file(plans)
@@ -198,11 +252,13 @@ def test_a_pipe_in_place_of_a_file_costs_a_warning(plans):
         assert not plan(PROBLEM).cached
 
 
-def test_an_estimate_of_an_algorithm_that_is_none_is_made_again(plans):
+def test_an_estimate_that_was_edited_is_made_again(plans):
     request = Request(problem=PROBLEM)
-    cache.store_estimate(request, cache.Estimate("fft", ()))
+    cache.store_estimate(request, cache.Estimate("banded", (("block", 8),)))
+    file = the_file(plans)
+    file.write_text(file.read_text().replace("banded", "fft"))
     cache.forget()
-    with pytest.warns(cache.CacheWarning, match="there is no algorithm 'fft'"):
+    with pytest.warns(cache.CacheWarning, match="was changed"):
         assert cache.load_estimate(request) is None
 
 

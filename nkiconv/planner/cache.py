@@ -1,7 +1,8 @@
 """Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
 
 A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, target, and the sources
-of kernels, model and planner. Several processes may share the directory: files appear whole or not at all.
+of kernels, model and planner; a checksum in it says that it is what nkiconv wrote. Several processes may share the
+directory: files appear whole or not at all.
 Whatever is wrong with it costs a warning and a search, never a plan.
 """
 
@@ -32,9 +33,11 @@ from .sources import hash_of
 VARIABLE = "NKICONV_CACHE"
 TARGET = "trn2"
 #: Of the files; raised when they change.
-FORMAT = 3
+FORMAT = 4
 #: Plans kept in memory.
 IN_MEMORY = 1024
+#: Bytes of a file at most: a plan has some 10 KiB, and one that is read is parsed as a whole.
+MOST_BYTES = 4 << 20
 #: Of a file, without its suffix.
 _NAME = re.compile("[0-9a-f]{32}")
 Kept = TypeVar("Kept", Plan, Estimate)
@@ -88,22 +91,18 @@ def path(request: Request) -> Path:
 
 
 def _digest(of: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:32]
+    return _sha256(of)[:32]
+
+
+def _sha256(document: Any) -> str:
+    """Of plain data, as JSON has it."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def load(request: Request) -> Plan | None:
     """The plan kept for a request, or None."""
     found = _load(key(request), "plan", Plan.from_dict)
-    if found is None:
-        return None
-    wanted = (request.problem, operation_for(request).name, request.lnc, request.asked)
-    if (found.problem, found.operation, found.lnc, found.asked) != wanted:
-        _warn(f"{path(request)}: holds the plan of another problem; it is ignored, and the plan is searched for again")
-        return None
-    if found.algorithm not in operation_for(request).algorithms:
-        _warn(f"{path(request)}: there is no algorithm {found.algorithm!r}; the plan is searched for again")
-        return None
-    if not found.cached:
+    if found is not None and not found.cached:
         found = dataclasses.replace(found, cached=True)
         _remember(key(request), found)
     return found
@@ -116,11 +115,7 @@ def store(request: Request, plan: Plan) -> None:
 
 def load_estimate(request: Request) -> Estimate | None:
     """What cost models chose for a request, or None."""
-    found = _load(_of_estimate(request), "estimate", Estimate.from_dict)
-    if found is not None and found.algorithm not in operation_for(request).algorithms:
-        _warn(f"{path(request)}: there is no algorithm {found.algorithm!r}; the estimate is made again")
-        return None
-    return found
+    return _load(_of_estimate(request), "estimate", Estimate.from_dict)
 
 
 def store_estimate(request: Request, estimate: Estimate) -> None:
@@ -144,8 +139,7 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
         return known  # type: ignore[return-value]  # under a plan's key there are plans
     file = where / f"{name}.json"
     try:
-        _check_regular(file)
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = _read(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -153,6 +147,9 @@ def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Ke
         return None
     if not isinstance(document, dict) or document.get("key") != wanted:
         _warn(f"{file}: is not the {kind} that its name says; it is ignored, and the {kind} is searched for again")
+        return None
+    if document.get("sha256") != _sha256(document.get(kind)):
+        _warn(f"{file}: was changed after nkiconv wrote it; it is ignored, and the {kind} is searched for again")
         return None
     try:
         return parse(document.get(kind))
@@ -169,7 +166,8 @@ def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Pl
         return
     _remember(wanted, kept)
     file = where / f"{_digest(wanted)}.json"
-    text = json.dumps({"key": wanted, kind: document}, indent=1)
+    document = json.loads(json.dumps(document))
+    text = json.dumps({"key": wanted, kind: document, "sha256": _sha256(document)}, indent=1)
     try:
         where.mkdir(parents=True, exist_ok=True)
         _check_regular(file)
@@ -208,7 +206,7 @@ def entries() -> Iterator[Entry]:
     found = [one for one in where.glob("*.json") if one.is_file() and _NAME.fullmatch(one.stem)]
     for file in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
-            document = json.loads(file.read_text(encoding="utf-8"))
+            document = _read(file)
             kind = next(kind for kind in ("plan", "estimate") if isinstance(document[kind], dict))
             key, kept = dict(document["key"]), document[kind]
         except (OSError, ValueError, TypeError, KeyError, StopIteration, RecursionError):
@@ -242,6 +240,18 @@ def _check_regular(file: Path) -> None:
     """Raises OSError: something else than a file has its name, on which reading or writing may wait for ever."""
     if file.exists() and not file.is_file():
         raise OSError(errno.EINVAL, "is no regular file")
+
+
+def _read(file: Path) -> Any:
+    """The document of a file.
+
+    Raises OSError, ValueError, RecursionError: it is no regular file, too large, cannot be read, or is no JSON.
+    """
+    _check_regular(file)
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        raise ValueError(f"has {size:,} bytes; a plan has at most {MOST_BYTES:,}")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _reason(error: Exception) -> str:

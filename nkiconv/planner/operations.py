@@ -15,7 +15,7 @@ from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
 from .depthwise_gradient import DepthwiseConv1dWeight
 from .operation import Operation
-from .request import LNC_DEGREES, Asked, Config, Request, asked_violations
+from .request import LNC_DEGREES, Asked, Config, Request, asked_violations, config_violations
 
 #: Every operation by its name, the special one first.
 OPERATIONS: dict[str, Operation] = {
@@ -112,7 +112,9 @@ def choice_refusals(
     operation: Operation, problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
 ) -> Iterator[NkiconvError]:
     """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
-    if algorithm is not None:
+    malformed = list(config_violations(config))
+    yield from malformed
+    if algorithm is not None and not malformed:
         shape = operation.shape(Request(problem=problem, lnc=lnc, asked=asked), Rates())
         reason = operation.refusal(algorithm, shape, config)
         if reason:

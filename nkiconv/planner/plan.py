@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import FileFormatError
+from ..errors import FileFormatError, raise_all
 from ..problem import ConvProblem
 from .alternatives import Alternative, Rejection, settings_text
 from .explain import alternatives_text, rejected_text, symbols_text
 from .in_turns import InTurns
-from .request import Asked, Config, tuples
+from .request import Asked, Config, config_violations, tuples
 
 #: How hard a plan was looked for: the best few of what cost models say on the timeline, or many more.
 TIMED, TUNED = "timed", "tuned"
@@ -39,12 +39,9 @@ class Estimate:
     def from_dict(document: Any) -> Estimate:
         """The estimate of an `as_dict` document, or of its JSON. Raises FileFormatError: it is none."""
         try:
-            found = Estimate(document["algorithm"], tuples(document["config"]))
+            return Estimate(document["algorithm"], tuples(document["config"]))
         except (KeyError, TypeError) as error:
             raise FileFormatError(f"estimate: is not what was written ({type(error).__name__}: {error})") from None
-        if not isinstance(found.algorithm, str):
-            raise FileFormatError(f"estimate: algorithm={found.algorithm!r} is no name")
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +148,14 @@ class Plan:
             turns = document["in_turns"]
             values["in_turns"] = None if turns is None else InTurns(**tuples(turns))
             found = Plan(**values)
-            for one, names in ((found, _NUMBERS), *((alternative, ("us",)) for alternative in found.alternatives)):
-                for name in names:
-                    _check_number(name, getattr(one, name))
+            _check_numbers(found, _COUNTS, "from 0")
+            _check_numbers(found, _TIMES, "above 0")
+            for one in found.alternatives:
+                _check_numbers(one, ("us",), "above 0")
+            if found.in_turns is not None:
+                _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
+            for one in (found, *found.alternatives, *found.rejected):
+                raise_all("config", list(config_violations(one.config)))
             for word in (found.algorithm, found.bound_by, found.operation):
                 if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
                     raise ValueError(f"{word!r:.40} is no name")
@@ -188,16 +190,19 @@ class Plan:
 
 
 _FIELDS = tuple(one.name for one in dataclasses.fields(Plan))
-_NUMBERS = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "roofline_us", "instructions",
-            "sbuf_bytes", "psum_banks", "seconds")  # fmt: skip
+_TIMES = ("modelled_us", "phase0_us", "worst_us", "phases", "copy_floor_us", "roofline_us")
+_COUNTS = ("instructions", "sbuf_bytes", "psum_banks", "seconds")
 
 
 #: Above every time in us and every count that a plan may have.
 _MOST = 1e18
 
 
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name}={value!r} is no number")
-    if not 0 <= value < _MOST:
-        raise ValueError(f"{name}={value!r:.40} is not from 0 to {_MOST:g}")
+def _check_numbers(of: Any, names: Sequence[str], least: str) -> None:
+    """Raises ValueError: a field is no number, or not "from 0" or "above 0", which `least` says."""
+    for name in names:
+        value = getattr(of, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{name}={value!r} is no number")
+        if not 0 <= value < _MOST or (value == 0 and least == "above 0"):
+            raise ValueError(f"{name}={value!r:.40} is not {least} to {_MOST:g}")
