@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import platform
+import re
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +27,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             yield path
         return
     target = Path(os.path.realpath(path))
-    part = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    delete_abandoned(target.parent, target.name)
+    part = target.with_name(f".{target.name}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
     try:
         with _named(path):
             yield part
@@ -35,12 +40,47 @@ def whole_file(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
+def delete_abandoned(folder: Path, name: str = "*") -> None:
+    """Delete the temporary files of a target, or of all targets, whose process on this machine was killed."""
+    for part in folder.glob(f".{name}.{_machine()}.*.part"):
+        found = _PART.fullmatch(part.name)
+        if found and not _runs(int(found["process"])):
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+#: The end of a temporary file's name.
+_PART = re.compile(r".*\.(?P<process>[0-9]+)\.[0-9a-f]{8}\.part")
+
+
+def _machine() -> str:
+    """This machine's name, as part of a file's; process numbers are of a machine, and directories may be shared."""
+    return re.sub("[^0-9A-Za-z]", "-", platform.node()) or "unnamed"
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process; yes where the system cannot be asked without harm."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """An OSError's reason, with the path that the caller knows."""
+    """An OSError's reason, with the path that the caller knows. NumPy's has none: it says how much was written."""
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            full = shutil.disk_usage(path.parent).free == 0
+            number = errno.ENOSPC if full else errno.EIO
+            raise OSError(number, os.strerror(number) if full else str(error), str(path)) from error
         error.filename, error.filename2 = str(path), None
         raise
 

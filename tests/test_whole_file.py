@@ -1,5 +1,6 @@
 """Files that commands write are there whole or not at all: the disk may be full, and Ctrl-C may come at any time."""
 
+import errno
 import os
 import resource
 import signal
@@ -47,6 +48,38 @@ def test_the_disks_reason_names_the_path(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, whole_file(path) as part:
         part.write_text("x")
     assert caught.value.filename == str(path)
+
+
+def test_a_reason_without_a_number_gets_one(tmp_path):
+    """NumPy's, of a file on a full disk."""
+    with pytest.raises(OSError, match="40000 requested and 12 written") as caught, whole_file(tmp_path / "y.npy"):
+        raise OSError("40000 requested and 12 written")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "y.npy"))
+
+
+KILLED = """
+import os, signal, sys
+from nkiconv.whole_file import whole_file
+for name in sys.argv[1:]:
+    part = whole_file(__import__("pathlib").Path(name)).__enter__()
+    part.write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills a process")
+def test_what_a_killed_process_left_goes(tmp_path, monkeypatch):
+    names = ["a.txt", "b.txt"]
+    subprocess.run([sys.executable, "-c", KILLED, *(str(tmp_path / name) for name in names)])
+    assert len(os.listdir(tmp_path)) == 2
+    with whole_file(tmp_path / "a.txt") as part:
+        part.write_text("after")
+        mine = part.name
+        assert sorted(name[:3] for name in os.listdir(tmp_path)) == [".a.", ".b."]  # this process' own, and b's
+        monkeypatch.setenv("NKICONV_CACHE", str(tmp_path))
+        cache.clear([])
+        assert os.listdir(tmp_path) == [mine]  # what is being written stays
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_a_link_stays_a_link(tmp_path):

@@ -18,12 +18,13 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import kernels, problem, simulator
 from ..errors import FileFormatError
-from ..whole_file import whole_file
+from ..whole_file import delete_abandoned, whole_file
 from .operations import operation_for
 from .plan import Estimate, Plan
 from .request import Request
@@ -216,13 +217,15 @@ def entries() -> Iterator[Entry]:
 
 
 def clear(chosen: Iterable[Entry]) -> None:
-    """Delete files of the cache, and forget what is in memory.
+    """Delete files of the cache and what killed processes left of others, and forget what is in memory.
 
     Raises OSError: one of them cannot be deleted.
     """
     forget()
     for one in chosen:
         one.file.unlink(missing_ok=True)
+    with suppress(RuntimeError):
+        delete_abandoned(directory())
 
 
 def forget() -> None:
