@@ -1,6 +1,8 @@
 """`nkiconv run` and `nkiconv profile` of kernels in files: results, traces, comparisons, and bad input by name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,55 @@ def test_bad_input(arguments, words, tmp_path):
     result = run(*(one.format(folder=tmp_path) for one in arguments))
     assert result.exit_code == 2, result.output
     assert words in " ".join(result.output.split())
+
+
+ODD = """
+import os, sys
+import nki, nki.isa as nisa, nki.language as nl
+
+class Odd(BaseException):
+    pass
+
+@nki.jit
+def raises(x):
+    raise Odd("odd")
+
+@nki.jit
+def leaves(x):
+    sys.exit(3)
+
+@nki.jit
+def prints(x):
+    os.write(1, b"to the file descriptor\\n")
+    print("to sys.__stdout__", file=sys.__stdout__)
+    print("to sys.stdout")
+    y = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(y, x)
+    return y
+"""
+
+
+@pytest.mark.parametrize(("name", "words"), [("raises", "raised Odd (odd.py:10): odd"), ("leaves", "SystemExit")])
+def test_a_kernel_that_raises_what_is_no_exception(name, words, tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    found = run("run", f"{tmp_path / 'odd.py'}:{name}", "--input", "128x4:fp32", "--lnc", "1", "--json")
+    assert found.exit_code == 2
+    assert words in json.loads(found.stdout)["error"]["message"]
+
+
+def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
+    """In a process of its own: what reaches file descriptor 1 is seen there alone."""
+    (tmp_path / "odd.py").write_text(ODD)
+    command = [sys.executable, "-m", "nkiconv", "run", f"{tmp_path / 'odd.py'}:prints", "--input", "128x4:fp32"]
+    found = subprocess.run([*command, "--lnc", "1", "--json"], capture_output=True, text=True, timeout=120)
+    assert json.loads(found.stdout)["ok"]
+    assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2])
+def test_terminals_without_room_wrap_by_themselves(columns):
+    found = run("run", PLAIN, *INPUTS, "--lnc", 1, width=columns)
+    assert found.exit_code == 0, found.output
 
 
 def test_run_as_csv():

@@ -44,6 +44,8 @@ IN_KERNEL = [
     ("NKL305", f"{LOOP}with nl.no_reorder():\n    «nl.fori_loop(0, n, body)", BOTH),
     ("NKL306", f"{LOOP}nl.fori_loop(0, n, body, «-1)", BOTH),
     ("NKL306", f"{LOOP}nl.fori_loop(0, n, body, step=«0)", BOTH),
+    ("NKL306", f"m = nisa.register_alloc(2)\n{LOOP}nl.fori_loop(0, n, body, step=«m)", BOTH),
+    ("NKL306", f"m = nisa.register_alloc(2)\n{LOOP}nl.fori_loop(0, n, body, «m + 1)", BOTH),
 ]
 
 # rule, body, versions that report it, versions that only --strict reports it for
@@ -134,6 +136,8 @@ ENTRY = [
     ("NKL208", "@nki.jit(«platform_target='trn2')\ndef kernel(x):\n    return x\n"),
     ("NKL210", "«import neuronxcc.nki.language as nl\n\n@nki.jit\ndef kernel(x):\n    return nl.add(x, nl.exp(x))\n"),
     ("NKL210", "«from neuronxcc.nki import isa as nisa\n\n@nki.jit\ndef kernel(x):\n    return nisa.f(x)\n"),
+    ("NKL210", "«import neuronxcc.nki\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
+    ("NKL210", "«import neuronxcc.nki.isa\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     (
         "NKL307",
         "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    a = A(1)\n    b = A(1)\n"

@@ -179,7 +179,7 @@ def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
         with pytest.raises(UnsupportedError):
             depthwise_conv1d(np.ones((1, 8, 40), np.float32), np.ones((8, 3), np.float32), **found.arguments)
     else:
-        with pytest.raises(FileFormatError, match="is not what Plan.to_json writes"):
+        with pytest.raises(FileFormatError, match=r"is not what Plan\.to_json writes"):
             Plan.from_json(text)
 
 

@@ -94,7 +94,10 @@ def _old_namespace(context: Context, node: ast.Name) -> Iterator[Problem]:
     bound = context.unit.source.bindings.get(node.id)
     if not isinstance(bound, Import) or bound.node is None:
         return
-    if f"{bound.module}.{bound.name or ''}.".startswith("neuronxcc.nki."):
+    names = [f"{bound.module}.{bound.name or ''}"]
+    if isinstance(bound.node, ast.Import) and bound.module == node.id:  # `import a.b` binds a
+        names = [alias.name for alias in bound.node.names if not alias.asname]
+    if any(f"{name}.".startswith("neuronxcc.nki.") for name in names):
         yield context.problem("NKL210", bound.node, node.id)
 
 

@@ -29,7 +29,7 @@ def check(context: Context) -> Iterator[Problem]:
     registers = _registers(context)
     for node in context.unit.code:
         if isinstance(node, ast.Call):
-            yield from _loop_call(context, node)
+            yield from _loop_call(context, node, registers)
             yield from _steered_call(context, node, registers)
         elif isinstance(node, ast.While) and isinstance(node.test, ast.Name) and node.test.id in registers:
             yield context.problem("NKL302", node, node.test.id)
@@ -138,26 +138,29 @@ def _steered_call(context: Context, node: ast.Call, registers: Names) -> Iterato
         yield context.problem("NKL303", node, short(node))
 
 
-def _loop_call(context: Context, node: ast.Call) -> Iterator[Problem]:
+def _loop_call(context: Context, node: ast.Call, registers: Names) -> Iterator[Problem]:
     name = context.external(node.func)
     if name == DYNAMIC_RANGE:
         yield context.problem("NKL301", node)
-        yield from _step(context, argument(node, "step", 2))
+        yield from _step(context, argument(node, "step", 2), registers)
     elif name in _LOOPS:
         if name.endswith("fori_loop"):
-            yield from _step(context, argument(node, "step", 3))
+            yield from _step(context, argument(node, "step", 3), registers)
         body = argument(node, "body_fun", _LOOPS[name])
         function = _function(context, body) if body is not None else None
         if function is not None:
             yield from _results(context, node, function, context.bodies[function])
 
 
-def _step(context: Context, node: ast.expr | None) -> Iterator[Problem]:
-    try:
-        step = ast.literal_eval(node) if node is not None else 1
-    except ValueError:  # not a literal
+def _step(context: Context, node: ast.expr | None, registers: Names) -> Iterator[Problem]:
+    if node is None:
         return
-    if node is not None and (not isinstance(step, int) or step < 1):
+    try:
+        step = ast.literal_eval(node)
+        wrong = not isinstance(step, int) or step < 1
+    except ValueError:  # not a literal
+        wrong = _mentions(node, registers)
+    if wrong:
         yield context.problem("NKL306", node, short(node))
 
 

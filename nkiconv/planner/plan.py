@@ -154,8 +154,8 @@ class Plan:
                 _check_numbers(one, ("us",), "above 0")
             if found.in_turns is not None:
                 _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
-            for one in (found, *found.alternatives, *found.rejected):
-                raise_all("config", list(config_violations(one.config)))
+            others = [one.config for one in found.alternatives] + [one.config for one in found.rejected]
+            raise_all("settings", [wrong for config in (found.config, *others) for wrong in config_violations(config)])
             for word in (found.algorithm, found.bound_by, found.operation):
                 if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
                     raise ValueError(f"{word!r:.40} is no name")

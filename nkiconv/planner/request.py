@@ -90,8 +90,8 @@ def config_violations(config: Any) -> Iterator[UnsupportedError]:
     if config is None:
         return
     if not isinstance(config, tuple):
-        remedy = {dict: "write tuple(config.items())", list: "write tuples in place of lists"}
-        yield UnsupportedError(f"config={config!r:.200}: {rule}; {remedy.get(type(config), 'pass one')}")
+        remedy = {"dict": "write tuple(config.items())", "list": "write tuples in place of lists"}
+        yield UnsupportedError(f"config={config!r:.200}: {rule}; {remedy.get(type(config).__name__, 'pass one')}")
         return
     for index, pair in enumerate(config):
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):

@@ -104,15 +104,15 @@ def numpy_to_torch(values: Array) -> Any:
         _refuse("NKI025", f"torch has no {values.dtype}; return another dtype, or pass NumPy arrays")
 
 
-def returned_tensors(result: Any) -> list[Any]:
-    """Which tensors a kernel's result holds, comparable between cores."""
+def comparable(result: Any) -> Any:
+    """A kernel's result as cores are compared by it: which tensors it holds, where, and which numbers."""
     if isinstance(result, NkiTensor):
-        return [(result.storage.info.id, result.dtype, result.key())]
+        return result.storage.info.id, result.dtype, result.key()
     if isinstance(result, dict):
-        result = tuple(result.values())
+        return type(result), [(key, comparable(value)) for key, value in result.items()]
     if isinstance(result, (tuple, list)):
-        return [tensor for item in result for tensor in returned_tensors(item)]
-    return []
+        return type(result), [comparable(item) for item in result]
+    return type(result), result if isinstance(result, (bool, int, float, str)) else None
 
 
 class Binder:

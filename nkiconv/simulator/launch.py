@@ -20,7 +20,7 @@ import numpy as np
 
 from . import hardware as hw
 from .allowed import Allowed, default
-from .arguments import Binder, returned_tensors
+from .arguments import Binder, comparable
 from .capacity import check_capacity
 from .errors import KernelAssertionError, NkiError
 from .iterations import trip_counts
@@ -295,14 +295,14 @@ def _is_ours(filename: str) -> bool:
 
 
 def check_same_control_flow(launch: Launch, results: list[Any]) -> None:
-    """Both cores allocated and returned the same shared tensors (NKI027)."""
+    """Both cores allocated the same shared tensors and return the same (NKI027)."""
     counts = [program.num_shared for program in launch.programs]
     if len(set(counts)) > 1:
         _refuse("NKI027", f"the cores allocated {counts[0]} and {counts[1]} shared tensors")
     for where, trips in trip_counts(tuple(launch.programs)):
         if len(set(trips)) > 1:
             _refuse("NKI179", f"the loop at {where} ran {trips[0]} times on core 0, {trips[1]} on core 1")
-    returned = [returned_tensors(result) for result in results]
-    for core, tensors in enumerate(returned):
-        if tensors != returned[0]:
-            _refuse("NKI027", f"core {core} does not return the tensors that core 0 returns")
+    returned = [comparable(result) for result in results]
+    for core, found in enumerate(returned):
+        if found != returned[0]:
+            _refuse("NKI027", f"core {core} does not return what core 0 returns")

@@ -105,7 +105,7 @@ def test_a_body_gets_a_register_of_its_own():
             return r
 
         nl.while_loop(start, once)
-        nl.fori_loop(0, 3, lambda i: (values.append(value_of(i)), nisa.register_move(i, 7)))
+        nl.fori_loop(0, 3, lambda i: nisa.register_move(i, 7 if values.append(value_of(i)) is None else 0))
         return [*values, value_of(start)]
 
     assert evaluate(body) == [2, 0, 1, 2, 2]
@@ -408,6 +408,8 @@ PAIRS = [
     Pair("NKI170", "int bounds", lambda: loop_over(0, 2), lambda: loop_over(0, 2.0), "upper=2.0"),
     Pair("NKI170", "tensor bounds", lambda: loop_over(0, register(2)), lambda: loop_over(0, sb(1, 1)), "upper"),
     Pair("NKI170", "value", lambda: loop_over(register(0), 1), lambda: loop_over(nisa.register_alloc(), 1), "lower"),
+    Pair("NKI170", "body without a result", lambda: nl.fori_loop(0, 1, drop), lambda: nl.fori_loop(0, 1, lambda i: i),
+         "body_fun returned"),
     Pair("NKI170", "register condition", lambda: nl.while_loop(register(0), drop),
          lambda: nl.while_loop(0, drop), "init"),
     Pair("NKI170", "next condition", lambda: nl.while_loop(register(1), lambda r: nisa.register_alloc(0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from .. import hardware as hw
@@ -45,7 +46,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
 
     Args:
         x: [M, K] in SBUF, M <= 128, K <= 128; [K, M] with transpose_x. Without it a transpose by the Tensor Engine and
-            a copy to SBUF come first, as documented; by its release notes AWS's own NKI fails there up to 0.6.
+            a copy to SBUF come first, as documented, with a warning: NKI 0.4 to 0.6 fail there (known issue of 0.4).
         y: [K, N] in SBUF, K <= 128, N <= 512.
     Raises NkiError (NKI040, NKI043, NKI101, NKI103, NKI104, NKI107, NKI114). Source: isa matmul.
     """
@@ -53,6 +54,9 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     _require_2d(x=x, y=y)
     stationary = x
     if not transpose_x:
+        warnings.warn(
+            "nl.matmul without transpose_x=True fails under AWS's NKI 0.4 to 0.6; transpose x first", stacklevel=2
+        )
         turned = transpose(x)
         stationary = ndarray(turned.shape, x.dtype)
         isa.tensor_copy(stationary, turned)

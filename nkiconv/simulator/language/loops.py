@@ -17,7 +17,7 @@ from .. import hardware
 from ..isa import VirtualRegister
 from ..iterations import DeviceLoop, open_loop
 from ..objects import DynamicSlice, as_int
-from ..program import Program, current
+from ..program import Instruction, Program, current
 from ..rules import fail
 
 
@@ -54,12 +54,14 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any]
 
     The body gets a register of its own each time: what it writes there changes nothing outside.
 
-    Args: lower, upper: ints or registers with a value. body_fun: its result is not used. step: a positive int.
+    Args: lower, upper: ints or registers with a value. body_fun: returns None. step: a positive int.
     Raises NkiError (NKI170, NKI171). Source: isa fori_loop.
     """
     values, counted = _values(lower, upper, step), by_register(lower, upper)
     for register in _iterations(open_loop(_opened()), values, counted, frozen=False):
-        body_fun(register)
+        returned = body_fun(register)
+        if returned is not None and not isinstance(returned, Instruction):  # a lambda's is that of its last call
+            fail("NKI170", f"body_fun returned {returned!r:.80}, must return None; keep state in SBUF or HBM")
 
 
 def while_loop(init: VirtualRegister, body_fun: Callable[[VirtualRegister], VirtualRegister]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -39,11 +40,33 @@ def attribute_of(target: str) -> Iterator[Any]:
     before = list(sys.path)
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with _prints_to_stderr():
             yield _named(target, path, name)
     finally:
         sys.path[:] = before
         sys.modules.pop(MODULE, None)
+
+
+@contextlib.contextmanager
+def _prints_to_stderr() -> Iterator[None]:
+    """What a script prints goes to stderr while the block runs, by whichever way: stdout is the command's."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed
+        kept = None
+    if sys.__stdout__:
+        sys.__stdout__.flush()
+    try:
+        if kept is not None:
+            os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if sys.__stdout__:
+            sys.__stdout__.flush()
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def _parts(target: str) -> tuple[Path, str]:
@@ -80,12 +103,14 @@ def _named(target: str, path: Path, name: str) -> Any:
 
 def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[Exception], ...] = ()) -> Any:
     """What a call of the script's code returns; whatever it raises becomes an UnsupportedError with the line, but for
-    what is passing."""
+    Ctrl-C and what is passing."""
     try:
         return call()
-    except passing:
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, passing):
+            raise
         raise UnsupportedError(f"{what} raised {type(error).__name__}{_line(path, error)}: {error}; mend it") from error
 
 

@@ -29,6 +29,8 @@ OK, CHECK_FAILED, BAD_INPUT = 0, 1, 2
 SCHEMA = 1
 #: Columns of a table that goes to a file or a pipe.
 PLAIN_WIDTH = 120
+#: Columns at least; a narrower terminal wraps by itself.
+LEAST_WIDTH = 20
 
 #: Told what is being done, and the share of it that is done; None while it cannot be told.
 Advance = Callable[[str, "float | None"], None]
@@ -62,6 +64,7 @@ def console(*, stderr: bool = False) -> Console:
     found = Console(stderr=stderr, highlight=False, quiet=not stderr and asked().format != FORMATS[0])
     if not found.is_terminal and "COLUMNS" not in os.environ:
         found.width = max(found.width, PLAIN_WIDTH)
+    found.width = max(found.width, LEAST_WIDTH)
     return found
 
 
