@@ -42,6 +42,18 @@ class Bottleneck(nn.Module):
         return F.relu(self.body(x) + self.past(x))
 
 
+class Reader(nn.Module):
+    """Convolves by a function of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[1, 4, 8, 8] -> [1, 4, 6, 6]."""
+        return F.conv2d(x, self.weight)
+
+
 def build_model() -> nn.Module:
     """ResNet-50 with random weights."""
     layers: list[nn.Module] = [
@@ -75,6 +87,8 @@ def tiny_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], 
     x, w = torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3)
     leaf = w.clone().requires_grad_()
     theirs, ours = nn.Conv2d(4, 4, 3), pytorch.nn.Conv2d(4, 4, 3)
+    layer, reader = nn.Sequential(theirs), Reader()
+    converted, functional = pytorch.convert(layer).model, pytorch.convert(reader).model
 
     def step(convolve: Callable[..., Tensor]) -> None:
         convolve(x, leaf).sum().backward()
@@ -85,6 +99,8 @@ def tiny_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], 
         ("conv2d, sum and backward", lambda: step(F.conv2d), lambda: step(pytorch.conv2d), True),
         ("conv2d and relu", lambda: F.conv2d(x, w).relu(), lambda: pytorch.conv2d(x, w, activation="relu"), False),
         ("nn.Conv2d, no_grad", lambda: theirs(x), lambda: ours(x), False),
+        ("nn.Conv2d of a converted model", lambda: layer(x), lambda: converted(x), False),
+        ("F.conv2d of a converted model", lambda: reader(x), lambda: functional(x), False),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function
 
 from ..api.calls import same_padding
 from .computers import host, modes
@@ -224,6 +225,11 @@ def convolve(
     residual_position, layer; reads: what makes a Convolution of these numbers, where they are others; frames: planes in
     front of x's.
     """
+    if not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
+        # A mode sees one call of this function instead of every attribute that it reads.
+        given = x, w, bias, residual, numbers, more, packed, reads, frames
+        found: Tensor = handle_torch_function(convolve, (x, w), name, *given)
+        return found
     if more[0] is None and residual is None and packed is None and frames is None and more[1] == "pre_activation":
         y = _by_torch(name, x, w, bias, numbers)
         if y is not None:
