@@ -127,8 +127,9 @@ def stages_of(vae: str, size: str, frames: int, lnc: int) -> dict[str, Stage]:
     H, W = (extent // pixels for extent in SIZES[size][vae])
     stages = {name: Stage() for name in (*STAGES, "other")}
     runs = [
-        plan_model(decoder, [torch.zeros(1, model.config.z_dim, count, H, W, dtype=torch.bfloat16, device="meta")],
-                   functional=True, lnc=lnc)
+        plan_model(
+            decoder, [torch.zeros(1, model.config.z_dim, count, H, W, dtype=torch.bfloat16, device="meta")], lnc=lnc
+        )
         for count in range(1, min(3, frames) + 1)
     ]  # fmt: skip
     beyond = frames - len(runs)

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
-#: Two convolutions of one shape, one of another, one that stays, one that is a function, one that nobody calls.
+#: Two convolutions of one shape, one of another, one that is transposed, one that stays, one that nobody calls.
 MODEL = """
 class Model(nn.Module):
     def __init__(self):
@@ -26,11 +26,12 @@ class Model(nn.Module):
         self.norm = nn.BatchNorm2d(8)
         self.blocks = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
         self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
-        self.filters = nn.Parameter(torch.randn(5, 4, 1, 1))
+        self.filters = nn.Parameter(torch.randn(1, 4, 5))
         self.unused = nn.Conv2d(3, 3, 1)
 
     def forward(self, x):
-        return F.conv2d(self.up(self.blocks(self.norm(self.first(x)))), self.filters)
+        y = self.up(self.blocks(self.norm(self.first(x))))
+        return torch.conv_tbc(y.flatten(2).permute(2, 0, 1).contiguous(), self.filters, self.filters[0, 0])
 
 def build_model():
     print("building")
@@ -91,9 +92,9 @@ def test_json(script):
     assert [row["modelled_us"] for row in found["rows"]] == sorted(r["modelled_us"] for r in found["rows"])[::-1]
     kept = [(one["layer"], one["operator"], one["calls"], one["shapes"]) for one in found["kept"]]
     assert kept == [
-        ("", "aten::convolution", 1, [[2, 4, 20, 24], [5, 4, 1, 1]]),
+        ("", "aten::conv_tbc", 1, [[480, 2, 4], [1, 4, 5]]),
     ]
-    assert [one["reason"].split(";")[0] for one in found["kept"]] == ["is called as a function"]
+    assert [one["reason"].split(",")[0] for one in found["kept"]] == ["is called as a function"]
     assert (found["uncalled"], found["ran_on"], found["lnc"]) == (["unused"], "fake tensors", 2)
 
 
@@ -109,8 +110,8 @@ def test_table(script):
         "3x3 bf16 bias",
         "+1 more",
         "convolutions that stay in torch",
-        "(the model) 1 2 4 20 24 * 5 4 1 1 is called as a function",
-        "flops of convolutions are nkiconv's; the others: aten::convolution",
+        "(the model) 1 480 2 4 * 1 4 5 is called as a function",
+        "flops of convolutions are nkiconv's; the others: aten::conv_tbc",
         "the model ran on shapes only",
         "convolutions that this run did not call: unused",
     ):

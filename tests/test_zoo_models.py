@@ -59,7 +59,7 @@ def test_outputs_and_gradients(model):
     """By torch's functions its bits; by nkiconv's operators, which run where somebody watches, in float64."""
     made, inputs = model.made(), model.given()
     expected, _ = results(made, inputs)
-    report = convert(made, functional=True)
+    report = convert(made)
     found, _ = results(report.model, inputs)
     assert all(map(torch.equal, found, expected))
     wide = model.made().double()
@@ -68,7 +68,7 @@ def test_outputs_and_gradients(model):
     )
     expected, slopes = results(wide, inputs)
     with Counter() as counter:
-        found, found_slopes = results(convert(wide, functional=True).model, inputs)
+        found, found_slopes = results(convert(wide).model, inputs)
     assert counter.share.fraction == 1
     assert_within_share(found, expected, FLOAT64_SUMS)
     assert found_slopes.keys() == slopes.keys()
@@ -84,7 +84,7 @@ def test_kernels_agree(model, monkeypatch):
     expected, _ = results(made, inputs)
     monkeypatch.setenv("NKICONV_CPU", "compare")
     with Counter() as counter:
-        found, _ = results(convert(made, functional=True).model, inputs)
+        found, _ = results(convert(made).model, inputs)
     assert counter.share.fraction == 1  # else torch would agree with itself
     assert_within_share(found, expected, FLOAT32_SUMS)
 
@@ -124,7 +124,7 @@ def test_chunks_of_a_video_decode_to_the_whole(model, mode, monkeypatch):
     z = torch.randn(1, 4, 5, 6, 6, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         whole = decoded(made, z, [1, 4])
-        ours = convert(made, functional=True).model
+        ours = convert(made).model
         monkeypatch.setenv("NKICONV_CPU", mode)
         for chunks in ([1, 4], [1, 1, 1, 1, 1], [1, 2, 2], [1, 3, 1]):
             assert_within_share([decoded(ours, z, chunks)], [whole], FLOAT32_SUMS)

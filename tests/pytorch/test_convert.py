@@ -3,9 +3,11 @@
 import copy
 import io
 import json
+import pickle
 
 import pytest
 import torch
+from operators_seen import Seen
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch_models import MODELS, build
@@ -25,27 +27,6 @@ class Reshaping(nn.Conv2d):
 
     def twice(self, x):
         return self(self(x))
-
-
-class Standardized(nn.Conv2d):
-    def forward(self, x):
-        return nn.functional.conv2d(x, self.weight - self.weight.mean(), self.bias)
-
-
-class Padded(nn.Conv1d):
-    def _conv_forward(self, input, weight, bias):
-        return super()._conv_forward(nn.functional.pad(input, (2, 0)), weight, bias)
-
-
-class Weighted(nn.Conv2d):
-    """Cannot be tried: nobody knows its second input."""
-
-    def forward(self, x, gain):
-        return super().forward(x * gain)
-
-
-class Noted(nn.Conv2d):
-    activation = "lrelu"
 
 
 def gradients(model, x, dtype):
@@ -143,7 +124,23 @@ def test_filter_is_asked_by_name_and_module():
         ("shortcut", "filter leaves it out"),
         ("upsample.1", "filter leaves it out"),
     ]
-    assert type(report.model.shortcut) is nn.Conv2d
+    assert not isinstance(report.model.shortcut, pytorch.nn.Conv2d)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_what_the_filter_leaves_out_stays_torch_s(functional):
+    model, x = build("vae")
+    report = convert(model, lambda name, module: name != "shortcut", functional=functional)
+    for one in (report.model, copy.deepcopy(report.model), pickle.loads(pickle.dumps(report.model))):
+        with Seen() as seen:
+            y = one(x)
+        assert seen.convolutions.count("aten::convolution") == 1
+        assert torch.equal(y, model(x))
+    assert isinstance(report.model.shortcut, nn.Conv2d)
+    again = convert(report.model)
+    reason = "was left out by a filter before" if functional else ""
+    assert again.entries[2].reason.startswith(reason)
+    assert bool(again.entries[2].reason) == functional
 
 
 def patched():
@@ -165,9 +162,7 @@ KEPT = {
     "complex": (lambda: nn.Conv2d(3, 4, 3, dtype=torch.complex64), "weights are torch.complex64"),
     "quantized": (quantized, "is quantized"),
     "scripted": (scripted, "is scripted; convert the model before"),
-    "forward": (lambda: Weighted(3, 4, 3), "has its own forward"),
     "patched": (patched, "has its own forward"),
-    "attribute": (lambda: Noted(3, 4, 3), "has an attribute activation of its own"),
     "ours": (lambda: pytorch.nn.Conv2d(3, 4, 3), "is nkiconv's already"),
 }
 
@@ -178,7 +173,7 @@ def test_what_stays_has_its_reason(name):
     make, reason = KEPT[name]
     module = make()
     kind = type(module)
-    report = convert(nn.Sequential(nn.Identity(), module, nn.Conv2d(3, 4, 3)))
+    report = convert(nn.Sequential(nn.Identity(), module, nn.Conv2d(3, 4, 3)), functional=False)
     [kept] = report.kept
     assert kept.name == "1"
     assert reason in kept.reason
@@ -187,7 +182,9 @@ def test_what_stays_has_its_reason(name):
 
 
 def test_all_reasons_are_told():
-    [kept] = convert(Standardized(3, 4, 3, dtype=torch.complex64)).kept
+    module = nn.Conv2d(3, 4, 3, dtype=torch.complex64)
+    module.forward = lambda x: x
+    [kept] = convert(module, functional=False).kept
     assert [part.split()[0] for part in kept.reason.split("; ")[:2]] == ["has", "weights"]
 
 
@@ -308,24 +305,55 @@ def test_comparisons_name_the_layer(monkeypatch):
         converted(x)
 
 
+class Reading(nn.Conv2d):
+    """Half of its convolutions are in complex numbers, which stay in torch."""
+
+    def forward(self, x):
+        return super().forward(x) + nn.functional.conv2d(x + 0j, self.weight + 0j).real
+
+
 def test_report():
-    report = convert(nn.Sequential(nn.Conv1d(6, 6, 5, groups=6), Weighted(6, 4, 3)))
+    model = nn.Sequential(nn.Conv2d(4, 6, 3), patched(), nn.Conv2d(6, 6, 5, groups=6))
+    report = convert(model, functional=False)
     text = str(report)
-    assert "1 of 2 convolutions swapped" in text
-    for word in ("6x1x5", "4x6x3x3", "depthwise_conv1d", "has its own forward"):
+    assert text.startswith("2 of 3 convolution modules swapped for nkiconv's; their share of flops is not known")
+    assert "torch's convolution functions" not in text
+    for word in ("6x1x5x5", "6x4x3x3", "has its own forward"):
         assert word in text
     plain = json.loads(json.dumps(report.as_dict()))
-    assert plain["entries"][0] == {
-        "name": "0",
-        "kind": "Conv1d",
-        "weight": [6, 1, 5],
-        "operator": "depthwise_conv1d",
+    assert plain["flops"] is None
+    assert plain["entries"][2] == {
+        "name": "2",
+        "kind": "Conv2d",
+        "weight": [6, 1, 5, 5],
+        "operator": "conv2d",
         "reason": "",
         "packed": False,
         "function": "",
         "swapped": True,
     }
     assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])
+
+
+@pytest.mark.filterwarnings("ignore:nkiconv.pytorch.intercept. conv2d stays with torch. dtype")
+@pytest.mark.parametrize("how", ["by position", "by name"])
+def test_the_headline_is_the_share_of_flops(how):
+    x = torch.randn(1, 3, 6, 6)
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), Reading(3, 4, 3)) if how == "by position" else Reading(3, 4, 3)
+    report = convert(model, example_inputs=(x,) if how == "by position" else {"x": x})
+    ours = 2 * 4 * 16 * 27 + (2 * 3 * 36 * 3 if how == "by position" else 0)
+    theirs = 3 * 2 * 4 * 16 * 27  # torch convolves complex numbers by three convolutions of real ones
+    assert (report.measured.nkiconv, report.measured.torch) == (ours, theirs)
+    first, second, third = str(report).splitlines()[:3]
+    share = f"{ours / (ours + theirs):.1%} of {ours + theirs:,} flops of convolutions are nkiconv's"
+    assert first == f"On example_inputs, {share}; the others: aten::convolution {theirs:,}"
+    assert second.startswith("1 of 2 convolution modules" if how == "by position" else "0 of 1 convolution modules")
+    assert third == "torch's convolution functions are nkiconv's in the model's forward"
+    assert report.as_dict()["flops"] == {
+        "nkiconv": ours,
+        "torch": theirs,
+        "fraction": report.measured.fraction,
+    }
 
 
 def test_what_cannot_be_copied_is_converted_in_place():
@@ -344,6 +372,7 @@ def test_what_cannot_be_copied_is_converted_in_place():
         ({"model": None}, DtypeError, "model: must be a torch.nn.Module, not NoneType"),
         ({"filter": "conv1"}, UnsupportedError, "filter='conv1': must be None or a function"),
         ({"fold_batchnorm": True}, UnsupportedError, "fold_batchnorm=True: needs eval mode, and the model, 0 are in"),
+        ({"example_inputs": torch.ones(1)}, DtypeError, r"example_inputs: must be a tuple or dict .* not Tensor; pass"),
         ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Convolutions with a forward of their own are converted where all that they convolve is nkiconv's then."""
+"""Convolutions with a forward of their own keep it: what it convolves is nkiconv's, whatever else it does."""
 
 import copy
 import pickle
@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
-from nkiconv import pytorch
 from nkiconv.pytorch import convert
 from nkiconv.pytorch.models.conversion import CALLED
 
@@ -87,55 +86,79 @@ class Selecting(nn.Conv2d):
     """Its way depends on numbers."""
 
     def forward(self, x):
-        return super().forward(x) if x.sum() > 0 else x
+        return super().forward(x) if x.sum() > -1e9 else x
 
 
-OURS = pytorch.nn.Conv1d, pytorch.nn.Conv2d, pytorch.nn.Conv3d
-#: What makes a module, the shape of an image, and how it is converted: "beneath" its forward, "called" by it, or not.
+class ChannelsLast(nn.Conv2d):
+    """Takes images with their channels behind, as timm's and ConvNeXt's layers do."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(-1, 1)).movedim(1, -1)
+
+
+class Tokens(nn.Conv1d):
+    """Takes rows of tokens, without and with their number."""
+
+    def forward(self, x, size=None):
+        rows = x.transpose(1, 2) if size is None else x.reshape(-1, size, self.in_channels).transpose(1, 2)
+        return super().forward(rows)
+
+
+class Listed(nn.Conv2d):
+    """Takes a list of images, and gives one."""
+
+    def forward(self, images):
+        return {"maps": [super(Listed, self).forward(one) for one in images]}
+
+
+#: What makes a module, its input, and whether all that it convolves is nkiconv's.
 MODULES = {
-    "causal": (lambda: Causal(3, 4, 3), (2, 3, 4, 5, 6), "beneath"),
-    "chunked": (lambda: Chunked(3, 4, 1), (2, 3, 4, 5, 6), "beneath"),
-    "reflect": (lambda: Causal(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 4, 5, 6), "beneath"),
-    "weight_norm": (lambda: parametrizations.weight_norm(Causal(3, 4, 3)), (2, 3, 4, 5, 6), "beneath"),
-    "standardized": (lambda: Standardized(3, 4, 3), (2, 3, 6, 6), "called"),
-    "standardized, weight_norm": (lambda: parametrizations.weight_norm(Standardized(3, 4, 3)), (2, 3, 6, 6), "called"),
-    "conv_forward": (lambda: SameSize(3, 4, 3), (2, 3, 6), "called"),
-    "both": (lambda: Both(3, 4, 3), (2, 3, 6), "called"),
-    "attribute": (lambda: Noted(3, 4, 3), (2, 3, 6, 6), "called"),
-    "half": (lambda: Half(3, 4, 3), (2, 3, 6, 6), ""),
-    "multiplied": (lambda: Multiplied(3, 4, 1), (2, 3, 6, 6), ""),
-    "selecting": (lambda: Selecting(3, 4, 3), (2, 3, 6, 6), ""),
+    "causal": (lambda: Causal(3, 4, 3), (2, 3, 4, 5, 6), True),
+    "chunked": (lambda: Chunked(3, 4, 1), (2, 3, 4, 5, 6), True),
+    "reflect": (lambda: Causal(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 4, 5, 6), True),
+    "weight_norm": (lambda: parametrizations.weight_norm(Causal(3, 4, 3)), (2, 3, 4, 5, 6), True),
+    "standardized": (lambda: Standardized(3, 4, 3), (2, 3, 6, 6), True),
+    "standardized, weight_norm": (lambda: parametrizations.weight_norm(Standardized(3, 4, 3)), (2, 3, 6, 6), True),
+    "conv_forward": (lambda: SameSize(3, 4, 3), (2, 3, 6), True),
+    "both": (lambda: Both(3, 4, 3), (2, 3, 6), True),
+    "attribute": (lambda: Noted(3, 4, 3), (2, 3, 6, 6), True),
+    "selecting": (lambda: Selecting(3, 4, 3), (2, 3, 6, 6), True),
+    "channels last": (lambda: ChannelsLast(3, 4, 3), (2, 6, 6, 3), True),
+    "tokens": (lambda: Tokens(3, 4, 3), (2, 6, 3), True),
+    "half": (lambda: Half(3, 4, 3), (2, 3, 6, 6), False),
+    "multiplied": (lambda: Multiplied(3, 4, 1), (2, 3, 6, 6), False),
 }
+ALL = [name for name, row in MODULES.items() if row[2]]
 
 
 def made(name):
     torch.manual_seed(0)
-    make, shape, how = MODULES[name]
-    return nn.Sequential(nn.Identity(), make()).eval(), torch.randn(shape), how
+    make, shape, _ = MODULES[name]
+    return nn.Sequential(nn.Identity(), make()).eval(), torch.randn(shape)
 
 
+@pytest.mark.filterwarnings("ignore:nkiconv.pytorch.intercept. conv2d stays with torch. dtype")
 @pytest.mark.parametrize("name", MODULES)
-def test_what_they_compute_decides(name):
-    model, x, how = made(name)
+def test_their_forward_stays(name):
+    model, x = made(name)
     before, state = type(model[1]), {key: one.clone() for key, one in model.state_dict().items()}
     expected = model(x)
-    report = convert(model)
+    report = convert(model, functional=False)
     [entry] = report.entries
-    assert (bool(entry.reason), entry.swapped) == (not how, how == "beneath")
-    assert entry.function == (CALLED if how == "called" else "")
-    assert isinstance(report.model[1], OURS) == (how == "beneath")
+    assert (entry.reason, entry.swapped, entry.function) == ("", False, CALLED)
     with Seen() as seen, torch.no_grad():
         y = report.model(x)
-    assert seen.only_nkiconvs == bool(how)
+    assert seen.only_nkiconvs == MODULES[name][2]
     assert torch.equal(y, expected)
     assert type(model[1]) is before
+    assert isinstance(report.model[1], before.__mro__[1] if "weight_norm" in name else before)
     assert all(torch.equal(one, state[key]) for key, one in report.model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", [name for name, row in MODULES.items() if row[2]])
+@pytest.mark.parametrize("name", ALL)
 def test_the_kernels_compute_it(name, monkeypatch):
     """Their numbers come back, not torch's; what agrees with torch to every bit may be torch."""
-    model, x, _ = made(name)
+    model, x = made(name)
     expected = model(x)
     converted = convert(model).model
     monkeypatch.setenv("NKICONV_CPU", "simulate")
@@ -145,10 +168,10 @@ def test_the_kernels_compute_it(name, monkeypatch):
     assert_within_share([y], [expected], FLOAT32_SUMS)
 
 
-@pytest.mark.parametrize("name", [name for name, row in MODULES.items() if row[2]])
+@pytest.mark.parametrize("name", ALL)
 def test_gradients(name):
     """Of nkiconv's operators: torch's own functions run where nobody looks on, and would agree with themselves."""
-    model, x, _ = made(name)
+    model, x = made(name)
     converted, leaf = convert(model.double()).model, x.double().requires_grad_()
     expected = slopes(model, leaf)
     with Seen() as seen:
@@ -163,19 +186,30 @@ def slopes(model, *leaves):
     return torch.autograd.grad(y, [*leaves, *model.parameters()], g)
 
 
-def test_a_second_argument_goes_through():
-    model, x, _ = made("causal")
+def test_other_arguments_go_through():
+    model, x = made("causal")
     converted, cache = convert(model).model, torch.randn(2, 3, 2, 5, 6)
     expected = model[1](x, cache)
     with Seen() as seen:
         y = converted[1](x, cache)
     assert seen.convolutions == ["nkiconv::conv3d"]
     assert torch.equal(y, expected)
+    tokens = Tokens(3, 4, 3)
+    rows = torch.randn(12, 3)
+    with Seen() as seen:
+        found = convert(tokens).model(rows, size=6)
+    assert seen.only_nkiconvs
+    assert torch.equal(found, tokens(rows, size=6))
+    listed, images = Listed(3, 4, 3), [torch.randn(1, 3, 6, 6), torch.randn(1, 3, 5, 7)]
+    with Seen() as seen:
+        found = convert(listed).model(images)["maps"]
+    assert seen.convolutions == ["nkiconv::conv2d"] * 2
+    assert all(map(torch.equal, found, listed(images)["maps"]))
 
 
 @pytest.mark.parametrize("name", ["causal", "standardized", "conv_forward"])
 def test_copies_and_files(name):
-    model, x, _ = made(name)
+    model, x = made(name)
     converted = convert(model).model
     for one in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
         assert type(one[1]).__name__ == type(model[1]).__name__
@@ -188,7 +222,7 @@ def test_copies_and_files(name):
 
 @pytest.mark.parametrize("name", ["weight_norm", "standardized, weight_norm"])
 def test_parametrizations_can_be_removed(name):
-    model, x, _ = made(name)
+    model, x = made(name)
     converted = convert(model).model
     expected = model(x)
     parametrize.remove_parametrizations(converted[1], "weight")
@@ -198,9 +232,13 @@ def test_parametrizations_can_be_removed(name):
     assert torch.equal(y, expected)
 
 
-def test_their_filters_are_packed():
-    [entry] = convert(nn.Sequential(Causal(128, 256, 3)).eval()).entries
-    assert (entry.operator, entry.packed) == ("conv3d", True)
+def test_what_was_converted_is_not_converted_again():
+    model, x = made("causal")
+    once = convert(model).model
+    report = convert(once)
+    assert [entry.reason for entry in report.entries] == ["is nkiconv's already"]
+    assert type(report.model[1]) is type(once[1])
+    assert torch.equal(report.model(x), model(x))
 
 
 def test_no_norm_is_folded_behind_a_forward_of_its_own():
@@ -210,21 +248,31 @@ def test_no_norm_is_folded_behind_a_forward_of_its_own():
     assert fold.reason == "its convolution stays in torch, or has its own forward"
 
 
-def test_what_functional_adds():
-    report = convert(nn.Sequential(Half(3, 4, 3), Causal(3, 4, 3)), functional=True)
-    assert ["intercepted" in entry.function for entry in report.entries] == [True, False]
-    assert [entry.swapped for entry in report.entries] == [False, True]
+def test_methods_of_an_instance():
+    """They may be bound to another module: what they convolve is nkiconv's where the model's forward runs them."""
+    model, x = made("causal")
+    plain, torchs = nn.Conv3d(3, 4, 3), model[1].forward
+    model[1].forward = lambda x: torchs(x) + plain(x).mean()
+    expected = model(x)
+    [entry] = convert(model, functional=False).entries
+    assert entry.reason == "has its own forward"
+    report = convert(model)
+    with Seen() as seen:
+        y = report.model(x)
+    assert seen.convolutions == ["nkiconv::conv3d"] * 2
+    assert torch.equal(y, expected)
+    assert report.entries[0].function == "torch's, intercepted (has its own forward)"
 
 
 def test_on_meta():
     with torch.device("meta"):
         model = nn.Sequential(Causal(3, 4, 3))
     [entry] = convert(model).entries
-    assert entry.swapped
+    assert entry.function == CALLED
 
 
 def test_it_compiles():
-    model, x, _ = made("causal")
+    model, x = made("causal")
     y, names = graph_of(convert(model).model, x)
     assert [name for name in names if "conv" in name] == ["nkiconv.conv3d.default"]
     assert torch.equal(y, model(x))

@@ -1,4 +1,4 @@
-"""Convolutions of videos that pad in their own forward are CausalConv3d where that is the same, found on numbers."""
+"""Causal convolutions of videos: those whose code is published go without copies; any other forward runs as it is."""
 
 import copy
 import pickle
@@ -13,85 +13,64 @@ from torch.nn.utils import parametrizations, parametrize
 
 from nkiconv import pytorch
 from nkiconv.pytorch import convert
+from nkiconv.pytorch.models.conversion import CALLED
 
 
-class Zeros(nn.Conv3d):
-    """As diffusers' Wan VAE has it."""
+class Wan(nn.Conv3d):
+    """As diffusers' Wan and Qwen-Image VAEs have it, line for line."""
 
-    def forward(self, x, cache_x=None):
-        front = 2
-        if cache_x is not None:
-            x = torch.cat([cache_x, x], 2)
-            front -= cache_x.shape[2]
-        return super().forward(F.pad(x, (1, 1, 1, 1, front, 0)))
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
+        self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
+        self.padding = (0, 0, 0)
 
-
-class First(nn.Conv3d):
-    """As its Cosmos VAE: copies of the first frame in front."""
-
-    def forward(self, hidden_states):
-        x = torch.cat([hidden_states[:, :, :1].repeat(1, 1, 2, 1, 1), hidden_states], 2)
-        return super().forward(F.pad(x, (1, 1, 1, 1, 0, 0)))
-
-
-class Behind(nn.Conv3d):
-    def forward(self, x):
-        return super().forward(F.pad(x, (1, 1, 1, 1, 0, 2)))
+    def forward(self, x, cache_x=None) -> torch.Tensor:
+        padding = list(self._padding)
+        if cache_x is not None and self._padding[4] > 0:
+            cache_x = cache_x.to(x.device)
+            x = torch.cat([cache_x, x], dim=2)
+            padding[4] -= cache_x.shape[2]
+        x = F.pad(x, padding)
+        return super().forward(x)
 
 
-class OneSide(nn.Conv3d):
-    def forward(self, x):
-        return super().forward(F.pad(x, (2, 0, 1, 1, 2, 0)))
+class Cosmos(nn.Conv3d):
+    """As diffusers' Cosmos VAE has it, line for line."""
+
+    def __init__(self, inputs, outputs, size, padding=1, pad_mode="constant", **named):
+        super().__init__(inputs, outputs, size, **named)
+        self.pad_mode, self.spatial_pad = pad_mode, (padding,) * 4
+        self.temporal_pad = self.dilation[0] * (self.kernel_size[0] - 1) + (1 - self.stride[0])
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        hidden_states_prev = hidden_states[:, :, :1, ...].repeat(1, 1, self.temporal_pad, 1, 1)
+        hidden_states = torch.cat([hidden_states_prev, hidden_states], dim=2)
+        hidden_states = F.pad(hidden_states, (*self.spatial_pad, 0, 0), mode=self.pad_mode, value=0.0)
+        return super().forward(hidden_states)
 
 
-class BySize(nn.Conv3d):
-    """As much as makes the frames even."""
-
-    def forward(self, x):
-        return super().forward(F.pad(x, (1, 1, 1, 1, 2 + x.shape[2] % 2, 0)))
+class Derived(Wan):
+    """Another class around the same forward."""
 
 
-class Scaled(nn.Conv3d):
-    def forward(self, x):
-        return super().forward(F.pad(2 * x, (1, 1, 1, 1, 2, 0)))
-
-
-class Active(nn.Conv3d):
-    def forward(self, x):
-        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0))).relu()
-
-
-class Otherwise(nn.Conv3d):
-    """Its cache is added, not in front."""
-
-    def forward(self, x, cache_x=None):
-        x = x if cache_x is None else x + cache_x.mean(2, keepdim=True)
-        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
-
-
-class Named(nn.Conv3d):
-    """Nobody knows its second argument."""
-
-    def forward(self, x, noise=None):
-        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
-
-
-AROUND = (2, 0), (1, 1), (1, 1)
-#: What makes a module, and its form: what is around, and what in front.
-CAUSAL = {
-    "zeros": (lambda: Zeros(3, 4, 3), (AROUND, "zeros")),
-    "first": (lambda: First(3, 4, 3), (AROUND, "replicate")),
-    "stride": (lambda: Zeros(3, 4, 3, stride=(1, 2, 2)), (AROUND, "zeros")),
-    "padding": (lambda: Zeros(3, 4, 3, padding=(0, 1, 0)), (((2, 0), (2, 2), (1, 1)), "zeros")),
-    "weight_norm": (lambda: parametrizations.weight_norm(Zeros(3, 4, 3)), (AROUND, "zeros")),
-    "bf16": (lambda: Zeros(3, 4, 3, dtype=torch.bfloat16), (AROUND, "zeros")),
+#: What makes a module, for which neither zeros nor planes are copied.
+KNOWN = {
+    "wan": lambda: Wan(3, 4, 3, padding=1),
+    "derived": lambda: Derived(3, 4, 3, padding=1),
+    "stride": lambda: Wan(3, 4, 3, stride=(1, 2, 2), padding=1),
+    "padding": lambda: Wan(3, 4, (3, 1, 3), padding=(1, 0, 2)),
+    "dilation": lambda: Wan(3, 4, 3, dilation=(1, 2, 1), padding=1),
+    "one plane": lambda: Wan(3, 4, (1, 3, 3), padding=(0, 1, 1)),
+    "cosmos": lambda: Cosmos(3, 4, 3),
+    "cosmos, dilation": lambda: Cosmos(3, 4, 3, dilation=(2, 1, 1)),
+    "weight_norm": lambda: parametrizations.weight_norm(Wan(3, 4, 3, padding=1)),
+    "bf16": lambda: Wan(3, 4, 3, padding=1, dtype=torch.bfloat16),
 }
-OTHERS = (Behind, OneSide, BySize, Scaled, Active, Otherwise, Named)
 
 
 def made(name):
     torch.manual_seed(0)
-    model = nn.Sequential(CAUSAL[name][0]()).eval()
+    model = nn.Sequential(KNOWN[name]()).eval()
     return model, torch.randn(2, 3, 4, 6, 5, dtype=next(model.parameters()).dtype)
 
 
@@ -102,44 +81,211 @@ def cache_of(x, planes):
 
 def caches(model, x):
     """What may come second: nothing, or some planes."""
-    return [()] if isinstance(model[0], First) else [(), *((cache_of(x, planes),) for planes in (1, 2, 3))]
+    if isinstance(model[0], Cosmos):
+        return [()]
+    return [(), *((cache_of(x, planes),) for planes in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("name", CAUSAL)
-def test_they_are_causal_modules(name, monkeypatch):
+@pytest.mark.parametrize("name", KNOWN)
+def test_published_code_runs_without_copies(name, monkeypatch):
     model, x = made(name)
     report = convert(model)
     [entry] = report.swapped
     module = report.model[0]
-    assert isinstance(module, pytorch.nn.CausalConv3d)
-    assert isinstance(module, type(model[0]) if name != "weight_norm" else Zeros)
-    assert (module.sides, module.time_padding) == CAUSAL[name][1]
-    assert entry.operator == "conv3d"
+    assert isinstance(module, pytorch.nn.Conv3d)
+    assert (entry.operator, entry.function) == ("conv3d", "")
     for given in caches(model, x):
         expected = model[0](x, *given)
         assert torch.equal(module(x, *given), expected)
         with Seen() as seen, torch.no_grad():
             module(x, *given)
         assert seen.only_nkiconvs
-        assert "aten::constant_pad_nd" not in seen.names
+        assert not {"aten::constant_pad_nd", "aten::cat"} & set(seen.names)
         monkeypatch.setenv("NKICONV_CPU", "compare")
         assert torch.equal(module(x, *given), expected)
         monkeypatch.setenv("NKICONV_CPU", "torch")
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_others_keep_their_forward(kind):
+def set_attribute(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+#: What happens to a module after it was converted.
+LATER = {
+    "more around": (Wan, set_attribute("_padding", (2, 1, 0, 3, 1, 0))),
+    "behind": (Wan, set_attribute("_padding", (1, 1, 1, 1, 0, 2))),
+    "cropped": (Wan, set_attribute("_padding", (-1, 1, 1, 1, 2, 0))),
+    "two axes": (Wan, set_attribute("_padding", (1, 1, 1, 1))),
+    "padding": (Wan, set_attribute("padding", (1, 0, 2))),
+    "same": (Wan, set_attribute("padding", "same")),
+    "reflect": (
+        Wan,
+        lambda module: vars(module).update(padding_mode="circular", _reversed_padding_repeated_twice=[1] * 6),
+    ),
+    "stride": (Wan, set_attribute("stride", (2, 1, 1))),
+    "planes": (Cosmos, set_attribute("temporal_pad", 1)),
+    "no planes": (Cosmos, set_attribute("temporal_pad", 0)),
+    "mode": (Cosmos, set_attribute("pad_mode", "reflect")),
+    "sides": (Cosmos, set_attribute("spatial_pad", (0, 2, 1, 0))),
+    "train": (Cosmos, lambda module: module.train()),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_their_state_is_read_in_each_call(name):
+    kind, change = LATER[name]
     torch.manual_seed(0)
-    model, x = nn.Sequential(kind(3, 4, 3)).eval(), torch.randn(2, 3, 4, 6, 5)
+    model = kind(3, 4, 3, padding=1)
+    converted = convert(model).model
+    for one in (model, converted):
+        change(one)
+    for frames in (3, 9):
+        x = torch.randn(2, 3, frames, 7, 6)
+        for given in caches([model], x):
+            try:
+                expected = model(x, *given)
+            except IndexError:
+                with pytest.raises(IndexError):
+                    converted(x, *given)
+                continue
+            with torch.no_grad(), Seen() as seen:
+                y = converted(x, *given)
+            assert torch.equal(y, expected)
+            assert seen.only_nkiconvs
+
+
+@pytest.mark.parametrize("given", [
+    lambda x: (x[0],), lambda x: (x, cache_of(x, 2)[:, :, :0]), lambda x: (x, cache_of(x, 2).double()),
+    lambda x: (x[:, :, :0], cache_of(x, 3)),
+], ids=["one video", "empty cache", "fp64 cache", "cache alone"])  # fmt: skip
+def test_other_tensors(given):
+    model, x = made("wan")
+    converted, x = convert(model).model, x[..., :3].clone()
+    try:
+        expected = model[0](*given(x))
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            converted[0](*given(x))
+    else:
+        assert torch.equal(converted[0](*given(x)), expected)
+
+
+class Flagged(nn.Conv3d):
+    """Not causal any more once its flag is set."""
+
+    causal = True
+
+    def forward(self, x):
+        front = (2, 0) if self.causal else (1, 1)
+        return super().forward(F.pad(x, (1, 1, 1, 1, *front)))
+
+
+class Training(nn.Conv3d):
+    """Pads otherwise in training."""
+
+    def forward(self, x):
+        return super().forward(F.pad(x, (1, 1, 1, 1, *((0, 2) if self.training else (2, 0)))))
+
+
+class LongClips(nn.Conv3d):
+    """Long clips get the frames from the other end."""
+
+    def forward(self, x):
+        return super().forward(F.pad(x.flip(2) if x.shape[2] > 8 else x, (1, 1, 1, 1, 2, 0)))
+
+
+class Keeping(nn.Conv3d):
+    """Keeps what it saw, as EasyAnimate's VAE does."""
+
+    seen = 0
+
+    def forward(self, x):
+        self.seen += x.shape[2]
+        return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
+
+
+class NearlyWan(Wan):
+    """The published code but for a number."""
+
+    def forward(self, x, cache_x=None):
+        padding = list(self._padding)
+        if cache_x is not None and self._padding[4] > 1:
+            cache_x = cache_x.to(x.device)
+            x = torch.cat([cache_x, x], dim=2)
+            padding[4] -= cache_x.shape[2]
+        x = F.pad(x, padding)
+        return super().forward(x)
+
+
+def twice(x, *args, **named):
+    return F.pad(2 * x, *args, **named)
+
+
+class Scaled(nn.Conv3d):
+    def forward(self, x):
+        return super().forward(twice(x, (1, 1, 1, 1, 2, 0)))
+
+
+class AboveOther(Scaled):
+    """The published code, whose super() is not torch's."""
+
+    _padding = (1, 1, 1, 1, 2, 0)
+
+    def forward(self, x, cache_x=None) -> torch.Tensor:
+        padding = list(self._padding)
+        if cache_x is not None and self._padding[4] > 0:
+            cache_x = cache_x.to(x.device)
+            x = torch.cat([cache_x, x], dim=2)
+            padding[4] -= cache_x.shape[2]
+        x = F.pad(x, padding)
+        return super().forward(x)
+
+
+def other_names():
+    """The published code in a file where F is something else."""
+    function = Wan.forward
+    other = type(function)(
+        function.__code__, {"F": type("", (), {"pad": staticmethod(twice)}), "torch": torch}, "forward",
+        function.__defaults__, function.__closure__,
+    )  # fmt: skip
+    return type("OtherNames", (Wan,), {"forward": other})(3, 4, 3, padding=1)
+
+
+OTHERS = {
+    "flag": (lambda: Flagged(3, 4, 3), set_attribute("causal", False)),
+    "training": (lambda: Training(3, 4, 3), lambda module: module.train()),
+    "long": (lambda: LongClips(3, 4, 3), None),
+    "keeping": (lambda: Keeping(3, 4, 3), None),
+    "nearly": (lambda: NearlyWan(3, 4, 3, padding=1), None),
+    "above another": (lambda: AboveOther(3, 4, 3), None),
+    "other names": (other_names, None),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_other_forward_runs_as_it_is(name):
+    make, change = OTHERS[name]
+    torch.manual_seed(0)
+    model = nn.Sequential(make()).eval()
     report = convert(model)
-    assert len(report.swapped) == 1
-    assert not isinstance(report.model[0], pytorch.nn.CausalConv3d)
-    assert torch.equal(report.model(x), model(x))
+    [entry] = report.entries
+    assert (entry.function, entry.swapped, entry.reason) == (CALLED, False, "")
+    for _ in range(2):
+        for frames in (4, 9):
+            x = torch.randn(2, 3, frames, 6, 5)
+            with torch.no_grad(), Seen() as seen:
+                y = report.model(x)
+            assert torch.equal(y, model(x))
+            assert seen.only_nkiconvs
+            assert getattr(report.model[0], "seen", 0) == getattr(model[0], "seen", 0)
+        if change is not None:
+            change(model[0])
+            change(report.model[0])
 
 
 def test_gradients():
     """Of nkiconv's operators: torch's own functions run where nobody looks on, and would agree with themselves."""
-    model, x = made("zeros")
+    model, x = made("wan")
     model, x = model[0].double(), x.double()
     leaves = [x.requires_grad_(), cache_of(x, 2).requires_grad_()]
     found = []
@@ -152,50 +298,40 @@ def test_gradients():
     assert_within_share(*found, FLOAT64_SUMS)
 
 
-def test_arguments_keep_their_names():
-    model, x = made("zeros")
+def test_arguments_keep_their_names_and_errors():
+    model, x = made("wan")
     module = convert(model).model[0]
     assert torch.equal(module(x=x, cache_x=cache_of(x, 1)), model[0](x, cache_of(x, 1)))
-    for arguments in ({"noise": x}, {"residual": x}):
-        with pytest.raises(TypeError, match=r"Zeros.forward: takes x, cache_x, not"):
-            module(x, **arguments)
-    with pytest.raises(TypeError, match=r"Zeros.forward: takes x, cache_x"):
-        module(x, None, x)
-    first, x = made("first")
-    assert torch.equal(convert(first).model[0](hidden_states=x), first(x))
+    for arguments in ({"noise": x}, {"residual": x}, {}):
+        with pytest.raises(TypeError, match=r"forward\(\) (got an unexpected|missing 1 required)"):
+            module(**arguments)
+    cosmos, x = made("cosmos")
+    assert torch.equal(convert(cosmos).model[0](hidden_states=x), cosmos(x))
 
 
 def test_copies_files_and_the_original():
-    model, x = made("zeros")
+    model, x = made("wan")
     converted = convert(model).model
     for one in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
-        assert isinstance(one[0], pytorch.nn.CausalConv3d)
-        assert isinstance(one[0], Zeros)
+        assert isinstance(one[0], pytorch.nn.Conv3d)
+        assert isinstance(one[0], Wan)
         assert torch.equal(one(x), model(x))
-    assert type(model[0]) is Zeros
-    assert not hasattr(model[0], "sides")
+    assert type(model[0]) is Wan
+    assert "layer" not in vars(model[0])
 
 
 def test_parametrizations_can_be_removed():
     model, x = made("weight_norm")
     converted = convert(model).model
     parametrize.remove_parametrizations(converted[0], "weight")
-    assert isinstance(converted[0], pytorch.nn.CausalConv3d)
+    assert isinstance(converted[0], pytorch.nn.Conv3d)
     assert torch.equal(converted(x), model(x))
-
-
-def test_attributes_that_it_would_use():
-    module = Zeros(3, 4, 3)
-    module.sides = "mine"
-    converted = convert(module).model
-    assert not isinstance(converted, pytorch.nn.CausalConv3d)
-    assert converted.sides == "mine"
 
 
 def test_on_meta_and_compiled():
     with torch.device("meta"):
-        assert isinstance(convert(Zeros(3, 4, 3)).model, pytorch.nn.CausalConv3d)
-    model, x = made("zeros")
+        assert isinstance(convert(Wan(3, 4, 3, padding=1)).model, pytorch.nn.Conv3d)
+    model, x = made("wan")
     cache = cache_of(x, 1)
     y, names = graph_of(convert(model).model[0], x, cache)
     assert [name for name in names if "conv" in name] == ["nkiconv.conv3d_with_frames.default"]

@@ -10,6 +10,7 @@ import torch
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from nkiconv import ComparisonError
 from nkiconv.pytorch import convert, intercept
@@ -192,6 +193,26 @@ def test_converted_modules_inside_a_block_run_once():
         assert seen(made, X)[1] == [OURS]
 
 
+class Passing(TorchFunctionMode):
+    """Counts what passes."""
+
+    calls = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_ours_reads_does_not_pass(grad):
+    """Neither shapes, dtypes nor other attributes: one call for each convolution is all that a mode sees."""
+    made = convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 4, 3))).model
+    with torch.set_grad_enabled(grad), Passing() as passing:
+        found = made(X)
+    assert passing.calls == 3
+    assert found.requires_grad == grad
+
+
 def test_it_holds_in_its_own_thread_only():
     made, names = model(), {}
     inside, outside = threading.Event(), threading.Event()
@@ -247,22 +268,23 @@ def test_converted_models_compile(dtype):
     made, backend = model().to(dtype), Captured()
     x = X.to(dtype)
     expected = made(x)
-    compiled = torch.compile(convert(made, functional=True).model, backend=backend, fullgraph=True)
+    compiled = torch.compile(convert(made).model, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(x), expected)
     assert backend.graphs == [["nkiconv"] * 3]
 
 
 def test_convert_functional():
     made = model()
-    report = convert(made, functional=True)
+    report = convert(made)
     assert seen(report.model, X)[1] == ALL
+    assert seen(convert(made, functional=False).model, X)[1] == [OURS, OURS, THEIRS]
     assert seen(made, X)[1] == [THEIRS] * 3
     assert isinstance(report.model, nn.Sequential)
-    assert [bool(entry.function) for entry in report.entries] == [True, False, True]
+    assert [bool(entry.function) for entry in report.entries] == [True, False, False]
     assert "its own forward" in report.entries[0].function
     assert not report.kept
-    assert "1 of 3 convolutions swapped for nkiconv's, 2 by functions that are nkiconv's" in str(report)
-    again = convert(report.model, functional=True, inplace=True).model
+    assert "2 of 3 convolution modules swapped for nkiconv's, 1 by functions that are nkiconv's" in str(report)
+    again = convert(report.model, inplace=True).model
     assert again is report.model
     assert seen(copy.deepcopy(again), X)[1] == ALL
     torch.testing.assert_close(again(X), made(X))
@@ -271,13 +293,13 @@ def test_convert_functional():
 def test_convert_functional_of_a_forward_of_an_instance():
     made = Reader()
     made.forward = lambda x: F.conv2d(x, torch.ones(1, 3, 1, 1))
-    found, names = seen(convert(made, functional=True, inplace=True).model, X)
+    found, names = seen(convert(made, inplace=True).model, X)
     assert names == [OURS]
     torch.testing.assert_close(found, X.sum(1, keepdim=True))
 
 
 def test_converted_models_are_pickled():
-    report = convert(nn.Sequential(nn.Conv2d(3, 4, 3)), functional=True)
+    report = convert(nn.Sequential(nn.Conv2d(3, 4, 3)))
     again = pickle.loads(pickle.dumps(report.model))
     assert seen(again, X)[1] == [OURS]
     assert type(again).__name__ == "Sequential"

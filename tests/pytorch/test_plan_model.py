@@ -121,7 +121,11 @@ class Recovering(nn.Module):
 
 
 def test_names_survive_errors_that_the_model_catches():
-    found = record(Recovering(), [torch.zeros(1, 3, 9)], {"mask": torch.ones(9), "flag": "off"})
+    inputs, named = [torch.zeros(1, 3, 9)], {"mask": torch.ones(9), "flag": "off"}
+    both = record(Recovering(), inputs, named)
+    assert [*both.convolved.values()] == [[""], ["outer"]]
+    assert not both.others
+    found = record(Recovering(), inputs, named, functional=False)
     [(convolved, layers)] = found.convolved.items()
     assert layers == ["outer"]
     assert convolved.operation == "depthwise_conv1d"

@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from nkiconv.pytorch import convert, plan_model
-from nkiconv.pytorch.models.flops import share_of
 
 FILE = "modeling_stub"
 #: A model file as those of transformers are: functions of torch, which its layers look up when they run.
@@ -86,11 +85,11 @@ def test_functions_of_a_model_s_file(file):
     model, state = nn.Sequential(file.Mixer(), nn.Conv1d(6, 6, 1)), torch.randn(2, 6, 3)
     states, before = [state.clone(), state.clone()], dict(vars(file))
     expected, step = model(X), model[0](X[..., :1], states[0])
-    assert convert(model, causal_conv1d=False).share(X).nkiconv == 2 * 2 * 9 * 6 * 6
+    assert convert(model, causal_conv1d=False, functional=False).share(X).nkiconv == 2 * 2 * 9 * 6 * 6
     report = convert(model)
     assert [(entry.operator, entry.swapped) for entry in report.entries] == [("causal_conv1d", False), ("conv1d", True)]
     assert report.entries[0].function == f"causal_conv1d_fn of {FILE}"
-    assert str(report).startswith("1 of 2 convolutions swapped for nkiconv's, 1 by functions that are nkiconv's")
+    assert str(report).startswith("1 of 2 convolution modules swapped for nkiconv's, 1 by functions that are nkiconv's")
     assert not report.kept
     torch.testing.assert_close(report.model(X), expected)
     torch.testing.assert_close(report.model[0](X[..., :1], states[1]), step)
@@ -98,18 +97,19 @@ def test_functions_of_a_model_s_file(file):
     share = report.share(X)
     assert share.fraction == 1
     assert share.nkiconv == FLOPS + 2 * 2 * 9 * 6 * 6
-    assert type(report.model[0].conv1d) is nn.Conv1d
     report.installation.undo()
     assert all(vars(file)[name] is one for name, one in before.items())
 
 
-def test_what_is_never_called_is_not_swapped(file):
-    report = convert(nn.Sequential(file.Mixer(), file.Plain()), causal_conv1d=False)
-    assert not report.swapped
-    assert all("is never called: its layer reads its weight" in entry.reason for entry in report.kept)
-    assert len(report.kept) == 2
-    assert report.share(X).fraction == 0
-    assert share_of(convert(report.model, functional=True).model, (X,), {}).fraction == 1
+def test_weights_that_layers_read(file):
+    """Their modules are never called: the share of the run says what the list of modules cannot."""
+    model = nn.Sequential(file.Mixer(), file.Plain())
+    report = convert(model, causal_conv1d=False, functional=False, example_inputs=(X,))
+    assert len(report.swapped) == 2
+    assert report.measured.fraction == 0
+    assert str(report).startswith("On example_inputs, 0.0% of ")
+    found = convert(model, causal_conv1d=False, example_inputs=(X,)).measured
+    assert (found.fraction, found.nkiconv) == (1, FLOPS + 2 * 2 * 6 * 7 * 6 * 3)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -120,7 +120,7 @@ def test_functions_that_layers_keep(file, kept):
         model.causal_conv1d_fn = lambda x, weight, bias: file.causal_conv1d_fn(x, weight, bias)
     expected, before = model(X), model.causal_conv1d_fn
     report = convert(model)
-    assert len(report.swapped) == 1
+    assert report.entries[0].function == "causal_conv1d_fn of modeling_stub"
     share = report.share(X)
     assert share.fraction == 1
     assert share.nkiconv == (FLOPS if kept else FLOPS // 9 * 12)
@@ -132,7 +132,7 @@ def test_functions_that_layers_keep(file, kept):
 def test_calls_that_nkiconv_refuses_stay_with_the_file_s_function(file):
     model = file.Mixer("gelu")
     expected = model(X)
-    report = convert(model)
+    report = convert(model, functional=False)
     with pytest.warns(UserWarning, match="causal_conv1d_fn: stays with the model's own function: activation='gelu'"):
         found = report.model(X)
     assert torch.equal(found, expected)
@@ -187,6 +187,15 @@ def test_flops_of_every_kind():
     assert str(share) == f"{total}; the others: aten::convolution {back:,}"
     everything = convert(Many()).share(x)
     assert (everything.nkiconv, everything.others) == (ours + back, {})
+
+
+def test_flops_of_convolutions_that_stay_in_torch():
+    class Rows(nn.Module):
+        def forward(self, x):
+            return torch.conv_tbc(x, torch.ones(3, 7, 4), torch.ones(4))
+
+    share = convert(Rows()).share(torch.randn(9, 2, 7))
+    assert share.others == {"aten::conv_tbc": 2 * (7 * 2 * 4) * (3 * 7)}
 
 
 def test_a_model_without_convolutions():
@@ -252,8 +261,8 @@ class ByMethod(Reading):
 
 @pytest.mark.parametrize(("kind", "share"), [(Reading, False), (InSequence, True), (InList, True), (ByMethod, True)])
 def test_who_reads_a_weight_may_call_it_too(kind, share):
-    report = convert(kind())
-    assert bool(report.swapped) == share
+    report = convert(kind(), functional=False)
+    assert report.swapped
     assert (report.share(X).nkiconv > 0) == share
 
 

@@ -2,9 +2,9 @@
 
     make zoo
 
-Every model is built from its config, most of them without numbers (on meta tensors), converted with functional=True and
-run once; nothing is downloaded. A convolution counts as nkiconv's where its kernel is chosen for it. Models of packages
-that are not installed are left out, and told.
+Every model is built from its config, most of them without numbers (on meta tensors), converted and run once;
+nothing is downloaded. A convolution counts as nkiconv's where its kernel is chosen for it. Models of packages that are
+not installed are left out, and told.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def measure(model: Model) -> Found:
         made, inputs = model.made(), model.given()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            recording = record(made, (), inputs, functional=True)
+            recording = record(made, (), inputs)
         _count(found, recording, [str(one.message) for one in told])
     except Exception as error:  # the model's own code, which may raise whatever it likes
         found.error = f"{type(error).__name__}: {error}".splitlines()[0]

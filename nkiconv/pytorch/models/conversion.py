@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils import parametrize
 
 from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .. import nn
@@ -22,24 +21,20 @@ from ..causal import model_files
 from ..causal.installation import Installation
 from ..operators.filters import Packs
 from ..operators.tensor_kinds import DTYPES
-from . import batchnorm, forwards, videos
-from .intercept import intercept, intercepted
+from . import batchnorm, graphs, videos
+from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
+from .flops import share_of
+from .intercept import intercept
 from .report import Entry, Report
-from .uses import reads_only
 
 Filter = Callable[[str, torch.nn.Module], bool]
 #: How a convolution is nkiconv's whose own forward calls torch's functions.
 CALLED = "its own forward, under which torch's functions are nkiconv's"
-#: Reasons that only concern a module's forward.
-READ = "is never called: its layer reads its weight and convolves by itself"
-OWN = "has its own"
-#: Our class for each of torch's.
-_OURS: dict[type, type] = {
-    getattr(torch.nn, name): getattr(nn, name)
-    for rank in (1, 2, 3)
-    for name in (f"Conv{rank}d", f"ConvTranspose{rank}d")
-}
-_CONVERTED = tuple(_OURS.values())
+#: Reasons that end where functions are nkiconv's too, or that `filter` gives.
+OWN, FILTERED = "has its own", "filter leaves it out"
+_CONVERTED = tuple(OURS.values())
+#: Methods in which a subclass may do something else than torch.
+_METHODS = ("forward", "_conv_forward")
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "operator",
@@ -54,23 +49,21 @@ def convert(
     *,
     fold_batchnorm: bool = False,
     causal_conv1d: bool = True,
-    functional: bool = False,
+    functional: bool = True,
     pack_filters: bool = True,
     inplace: bool = False,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Report:
     """Swap Conv1d to Conv3d and ConvTranspose1d to 3d of a model for nkiconv's; whatever stays is in the report with
     the reason.
 
-    A swapped module runs nkiconv where the model calls it. Which share of a run's arithmetic that is, `report.share`
-    measures.
-
     Args:
         model: any module, itself perhaps a convolution. Its convolutions may have hooks, parametrizations and weight
-            norm, and may be subclasses of torch's, with a forward of their own too, if everything that it convolves is
-            nkiconv's then: by torch's forward, which is ours in its place, or by torch's functions. That is found by
-            running it on shapes alone; arguments beside the images are left out. Where a forward pads videos as
-            `CausalConv3d` does, found on numbers, that takes its place.
-        filter: told a convolution's name and module, says whether to swap it; None: all.
+            norm, and may be subclasses of torch's. A subclass with a forward of its own keeps it, and it runs under
+            `intercept`, so that what it convolves by torch's forward or functions is nkiconv's. Of diffusers' Wan,
+            Qwen-Image and Cosmos, whose code is known, the padding and the cache go into the convolution.
+        filter: told a convolution's name and module, says whether to swap it; None: all. What it leaves out is torch's
+            where it is called; a layer that reads the weight and calls a function is the `functional` argument's.
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
             in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
             numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
@@ -92,20 +85,27 @@ def convert(
             buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
             So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
             convolutions get new parameters in either case.
+        example_inputs: arguments of forward, a tuple, or a dict of them by name, on which the converted model runs
+            once, in eval mode and without gradients, so that the report can say which share of its convolutions' flops
+            is nkiconv's.
 
     Returns: a `Report`, whose `model` is the converted one.
 
-    Raises: UnsupportedError, DtypeError, before any change.
+    Raises: UnsupportedError, DtypeError, before any change; what the model raises on example_inputs.
     """
     if not isinstance(model, torch.nn.Module):
         raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
     errors: list[NkiconvError] = []
     if filter is not None and not callable(filter):
         errors.append(UnsupportedError(f"filter={filter!r}: must be None or a function of (name, module); pass one"))
+    if example_inputs is not None and not isinstance(example_inputs, (tuple, list, Mapping)):
+        kind = type(example_inputs).__name__
+        text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"
+        errors.append(DtypeError(text))
     if fold_batchnorm:
         errors += batchnorm.violations(model)
     raise_all("convert cannot run this call", errors)
-    entries = tuple(_entry(model, name, module, filter) for name, module in _convolutions(model))
+    entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
     swapped = [entry.name for entry in entries if entry.swapped]
     plain = [name for name in swapped if not _own(model.get_submodule(name))]
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
@@ -114,7 +114,9 @@ def convert(
         _swap(target.get_submodule(name), name)
     for entry in entries:
         if entry.function == CALLED:
-            _change_class(target.get_submodule(entry.name), intercepted)
+            change_class(target.get_submodule(entry.name), intercepted)
+        elif entry.reason == FILTERED and functional:
+            change_class(target.get_submodule(entry.name), left_out)
     for fold in folds:
         if fold.folded:
             batchnorm.fold(target, fold)
@@ -124,26 +126,33 @@ def convert(
     installation = Installation()
     if causal_conv1d:
         entries = tuple(_by_causal_conv1d(target, entry, installation) for entry in entries)
+    entries += tuple(graphs.entries(target, functional))
     if functional:
+        graphs.take(target)
         target = _intercepted(target)
         entries = tuple(map(_by_intercepted, entries))
-    return Report(target, entries, folds, installation)
+    share = None if example_inputs is None else share_of(target, *_arguments(example_inputs))
+    return Report(target, entries, folds, installation, functional, share)
+
+
+def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(by position, by name)."""
+    return ((), dict(example_inputs)) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
 
 
 def _by_causal_conv1d(model: torch.nn.Module, entry: Entry, installation: Installation) -> Entry:
     """The entry of a convolution whose filter goes to functions of its layer's file, which become nkiconv's."""
-    module = model.get_submodule(entry.name)
-    if not entry.name or entry.reason not in ("", READ) or not isinstance(module, torch.nn.Conv1d):
+    if not entry.name or entry.reason or not isinstance(model.get_submodule(entry.name), torch.nn.Conv1d):
         return entry
     layer = model.get_submodule(entry.name.rpartition(".")[0])
     candidates: list[Any] = [*model_files.files_of(layer), layer]
     places = [place for place in candidates if model_files.looks(place)]
     for place in places:
         model_files.set_in(place, installation)
-    if not entry.reason or not places:
+    if not places:
         return entry
     name = type(layer).__name__ if places[0] is layer else places[0].__name__
-    return dataclasses.replace(entry, operator="causal_conv1d", reason="", function=f"causal_conv1d_fn of {name}")
+    return dataclasses.replace(entry, operator="causal_conv1d", function=f"causal_conv1d_fn of {name}")
 
 
 def _intercepted(model: Any) -> Any:
@@ -157,14 +166,16 @@ def _intercepted(model: Any) -> Any:
                 return own(*args, **named)
 
         model.forward = forward
-    elif not hasattr(type(model), "_intercepted"):
-        _change_class(model, intercepted)
+    elif not (
+        isinstance(model, (_ConvNd, torch.jit.ScriptModule, torch.fx.GraphModule)) or is_changed(model, intercepted)
+    ):
+        change_class(model, intercepted)
     return model
 
 
 def _by_intercepted(entry: Entry) -> Entry:
     """The entry of a convolution that reaches nkiconv as a function, as far as nkiconv takes its calls."""
-    if not (entry.reason == READ or entry.reason.startswith(OWN)):
+    if not entry.reason.startswith(OWN):
         return entry
     return dataclasses.replace(entry, reason="", function=f"torch's, intercepted ({entry.reason})")
 
@@ -215,44 +226,23 @@ def _kind(module: torch.nn.Module) -> str:
     return type(module).__name__
 
 
-def _entry(model: torch.nn.Module, name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
-    reasons = [*_reasons(module)]
-    change = _traced(module, reasons)
-    reason = "" if change else "; ".join(reasons)
+def _entry(name: str, module: torch.nn.Module, filter: Filter | None) -> Entry:
+    reason = "; ".join(_reasons(module))
     if not reason and filter is not None and not filter(name, module):
-        reason = "filter leaves it out"
-    parent, _dot, child = name.rpartition(".")
-    if not reason and name and reads_only(model.get_submodule(parent), child) and _is_once(model, module):
-        reason = READ
+        reason = FILTERED
     operator = None
-    if isinstance(module, _CONVERTED) or (isinstance(module, tuple(_OURS)) and not reason):
+    if isinstance(module, _CONVERTED) or (isinstance(module, tuple(OURS)) and not reason):
         operator = nn.operator_of(module)
-    function = CALLED if change is intercepted and not reason else ""
+    function = "" if reason or _is_plain(module) else CALLED
     return Entry(name, _kind(module), _filters(module), operator, reason, function=function)
 
 
-def _traced(module: torch.nn.Module, reasons: list[str]) -> Callable[[Any], type] | None:
-    """What makes a class for a module with a forward of its own, under which all that it convolves is nkiconv's.
-
-    None where nothing does, or it has no such forward.
-    """
-    if not (reasons and reasons[0].startswith(OWN)) or forwards.of_instance(module):
-        return None
-    beneath = len(reasons) == 1 and _own(module) == ["forward"]
-    for change in (_ours, intercepted) if beneath else (intercepted,):
-        try:
-            probe = copied(module)
-        except UnsupportedError:
-            return None
-        _change_class(probe, change)
-        if forwards.convolves_by_nkiconv(probe):
-            return change
-    return None
-
-
-def _is_once(model: torch.nn.Module, module: torch.nn.Module) -> bool:
-    """Whether a module has one place in a model; whoever has it in another may call it."""
-    return sum(one is module for _name, one in model.named_modules(remove_duplicate=False)) == 1
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Whether one of our modules computes what this does: torch's forward, or one that `videos` knows, and no attribute
+    of its own that ours would read."""
+    own = _own(module)
+    known = own == ["forward"] and isinstance(module, torch.nn.Conv3d) and videos.forward_of(type(module)) is not None
+    return (not own or known) and not any(hasattr(module, name) for name in _ATTRIBUTES)
 
 
 def _filters(module: torch.nn.Module) -> tuple[int, ...]:
@@ -273,11 +263,13 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
     """Why a module stays as it is."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "is scripted; convert the model before torch.jit.script"
-    elif isinstance(module, _CONVERTED):
+    elif isinstance(module, _CONVERTED) or is_changed(module, intercepted):
         yield "is nkiconv's already"
+    elif is_changed(module, left_out):
+        yield "was left out by a filter before; convert the model that was converted then"
     elif type(module).__module__.startswith("torch.ao.nn"):
         yield "is quantized, or prepared for it; nkiconv has no integer convolution"
-    elif not isinstance(module, tuple(_OURS)):
+    elif not isinstance(module, tuple(OURS)):
         yield "nkiconv convolves rows, images and volumes only"
     elif _is_lazy(module):
         yield "is lazy, its parameters have no shape yet; run the model once, then convert it"
@@ -287,12 +279,9 @@ def _reasons(module: torch.nn.Module) -> Iterator[str]:
 
 def _obstacles(module: torch.nn.Module) -> Iterator[str]:
     """Why one of torch's convolutions stays as it is."""
-    own = _own(module)
+    own = [name for name in _METHODS if name in vars(module)]  # perhaps bound to another module
     if own:
         yield f"{OWN} {' and '.join(own)}"
-    taken = [name for name in _ATTRIBUTES if hasattr(module, name)]
-    if taken:
-        yield f"has an attribute {', '.join(taken)} of its own, which nkiconv's modules use"
     tensors = [one for one in _all_tensors(module) if one.is_floating_point() or one.is_complex() or one.is_quantized]
     kinds = {str(one.dtype): None for one in tensors if one.dtype not in (*DTYPES, torch.float64)}
     if kinds:
@@ -303,8 +292,9 @@ def _obstacles(module: torch.nn.Module) -> Iterator[str]:
 
 
 def _own(module: torch.nn.Module) -> list[str]:
-    """Names of the methods in which one of torch's convolutions does something else than torch."""
-    return forwards.own(module, next(kind for kind in _OURS if isinstance(module, kind)))
+    """Names of the methods in which the class of one of torch's convolutions does something else than torch."""
+    base: Any = next(kind for kind in OURS if isinstance(module, kind))
+    return [name for name in _METHODS if getattr(type(module), name) is not getattr(base, name)]
 
 
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -314,57 +304,5 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _swap(module: Any, name: str) -> None:
     """Make a module one of ours; `layer` is how messages call it."""
-    form = _form(module)
-    _change_class(module, _ours if form is None else videos.causal)
-    if form is not None:
-        module.sides, module.time_padding = form
+    change_class(module, ours)
     module.layer = name or None
-
-
-def _form(module: torch.nn.Module) -> videos.Form | None:
-    """What a convolution of videos pads in its own forward, where CausalConv3d does the same."""
-    taken = any(hasattr(module, name) for name in videos.Form._fields)
-    if not isinstance(module, torch.nn.Conv3d) or not _own(module) or taken:
-        return None
-    probe = copied(module)
-    _change_class(probe, videos.seen)
-    return videos.form_of(probe)
-
-
-def _change_class(module: Any, change: Callable[[Any], type]) -> None:
-    """Give a module the class that `change` makes of its own.
-
-    torch made one for each parametrized module, on top of the original: again on top of ours, torch undoes it as well.
-    """
-    kind: Any = type(module)
-    if parametrize.is_parametrized(module):
-        namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
-        module.__class__ = type(kind.__name__, (change(kind.__bases__[0]),), namespace)
-    else:
-        module.__class__ = change(kind)
-
-
-@functools.cache
-def _ours(kind: type) -> type:
-    """Our class for torch's, or for a subclass of it a class with our forward whose instances are still of both.
-
-    Of a subclass with a forward of its own, ours is what that finds as torch's.
-    """
-    if kind in _OURS:
-        return _OURS[kind]
-    of, base = next((of, ours) for of, ours in _OURS.items() if issubclass(kind, of))
-    more = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce, "_converted_from": kind}
-    has_own: bool = vars(of)["forward"] is not kind.forward  # type: ignore[attr-defined]  # a module
-    return type(kind.__name__, (kind, base) if has_own else (base, kind), more)
-
-
-def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """How to pickle a module whose class nobody can import: by the class that it was made from."""
-    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
-    return (_instance, (self._converted_from,), *reduced[2:])
-
-
-def _instance(kind: type) -> Any:
-    """An empty module of our class for `kind`."""
-    made: Any = _ours(kind)
-    return made.__new__(made)

@@ -45,6 +45,10 @@ class Share:
         else:
             self.others[name] = self.others.get(name, 0) + flops
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"nkiconv": self.nkiconv, "torch": self.torch, "fraction": self.fraction}
+
     def __str__(self) -> str:
         """In words."""
         text = f"{self.fraction:.1%} of {self.nkiconv + self.torch:,} flops of convolutions are nkiconv's"
@@ -67,6 +71,8 @@ def flops_of(func: Any, args: Sequence[Any], result: Any) -> int:
     x, w = tensors
     if func.name() == f"{_PREFIX}causal_conv1d":
         return 2 * math.prod(first.shape) * int(w.shape[1])
+    if func.name() == "aten::conv_tbc":  # whose filters are [S, C, K]
+        return 2 * math.prod(first.shape) * math.prod(w.shape[:2])
     # of a transposed one each input meets all taps, of the others each output
     places = x if _is_transposed(func, args) else first
     return 2 * math.prod(places.shape) * math.prod(w.shape[1:])

@@ -5,35 +5,78 @@ What nkiconv does not take stays with torch. That is told once for each function
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ...errors import ComparisonError, NkiconvError
+from ...errors import ComparisonError, NkiconvError, UnsupportedError
 from .. import functional, transposed
 from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
 
-#: torch.nn.functional's are the same objects.
-_OURS: dict[Any, Any] = {
-    torch.conv1d: functional.conv1d,
-    torch.conv2d: functional.conv2d,
-    torch.conv3d: functional.conv3d,
-    torch.conv_transpose1d: transposed.conv_transpose1d,
-    torch.conv_transpose2d: transposed.conv_transpose2d,
-    torch.conv_transpose3d: transposed.conv_transpose3d,
+
+def _convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """`torch.convolution`, which graphs of torch.export have in the place of all others."""
+    rank = weight.dim() - 2
+    if rank not in (1, 2, 3):
+        raise UnsupportedError(f"weight.shape={tuple(weight.shape)}: must have 3 to 5 axes; convolve by torch")
+    if transposed:
+        numbers = stride, padding, output_padding, groups, dilation
+        return _TRANSPOSED[rank - 1](input, weight, bias, *numbers)
+    return _PLAIN[rank - 1](input, weight, bias, stride, padding, dilation, groups)
+
+
+_PLAIN: tuple[Any, ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
+_TRANSPOSED: tuple[Any, ...] = (
+    transposed.conv_transpose1d,
+    transposed.conv_transpose2d,
+    transposed.conv_transpose3d,
+)
+
+
+#: Ours by the names of torch's functions.
+_BY_NAME: dict[str, Any] = {
+    **{f"conv{rank}d": ours for rank, ours in enumerate(_PLAIN, 1)},
+    **{f"conv_transpose{rank}d": ours for rank, ours in enumerate(_TRANSPOSED, 1)},
+    "convolution": _convolution,
 }
+
+
+def _called(name: str) -> Iterator[Any]:
+    """What is called by a name: a function of torch, which torch.nn.functional's is too, and the operators that graphs
+    of torch.export call."""
+    packet = getattr(torch.ops.aten, name)
+    yield from (getattr(torch, name), packet)
+    yield from (getattr(packet, overload) for overload in packet.overloads() if overload != "out")
+
+
+#: The name in `torch` of each function and operator that nkiconv takes the place of.
+FUNCTIONS: dict[Any, str] = {theirs: name for name in _BY_NAME for theirs in _called(name)}
+_OURS: dict[Any, Any] = {theirs: _BY_NAME[name] for theirs, name in FUNCTIONS.items()}
+
+
+#: Tensors without a meaning of their own.
+_PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def intercept() -> Intercept:
     """A context manager under which `torch.conv1d` to `conv3d` and `torch.conv_transpose1d` to `3d` (those of
-    torch.nn.functional too) are nkiconv's.
+    torch.nn.functional too) are nkiconv's, and so are the operators of these names, which graphs of torch.export call.
 
         with nkiconv.pytorch.intercept():
             y = model(x)
@@ -63,9 +106,12 @@ class Intercept(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch, or ours in its place."""
-        named = kwargs or {}
         ours = _OURS.get(func)
-        if ours is None or self._is_inner() or not all(issubclass(kind, torch.Tensor) for kind in types):
+        named = kwargs or {}
+        if ours is not None and any(issubclass(kind, torch.fx.Proxy) for kind in types):
+            found: Any = torch.fx.Proxy.__torch_function__(taken(FUNCTIONS[func]), types, args, named)
+            return found
+        if ours is None or self._is_inner() or "out" in named or not _are_tensors(types):
             return func(*args, **named)
         reason = _foreign(types, (*args, *named.values()))
         if not reason:
@@ -82,6 +128,8 @@ class Intercept(TorchFunctionMode):
 
     def _is_inner(self) -> bool:
         """Whether a block around this one does the work; while this runs, the block is off the stack itself."""
+        if torch._C._len_torch_function_stack() == 0:
+            return False
         stack = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         return any(isinstance(mode, Intercept) for mode in stack)
 
@@ -92,11 +140,18 @@ class Intercept(TorchFunctionMode):
             warnings.warn(f"nkiconv.pytorch.intercept: {name} stays with torch: {reason}", stacklevel=4)
 
 
+def _are_tensors(types: Any) -> bool:
+    """Whether all that overrides functions of torch among a call's arguments are tensors, unlike a tracer's proxies."""
+    return not types or all(issubclass(kind, torch.Tensor) for kind in types)
+
+
 def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
     """Why tensors of these kinds are not ours, or ""."""
-    kinds = [kind.__name__ for kind in types if kind is not torch.nn.Parameter]
     tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
-    kinds += [type(one).__name__ for one in tensors if is_traceable_wrapper_subclass(one)]
+    kinds = [kind.__name__ for kind in types if kind is not torch.nn.Parameter]
+    kinds += [
+        type(one).__name__ for one in tensors if type(one) not in _PLAIN_KINDS and is_traceable_wrapper_subclass(one)
+    ]
     if kinds:
         return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
     dtypes = [str(one.dtype) for one in tensors if not _takes(one)]
@@ -109,28 +164,27 @@ def _takes(tensor: torch.Tensor) -> bool:
     return tensor.dtype in DTYPES or (tensor.dtype == torch.float64 and modes.takes_float64(tensor))
 
 
-@functools.cache
-def intercepted(kind: Any) -> Any:
-    """A subclass of a module's class whose forward runs under `intercept`."""
-    forward = kind.forward
+def _under_intercept(name: str) -> Any:
+    theirs = getattr(torch, name)
 
-    @functools.wraps(forward)
-    def call(self: Any, *args: Any, **named: Any) -> Any:
+    def call(*args: Any, **named: Any) -> Any:
         with intercept():
-            return forward(self, *args, **named)
+            return theirs(*args, **named)
 
-    more = {"forward": call, "__module__": kind.__module__, "__doc__": kind.__doc__, "__qualname__": kind.__qualname__}
-    made = type(kind)(kind.__name__, (kind,), {**more, "__reduce_ex__": _reduce, "_intercepted": kind})
-    assert inspect.signature(made.forward) == inspect.signature(forward)
-    return made
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
-def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """How to pickle a module whose class nobody can import: by the class that it was made from."""
-    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
-    return (_instance, (self._intercepted,), *reduced[2:])
+# The code of a graph of torch.fx imports what it calls, by its name.
+conv1d = _under_intercept("conv1d")
+conv2d = _under_intercept("conv2d")
+conv3d = _under_intercept("conv3d")
+conv_transpose1d = _under_intercept("conv_transpose1d")
+conv_transpose2d = _under_intercept("conv_transpose2d")
+conv_transpose3d = _under_intercept("conv_transpose3d")
+convolution = _under_intercept("convolution")
 
 
-def _instance(kind: type) -> Any:
-    made: Any = intercepted(kind)
-    return made.__new__(made)
+def taken(name: str) -> Any:
+    """The function of torch of that name under `intercept`, for graphs."""
+    return globals()[name]

@@ -141,7 +141,7 @@ class ModelPlan:
             "lnc": self.lnc,
             "ran_on": self.ran_on,
             "because": self.because,
-            "flops": {"nkiconv": self.flops.nkiconv, "torch": self.flops.torch, "fraction": self.flops.fraction},
+            "flops": self.flops.as_dict(),
             "modelled_us": self.modelled_us,
             "instructions": self.instructions,
             "cache_bytes": self.cache_bytes,
@@ -185,7 +185,7 @@ def plan_model(
     lnc: int = 2,
     fold_batchnorm: bool = False,
     causal_conv1d: bool = True,
-    functional: bool = False,
+    functional: bool = True,
     pack_filters: bool = True,
     training: bool = False,
     wide: bool = False,
@@ -245,13 +245,13 @@ def _part(advance: Advance, name: str, i: int, count: int) -> Advance:
 def kept_of(found: Recording, functional: bool) -> tuple[Kept, ...]:
     """What stayed in torch in a run of a model converted with or without `functional`, and why."""
     reasons = {entry.name: entry.reason for entry in found.report.kept}
-    function = "is called as a function; functional=True takes such calls over"
-    if functional:
-        function = "is called as a function, with arguments that nkiconv does not take"
+    function = "is called as a function, with arguments that nkiconv does not take"
+    if not functional:
+        function = "is called as a function, and functional=False leaves such calls to torch"
     return tuple(Kept(other, calls, reasons.get(other.layer, function)) for other, calls in found.others.items())
 
 
 def _uncalled(found: Recording) -> tuple[str, ...]:
-    """Convolutions that the run left out; those inside of other modules' forwards are among them."""
+    """Convolutions that the run left out: neither their module was called nor a function with their weight as it is."""
     entries = found.report.entries
     return tuple(entry.name for entry in entries if entry.name not in found.called and not entry.function)

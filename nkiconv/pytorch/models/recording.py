@@ -141,7 +141,7 @@ def _run(
             stacked.enter_context(_silenced("torch._subclasses.fake_tensor"))
             inputs = [_faked(mode, one) for one in inputs]
             named = {name: _faked(mode, one) for name, one in named.items()}
-        recorder = stacked.enter_context(_Recorder(found, stack))
+        recorder = stacked.enter_context(_Recorder(found, stack, _owners(report.model)))
         try:
             outputs = report.model(*inputs, **named)
             if training:
@@ -239,13 +239,19 @@ def _names(model: torch.nn.Module, stack: list[str], called: set[str]) -> Iterat
             hook.remove()
 
 
+def _owners(model: torch.nn.Module) -> dict[int, str]:
+    """The name of the module of each parameter, by id."""
+    return {id(one): name for name, module in model.named_modules() for one in module.parameters(recurse=False)}
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down the convolutions among the operators that run under it."""
 
-    def __init__(self, found: Recording, stack: list[str]) -> None:
+    def __init__(self, found: Recording, stack: list[str], owners: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
         self.stack = stack
+        self.owners = owners  # of parameters, by id
         self.is_back = False  # whether gradients run
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -271,6 +277,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.found.order.append((layer, convolved))
 
     def _note(self, func: Any, args: Any, result: Any, layer: str) -> None:
+        self.found.called.update(self.owners[id(one)] for one in args[1:2] if id(one) in self.owners)
         shapes = [tuple(one.shape) for one in args[:2] if isinstance(one, torch.Tensor)]
         if any(isinstance(extent, torch.SymInt) for shape in shapes for extent in shape):
             raise _UnknownShapeError(f"the shapes of {func.name()}, {shapes}, depend on numbers that are computed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,8 @@ class Report:
     entries: tuple[Entry, ...]
     folds: tuple[Fold, ...] = ()  # empty unless folding was asked for
     installation: Installation = field(default_factory=Installation)  # undoes what was set outside of the model
+    functional: bool = False  # whether functions of torch are nkiconv's in the model's forward
+    measured: Share | None = None  # of the run on `example_inputs`, where there was one
 
     @property
     def swapped(self) -> tuple[Entry, ...]:
@@ -87,19 +90,29 @@ class Report:
         """
         return share_of(self.model, inputs, named)
 
+    def headline(self) -> Iterator[str]:
+        """What was converted, in words: first the share of flops, where it was measured."""
+        if self.measured is not None:
+            yield f"On example_inputs, {self.measured}"
+        functions = f", {len(self.by_function)} by functions that are nkiconv's" if self.by_function else ""
+        text = f"{len(self.swapped)} of {len(self.entries)} convolution modules swapped for nkiconv's{functions}"
+        if self.measured is None:
+            text += "; their share of flops is not known: give convert example_inputs"
+        yield text
+        if self.functional:
+            yield "torch's convolution functions are nkiconv's in the model's forward"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
+            "flops": None if self.measured is None else self.measured.as_dict(),
             "entries": [{**dataclasses.asdict(entry), "swapped": entry.swapped} for entry in self.entries],
             "folds": [{**dataclasses.asdict(fold), "folded": fold.folded} for fold in self.folds],
         }
 
     def table(self) -> Table:
         """One row a convolution, then one a batch norm."""
-        title = f"{len(self.swapped)} of {len(self.entries)} convolutions swapped for nkiconv's"
-        if self.by_function:
-            title += f", {len(self.by_function)} by functions that are nkiconv's"
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for heading in ("name", "module", "weight", "operator"):
             table.add_column(heading, overflow="fold")
         table.add_column("stays as it is because, or runs by", overflow="fold", ratio=1)
@@ -122,8 +135,9 @@ class Report:
         return table
 
     def __str__(self) -> str:
-        """The table as text."""
+        """The headline and the table as text."""
         screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+        screen.print(*(Text(line) for line in self.headline()), sep="\n")
         screen.print(self.table())
         assert isinstance(screen.file, io.StringIO)
         return "\n".join(line.rstrip() for line in screen.file.getvalue().rstrip().splitlines())

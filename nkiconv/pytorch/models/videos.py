@@ -1,135 +1,147 @@
-"""Causal convolutions of videos by others, which pad in their own forward: whether `nn.CausalConv3d` is the same.
+"""Causal convolutions of videos whose forward is a published one, line for line, without its copies.
 
-Found on numbers: what a module's forward passes on to torch's must be, to the bit, what CausalConv3d puts around its
-input, whole and in chunks, for videos of several shapes. Then neither zeros nor a cache are ever copied.
+Such a forward puts planes in front of a video and zeros around it, then convolves. Here the same attributes, read in
+each call, become the padding and the initial frames of one convolution. A forward of any other code stays as it is, and
+so does a call whose attributes or tensors mean something else than planes in front and zeros around.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import nn
-from ..streaming import Sides, in_front
-
-#: How diffusers' causal modules name the planes of the chunk before.
-CACHE = "cache_x"
-#: Planes, height and width of the videos that are tried, and planes of caches.
-_VIDEOS, _CACHES = ((1, 7, 9), (4, 8, 8), (5, 9, 6)), (1, 2)
+from ..functional import conv3d
+from .intercept import intercept
 
 
-class Form(NamedTuple):
-    """What CausalConv3d is to put around a video: as its attributes of these names."""
+class Around(NamedTuple):
+    """What a forward puts around a video."""
 
-    sides: Sides
-    time_padding: str
-
-
-class _Seen(torch.nn.Conv3d):
-    """In the place of torch's Conv3d below a class: keeps what it is given, and returns a token."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        vars(self)["seen"].append(input)
-        token: Tensor = vars(self)["token"]
-        return token
+    video: Tensor
+    frames: Tensor | None  # planes in front of it
+    planes: tuple[int, int]  # zeros in front of these, and behind
+    height: tuple[int, int]
+    width: tuple[int, int]
 
 
-def seen(kind: type) -> type:
-    """A subclass of a Conv3d's class that convolves nothing."""
-    return type(kind.__name__, (kind, _Seen), {})
+class _Wan(torch.nn.Conv3d):
+    """The causal convolution of Wan 2.1's VAE, and of diffusers' Wan and Qwen-Image."""
+
+    def forward(self: Any, x: Any, cache_x: Any = None) -> Any:
+        padding = list(self._padding)
+        if cache_x is not None and self._padding[4] > 0:
+            cache_x = cache_x.to(x.device)
+            x = torch.cat([cache_x, x], dim=2)
+            padding[4] -= cache_x.shape[2]
+        x = F.pad(x, padding)
+        return super().forward(x)
 
 
-def form_of(probe: Any) -> Form | None:
-    """What a module computes as a CausalConv3d with something in front; None of any other.
+class _Cosmos(torch.nn.Conv3d):
+    """The causal convolution of diffusers' Cosmos VAE."""
 
-    probe: a copy of it in a class that `seen` made.
-    """
-    names = _names(type(probe))
-    if names is None or probe.padding_mode != "zeros" or probe.padding[0] != 0:
+    def forward(self: Any, hidden_states: Any) -> Any:
+        hidden_states_prev = hidden_states[:, :, :1, ...].repeat(1, 1, self.temporal_pad, 1, 1)
+        hidden_states = torch.cat([hidden_states_prev, hidden_states], dim=2)
+        hidden_states = F.pad(hidden_states, (*self.spatial_pad, 0, 0), mode=self.pad_mode, value=0.0)
+        return super().forward(hidden_states)
+
+
+def _around_wan(module: Any, x: Tensor, cache_x: Tensor | None = None) -> Around | None:
+    left, right, top, bottom, front, behind = module._padding
+    frames = None
+    if cache_x is not None and front > 0:
+        if cache_x.dtype != x.dtype or _without_planes(cache_x) != _without_planes(x):
+            return None
+        frames = cache_x.to(x.device)
+        front -= frames.shape[2]
+    return Around(x, frames, (front, behind), (top, bottom), (left, right))
+
+
+def _around_cosmos(module: Any, hidden_states: Tensor) -> Around | None:
+    left, right, top, bottom = module.spatial_pad
+    if module.pad_mode != "constant" or module.temporal_pad < 0 or hidden_states.shape[2] < 1:
         return None
-    try:
-        forms = {_form(probe, extents, names) for extents in _VIDEOS}
-    except Exception:  # the module's own code, which may raise whatever it likes
+    first = hidden_states[:, :, :1].expand(-1, -1, module.temporal_pad, -1, -1)
+    return Around(hidden_states, first, (0, 0), (top, bottom), (left, right))
+
+
+def _without_planes(x: Tensor) -> tuple[int, ...]:
+    return (*x.shape[:2], *x.shape[3:])
+
+
+#: What puts the same around a video as a published forward.
+_KNOWN: tuple[tuple[Any, Callable[..., Around | None]], ...] = (
+    (_Wan.forward, _around_wan),
+    (_Cosmos.forward, _around_cosmos),
+)
+
+
+def forward_of(kind: Any) -> Callable[..., Any] | None:
+    """A forward that computes what a class's own does, in every state of its instances; None where nobody knows one."""
+    own = kind.forward
+    around = next((around for known, around in _KNOWN if _same_code(own, known)), None)
+    if around is None or not _calls_torch(kind, own):
         return None
-    return forms.pop() if len(forms) == 1 else None
+
+    @functools.wraps(own)
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        found, padding = None, None
+        try:
+            found = around(self, *args, **named)
+            padding = None if found is None else _padding(self, found)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            pass  # attributes or arguments that the module's own forward refuses, or takes otherwise
+        if found is None or padding is None:
+            with intercept():
+                return own(self, *args, **named)
+        numbers: Any = (self.stride, padding, self.dilation, self.groups)
+        return conv3d(found.video, self.weight, self.bias, *numbers, layer=self.layer, initial_frames=found.frames)
+
+    return forward
 
 
-def _names(kind: type) -> list[str] | None:
-    """Names of the arguments of a forward that takes a video, and perhaps a cache; None of another."""
-    forward: Any = kind.forward  # type: ignore[attr-defined]  # a module
-    arguments = [*inspect.signature(forward).parameters.values()][1:]
-    names = [one.name for one in arguments]
-    plain = all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in arguments)
-    return names if plain and len(names) in (1, 2) and names[1:] in ([], [CACHE]) else None
+def _same_code(one: Any, other: Any) -> bool:
+    """Whether two functions were compiled from the same statements."""
+    codes: list[Any] = [getattr(function, "__code__", None) for function in (one, other)]
+    if None in codes or one.__defaults__ != other.__defaults__ or one.__kwdefaults__:
+        return False
+    first, second = (
+        (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
+        for code in codes
+    )
+    return first == second
 
 
-def _form(probe: Any, extents: tuple[int, ...], names: list[str]) -> Form | None:
-    """The form in which a module pads one video, with each cache too; None where there is none."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, probe.in_channels, *extents, generator=generator, device="cpu")
-    padded = _given(probe, x)
-    if padded is None:
-        return None
-    front, height, width = (large - small for large, small in zip(padded.shape[2:], extents, strict=True))
-    if front < 1 or min(height, width) < 0 or height % 2 or width % 2:
-        return None
-    inner = (front, 0), (height // 2,) * 2, (width // 2,) * 2
-    caches: list[Tensor | None] = [None]
-    if CACHE in names:
-        caches += [
-            torch.randn(*x.shape[:2], planes, *x.shape[3:], generator=generator, device="cpu") for planes in _CACHES
-        ]
-    for time_padding in ("zeros", "replicate"):
-        if all(_pads_so(probe, x, cache, inner, time_padding) for cache in caches):
-            around = tuple((side + own,) * 2 for (side, _), own in zip(inner[1:], probe.padding[1:], strict=True))
-            return Form(((front, 0), around[0], around[1]), time_padding)
-    return None
+def _calls_torch(kind: Any, own: Any) -> bool:
+    """Whether the names in a known forward are torch's and Python's, and its super() is torch's Conv3d."""
+    names, order = own.__globals__, kind.__mro__
+    behind = order[order.index(own.__closure__[0].cell_contents) + 1]
+    return (
+        names.get("F") is F
+        and names.get("torch") is torch
+        and not {"list", "super"} & names.keys()
+        and behind is torch.nn.Conv3d
+        and kind._conv_forward is torch.nn.Conv3d._conv_forward
+    )
 
 
-def _given(probe: Any, *inputs: Tensor) -> Tensor | None:
-    """What a forward passes on to torch's, whose result it returns; None where it does more or less."""
-    vars(probe).update(seen=[], token=torch.empty(0, device="cpu"))
-    found = probe.forward(*inputs)
-    images = vars(probe)["seen"]
-    whole = found is vars(probe)["token"] and len(images) == 1 and images[0].dtype == inputs[0].dtype
-    return images[0] if whole and images[0].dim() == 5 else None
-
-
-def _pads_so(probe: Any, x: Tensor, cache: Tensor | None, sides: Sides, time_padding: str) -> bool:
-    """Whether a forward puts around x what CausalConv3d does."""
-    given = _given(probe, x) if cache is None else _given(probe, x, cache)
-    frames, zeros = in_front(x, cache, sides[0][0], time_padding)
-    joined = x if frames is None else torch.cat([frames, x], 2)
-    expected = F.pad(joined, (*sides[2], *sides[1], zeros, 0))
-    return given is not None and torch.equal(given, expected)
-
-
-@functools.cache
-def causal(kind: type) -> type:
-    """The class for modules of `kind` that are to be a CausalConv3d: of both, with the arguments of its forward."""
-    names = _names(kind) or []
-
-    def forward(self: Any, *given: Any, **named: Any) -> Any:
-        values = [*given, *(named.pop(name) for name in names[len(given) :] if name in named)]
-        if named or len(values) > len(names):
-            raise TypeError(f"{kind.__name__}.forward: takes {', '.join(names)}, not {len(values)} and {[*named]}")
-        return nn.CausalConv3d.forward(self, *values)
-
-    more = {"forward": forward, "__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduce}
-    return type(kind.__name__, (nn.CausalConv3d, kind), {**more, "_causal_from": kind})
-
-
-def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """How to pickle a module whose class nobody can import: by the class that it was made from."""
-    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
-    return (_instance, (self._causal_from,), *reduced[2:])
-
-
-def _instance(kind: type) -> Any:
-    made: Any = causal(kind)
-    return made.__new__(made)
+def _padding(module: Any, around: Around) -> tuple[tuple[int, int], ...] | None:
+    """Zeros in front of and behind each axis; None where they are not all that is around the video."""
+    sides = tuple(
+        (before + zeros, behind + zeros) for (before, behind), zeros in zip(around[2:], module.padding, strict=True)
+    )
+    plain = (
+        around.video.dim() == 5
+        and module.padding_mode == "zeros"
+        and all(type(side) is int for pair in sides for side in pair)
+        and min(*around.height, *around.width, around.planes[1]) >= 0
+    )
+    # frames stand in front of a window of several planes, and nothing behind the video
+    joined = around.frames is None or (module.kernel_size[0] > 1 and sides[0][1] == 0)
+    return sides if plain and joined else None

@@ -1,0 +1,110 @@
+"""Classes that `convert` gives modules in the place of their own: subclasses with the same name and parameters.
+
+A module keeps its object, and with it its parameters, hooks and flags. Nobody can import such a class, so its instances
+are pickled by the class that it was made from.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.utils import parametrize
+
+from .. import nn
+from . import videos
+from .intercept import intercept
+
+#: Our class for each of torch's.
+OURS: dict[type, type] = {
+    getattr(torch.nn, name): getattr(nn, name)
+    for rank in (1, 2, 3)
+    for name in (f"Conv{rank}d", f"ConvTranspose{rank}d")
+}
+Change = Callable[[Any], Any]
+_CHANGES: dict[str, Change] = {}
+
+
+def _change(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> Change:
+    """A function from a class to its subclass; made: gives the subclass's bases and namespace."""
+
+    @functools.cache
+    def changed(kind: Any) -> Any:
+        bases, more = made(kind)
+        own = {name: getattr(kind, name) for name in ("__module__", "__doc__", "__qualname__")}
+        return type(kind)(kind.__name__, bases, {**own, "__reduce_ex__": _reduce, "_changed": (name, kind), **more})
+
+    name = made.__name__
+    _CHANGES[name] = changed
+    return changed
+
+
+@_change
+def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """One of our classes and the module's own at once, of a subclass of torch's: without a forward of its own, or with
+    one that `videos` knows."""
+    base = next(ours for theirs, ours in OURS.items() if issubclass(kind, theirs))
+    known = videos.forward_of(kind)
+    return ((base, kind), {}) if known is None else ((kind, base), {"forward": known})
+
+
+@_change
+def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A class whose forward runs under `intercept`, whatever it does."""
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        with intercept():
+            return forward(self, *args, **named)
+
+    return (kind,), {"forward": call}
+
+
+@_change
+def left_out(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """A class whose forward stays torch's under `intercept` too."""
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return forward(self, *args, **named)
+
+    return (kind,), {"forward": call}
+
+
+def ours(kind: Any) -> Any:
+    """Our class for torch's or for a subclass of it."""
+    return OURS[kind] if kind in OURS else converted(kind)
+
+
+def is_changed(module: torch.nn.Module, change: Change) -> bool:
+    """Whether a module's class is one that `change` made."""
+    return _CHANGES.get(getattr(type(module), "_changed", ("",))[0]) is change
+
+
+def change_class(module: Any, change: Change) -> None:
+    """Give a module the class that `change` makes of its own.
+
+    torch made one for each parametrized module, on top of the original: again on top of ours, torch undoes it as well.
+    """
+    kind: Any = type(module)
+    if parametrize.is_parametrized(module):
+        namespace = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+        module.__class__ = type(kind.__name__, (change(kind.__bases__[0]),), namespace)
+    else:
+        module.__class__ = change(kind)
+
+
+def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
+    reduced: Any = object.__reduce_ex__(self, max(2, int(protocol)))
+    return (_instance, self._changed, *reduced[2:])
+
+
+def _instance(name: str, kind: Any) -> Any:
+    """An empty module of a changed class."""
+    made = _CHANGES[name](kind)
+    return made.__new__(made)
