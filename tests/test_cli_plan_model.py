@@ -373,15 +373,16 @@ def test_mamba2_finds_nkiconv_where_it_looks_for_causal_conv1d():
     assert found["modelled_us"] == pytest.approx(24 * row["plan"]["modelled_us"])
 
 
-def test_filters_are_packed_unless_asked_otherwise(tmp_path):
+def test_filters_are_packed_where_the_model_has_frozen_them(tmp_path):
     script = tmp_path / "wide.py"
-    script.write_text(HEAD + "def build():\n    return nn.Conv2d(256, 256, 3)\n")
-    found = [
-        document(f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16", *more)
-        for more in ([], ["--plain-filters"])
-    ]
-    assert [one["rows"][0]["asked"]["packed"] for one in found] == [True, False]
-    assert [one["conversion"]["entries"][0]["packed"] for one in found] == [True, False]
-    assert found[0]["modelled_us"] < found[1]["modelled_us"]
-    text = run("plan-model", f"{script}:build", "--input", "1x256x9x9", "--dtype", "bf16", width=250).output
-    assert "3x3 bf16 packed bias" in text
+    script.write_text(
+        HEAD
+        + "from nkiconv.pytorch import nn as ours\n"
+        + "def plain():\n    return ours.Conv2d(256, 256, 3).eval()\n"
+        + "def packed():\n    model = plain()\n    model.pack_filter()\n    return model\n"
+    )
+    asked = "--input", "1x256x9x9", "--dtype", "bf16"
+    found = [document(f"{script}:{name}", *asked) for name in ("plain", "packed")]
+    assert [one["rows"][0]["asked"]["packed"] for one in found] == [False, True]
+    assert found[1]["modelled_us"] < found[0]["modelled_us"]
+    assert "3x3 bf16 packed bias" in run("plan-model", f"{script}:packed", *asked, width=250).output

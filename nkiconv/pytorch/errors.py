@@ -11,6 +11,7 @@ from ..errors import NkiconvError, raise_all
 __all__ = [
     "ComparisonError",
     "DtypeError",
+    "FrozenFilterError",
     "GeometryError",
     "KindError",
     "LayoutError",
@@ -39,6 +40,10 @@ class LayoutError(errors.LayoutError, RuntimeError):
 
 class UnsupportedError(errors.UnsupportedError, RuntimeError):
     """`nkiconv.errors.UnsupportedError`, and a RuntimeError."""
+
+
+class FrozenFilterError(UnsupportedError, AttributeError):
+    """A frozen filter is asked for what only a Parameter has, or is to train."""
 
 
 class ComparisonError(errors.ComparisonError, RuntimeError):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
-from .operators.filters import Packs
+from .operators.filters import Freezes
 from .operators.frames import last
 from .operators.tensor_kinds import tensor_violations
 from .streaming import check_time_padding, in_front, sides_of
@@ -48,7 +48,7 @@ torch.fx.wrap("_padded")
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _Fused(Packs):
+class _Fused(Freezes):
     """What our modules have beside torch's module of that name, which comes next in their order of classes."""
 
     activation: str | None = None
@@ -97,12 +97,13 @@ class _Fused(Packs):
     def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
         """forward's y by one of the functions; what is padded with other than zeros is so before."""
         conv = cast("torch.nn.Conv1d", self)
+        weight, packed = self._filters()
         padding: Any = conv.padding
         if conv.padding_mode != "zeros":
             input, padding = _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
         return function(
             input,
-            conv.weight,
+            weight,
             conv.bias,
             conv.stride,
             padding,
@@ -112,14 +113,16 @@ class _Fused(Packs):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
-            packed=self.packed_filter(),
+            packed=packed,
         )
 
     __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
-        """As torch's, and the activation."""
+        """As torch's, the activation, and when a frozen filter was made."""
         text: str = super().extra_repr()
+        if self.is_frozen:
+            text += f", weight={vars(self)['weight']}"
         return text if self.activation is None else f"{text}, activation={self.activation}"
 
 
@@ -356,6 +359,7 @@ class CausalConv3d(Conv3d):
             residual: of y's shape.
             return_final_frames: also return the cache_x of the next chunk, as `functional.conv3d` does.
         """
+        weight, packed = self._filters()
         frames, front = in_front(input, cache_x, self.sides[0][0], self.time_padding)
         images, padding = input, ((front, 0), *self.sides[1:])
         if self.padding_mode != "zeros":
@@ -364,7 +368,7 @@ class CausalConv3d(Conv3d):
             padded = None if frames is None else _padded(frames, around, self.padding_mode)
         y = conv3d(
             images,
-            self.weight,
+            weight,
             self.bias,
             self.stride,
             padding,
@@ -374,7 +378,7 @@ class CausalConv3d(Conv3d):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
-            packed=self.packed_filter(),
+            packed=packed,
             initial_frames=frames if self.padding_mode == "zeros" else padded,
         )
         if return_final_frames is False:

@@ -329,6 +329,7 @@ def test_report():
         "operator": "conv2d",
         "reason": "",
         "packed": False,
+        "packing": "",
         "function": "",
         "swapped": True,
     }

@@ -336,3 +336,21 @@ def test_on_meta_and_compiled():
     y, names = graph_of(convert(model).model[0], x, cache)
     assert [name for name in names if "conv" in name] == ["nkiconv.conv3d_with_frames.default"]
     assert torch.equal(y, model[0](x, cache))
+
+
+def test_a_frozen_filter(monkeypatch):
+    """convert leaves those plain whose own forward may read the weight; `pack_filter` of the module freezes them."""
+    model, x, cache = (
+        nn.Sequential(Wan(64, 64, 3, padding=1)).eval(),
+        torch.randn(1, 64, 2, 4, 4),
+        torch.randn(1, 64, 2, 4, 4),
+    )
+    report = convert(model, pack_filters="frozen", example_inputs=(x,))
+    assert report.entries[0].packing == "filter stays plain: a forward of its own may read it"
+    module = report.model[0]
+    with torch.no_grad():
+        expected = model[0](x, cache)
+        module.pack_filter()
+        torch.testing.assert_close(module(x, cache), expected)
+        monkeypatch.setenv("NKICONV_CPU", "compare")
+        torch.testing.assert_close(module(x, cache), expected)

@@ -1,6 +1,7 @@
-"""Filters in the kernel's own order: the same sums, never of a weight that is no longer there."""
+"""Filters in the kernel's own order: the same sums, and where a module owns one, no other filter beside it."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nkiconv.errors import ComparisonError, DtypeError, GeometryError, LayoutErr
 from nkiconv.pytorch import convert, pack_filter, plan_model
 from nkiconv.pytorch import nn as ours
 from nkiconv.pytorch.computers.arrays import to_numpy
+from nkiconv.pytorch.errors import FrozenFilterError
 from nkiconv.pytorch.functional import conv1d, conv2d
 
 pytestmark = pytest.mark.simulator_only
@@ -122,129 +124,289 @@ def test_vmap(batched, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-class TestModules:
-    """convert packs; a call never takes what was packed of another weight."""
+IMAGES = [torch.zeros(1, 70, 4, 4)]
 
-    def test_convert_packs_in_eval_mode(self):
-        report = convert(layer())
-        module = report.model[0]
-        torch.testing.assert_close(module.packed_weight, pack_filter(module.weight), rtol=0, atol=0)
-        assert [entry.packed for entry in report.entries] == [True]
-        assert "conv2d, packed" in str(report)
-        assert set(module.state_dict()) == {"weight", "bias"}
-        nn.Conv2d(70, 128, 3).load_state_dict(module.state_dict())
+
+def frozen(**more):
+    model = layer(ours.Conv2d, **more)
+    model[0].pack_filter()
+    return model
+
+
+def convolved(x, weight, bias, **more):
+    return torch.nn.functional.conv2d(x, weight, bias, padding=1, **more)
+
+
+class TestFrozen:
+    """A frozen module has one filter, which nothing outside of it changes."""
+
+    @pytest.fixture(params=["torch", "simulate", "compare"], autouse=True)
+    def _mode(self, request, monkeypatch):
+        monkeypatch.setenv("NKICONV_CPU", request.param)
+
+    def run(self, model, weight, x=None, by=None):
+        """Sums of integers, which are exact."""
+        x = integers(1, 70, 4, 4) if x is None else x
+        expected = convolved(x, weight, model[0].bias)
+        with torch.no_grad():
+            torch.testing.assert_close((by or model)(x), expected, rtol=0, atol=0)
+
+    @pytest.mark.parametrize("rank", [1, 2, 3])
+    def test_values(self, rank):
+        kind, convolve = {
+            1: (ours.Conv1d, torch.nn.functional.conv1d),
+            2: (ours.Conv2d, torch.nn.functional.conv2d),
+            3: (ours.Conv3d, torch.nn.functional.conv3d),
+        }[rank]
+        module, x = layer(kind)[0], integers(2, 70, *[4, 5, 6][-rank:])
+        x.requires_grad_()
+        expected = convolve(x, module.weight, module.bias, padding=1)
+        [of_x] = torch.autograd.grad(expected.sum(), x)
+        module.pack_filter()
+        y = module(x)
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), [x, module.bias])[0], of_x, rtol=0, atol=0)
+
+    def test_of_videos(self):
+        module = ours.CausalConv3d(70, 128, 3, padding=(1, 1)).eval()
+        x, cache = torch.randn(1, 70, 2, 3, 3), torch.randn(1, 70, 1, 3, 3)
+        with torch.no_grad():
+            expected = module(x, cache)
+            module.pack_filter()
+            torch.testing.assert_close(module(x, cache), expected)
 
     @pytest.mark.parametrize(
-        "model",
+        "change",
         [
-            layer().train(), layer(inputs=64), layer(outputs=127), layer(inputs=140, groups=2), layer(outputs=131),
-            nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(70, 128, 3))).eval(),
+            lambda weight: weight.data.add_(1),
+            lambda weight: weight.copy_(weight),
+            lambda weight: weight.numpy(),
+            lambda weight: weight.untyped_storage(),
+            lambda weight: weight.requires_grad_(),
+            lambda weight: weight.detach(),
+            lambda weight: setattr(weight, "data", torch.zeros(128, 70, 3, 3)),
+            lambda weight: setattr(weight, "requires_grad", True),
+            lambda weight: nn.init.zeros_(weight),
         ],
-        ids=["training", "few inputs", "few outputs", "groups", "prime", "computed"],
     )  # fmt: skip
-    def test_what_is_not_packed(self, model):
-        report = convert(model)
-        assert report.entries[0].swapped
-        assert not report.entries[0].packed
-        assert report.model[0].packed_filter() is None
-        assert report.model[0].pack_filter() != ""
+    def test_nothing_writes_to_it(self, change):
+        model = frozen()
+        weight = model[0].weight.plain()
+        with pytest.raises(FrozenFilterError, match=r"the filter is frozen \(made 2.* from its weight\)"):
+            change(model[0].weight)
+        model[0].weight.plain().zero_()
+        model.state_dict()["0.weight"].zero_()
+        self.run(model, weight)
 
-    def test_not_on_request(self):
-        assert not hasattr(convert(layer(), pack_filters=False).model[0], "packed_weight")
+    def test_what_it_says(self):
+        model = frozen()
+        weight = model[0].weight
+        assert (weight.shape, weight.dtype, weight.device.type) == ((128, 70, 3, 3), torch.float32, "cpu")
+        assert "weight=FrozenFilter((128, 70, 3, 3), torch.float32, made 2" in str(model)
+        assert [name for name, _ in model.named_parameters()] == ["0.bias"]
+        assert not list(model.buffers())
 
-    @pytest.fixture(autouse=True)
-    def _compare(self, monkeypatch):
-        monkeypatch.setenv("NKICONV_CPU", "simulate")
+    @pytest.mark.parametrize("call", [lambda model: model.train(), lambda model: model[0].train()])
+    def test_it_does_not_train(self, call):
+        model = frozen()
+        model[0].layer = "stem"
+        with pytest.raises(FrozenFilterError, match=r"stem: train\(\): the filter is frozen .* call unpack_filter"):
+            call(model)
+        assert model.eval()[0].is_frozen
 
-    def run(self, model, x, like=None):
-        expected = torch.nn.functional.conv2d(x, (like or model)[0].weight, (like or model)[0].bias, padding=1)
-        torch.testing.assert_close(model(x), expected, rtol=0, atol=0)  # sums of integers
+    def test_an_optimizer_after_it(self):
+        """Parameters come in torch's order, by which optimizers keep their states."""
+        model = frozen()
+        model[0].unpack_filter()
+        assert [name for name, _ in model.named_parameters()] == ["0.weight", "0.bias"]
+        assert model[0].weight.requires_grad
+        model.train()[0](integers(1, 70, 4, 4)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=1, fused=True).step()
+        assert not model[0].is_frozen
+        self.run(model, model[0].weight)
 
-    def test_changed_in_place(self):
-        model, x = convert(layer()).model, integers(1, 70, 4, 4)
-        before = model[0].packed_weight
-        with torch.no_grad():
-            model[0].weight.add_(1)
-        self.run(model, x)
-        assert model[0].packed_weight is before
-
-    def test_changed_by_its_original(self):
+    def test_its_original_goes_on(self):
         original = layer()
+        weight = original[0].weight.detach().clone()
         model = convert(original).model
-        with torch.no_grad():
-            original[0].weight.mul_(2)
-        self.run(model, integers(1, 70, 4, 4), like=original)
+        model[0].pack_filter()
+        original[0].weight.data.add_(1)
+        self.run(model, weight)
+        self.run(original, original[0].weight)
 
-    def test_replaced(self):
-        model = convert(layer()).model
+    @pytest.mark.parametrize("assign", [False, True])
+    def test_loaded(self, assign):
+        model, w = frozen(), integers(128, 70, 3, 3) - 2
+        state = {"0.weight": w, "0.bias": integers(128)}
+        model.load_state_dict(state, assign=assign)
+        assert "from load_state_dict" in model[0].weight.made
+        self.run(model, w)
+        w.data.add_(1)
+        self.run(model, w - 1)
+        with pytest.raises(RuntimeError, match=r"Missing key.*0\.weight"):
+            model.load_state_dict({"0.bias": integers(128)})
+        with pytest.raises(RuntimeError, match=r"size mismatch for 0\.weight"):
+            model.load_state_dict({**state, "0.weight": w[:64]})
+        self.run(model, w - 1)
+
+    def test_saved(self):
+        model, plain = frozen(), layer()
+        assert list(model.state_dict()) == list(plain.state_dict())
+        plain.load_state_dict(model.state_dict())
+        self.run(model, plain[0].weight)
+
+    def test_assigned(self):
+        model = frozen()
         model[0].weight = nn.Parameter(integers(128, 70, 3, 3) + 1)
-        self.run(model, integers(1, 70, 4, 4))
+        assert not model[0].is_frozen
+        self.run(model, integers(128, 70, 3, 3) + 1)
 
-    def test_loaded(self):
-        model = convert(layer()).model
-        model.load_state_dict({"0.weight": integers(128, 70, 3, 3) - 2, "0.bias": integers(128)})
-        torch.testing.assert_close(model[0].packed_weight, pack_filter(model[0].weight), rtol=0, atol=0)
-        self.run(model, integers(1, 70, 4, 4))
-
-    def test_copied(self):
-        model = copy.deepcopy(convert(layer()).model)
+    def test_cast_and_moved(self):
+        model = frozen()
+        weight = model[0].weight.plain()
+        model.to(memory_format=torch.channels_last)
+        self.run(model, weight, integers(1, 70, 4, 4).to(memory_format=torch.channels_last))
+        model.bfloat16()
+        assert model[0].weight.dtype == torch.bfloat16
+        x = integers(1, 70, 4, 4)
+        expected = convolved(x, weight, model[0].bias.float()).bfloat16()
         with torch.no_grad():
-            model[0].weight.add_(1)
-        self.run(model, integers(1, 70, 4, 4))
+            torch.testing.assert_close(model(x.bfloat16()), expected, rtol=0, atol=0)
+        with pytest.raises(DtypeError, match=r"dtype=torch.float64: the filter is frozen.*unpack_filter\(\) first"):
+            model.double()
+        assert model[0].is_frozen
+        assert frozen().to("meta")[0].weight.device.type == "meta"
 
-    def test_cast(self):
-        model = convert(layer()).model.bfloat16()
-        y = model(integers(1, 70, 4, 4, dtype=torch.bfloat16))
-        assert model[0].packed_weight.dtype == torch.bfloat16
-        expected = torch.nn.functional.conv2d(integers(1, 70, 4, 4), model[0].weight.float(), padding=1)
-        expected = (expected + model[0].bias.float().reshape(-1, 1, 1)).bfloat16()
-        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    @pytest.mark.parametrize("copies", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+    def test_copied(self, copies):
+        model = frozen()
+        weight, other = model[0].weight.plain(), copies(model)
+        other.load_state_dict({"0.weight": weight + 1, "0.bias": model[0].bias})
+        self.run(model, weight)
+        self.run(other, weight + 1)
 
     def test_of_another_call(self):
-        model, x = convert(layer()).model, integers(1, 70, 4, 4)
-        other = {"0.weight": integers(128, 70, 3, 3) + 2, "0.bias": integers(128)}
-        found = torch.func.functional_call(model, other, (x,))
-        expected = torch.nn.functional.conv2d(x, other["0.weight"], other["0.bias"], padding=1)
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-        self.run(model, x)
+        model = frozen()
+        others = {"0.weight": integers(128, 70, 3, 3) + 2, "0.bias": integers(128)}
+        with pytest.raises(TypeError, match="FrozenFilter"):
+            torch.func.functional_call(model, others, (integers(1, 70, 4, 4),))
+        self.run(model, integers(128, 70, 3, 3))
 
-    def test_training_takes_the_plain_filter(self):
-        model, x = convert(layer()).model.train(), integers(1, 70, 4, 4)
-        model[0].packed_weight.zero_()
-        self.run(model, x)
-
-    def test_dropped(self):
-        model = convert(layer()).model
-        model[0].drop_packed()
-        assert model[0].packed_filter() is None
-        self.run(model, integers(1, 70, 4, 4))
-        assert model[0].pack_filter() == ""
-        assert model[0].packed_filter() is not None
+    @pytest.mark.parametrize("inference", ["made", "called"])
+    def test_inference_mode(self, inference):
+        model = layer(ours.Conv2d)
+        with torch.inference_mode(inference == "made"):
+            model[0].pack_filter()
+        x = integers(1, 70, 4, 4).requires_grad_(inference == "made")
+        with torch.inference_mode(inference == "called"):
+            y = model(x)
+        torch.testing.assert_close(y, convolved(x, model[0].weight.plain(), model[0].bias), rtol=0, atol=0)
+        assert y.requires_grad == (inference == "made")
 
     def test_compiled(self):
-        model, x = convert(layer()).model, integers(1, 70, 4, 4)
+        model = frozen()
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        self.run(model, integers(128, 70, 3, 3), by=compiled)
+        model.load_state_dict({"0.weight": integers(128, 70, 3, 3) - 2, "0.bias": integers(128)})
+        self.run(model, integers(128, 70, 3, 3) - 2, by=compiled)
+        model[0].unpack_filter()
+        model[0].weight.data.add_(1)
+        self.run(model, integers(128, 70, 3, 3) - 1, by=compiled)
+
+    def test_exported(self):
+        model, x = frozen(), integers(1, 70, 4, 4)
+        program = torch.export.export(model, (x,)).module()
         with torch.no_grad():
-            self.run(compiled, x, like=model)
-            model.load_state_dict({"0.weight": integers(128, 70, 3, 3) - 2, "0.bias": integers(128)})
-            self.run(compiled, x, like=model)
-            model[0].weight.add_(1)
-            model[0].pack_filter()
-            self.run(compiled, x, like=model)
-
-    def test_of_a_module(self):
-        module = layer(ours.Conv1d)[0]
-        assert module.pack_filter() == ""
-        assert module.packed_weight.shape == (1, 70, 1, 3, 128)
-        x = integers(1, 70, 9)
-        expected = torch.nn.functional.conv1d(x, module.weight, module.bias, padding=1)
-        torch.testing.assert_close(module(x), expected, rtol=0, atol=0)
+            torch.testing.assert_close(program(x), model(x), rtol=0, atol=0)
 
 
-def test_plan_model_plans_what_runs():
-    found = plan_model(layer(inputs=512, outputs=512), [torch.zeros(1, 512, 7, 7)])
-    expected = nkiconv.plan(
-        nkiconv.ConvProblem(N=1, C=512, H=7, W=7, K=512, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32"),
-        bias=True, packed=True,
-    )  # fmt: skip
-    assert found.modelled_us == expected.modelled_us
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (ours.Conv2d(70, 128, 3), "in training mode"),
+        (ours.Conv2d(140, 128, 3, groups=2).eval(), "groups=2"),
+        (ours.Conv2d(70, 131, 3).eval(), "out_channels=131 has no divisor"),
+        (ours.Conv2d(70, 128, 3).double().eval(), "its weight is torch.float64"),
+        (ours.ConvTranspose2d(70, 128, 3).eval(), "transposed"),
+        (nn.utils.parametrizations.weight_norm(ours.Conv2d(70, 128, 3)).eval(), "no plain Parameter"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_frozen(module, message):
+    with pytest.raises(UnsupportedError, match=f"its filter cannot be frozen: .*{message}"):
+        module.pack_filter()
+    assert not module.is_frozen
+
+
+class TestConvert:
+    """convert packs on request, where plans of example inputs take less time so."""
+
+    def test_not_unless_asked(self):
+        report = convert(layer())
+        assert not report.model[0].is_frozen
+        assert not report.entries[0].packed
+
+    def test_by_plans(self):
+        few, many = nn.Conv2d(256, 128, 1), nn.Conv2d(128, 128, 3, padding=1)
+        groups = nn.Conv2d(128, 128, 3, groups=2)
+        model = nn.Sequential(few, many, groups, nn.Conv2d(128, 131, 1), Own(131, 4, 1)).eval().bfloat16()
+        x = torch.randn(1, 256, 14, 14).bfloat16()
+        report = convert(model, pack_filters="frozen", example_inputs=[x])
+        for i, entry in enumerate(report.entries[:2]):
+            plain, packed = (plan_of(model[i], x.shape, packed=packed) for packed in (False, True))
+            assert report.model[i].is_frozen == entry.packed == (packed < plain)
+            assert entry.packing.endswith(f"{packed:.1f} us packed, {plain:.1f} plain, modelled")
+            x = model[i](x)
+        assert any(entry.packed for entry in report.entries)
+        assert [entry.packing.partition(": ")[2] for entry in report.entries[2:]] == [
+            "groups=2; filters of groups are not packed", "out_channels=131 has no divisor that is worth a block",
+            "",
+        ]  # fmt: skip
+        assert "conv2d, packed   filter frozen 2" in str(report)
+        assert not any(type(one.weight) is not nn.Parameter for one in model)
+
+    def test_named_inputs_and_those_that_do_not_reach_it(self):
+        report = convert(Named().eval(), pack_filters="frozen", example_inputs={"y": torch.zeros(1, 512, 7, 7)})
+        packing = [entry.packing for entry in report.entries]
+        assert [entry.packed for entry in report.entries] == [False, "filter frozen" in packing[1]]
+        assert packing[0] == "filter stays plain: no plan of example_inputs takes it packed"
+
+    def test_plan_model_plans_what_runs(self):
+        model = convert(layer(inputs=512, outputs=512)).model
+        model[0].pack_filter()
+        problem = nkiconv.ConvProblem(N=1, C=512, H=7, W=7, K=512, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
+        found = plan_model(model, [torch.zeros(1, 512, 7, 7)])
+        assert found.modelled_us == nkiconv.plan(problem, bias=True, packed=True).modelled_us
+
+    @pytest.mark.parametrize(
+        ("model", "more", "message"),
+        [
+            (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None and 'frozen'"),
+            (layer(), {"pack_filters": "frozen"}, "example_inputs=None: whether a packed filter is faster"),
+            (layer().train(), {"pack_filters": "frozen", "example_inputs": IMAGES}, "needs eval mode, and the model"),
+        ],
+    )
+    def test_refused(self, model, more, message):
+        with pytest.raises(UnsupportedError, match=message):
+            convert(model, **more)
+
+
+class Own(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x) * self.weight.mean()
+
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Conv2d(512, 512, 3), nn.Conv2d(512, 512, 3)
+
+    def forward(self, x=None, y=None):
+        return self.other(y) if x is None else self.one(x)
+
+
+def plan_of(module, shape, packed):
+    N, C, H, W = shape
+    K, _, R, S = module.weight.shape
+    sides = tuple((one, one) for one in module.padding)
+    problem = nkiconv.ConvProblem(N=N, C=C, H=H, W=W, K=K, R=R, S=S, padding=sides, dtype="bf16")
+    return nkiconv.plan(problem, bias=True, packed=packed).modelled_us

@@ -99,22 +99,6 @@ def test_plain_bf16_is_torchs_own_and_an_epilogue_rounds_once():
     assert torch.equal(pytorch.conv1d(x, w, bias, activation="relu"), F.conv1d(x, w, bias).relu())
 
 
-def test_filters_are_not_packed_where_torch_computes(monkeypatch):
-    model = pytorch.convert(nn.Sequential(nn.Conv2d(70, 128, 3)).eval()).model
-    x = integers(1, 70, 4, 4)
-    model(x)
-    assert not list(model.buffers())
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), F.conv2d(x, model[0].weight, model[0].bias))
-    assert torch.equal(model[0].packed_weight, pytorch.pack_filter(model[0].weight))
-
-
-def test_filters_are_packed_on_the_way_to_a_device():
-    model = pytorch.convert(nn.Sequential(nn.Conv2d(70, 128, 3)).eval()).model.to("meta")
-    assert model[0].packed_weight.shape == (1, 70, 3, 3, 128)
-
-
 def test_float64_on_the_host():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3, groups=2))
     report = pytorch.convert(model)

@@ -26,12 +26,12 @@ _SHOWN = 3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def violations(model: torch.nn.Module) -> Iterator[NkiconvError]:
-    """Why nothing may be folded: modules in training mode, where batch norms use the batch's own statistics."""
+def violations(model: torch.nn.Module, argument: str) -> Iterator[NkiconvError]:
+    """Why an argument of `convert` is refused that is for eval mode: modules in training mode."""
     training = [name or "the model" for name, module in model.named_modules() if module.training]
     if training:
         names = ", ".join(training[:_SHOWN]) + (f" and {len(training) - _SHOWN} more" if training[_SHOWN:] else "")
-        yield UnsupportedError(f"fold_batchnorm=True: needs eval mode, and {names} are in training; call model.eval()")
+        yield UnsupportedError(f"{argument}: needs eval mode, and {names} are in training; call model.eval()")
 
 
 def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[Fold, ...]:

@@ -19,7 +19,6 @@ from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .. import nn
 from ..causal import model_files
 from ..causal.installation import Installation
-from ..operators.filters import Packs
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
@@ -38,8 +37,8 @@ _METHODS = ("forward", "_conv_forward")
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "operator",
-    "packed_weight", "pack_filter", "drop_packed", "packed_filter", "_packs", "_packed_from", "_pack", "_images",
-    "_convolved", "_transposed",
+    "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",
+    "_transposed",
 )  # fmt: skip
 
 
@@ -50,7 +49,7 @@ def convert(
     fold_batchnorm: bool = False,
     causal_conv1d: bool = True,
     functional: bool = True,
-    pack_filters: bool = True,
+    pack_filters: str | None = None,
     inplace: bool = False,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
 ) -> Report:
@@ -77,22 +76,25 @@ def convert(
         functional: run the model's forward under `intercept`, so that convolutions by functions of torch are
             nkiconv's too, whoever calls them. Other methods of the model than forward can be called under `intercept`
             by hand.
-        pack_filters: keep, in eval mode, a second copy of each filter for which that pays, in the kernel's own order,
-            so that calls need not turn it. It is not in the state_dict, and is packed again when a call finds the
-            weight changed; of what torch.compile has compiled only `load_state_dict` sees to that: after other changes
-            call the module's `pack_filter()`.
+        pack_filters: "frozen": in eval mode, for inference, let a module own its filter in the kernel's order, so that
+            calls need not turn it, where plans of example_inputs take less time so; the report says when it was made,
+            and why others stay plain. Such a module has no Parameter of it that could be changed, does not train, and
+            is what its `pack_filter()` makes. None: every call takes the weight as it is then.
         inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and
             buffer objects: optimizers and tied weights go on working, and what changes the one's changes the other's.
             So cast and move a model first: `model.to` changes the parameters of both, but the buffers of one. Folded
             convolutions get new parameters in either case.
         example_inputs: arguments of forward, a tuple, or a dict of them by name, on which the converted model runs
             once, in eval mode and without gradients, so that the report can say which share of its convolutions' flops
-            is nkiconv's.
+            is nkiconv's. With pack_filters also the images of the plans: each distinct convolution is planned twice
+            (seconds each; plans are kept, for devices too).
 
     Returns: a `Report`, whose `model` is the converted one.
 
     Raises: UnsupportedError, DtypeError, before any change; what the model raises on example_inputs.
     """
+    from . import packing  # which records a run of a converted model
+
     if not isinstance(model, torch.nn.Module):
         raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
     errors: list[NkiconvError] = []
@@ -102,9 +104,12 @@ def convert(
         kind = type(example_inputs).__name__
         text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"
         errors.append(DtypeError(text))
-    if fold_batchnorm:
-        errors += batchnorm.violations(model)
+    errors += packing.violations(pack_filters, example_inputs)
+    for argument, wanted in (("fold_batchnorm=True", fold_batchnorm), ("pack_filters='frozen'", pack_filters)):
+        errors += batchnorm.violations(model, argument) if wanted else ()
     raise_all("convert cannot run this call", errors)
+    options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
+    times = packing.times(model, _arguments(example_inputs), **options) if pack_filters else {}
     entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
     swapped = [entry.name for entry in entries if entry.swapped]
     plain = [name for name in swapped if not _own(model.get_submodule(name))]
@@ -121,8 +126,9 @@ def convert(
         if fold.folded:
             batchnorm.fold(target, fold)
     if pack_filters:
-        packed = {name for name in swapped if not _packer(target, name).pack_filter()}
-        entries = tuple(dataclasses.replace(entry, packed=entry.name in packed) for entry in entries)
+        entries = tuple(
+            packing.frozen(target, one, times, one.name not in plain) if one.swapped else one for one in entries
+        )
     installation = Installation()
     if causal_conv1d:
         entries = tuple(_by_causal_conv1d(target, entry, installation) for entry in entries)
@@ -178,13 +184,6 @@ def _by_intercepted(entry: Entry) -> Entry:
     if not entry.reason.startswith(OWN):
         return entry
     return dataclasses.replace(entry, reason="", function=f"torch's, intercepted ({entry.reason})")
-
-
-def _packer(model: torch.nn.Module, name: str) -> Packs:
-    """One of the modules that were swapped."""
-    found = model.get_submodule(name)
-    assert isinstance(found, Packs)
-    return found
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:

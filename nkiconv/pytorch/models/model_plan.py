@@ -186,7 +186,6 @@ def plan_model(
     fold_batchnorm: bool = False,
     causal_conv1d: bool = True,
     functional: bool = True,
-    pack_filters: bool = True,
     training: bool = False,
     wide: bool = False,
     use_cache: bool = True,
@@ -199,10 +198,10 @@ def plan_model(
         model: any; a copy of it is converted and run once, on fake tensors where it allows that (shapes only, nothing
             is computed), else on the data of `inputs`. Parameters on meta are left there.
         inputs, named: arguments of its forward.
-        lnc: cores, 1 or 2. fold_batchnorm, causal_conv1d, functional, pack_filters: as of `convert`.
+        lnc: cores, 1 or 2. fold_batchnorm, causal_conv1d, functional: as of `convert`. Filters are packed where
+            the model's modules are frozen: convert it before.
         training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
-            which changes none of these); filters, which change with each step, are not packed then, nor batch norms
-            folded into them.
+            which changes none of these).
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
@@ -216,7 +215,7 @@ def plan_model(
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)
     options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
-    found = record(model, inputs, named or {}, training=training, pack_filters=pack_filters and not training, **options)
+    found = record(model, inputs, named or {}, training=training, **options)
     rows = []
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))

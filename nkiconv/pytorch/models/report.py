@@ -30,7 +30,8 @@ class Entry:
     weight: tuple[int, ...]  # shape of its filters; empty where nobody knows
     operator: str | None  # of torch.ops.nkiconv, where that runs it
     reason: str = ""
-    packed: bool = False  # whether the kernel gets its filter packed
+    packed: bool = False  # whether its filter is frozen, packed for the kernel
+    packing: str = ""  # when that was made, or why not; empty unless it was asked for
     function: str = ""  # what is called with its filter in the place of its forward, where that is nkiconv's now
 
     @property
@@ -122,7 +123,7 @@ class Report:
                 entry.kind,
                 "x".join(map(str, entry.weight)) or "-",
                 (entry.operator or "-") + (", packed" if entry.packed else ""),
-                Text(entry.reason or entry.function),
+                Text(entry.reason or entry.function or entry.packing),
             )
         if self.folds:
             table.add_section()

@@ -101,7 +101,9 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
             with intercept():
                 return own(self, *args, **named)
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
-        return conv3d(found.video, self.weight, self.bias, *numbers, layer=self.layer, initial_frames=found.frames)
+        weight, packed = self._filters()
+        more = {"layer": self.layer, "packed": packed, "initial_frames": found.frames}
+        return conv3d(found.video, weight, self.bias, *numbers, **more)
 
     return forward
 

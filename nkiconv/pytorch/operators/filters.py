@@ -1,27 +1,24 @@
-"""Filters in the kernel's own order, [K / kn, C, R, S, kn], packed once for inference, where that pays.
+"""Filters in the kernel's own order, [K / kn, C, R, S, kn]: packed by callers, or owned by a module that is frozen.
 
 A plain filter passes the Tensor Engine before its first matmul, in every call; a packed one is loaded to where it
-belongs. A module keeps it beside its weight, as a buffer that is not part of its state_dict.
+belongs. Nothing is packed unless asked for: which one is faster depends on the shape of the images too.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
 from ...planner.conv import LEAST_BLOCK, block_of
-from ..computers import modes
-from ..errors import LayoutError, UnsupportedError, raise_all
+from ..errors import DtypeError, FrozenFilterError, LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations
-
-#: Input and output channels from which a packed filter pays: fewer inputs are stacked on the array where the filter is
-#: plain, and fewer outputs leave half of a block empty (packed, of 8 x 56 x 56 pixels: 64 -> 64 channels 31.9 us for
-#: 20.8, 96 -> 64 37.6 for 37.0, 128 -> 128 of 28 x 28 15.7 for 16.4, modelled).
-INPUTS, OUTPUTS = 65, 128
 
 
 def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
@@ -36,6 +33,9 @@ def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
 def pack_filter(weight: Tensor) -> Tensor:
     """The filter of one group in the kernel's own order, for `packed=` of `conv1d`, `conv2d` and `conv3d`: as
     `nkiconv.pack_filter` of arrays.
+
+    The result is a copy: it does not follow `weight`, and no call checks that both are the same filter. Who passes it
+    packs again after each change of the weight; `nn.Conv2d.pack_filter` leaves no second filter that could differ.
 
     Args:
         weight: [K, C, S], [K, C, R, S] or [K, C, T, R, S]; bf16, fp16 or fp32.
@@ -61,108 +61,191 @@ def worth_a_block(shape: torch.Size, itemsize: int) -> bool:
 
 
 def refusal(module: Any) -> str:
-    """Why a module's filter is not packed, or ""."""
+    """Why a module's filter cannot be frozen, or ""."""
+    weight = module._parameters.get("weight")
     if module.transposed:
         return "filters of transposed convolutions are loaded as they are"
     if module.training:
-        return "in training mode"
-    if parametrize.is_parametrized(module) or not isinstance(module._parameters.get("weight"), torch.nn.Parameter):
-        return "its weight is computed"
-    if module.weight.dtype not in DTYPES:
-        return f"its weight is {module.weight.dtype}"
+        return "the module is in training mode; call eval()"
+    if parametrize.is_parametrized(module) or type(weight) is not torch.nn.Parameter:
+        return "its weight is no plain Parameter"
+    if weight.dtype not in DTYPES:
+        return f"its weight is {weight.dtype}, accepted are {', '.join(map(str, DTYPES))}"
     if module.groups > 1:
-        return f"groups={module.groups}"
-    if module.in_channels < INPUTS or module.out_channels < OUTPUTS:
-        return f"{module.in_channels} -> {module.out_channels} channels: from {INPUTS} -> {OUTPUTS} on it pays"
-    if not worth_a_block(module.weight.shape, module.weight.element_size()):
+        return f"groups={module.groups}; filters of groups are not packed"
+    if not worth_a_block(weight.shape, weight.element_size()):
         return f"out_channels={module.out_channels} has no divisor that is worth a block"
     return ""
 
 
-class Packs(torch.nn.Module):
-    """What our modules have for it: a buffer `packed_weight` that follows `weight`, once there is one.
+class FrozenFilter:
+    """What `weight` of a frozen module is: its only filter, which nothing outside can change or share.
 
-    There is none where torch computes: the first call of a kernel makes it, and so does moving the module to a device.
+    It is no tensor. Its shape, dtype and device can be read, and `plain()` copies it; everything else, writing in place
+    and .data among it, is refused by name.
     """
 
-    #: whether kernels are to have a packed filter
-    _packs: bool = False
-    #: what the weight was when it was packed: its place in memory and its version
-    _packed_from: tuple[int, int] | None = None
+    made: str  #: when, and from what
+    _plain: Tensor
+    _packed: Tensor
+    _learns: bool  # whether its Parameter wanted a gradient
 
-    def pack_filter(self) -> str:
-        """Pack the filter for inference, again where it was; returns why not, or "".
+    def __init__(self, weight: torch.nn.Parameter, source: str) -> None:
+        """Copy a weight; source: what it is, for messages."""
+        with torch.inference_mode(False):  # tensors that autograd may save, wherever they are made
+            plain = weight.detach().clone()
+            kept = {"_plain": plain, "_packed": pack_filter(plain), "_learns": weight.requires_grad}
+        vars(self).update(kept, made=f"{datetime.now().isoformat(' ', 'seconds')} from {source}")
 
-        Calls in eval mode then use it, until the weight changes, after which the next one packs again. Of what
-        torch.compile has compiled, `load_state_dict` packs again; after any other change call this.
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """(plain, packed) of calls. They are the filter itself: for modules only, never to be handed out."""
+        return self._plain, self._packed
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the plain filter."""
+        return self._plain.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the filter."""
+        return self._plain.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the filter."""
+        return self._plain.device
+
+    def plain(self) -> Tensor:
+        """A copy in torch's order, [K, C, taps]."""
+        return self._plain.clone()
+
+    def parameter(self) -> torch.nn.Parameter:
+        """The plain filter as a Parameter, for a module that is frozen no longer."""
+        with torch.inference_mode(False):
+            return torch.nn.Parameter(self._plain, self._learns)
+
+    def __repr__(self) -> str:
+        """Shape, dtype, when it was made and of what."""
+        return f"FrozenFilter({tuple(self.shape)}, {self.dtype}, made {self.made})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what a frozen filter lacks. Raises FrozenFilterError."""
+        if name.startswith("__") or "made" not in vars(self):
+            raise AttributeError(name)  # what Python asks of any object
+        self._refuse(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises FrozenFilterError."""
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise FrozenFilterError(
+            f"weight.{name}: the filter is frozen (made {self.made}): it is no tensor, and nothing changes it; "
+            f"weight.plain() is a copy, and the module's unpack_filter() makes it a Parameter again"
+        )
+
+
+class Freezes(torch.nn.Module):
+    """What our modules have for packed filters: `weight` is a Parameter, or once they are frozen a `FrozenFilter`.
+
+    A frozen module holds one filter and no Parameter of it. A copy beside a Parameter could not be kept right: fused
+    optimizers, .data, NumPy's aliases and storages change a Parameter without a trace. So there is nothing to compare,
+    and no call can use a filter other than the one that `weight`, `state_dict` and repr show.
+
+    While a module is frozen
+        `state_dict` has "weight" as ever, a copy in torch's order, and nothing of the packed form;
+        `load_state_dict` and `to(...)` (dtype, device, memory_format) make the filter anew from what they load or move;
+        `weight = Parameter(...)` and `unpack_filter()` end it;
+        `train()` is refused: an optimizer that was made before has a Parameter that the module no longer has, and
+        would train it without effect;
+        `parameters()` has no weight, and derivatives by inputs and bias are as ever.
+    A deep copy, a pickle, torch.inference_mode and torch.compile change nothing of this.
+    """
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether `weight` is a `FrozenFilter`."""
+        return type(vars(self).get("weight")) is FrozenFilter
+
+    def pack_filter(self) -> None:
+        """Freeze the filter: own a copy of the weight as it is now, packed for the kernel, in its place.
+
+        For inference. Which of packed and plain is faster depends on the images: `convert(..., pack_filters="frozen")`
+        compares plans. On a frozen module it does nothing.
+
+        Raises: UnsupportedError: in training mode, of groups, of transposed convolutions, of a computed weight, of a
+            dtype that kernels do not take, or where out_channels has no divisor that is worth a block.
         """
+        if not self.is_frozen:
+            self._freeze("its weight")
+
+    def unpack_filter(self) -> None:
+        """End what `pack_filter` began: `weight` is a new Parameter of the same values. Make optimizers after that."""
+        if self.is_frozen:
+            parameter = vars(self).pop("weight").parameter()
+            others = dict(self._parameters)
+            self._parameters.clear()
+            self._parameters.update({"weight": parameter, **others})  # the order of optimizers' states
+
+    def train(self, mode: bool = True) -> Any:
+        """As torch's. Raises FrozenFilterError where a frozen module is to train."""
+        if mode and self.is_frozen:
+            made = vars(self)["weight"].made
+            raise FrozenFilterError(
+                f"{self._where()}train(): the filter is frozen (made {made}), and optimizers that were made before do "
+                f"not know it; call unpack_filter() of each frozen module first, and make the optimizer after that"
+            )
+        return super().train(mode)
+
+    def _filters(self) -> tuple[Tensor, Tensor | None]:
+        """(weight, packed filter or None) of a call."""
+        weight: Any = self.weight
+        return weight.tensors if type(weight) is FrozenFilter else (weight, None)
+
+    def _freeze(self, source: str) -> None:
         reason = refusal(self)
         if reason:
-            self.drop_packed()
-        else:
-            self._packs = True
-            if not modes.is_torchs(self.weight):
-                self._pack()
-        return reason
+            raise UnsupportedError(
+                f"{self._where()}its filter cannot be frozen: {reason}; leave it plain (unpack_filter())"
+            )
+        frozen = FrozenFilter(self._parameters["weight"], source)  # type: ignore[arg-type]  # `refusal` has seen it
+        del self._parameters["weight"]
+        vars(self)["weight"] = frozen
 
-    def drop_packed(self) -> None:
-        """Use the plain filter only."""
-        if "packed_weight" in self._buffers:
-            self._buffers["packed_weight"] = None
-        self._packs, self._packed_from = False, None
+    def _where(self) -> str:
+        name = getattr(self, "layer", None)
+        return f"{name}: " if name else ""
 
-    def packed_filter(self) -> Tensor | None:
-        """The packed filter of the weight as it is now; None in training mode, where nothing is to be packed, and where
-        torch computes.
-        """
-        if not self._packs or self.training:
-            return None
-        packed = self._buffers.get("packed_weight")
-        if torch.compiler.is_compiling():
-            return packed
-        now = _state(self.weight)
-        if now is None or modes.is_torchs(self.weight):
-            return None  # a weight of a transform, which is none of ours; or nobody to take it
-        if packed is None or now != self._packed_from:
-            return None if refusal(self) else self._pack()
-        return packed
-
-    def _pack(self) -> Tensor:
-        """The filter packed, and kept unless it is a tensor of a tracer's."""
-        packed = pack_filter(self.weight)  # type: ignore[arg-type]  # a Parameter: `refusal` has seen it
-        if type(packed) is not Tensor:
-            return packed
-        before = self._buffers.get("packed_weight")
-        if before is not None and _alike(before, packed):
-            packed = before.copy_(packed)  # compiled code holds on to it
-        elif "packed_weight" in self._buffers:
-            self.packed_weight = packed
-        else:
-            self.register_buffer("packed_weight", packed, persistent=False)
-            self.register_load_state_dict_post_hook(_pack_again)  # type: ignore[no-untyped-call]
-        self._packed_from = _state(self.weight)
-        return packed
+    @contextmanager
+    def _as_parameter(self, source: str) -> Iterator[None]:
+        """Have a frozen filter as a Parameter while the block runs, and freeze what it is then."""
+        was_frozen = self.is_frozen
+        self.unpack_filter()
+        yield
+        if was_frozen:
+            self._freeze(source)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move or cast the module; where that takes it from torch to kernels, its filter is packed."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self._packs and self._buffers.get("packed_weight") is None:
-            self.pack_filter()
+        """Move or cast the module. Raises DtypeError before that where kernels do not take a frozen filter's dtype."""
+        if self.is_frozen:
+            dtype = fn(vars(self)["weight"].plain()[:0]).dtype
+            if dtype not in DTYPES:
+                accepted = ", ".join(map(str, DTYPES))
+                raise DtypeError(
+                    f"{self._where()}dtype={dtype}: the filter is frozen, for kernels that take {accepted}; call "
+                    f"unpack_filter() first"
+                )
+        with self._as_parameter("a frozen filter, moved or cast"):
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        with self._as_parameter("load_state_dict"):
+            super()._load_from_state_dict(*arguments)
 
-def _state(weight: Any) -> tuple[int, int] | None:
-    """Where a weight lies and how often it was changed; None where it has no memory of its own."""
-    if type(weight) is not torch.nn.Parameter:
-        return None
-    return weight.data_ptr() if weight.device.type != "meta" else 0, weight._version
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
-
-
-def _pack_again(module: Any, _incompatible: Any) -> None:
-    """After load_state_dict: what was packed is packed again."""
-    if getattr(module, "packed_weight", None) is not None:
-        module.pack_filter()
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if self.is_frozen:
+            destination[f"{prefix}weight"] = vars(self)["weight"].plain()
+        super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -55,9 +55,6 @@ def command(
     fold_batchnorm: Annotated[
         bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
     ] = False,
-    plain_filters: Annotated[
-        bool, typer.Option("--plain-filters", help="Pack no filters, as convert with pack_filters=False.")
-    ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
     ] = False,
@@ -77,7 +74,7 @@ def command(
         advance("building the model", None)
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
-        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm, "pack_filters": not plain_filters}
+        more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm}
         more |= {"training": training, "lnc": lnc, "wide": wide, "use_cache": not no_cache}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:

@@ -1,0 +1,192 @@
+"""A call computes with the weight as it is now, however it was changed: nothing of it is kept from call to call."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, convert
+from nkiconv.pytorch import nn as ours
+
+pytestmark = pytest.mark.simulator_only
+
+CHANNELS = 128
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def integers(*shape):
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(sum(shape))).float()
+
+
+def images(rank):
+    return integers(1, CHANNELS, *[2, 3, 4][-rank:])
+
+
+def layer(rank, kind=None):
+    kind = kind or {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}[rank]
+    made = kind(CHANNELS, CHANNELS, (1, 2, 3)[-rank:], padding=1)
+    with torch.no_grad():
+        made.weight.copy_(integers(*made.weight.shape))
+        made.bias.copy_(integers(CHANNELS))
+    return nn.Sequential(made).eval()
+
+
+def stepped(kind, **more):
+    """A step of an optimizer, in which every element of a weight moves."""
+
+    def change(module):
+        module.weight.grad = torch.sign(module.weight.detach()) + 0.5
+        kind([module.weight], lr=2.0, **more).step()
+
+    return change
+
+
+def stored(module):
+    module.weight.untyped_storage().copy_((module.weight.detach() + 1).untyped_storage())
+
+
+def averaged(module):
+    """As EMA.copy_to of diffusers and torch_ema."""
+    for shadow, own in zip([one.detach() * 0.5 for one in module.parameters()], module.parameters(), strict=True):
+        own.data.copy_(shadow.data)
+
+
+def replaced(change):
+    return lambda module: setattr(module, "weight", nn.Parameter(change(module.weight.detach())))
+
+
+def aliased(module):
+    array = module.weight.detach().numpy()
+    np.add(array, 1, out=array)
+
+
+CHANGES = {
+    "Adam, fused": stepped(torch.optim.Adam, fused=True),
+    "AdamW, fused": stepped(torch.optim.AdamW, fused=True),
+    "SGD, fused": stepped(torch.optim.SGD, fused=True),
+    "Adagrad, fused": stepped(torch.optim.Adagrad, fused=True),
+    "SGD": stepped(torch.optim.SGD),
+    "data.copy_": lambda module: module.weight.data.copy_(module.weight.detach() + 1),
+    "data.mul_": lambda module: module.weight.data.mul_(2),
+    "data.add_": lambda module: module.weight.data.add_(1),
+    "data.normal_": lambda module: module.weight.data.normal_(),
+    "NumPy": aliased,
+    "storage": stored,
+    "EMA": averaged,
+    "assign": lambda module: module.load_state_dict(
+        {"weight": module.weight.detach() + 1, "bias": module.bias.detach() - 1}, assign=True
+    ),
+    "taps exchanged": replaced(lambda w: w.transpose(-2, -1)),
+    "channels exchanged": replaced(lambda w: w.transpose(0, 1)),
+    "fewer": replaced(lambda w: w[: CHANNELS // 2]),
+    "bias": lambda module: module.bias.data.add_(1),
+}
+
+
+def changed(module, name):
+    CHANGES[name](module)
+    if name == "fewer":
+        module.bias = nn.Parameter(module.bias.detach()[: CHANNELS // 2])
+
+
+def assert_fresh(run, module, x):
+    expected = CONVOLVE[x.dim() - 2](x, module.weight, module.bias, padding=1)
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(run(x), expected, rtol=0, atol=scale * 1e-5)
+
+
+@pytest.fixture(params=["simulate", "compare", "torch"], autouse=True)
+def mode(request, monkeypatch):
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_changed_weight(rank, name, mode):
+    if rank == 1 and name == "taps exchanged":
+        name = "channels exchanged"
+    model, x = convert(layer(rank)).model, images(rank)
+    with torch.no_grad():
+        assert_fresh(model, model[0], x)
+        changed(model[0], name)
+        assert_fresh(model, model[0], x)
+
+
+def test_changed_under_compile():
+    model, x = convert(layer(2)).model, images(2)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for name in CHANGES:
+            changed(model[0], name)
+            assert_fresh(compiled, model[0], x)
+
+
+@pytest.mark.parametrize("kind", [ours.ConvTranspose2d, ours.CausalConv3d, ours.CausalConv1d])
+def test_others(kind):
+    module = kind(16, 16, 3).eval()
+    x = integers(1, 16, *([5] * (module.weight.dim() - 2)))
+    with torch.no_grad():
+        for change in (CHANGES["SGD, fused"], CHANGES["data.mul_"], CHANGES["NumPy"]):
+            before = module(x)
+            change(module)
+            again = copy.deepcopy(module)
+            assert not torch.equal(before, module(x))
+            assert torch.equal(module(x), again(x))
+
+
+def test_causal_functions():
+    x, w, state = integers(2, 8, 6), integers(8, 4), integers(2, 8, 3)
+    for _ in range(3):
+        expected = F.conv1d(F.pad(x, (3, 0)), w[:, None], groups=8)
+        torch.testing.assert_close(causal_conv1d_fn(x, w), expected, rtol=0, atol=0)
+        joined = torch.cat([state, x[..., :1]], -1)
+        y = causal_conv1d_update(x[..., 0], state, w)
+        torch.testing.assert_close(y, (joined * w).sum(-1), rtol=0, atol=0)
+        assert torch.equal(state, joined[..., 1:])
+        w.data.mul_(2)
+        state.numpy()[...] = state.numpy()[::-1].copy()  # a decoder's own bookkeeping
+
+
+def test_folded_norms_do_not_share_their_convolutions_weight():
+    model = nn.Sequential(layer(2)[0], nn.BatchNorm2d(CHANNELS)).eval()
+    folded, x = convert(model, fold_batchnorm=True).model, images(2)
+    with torch.no_grad():
+        before = folded(x)
+        CHANGES["data.mul_"](model[0])
+        assert torch.equal(folded(x), before)
+        CHANGES["SGD, fused"](folded[0])
+        assert_fresh(folded, folded[0], x)
+
+
+@pytest.mark.parametrize("inference", ["made", "called", "both"])
+def test_inference_mode(inference):
+    with torch.inference_mode(inference != "called"):
+        model = convert(layer(2)).model
+    with torch.inference_mode(inference != "made"), torch.no_grad():
+        assert_fresh(model, model[0], images(2))
+    with torch.inference_mode():
+        model[0].weight.data.mul_(2)
+    with torch.no_grad():
+        assert_fresh(model, model[0], images(2))
+
+
+def test_memory_formats():
+    model, x = convert(layer(2)).model, images(2)
+    with torch.no_grad():
+        assert_fresh(model, model[0], x)
+        model.to(memory_format=torch.channels_last)
+        assert_fresh(model, model[0], x)
+        assert_fresh(model, model[0], x.to(memory_format=torch.channels_last))
+
+
+def test_no_module_keeps_a_tensor():
+    """Of a call in eval mode a module keeps nothing: what it has is what torch's has, and its parameters."""
+    model = convert(layer(2)).model
+    before = dict(vars(model[0]))
+    model(images(2))
+    assert vars(model[0]) == before
+    assert not list(model.buffers())
+    assert not any(isinstance(one, torch.Tensor) for one in vars(model[0]).values())
