@@ -190,3 +190,25 @@ def test_no_module_keeps_a_tensor():
     assert vars(model[0]) == before
     assert not list(model.buffers())
     assert not any(isinstance(one, torch.Tensor) for one in vars(model[0]).values())
+
+
+class TestClasses:
+    """Classes are kept by class: what they are made of is asked anew."""
+
+    def test_a_forward_that_came_later(self):
+        kind = type("Late", (nn.Conv2d,), {})
+        x = images(2)
+        assert torch.equal(convert(layer(2, kind)).model(x), layer(2, kind)(x))
+        kind.forward = lambda self, x: 2 * nn.Conv2d.forward(self, x)
+        with torch.no_grad():
+            torch.testing.assert_close(convert(layer(2, kind)).model(x), layer(2, kind)(x), rtol=0, atol=0)
+
+    def test_a_models_forward_that_was_replaced(self):
+        kind = type("Whole", (nn.Module,), {"forward": lambda self, x: F.conv2d(x, self.weight)})
+        made = kind()
+        made.weight = nn.Parameter(integers(4, CHANNELS, 2, 3))
+        x = images(2)
+        model = convert(made, functional=True).model
+        before = model(x)
+        kind.forward = lambda self, x: 2 * F.conv2d(x, self.weight)
+        assert torch.equal(model(x), 2 * before)

@@ -31,10 +31,13 @@ def _change(made: Callable[[Any], tuple[tuple[type, ...], dict[str, Any]]]) -> C
     """A function from a class to its subclass; made: gives the subclass's bases and namespace."""
 
     @functools.cache
-    def changed(kind: Any) -> Any:
+    def of_forward(kind: Any, _forward: Any) -> Any:
         bases, more = made(kind)
         own = {name: getattr(kind, name) for name in ("__module__", "__doc__", "__qualname__")}
         return type(kind)(kind.__name__, bases, {**own, "__reduce_ex__": _reduce, "_changed": (name, kind), **more})
+
+    def changed(kind: Any) -> Any:
+        return of_forward(kind, kind.forward)  # as it is now: forwards of classes are replaced
 
     name = made.__name__
     _CHANGES[name] = changed
@@ -53,12 +56,11 @@ def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 @_change
 def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A class whose forward runs under `intercept`, whatever it does."""
-    forward = kind.forward
 
-    @functools.wraps(forward)
+    @functools.wraps(kind.forward)
     def call(self: Any, *args: Any, **named: Any) -> Any:
         with intercept():
-            return forward(self, *args, **named)
+            return kind.forward(self, *args, **named)  # as it is in this call
 
     return (kind,), {"forward": call}
 
@@ -66,12 +68,11 @@ def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 @_change
 def left_out(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
     """A class whose forward stays torch's under `intercept` too."""
-    forward = kind.forward
 
-    @functools.wraps(forward)
+    @functools.wraps(kind.forward)
     def call(self: Any, *args: Any, **named: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            return forward(self, *args, **named)
+            return kind.forward(self, *args, **named)
 
     return (kind,), {"forward": call}
 
