@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, convert
+from nkiconv.errors import DtypeError
+from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update, conv2d, convert
 from nkiconv.pytorch import nn as ours
 
 pytestmark = pytest.mark.simulator_only
@@ -98,14 +99,19 @@ def assert_fresh(run, module, x):
     torch.testing.assert_close(run(x), expected, rtol=0, atol=scale * 1e-5)
 
 
-@pytest.fixture(params=["simulate", "compare", "torch"], autouse=True)
+@pytest.fixture(params=["simulate", "torch"])
 def mode(request, monkeypatch):
     monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
 
 
+in_each_mode = pytest.mark.usefixtures("mode")
+
+
+@in_each_mode
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_a_changed_weight(rank, name, mode):
+def test_a_changed_weight(rank, name):
     if rank == 1 and name == "taps exchanged":
         name = "channels exchanged"
     model, x = convert(layer(rank)).model, images(rank)
@@ -115,6 +121,7 @@ def test_a_changed_weight(rank, name, mode):
         assert_fresh(model, model[0], x)
 
 
+@in_each_mode
 def test_changed_under_compile():
     model, x = convert(layer(2)).model, images(2)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -124,6 +131,7 @@ def test_changed_under_compile():
             assert_fresh(compiled, model[0], x)
 
 
+@in_each_mode
 @pytest.mark.parametrize("kind", [ours.ConvTranspose2d, ours.CausalConv3d, ours.CausalConv1d])
 def test_others(kind):
     module = kind(16, 16, 3).eval()
@@ -137,6 +145,7 @@ def test_others(kind):
             assert torch.equal(module(x), again(x))
 
 
+@in_each_mode
 def test_causal_functions():
     x, w, state = integers(2, 8, 6), integers(8, 4), integers(2, 8, 3)
     for _ in range(3):
@@ -150,6 +159,7 @@ def test_causal_functions():
         state.numpy()[...] = state.numpy()[::-1].copy()  # a decoder's own bookkeeping
 
 
+@in_each_mode
 def test_folded_norms_do_not_share_their_convolutions_weight():
     model = nn.Sequential(layer(2)[0], nn.BatchNorm2d(CHANNELS)).eval()
     folded, x = convert(model, fold_batchnorm=True).model, images(2)
@@ -161,6 +171,7 @@ def test_folded_norms_do_not_share_their_convolutions_weight():
         assert_fresh(folded, folded[0], x)
 
 
+@in_each_mode
 @pytest.mark.parametrize("inference", ["made", "called", "both"])
 def test_inference_mode(inference):
     with torch.inference_mode(inference != "called"):
@@ -173,6 +184,7 @@ def test_inference_mode(inference):
         assert_fresh(model, model[0], images(2))
 
 
+@in_each_mode
 def test_memory_formats():
     model, x = convert(layer(2)).model, images(2)
     with torch.no_grad():
@@ -182,6 +194,7 @@ def test_memory_formats():
         assert_fresh(model, model[0], x.to(memory_format=torch.channels_last))
 
 
+@in_each_mode
 def test_no_module_keeps_a_tensor():
     """Of a call in eval mode a module keeps nothing: what it has is what torch's has, and its parameters."""
     model = convert(layer(2)).model
@@ -190,6 +203,52 @@ def test_no_module_keeps_a_tensor():
     assert vars(model[0]) == before
     assert not list(model.buffers())
     assert not any(isinstance(one, torch.Tensor) for one in vars(model[0]).values())
+
+
+X, W, B = torch.ones(1, 4, 5, 5), torch.ones(6, 4, 3, 3), torch.ones(6)
+RESIDUAL = torch.ones(1, 6, 3, 3)
+
+
+class TestChecks:
+    """Checks of a call on the host are left out after one that is equal in all that they read."""
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"input": X[:, :3]}, {"input": X[..., :2]}, {"input": X.int()}, {"weight": W[:, :2]}, {"weight": W[0]},
+            {"weight": W.bfloat16()}, {"weight": W.double()}, {"bias": B[:5]}, {"bias": B.double()},
+            {"bias": B.to("meta")}, {"residual": RESIDUAL[..., :2]},
+            {"residual": RESIDUAL.double()}, {"residual": RESIDUAL.to_sparse()},
+            {"stride": True}, {"stride": 1.0}, {"stride": "1"}, {"stride": 2}, {"padding": 1}, {"padding": -1},
+            {"padding": "same"}, {"dilation": 0}, {"dilation": 3}, {"groups": 2}, {"groups": 1.0}, {"groups": True},
+            {"activation": "mish"}, {"residual_position": "first"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_each_is_made_again_for_another_call(self, changes):
+        call = {"input": X, "weight": W, "bias": B, "residual": RESIDUAL, "activation": "silu", "stride": 1}
+        for _ in range(2):
+            conv2d(**call)
+            with pytest.raises(ValueError, match=r"cannot run this call|must|accepted|differ"):
+                conv2d(**{**call, **changes})
+
+    def test_for_another_computer(self, mode, monkeypatch):
+        wide = [one.double() for one in (X, W, B)]
+        monkeypatch.setenv("NKICONV_CPU", "torch")
+        conv2d(*wide, activation="silu")
+        monkeypatch.setenv("NKICONV_CPU", mode)
+        if mode != "torch":
+            with pytest.raises(DtypeError, match=r"input.dtype=torch.float64"):
+                conv2d(*wide, activation="silu")
+
+    def test_under_autocast(self):
+        """It casts what could not be mixed."""
+        with torch.autocast("cpu", torch.bfloat16):
+            y = conv2d(X, W.bfloat16(), activation="silu")
+        with pytest.raises(DtypeError, match=r"weight.dtype=torch.bfloat16"):
+            conv2d(X, W.bfloat16(), activation="silu")
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(conv2d(X, W.bfloat16(), activation="silu"), y)
 
 
 class TestClasses:

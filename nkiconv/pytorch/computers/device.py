@@ -176,7 +176,8 @@ def launcher(operation: str, lnc: int) -> Any:
 def _arguments(
     problem: ConvProblem, operation: str, asked: Asked, lnc: int, effort: str
 ) -> tuple[tuple[str, Any], ...]:
-    """The kernel's arguments that are no tensors, by name."""
+    """The kernel's arguments that are no tensors, by name; kept for the process, of what they are chosen by: plans made
+    later are taken by the next."""
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
     found = dict(_MAKERS.get(operation, conv_arguments)(problem, algorithm=algorithm, config=config))

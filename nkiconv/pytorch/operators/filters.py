@@ -182,7 +182,10 @@ class Freezes(torch.nn.Module):
             self._freeze("its weight")
 
     def unpack_filter(self) -> None:
-        """End what `pack_filter` began: `weight` is a new Parameter of the same values. Make optimizers after that."""
+        """End what `pack_filter` began: `weight` is a new Parameter of the same values, tied to no other.
+
+        Make optimizers after that.
+        """
         if self.is_frozen:
             parameter = vars(self).pop("weight").parameter()
             others = dict(self._parameters)
@@ -241,9 +244,9 @@ class Freezes(torch.nn.Module):
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        with self._as_parameter("load_state_dict"):
-            super()._load_from_state_dict(*arguments)
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        with self._as_parameter("load_state_dict" if f"{prefix}weight" in state_dict else "its weight"):
+            super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self.is_frozen:
