@@ -351,6 +351,11 @@ def _is_cast(tensor: Tensor, kind: str) -> bool:
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.device.type == kind
 
 
+def taps_of(w: Tensor) -> Sequence[int]:
+    """Taps of a filter on each axis; torch.jit.trace has tensors for them, though they change with no input."""
+    return [int(taps) for taps in w.shape[2:]] if torch.jit.is_tracing() else w.shape[2:]
+
+
 def check_groups(groups: Any) -> None:
     """Raise KindError where groups are no int."""
     if not _is_int(groups):
@@ -367,6 +372,8 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
         return (value,) * rank
     listed = isinstance(value, (tuple, list))
     values = tuple(value) if listed else ()
+    if torch.jit.is_tracing():  # numbers computed of shapes are tensors there; an operator's are constants
+        values = tuple(int(one) if isinstance(one, Tensor) else one for one in values)
     if len(values) == 1:
         values *= rank
     if len(values) != rank or not all(map(_is_int, values)):
@@ -383,9 +390,9 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
     if padding == "same":
         if max(stride) > 1:
             raise GeometryError(f"padding='same', stride={stride}: torch defines it for stride 1 only; give numbers")
-        return tuple(same_padding(taps, taps, 1, step) for taps, step in zip(w.shape[2:], dilation, strict=False))
+        return tuple(same_padding(taps, taps, 1, step) for taps, step in zip(taps_of(w), dilation, strict=False))
     if padding == "causal" and rank == 1:
-        return tuple(((taps - 1) * step, 0) for taps, step in zip(w.shape[2:], dilation, strict=False))
+        return tuple(((taps - 1) * step, 0) for taps, step in zip(taps_of(w), dilation, strict=False))
     if isinstance(padding, str):
         names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
         raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")

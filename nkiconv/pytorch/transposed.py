@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .errors import GeometryError
-from .functional import check_groups, convolve, per_axis, refuse_script
+from .functional import check_groups, convolve, per_axis, refuse_script, taps_of
 from .operators.convolution import Convolution
 from .operators.custom import NAMES
 
@@ -118,7 +118,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | Non
             f"output_padding={output_padding!r}: must be from 0 to below stride={stride!r} or dilation={dilation!r} on "
             f"each axis, as in torch; use less"
         )
-    windows = [(taps - 1) * gap for taps, gap in zip(w.shape[2:], gaps, strict=False)]
+    windows = [(taps - 1) * gap for taps, gap in zip(taps_of(w), gaps, strict=False)]
     zeros = zip(windows, sides, ends, strict=False)
     return Convolution(
         name=name,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from ..operators.tensor_kinds import tensor_violations
+from ..operators.tensor_kinds import are_positive, tensor_violations
 
 #: Activations by their names there, and by ours.
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
@@ -105,7 +105,7 @@ def _shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
     """Errors of what both functions take."""
     if x.dim() != 3:
         yield LayoutError(f"x.shape={tuple(x.shape)}: must have 3 axes, [N, C, L]; reshape it")
-    elif min(x.shape[1:]) < 1:
+    elif not are_positive(x.shape[1:]):
         yield GeometryError(f"x.shape={tuple(x.shape)}: C and L must be at least 1; only N may be 0")
     if weight.dim() != 2:
         remedy = "call .squeeze(1) on filters [C, 1, width]" if weight.dim() == 3 else "reshape it"

@@ -15,7 +15,7 @@ from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from . import frames as front
 from .filters import packed_shape
-from .tensor_kinds import DTYPES, tensor_violations
+from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 _AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 
@@ -193,13 +193,12 @@ class Convolution:
                 f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
                 f"[K, {x.shape[1]} / groups, ...] with K a multiple of groups; pass such filters, or other groups"
             )
-        if min(w.shape) < 1 or min(x.shape[1:]) < 1:
+        if not (are_positive(w.shape) and are_positive(x.shape[1:])):
             yield GeometryError(
                 f"input.shape={tuple(x.shape)}, weight.shape={tuple(w.shape)}: every extent but N must be at least 1"
             )
             return
-        extents = self.extents(x.shape[2:], w.shape[2:])
-        if min(extents) < 1:
+        if not are_positive(self.extents(x.shape[2:], w.shape[2:])):
             yield GeometryError(
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"

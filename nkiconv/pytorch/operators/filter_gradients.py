@@ -24,7 +24,7 @@ from . import autograd, gradients
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import registrar
-from .tensor_kinds import tensor_violations
+from .tensor_kinds import are_positive, tensor_violations
 
 #: Arguments of an operator behind its two tensors.
 _ARGUMENTS = 8
@@ -76,7 +76,7 @@ def weight_asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int
 def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtype: torch.dtype) -> None:
     """Refuse what does not go together, naming all violated rules."""
     errors: list[NkiconvError] = [*tensor_violations("input", x), *tensor_violations("grad", g)]
-    if len(size) != asked.rank + 2 or min(size) < 1:
+    if len(size) != asked.rank + 2 or not are_positive(size):
         errors.append(GeometryError(f"size={size}: must be {asked.rank + 2} ints of at least 1; pass the filter's"))
     asked.refuse(errors)
     # fp32 is what sums are taken in: a gradient may be that of any filter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -46,6 +46,11 @@ def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) 
         )
     else:
         yield DtypeError(f"{name}.dtype={tensor.dtype}: accepted are {_ACCEPTED}; cast {name}")
+
+
+def are_positive(extents: Sequence[int]) -> bool:
+    """Whether each is at least 1; `min` of torch.export's symbols would guard on which of them is the least."""
+    return all(extent >= 1 for extent in extents)
 
 
 #: torch's formats with channels side by side, by a tensor's axes.

@@ -1,0 +1,69 @@
+"""Traces, exports and graphs of our functions and modules hold for whatever torch's own hold for."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from nkiconv import pytorch
+
+#: Two convolutions that halve, of each rank, and the shape of an input.
+HALVING = [
+    (lambda: [nn.Conv1d(3, 8, 3, stride=2, padding=1), nn.Conv1d(8, 8, 3, stride=2, padding=1)], (2, 3, 24)),
+    (lambda: [nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, stride=2, padding=1)], (2, 3, 24, 32)),
+    (lambda: [nn.Conv2d(3, 8, 2, stride=2), nn.ConvTranspose2d(8, 3, 2, stride=2)], (2, 3, 24, 32)),
+]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(("layers", "shape"), HALVING)
+def test_export_narrows_no_extent(layers, shape, strict):
+    model = nn.Sequential(*layers())
+    dynamic = ({axis: Dim.AUTO for axis in (0, *range(2, len(shape)))},)
+    ranges = []
+    for one in (model, pytorch.convert(model).model):
+        program = export(one, (torch.randn(shape),), dynamic_shapes=dynamic, strict=strict)
+        ranges.append([(found.lower, found.upper) for found in program.range_constraints.values()])
+    assert ranges[0] == ranges[1]
+    assert len(ranges[0]) == len(shape) - 1
+
+
+class ToSize(nn.Module):
+    """A transposed convolution that is told its result's extents, of its input's."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x):
+        return self.conv(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3] + 2])
+
+
+#: Modules of torch.nn, or ours of that name, and an input's shape.
+TRACED = {
+    "transposed rows": (lambda of: of.ConvTranspose1d(4, 4, 3, stride=2), (2, 4, 8)),
+    "transposed images": (lambda of: of.ConvTranspose2d(4, 4, 3, stride=2, output_padding=1), (2, 4, 8, 6)),
+    "transposed volumes": (lambda of: of.ConvTranspose3d(4, 4, 3, padding=1), (2, 4, 4, 3, 5)),
+    "to a size": (lambda of: ToSize(of.ConvTranspose2d(4, 4, 3, stride=2)), (2, 4, 8, 6)),
+    "same rows": (lambda of: of.Conv1d(4, 4, 3, padding="same", groups=4), (2, 4, 8)),
+    "same images": (lambda of: of.Conv2d(4, 4, (3, 4), padding="same", dilation=2), (2, 4, 8, 6)),
+    "one image": (lambda of: of.Conv2d(4, 4, 3, stride=2, padding=1), (4, 8, 6)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(("make", "shape"), TRACED.values(), ids=TRACED)
+def test_jit_traces_hold_for_other_extents(make, shape):
+    theirs, ours = make(nn), make(pytorch.nn)
+    ours.load_state_dict(theirs.state_dict())
+    traced = torch.jit.trace(ours, torch.randn(shape))
+    x = torch.randn([*shape[:2], *(extent + 3 for extent in shape[2:])])
+    torch.testing.assert_close(traced(x), theirs(x))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_jit_traces_causal_rows():
+    layer, x = pytorch.nn.CausalConv1d(4, 6, 3, dilation=2), torch.randn(2, 4, 13)
+    traced = torch.jit.trace(layer, torch.randn(2, 4, 8))
+    expected = nn.functional.conv1d(nn.functional.pad(x, (4, 0)), layer.weight, layer.bias, dilation=2)
+    torch.testing.assert_close(traced(x), expected)
