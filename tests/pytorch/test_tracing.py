@@ -19,7 +19,7 @@ HALVING = [
 @pytest.mark.parametrize(("layers", "shape"), HALVING)
 def test_export_narrows_no_extent(layers, shape, strict):
     model = nn.Sequential(*layers())
-    dynamic = ({axis: Dim.AUTO for axis in (0, *range(2, len(shape)))},)
+    dynamic = (dict.fromkeys((0, *range(2, len(shape))), Dim.AUTO),)
     ranges = []
     for one in (model, pytorch.convert(model).model):
         program = export(one, (torch.randn(shape),), dynamic_shapes=dynamic, strict=strict)

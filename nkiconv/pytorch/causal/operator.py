@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..computers import host, modes
 from ..errors import UnsupportedError
-from ..operators import autograd, filter_gradients, gradients
+from ..operators import autograd, filter_gradients, flop_formulas, gradients
 from ..operators.calls import call, with_batch
 from ..operators.registrar import registrar
 from . import sequences, states
@@ -306,15 +306,30 @@ def convolve(
     return found
 
 
+def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
+    channels, width = weight
+    return flop_formulas.of_convolution(states.causal(channels, 0), x, (channels, 1, width), x)
+
+
+def _packed_backward_flops(_g: Any, _final: Any, x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
+    """dL/dx and the initial states are one convolution; with an activation the forward's runs again."""
+    needs, activation, _ = rest[-3:]
+    convolutions = (needs[0] or needs[3]) + (activation is not None)
+    filters = flop_formulas.of_filters(x, x, (weight[0], 1, weight[1])) if needs[1] else 0
+    return convolutions * _flops(x, weight, out_shape=x) + filters
+
+
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
     operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
     operator.register_fake(_fake)
     operator.register_vmap(_batched)
     autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
+    flop_formulas.register("causal_conv1d", _flops)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
     derivative.register_fake(_packed_backward_fake)
     autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
+    flop_formulas.register("causal_conv1d_packed_backward", _packed_backward_flops)
     return operator, derivative
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, gradients
+from . import autograd, flop_formulas, gradients
 from .calls import ARGUMENTS, asked_of, with_batch
 from .convolution import Convolution
 from .custom import batched_call, derivatives, tangent_of
@@ -107,12 +107,17 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Te
     return batched_call(asked, info.batch_size, (0, *in_dims[1:4]), (both, *args[1:4]), packed)
 
 
+def _flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, out_shape: Any) -> int:
+    return flop_formulas.of_convolution(_asked(rest)[0], [*x[:2], frames[2] + x[2], *x[3:]], w, out_shape)
+
+
 def _define() -> Any:
     """Register the operator."""
     operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
     operator.register_fake(_fake)
     operator.register_vmap(_batched)
     autograd.register(NAME, _remember, _backward, _forward_mode)
+    flop_formulas.register(NAME, _flops)
     return operator
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, filter_gradients, gradients
+from . import autograd, filter_gradients, flop_formulas, gradients
 from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
 from .registrar import registrar
@@ -83,10 +83,14 @@ def _define(name: str) -> Any:
             packed = args[4 + ARGUMENTS]
         return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed)
 
+    def flops(x: Any, w: Any, _bias: Any, _residual: Any, *rest: Any, out_shape: Any) -> int:
+        return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
+
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
+    flop_formulas.register(name, flops)
     return operator
 
 

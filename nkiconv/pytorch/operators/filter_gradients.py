@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..computers import dispatch, host
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from . import autograd, gradients
+from . import autograd, flop_formulas, gradients
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import registrar
@@ -152,11 +152,15 @@ def _define(rank: int) -> Any:
         g = with_batch(tensors[1], in_dims[1], info.batch_size)
         return _batched(weight_asked(rank, args[2:]), info.batch_size, tensors[0], in_dims[0] is not None, g), (0, 0)
 
+    def flops(x: Any, g: Any, size: Any, *_: Any, out_shape: Any) -> int:
+        return flop_formulas.of_filters(x, g, size)
+
     name = f"conv{rank}d_weight"
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
     operator.register_fake(fake)
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
+    flop_formulas.register(name, flops)
     return operator
 
 

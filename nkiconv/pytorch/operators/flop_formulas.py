@@ -1,0 +1,35 @@
+"""Multiplications of the operators, twice each, for torch.utils.flop_counter: what torch counts for its own.
+
+An element of y, or with zeros between the elements of x (a transposed convolution, lhs_dilation) an element of x, meets
+each tap once. Gradients of filters are those of torch, which leaves groups out of account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import conv_flop_count, register_flop_formula
+
+from .convolution import Convolution
+
+Shape = Sequence[int]
+
+
+def of_convolution(asked: Convolution, x: Shape, w: Shape, y: Shape) -> int:
+    """Of a convolution, transposed or not."""
+    spread = asked.transposed or prod(asked.lhs_dilation) > 1 == prod(asked.stride)
+    return conv_flop_count(list(x), list(w), list(y), spread)
+
+
+def of_filters(x: Shape, g: Shape, size: Shape) -> int:
+    """Of gradients of filters of `size`."""
+    exchanged = [[shape[1], shape[0], *shape[2:]] for shape in (x, g, size)]
+    return conv_flop_count(*exchanged)
+
+
+def register(name: str, formula: Any) -> None:
+    """Count operator `nkiconv::name` by a formula of its arguments, shapes for tensors, and of `out_shape`."""
+    register_flop_formula(getattr(torch.ops.nkiconv, name))(formula)
