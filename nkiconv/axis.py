@@ -75,6 +75,13 @@ class Axis:
         return sum(seen[first : max(0, self.lo + self.dilated) : self.lhs_dilation])
 
 
+def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Zeros before and behind an axis that give ceil(size / stride) outputs, the odd one behind."""
+    window = (taps - 1) * dilation + 1
+    total = max(0, (-(-size // stride) - 1) * stride + window - size)
+    return total // 2, total - total // 2
+
+
 def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any], Iterator[NkiconvError]]:
     """The rule that there is output along an axis."""
 

@@ -109,13 +109,6 @@ def places_violations(places: dict[str, Any], axes: int = 2) -> Iterator[Nkiconv
             yield GeometryError(f"{name}={value!r}: must be an int of at least 1, or {letters} of such ints; {remedy}")
 
 
-def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Zeros before and behind an axis that give ceil(size / stride) outputs, the odd one behind."""
-    window = (taps - 1) * dilation + 1
-    total = max(0, (-(-size // stride) - 1) * stride + window - size)
-    return total // 2, total - total // 2
-
-
 def one_array(
     name: str, array: Any, axes: str, dtypes: tuple[str, ...] = KERNEL_DTYPES, empty: str = "N"
 ) -> Iterator[NkiconvError]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..axis import same_padding
 from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
 from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
@@ -21,7 +22,6 @@ from .calls import (
     pair_of,
     per_axis,
     places_violations,
-    same_padding,
 )
 from .epilogue import Epilogue
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulator
+from ..axis import same_padding
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.depthwise_conv1d import kernel_arguments, state_violations
@@ -26,7 +27,6 @@ from .calls import (
     no_data,
     one_array,
     one_image,
-    same_padding,
 )
 from .epilogue import Epilogue
 

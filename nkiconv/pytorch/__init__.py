@@ -13,17 +13,24 @@ libraries that import that package find them. `nn` has modules, `convert(model)`
 `intercept` takes over torch's functions while a block runs, `plan_model` says what they would take on trn2.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from . import nn
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
-from .models.conversion import convert
-from .models.flops import Share
 from .models.intercept import intercept
-from .models.model_plan import ModelPlan, plan_model
-from .models.report import Report
 from .operators.filters import pack_filter
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
+
+if TYPE_CHECKING:
+    from .models.conversion import convert
+    from .models.flops import Share
+    from .models.model_plan import ModelPlan, plan_model
+    from .models.report import Report
 
 __all__ = [
     "ModelPlan",
@@ -46,3 +53,23 @@ __all__ = [
     "pack_filter",
     "plan_model",
 ]
+
+#: What is imported when it is first used, and its module in `models`: with the planner and torch's symbols these take
+#: over a second.
+_HOMES = {
+    "ModelPlan": "model_plan",
+    "Report": "report",
+    "Share": "flops",
+    "convert": "conversion",
+    "plan_model": "model_plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".models.{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

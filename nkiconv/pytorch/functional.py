@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function
 
-from ..api.calls import same_padding
+from ..axis import same_padding
 from .computers import host, modes
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
@@ -353,7 +353,7 @@ def _is_cast(tensor: Tensor, kind: str) -> bool:
 
 def taps_of(w: Tensor) -> Sequence[int]:
     """Taps of a filter on each axis; torch.jit.trace has tensors for them, though they change with no input."""
-    return [int(taps) for taps in w.shape[2:]] if torch.jit.is_tracing() else w.shape[2:]
+    return [int(taps) for taps in w.shape[2:]] if modes.is_traced() else w.shape[2:]
 
 
 def check_groups(groups: Any) -> None:
@@ -372,7 +372,7 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
         return (value,) * rank
     listed = isinstance(value, (tuple, list))
     values = tuple(value) if listed else ()
-    if torch.jit.is_tracing():  # numbers computed of shapes are tensors there; an operator's are constants
+    if modes.is_traced():  # numbers computed of shapes are tensors there; an operator's are constants
         values = tuple(int(one) if isinstance(one, Tensor) else one for one in values)
     if len(values) == 1:
         values *= rank

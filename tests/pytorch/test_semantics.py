@@ -288,9 +288,21 @@ def scripted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return pytorch.conv2d(x, w)
 
 
-def test_importing_warns_of_nothing():
-    """Though each operator's kernel for derivatives takes the place of another one."""
-    script = "import warnings; warnings.simplefilter('error', UserWarning); import nkiconv.pytorch"
+def test_importing_warns_of_nothing_and_is_light():
+    """Though each operator's kernel for derivatives takes the place of another one; what plans comes with its use."""
+    script = """
+import sys, warnings
+import torch
+before = set(sys.modules)
+warnings.simplefilter("error", UserWarning)
+import nkiconv.pytorch
+heavy = ("nkiconv.simulator", "nkiconv.planner", "nkiconv.kernels", "nkiconv.api", "sympy", "rich", "typer",
+         "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "torch.distributed.tensor")
+new = set(sys.modules) - before
+assert not [name for name in new if name.startswith(heavy)], new
+assert set(nkiconv.pytorch.__all__) <= set(dir(nkiconv.pytorch))
+assert all(getattr(nkiconv.pytorch, name) is not None for name in nkiconv.pytorch.__all__)
+"""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
 

@@ -314,7 +314,7 @@ def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:
 def _packed_backward_flops(_g: Any, _final: Any, x: Any, weight: Any, *rest: Any, out_shape: Any) -> int:
     """dL/dx and the initial states are one convolution; with an activation the forward's runs again."""
     needs, activation, _ = rest[-3:]
-    convolutions = (needs[0] or needs[3]) + (activation is not None)
+    convolutions = int(needs[0] or needs[3]) + int(activation is not None)
     filters = flop_formulas.of_filters(x, x, (weight[0], 1, weight[1])) if needs[1] else 0
     return convolutions * _flops(x, weight, out_shape=x) + filters
 

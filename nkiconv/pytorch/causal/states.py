@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import torch
 
-from ...api.depthwise_conv1d import depthwise_conv1d
 from ..computers import dispatch, host, modes
 from ..computers.arrays import from_numpy, to_numpy
 from ..errors import ComparisonError, as_torchs
@@ -103,6 +102,8 @@ def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.
 def _simulated(
     asked: Convolution, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, state: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    from ...api.depthwise_conv1d import depthwise_conv1d
+
     y, final = depthwise_conv1d(
         to_numpy(x),
         to_numpy(w)[:, 0],

@@ -44,6 +44,11 @@ def is_torchs(x: object) -> bool:
     )
 
 
+def is_traced() -> bool:
+    """Whether torch.jit.trace is at work, under which shapes are tensors."""
+    return not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None
+
+
 def takes_float64(x: torch.Tensor) -> bool:
     """Whether torch would compute with x, which may be float64 then."""
     return x.device.type == "cpu" and mode() == "torch"

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from ...planner.conv import LEAST_BLOCK, block_of
 from ..errors import DtypeError, FrozenFilterError, LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations
 
 
 def packed_shape(shape: torch.Size, itemsize: int) -> tuple[int, ...]:
     """Of the packed form of a filter [K, C, S], [K, C, R, S] or [K, C, T, R, S]."""
+    from ...planner.conv import block_of
+
     K, C, *taps = shape
     if len(taps) == 1:
         taps = [1, *taps]
@@ -57,6 +58,8 @@ def pack_filter(weight: Tensor) -> Tensor:
 
 def worth_a_block(shape: torch.Size, itemsize: int) -> bool:
     """Whether K has a divisor that makes runs of some length."""
+    from ...planner.conv import LEAST_BLOCK
+
     return packed_shape(shape, itemsize)[-1] >= min(shape[0], LEAST_BLOCK)
 
 

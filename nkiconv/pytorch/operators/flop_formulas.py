@@ -26,8 +26,8 @@ def of_convolution(asked: Convolution, x: Shape, w: Shape, y: Shape) -> int:
 
 def of_filters(x: Shape, g: Shape, size: Shape) -> int:
     """Of gradients of filters of `size`."""
-    exchanged = [[shape[1], shape[0], *shape[2:]] for shape in (x, g, size)]
-    return conv_flop_count(*exchanged)
+    of_x, of_g, of_size = ([shape[1], shape[0], *shape[2:]] for shape in (x, g, size))
+    return conv_flop_count(of_x, of_g, of_size)
 
 
 def register(name: str, formula: Any) -> None:

@@ -227,5 +227,5 @@ def _padding(value: Any, axes: list[Axis], rows: bool) -> Any:
         raise GeometryError(f"--padding={value}: is not defined with --lhs-dilation; give numbers")
     if value == "causal":
         return (0, 0), (axes[-1].window - 1, 0)
-    same = importlib.import_module("nkiconv.api.calls").same_padding
+    same = importlib.import_module("nkiconv.axis").same_padding
     return tuple(same(axis.size, axis.taps, axis.stride, axis.rhs_dilation) for axis in axes)
