@@ -131,6 +131,11 @@ def num_taps(geometry):
 
 def span(axis, first, count):
     """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
+    if axis.lhs_dilation == 1 and axis.images == 1 and count > 0:
+        begin = first * axis.stride - axis.before
+        end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
+        if begin >= 0 and end < axis.size:  # no padding
+            return begin, end - begin + 1
     low, high = axis.size, -1
     for tap in range(axis.taps):
         found = met(axis, tap, first, count)

@@ -86,15 +86,19 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     parts_of_planes = cut_planes(geometry.planes, num_parts)
     unit = bank_unit(most_of(parts_of_planes) if apart == 1 else 1, pn, qn, pool)
     rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
-    found = []
+    by_row, by_column, found = [], [], []
+    for rows_of_band in rows_of_bands:
+        by_row.append(span(geometry.rows, rows_of_band[0], div_ceil(rows_of_band[1], pool[0]) * pool[0]))
+    for q0 in range(0, Q, qn):
+        columns = span(geometry.columns, q0, min(qn, Q - q0))
+        by_column.append((q0, widened(geometry, columns, wide) if qn >= Q else columns))
     for part in parts_of_planes:
-        for rows_of_band in rows_of_bands:
-            p0, count = rows_of_band
-            for q0 in range(0, Q, qn):
-                rows = span(geometry.rows, p0, div_ceil(count, pool[0]) * pool[0])
-                columns = span(geometry.columns, q0, min(qn, Q - q0))
-                columns = widened(geometry, columns, wide) if qn >= Q else columns
-                planes = span(geometry.planes, part[0], part[1])
+        planes = span(geometry.planes, part[0], part[1])
+        for index in range(len(rows_of_bands)):
+            p0, count = rows_of_bands[index]
+            rows = by_row[index]
+            for column in by_column:
+                q0, columns = column
                 found.append(
                     Band(
                         z0=part[0],

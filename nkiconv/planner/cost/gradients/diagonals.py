@@ -41,9 +41,13 @@ class Diagonals(Enumerated):
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         price = DiagonalsPrice(shape.target, shape.geometry, shape.extras.bias)
-        every = ((price.ns(one), one) for one in _settings(price, given))
-        best = heapq.nsmallest(count, every, key=lambda one: one[0])
-        return [Guess(pairs_of(one), ns) for ns, one in best]
+        found: list[tuple[float, int, int, DiagonalsConfig]] = []
+        for bound_ns, place, units in sorted(_bounds(price, given), key=lambda one: one[:2]):
+            if len(found) == count and bound_ns > found[-1][0]:
+                break
+            every = enumerate(_settings(price, given, units))
+            found = heapq.nsmallest(count, [*found, *((price.ns(one), place, i, one) for i, one in every)])
+        return [Guess(pairs_of(one), ns) for ns, _, _, one in found]
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
         return plan_diagonals(shape.geometry, config, shape.extras.bias, shape.cores)[0]
@@ -80,25 +84,38 @@ class Diagonals(Enumerated):
         return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
 
 
-def _settings(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[DiagonalsConfig]:
-    """Settings to compare that have the given ones."""
-    geometry, P, Q = price.geometry, price.geometry.rows.out, price.geometry.columns.out
-    last = geometry.x_strides[0] == 1 and geometry.C > 1
-    rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
+#: side, below, beside, rows, columns, down and across of units.
+Units = tuple[int, int, int, int, int, int, int]
+
+
+def _bounds(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[tuple[float, int, Units]]:
+    """(ns that the array takes at least, place, units) of all units to compare that have the given settings."""
+    geometry, place = price.geometry, 0
     sets = [one for one in BESIDE if geometry.groups % one == 0]
     ways = product(choices(given, "side", (1, 2, 4)), choices(given, "below", BELOW), choices(given, "beside", sets))
     for side, below, beside in ways:
-        most = div_ceil(geometry.groups // beside, side)
-        several = choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most])
         for rows, columns in _blocks(price, given, (side, below, beside)):
-            down, across = div_ceil(P, rows), div_ceil(Q, columns)
+            down, across = div_ceil(geometry.rows.out, rows), div_ceil(geometry.columns.out, columns)
             for i in choices(given, "down", _parts_of(down)):
                 for j in choices(given, "across", _parts_of(across)):
-                    for groups in several:
-                        for strips in choices(given, "strips", (0, 1) if last and i * rows < P else (0,)):
-                            found = {"rows": rows, "columns": columns, "down": i, "across": j, "side": side}
-                            found |= {"beside": beside, "below": below, "groups": groups, "strips": strips}
-                            yield price.with_room(DiagonalsConfig(**{**rest, **found}), given)
+                    units = side, below, beside, rows, columns, i, j
+                    yield price.array_least_ns(*units), place, units
+                    place += 1
+
+
+def _settings(price: DiagonalsPrice, given: Mapping[str, Any], units: Units) -> Iterator[DiagonalsConfig]:
+    """Settings of such units to compare that have the given ones."""
+    side, below, beside, rows, columns, down, across = units
+    geometry = price.geometry
+    last = geometry.x_strides[0] == 1 and geometry.C > 1
+    rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
+    most = div_ceil(geometry.groups // beside, side)
+    strips = choices(given, "strips", (0, 1) if last and down * rows < geometry.rows.out else (0,))
+    for groups in choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most]):
+        for strip in strips:
+            found = {"rows": rows, "columns": columns, "down": down, "across": across, "side": side}
+            found |= {"beside": beside, "below": below, "groups": groups, "strips": strip}
+            yield price.with_room(DiagonalsConfig(**{**rest, **found}), given)
 
 
 def _groups(most: int) -> list[int]:

@@ -50,6 +50,19 @@ class DiagonalsPrice:
         least = side * self.target.row_tile_columns if side > 1 else self.target.matmul_columns_min
         return float(max(beside * self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
 
+    def array_least_ns(
+        self, side: int, below: int, beside: int, rows: int, columns: int, down: int, across: int
+    ) -> float:
+        """Of the array, at least, whichever groups a pass has: all products, evenly shared by the cores, at its full
+        rate."""
+        geometry, T = self.geometry, self.geometry.planes.taps
+        units = geometry.planes.out * div_ceil(geometry.rows.out, rows * down)
+        units *= div_ceil(geometry.columns.out, columns * across)
+        sets = geometry.groups // beside / side
+        steps = div_ceil(units, PARTITIONS // side)
+        products_ns = sets * T * down * across * self.product_ns(rows, columns, beside, side)
+        return float(steps * products_ns / PARTS)
+
     def with_room(self, one: DiagonalsConfig, given: Mapping[str, Any]) -> DiagonalsConfig:
         """These settings, with a buffer less where that many do not fit, if the number of them is left open."""
         size = self._bytes(one, one.rows * one.down, one.columns * one.across, one.buffers)
