@@ -18,6 +18,7 @@ from .errors import (
     FileFormatError,
     GeometryError,
     LayoutError,
+    MissingPackageError,
     NkiconvError,
     PlanningError,
     PlanWarning,
@@ -25,6 +26,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from . import pytorch, simulator
     from ._nki import simulate
     from .api.conv import conv2d, conv3d
     from .api.conv1d import conv1d, depthwise_conv2d
@@ -70,6 +72,7 @@ __all__ = [
     "FileFormatError",
     "GeometryError",
     "LayoutError",
+    "MissingPackageError",
     "NkiconvError",
     "Plan",
     "PlanWarning",
@@ -105,9 +108,14 @@ __all__ = [
     "pack_filter",
     "plan",
     "profile",
+    "pytorch",
     "simulate",
+    "simulator",
     "spec",
 ]
+
+#: Modules that are imported when they are first used, as names are; pytorch needs torch.
+_MODULES = ("pytorch", "simulator")
 
 #: Where each name is.
 _HOMES = {
@@ -149,13 +157,15 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})
 
 
 def spec(shape: tuple[int, ...], dtype: Any) -> ArraySpec:

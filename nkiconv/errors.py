@@ -38,6 +38,19 @@ class UnsupportedError(NkiconvError):
     """The request makes sense, but nothing here can serve it."""
 
 
+class MissingPackageError(UnsupportedError, ModuleNotFoundError):
+    """A package that nkiconv does not need for the rest is needed here, and is not installed.
+
+    Args: what: the option, file or module that needs it. package: its name on the package index. extra: nkiconv's extra
+        that installs it. more: a sentence about it.
+    """
+
+    def __init__(self, what: str, package: str, extra: str, more: str = "") -> None:
+        """Say what is needed, and the commands that install it."""
+        remedy = f"run pip install {package}, or pip install '.[{extra}]' in a checkout of nkiconv"
+        super().__init__(f"{what}: needs {package}, which is not installed; {remedy}{more and f'. {more}'}")
+
+
 class FileFormatError(NkiconvError):
     """A file does not hold what its reader expects."""
 

@@ -117,11 +117,12 @@ def plans(tmp_path, monkeypatch):
 
     search = entry.search
 
-    def searched(request, *, wide, advance):
-        if (request, wide) not in SEARCHED:
+    def searched(request, *, advance, **how):
+        key = request, *how.items()
+        if key not in SEARCHED:
             told = []
-            SEARCHED[request, wide] = search(request, wide=wide, advance=lambda *one: told.append(one)), told
-        found, told = SEARCHED[request, wide]
+            SEARCHED[key] = search(request, **how, advance=lambda *one: told.append(one)), told
+        found, told = SEARCHED[key]
         for one in told:
             advance(*one)
         return found

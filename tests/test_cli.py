@@ -233,11 +233,15 @@ def test_run_in_a_layout():
 
 
 def test_several_cases_in_one_table():
-    result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both")
+    result = run("run", "short", "nkl_n1_c16_w512_s7", "--lnc", "both", "--wide")
     assert result.exit_code == 0, result.stderr
     for text in ("short", "N=3 C=130 W=2 S=2", "nkl_n1_c16_w512_s7", "identical to lnc 1", "all 130 channels", "pass"):
         assert text in result.stdout
     assert result.stdout.count("convolutions on nkiconv's simulator") == 1
+    last = (
+        "all right: all 4 results are within the error bound of the float64 reference, one core and two give the same"
+    )
+    assert result.stdout.splitlines()[-1].startswith(last)
     table, _, _ = result.stdout.partition("bound: ")
     assert max(map(len, table.splitlines())) <= 120
 
@@ -271,13 +275,13 @@ def test_the_seed_decides_the_data():
 
 
 def test_samples_are_said(monkeypatch):
-    result = run("run", "nkl_n1_c256_w129_s128", "--channels", "5")
+    result = run("run", "nkl_n1_c256_w129_s128", "--channels", "5", "--wide")
     assert result.exit_code == 0
     assert "5 of 256 channels" in result.stdout
     assert "nkl_n1_c256_w129_s128: only a sample of the channels was checked; --channels all" in result.stdout
     monkeypatch.setattr(verify, "SAMPLE_ABOVE_INSTRUCTIONS", 10)
-    assert "16 of 256 channels" in run("run", "nkl_n1_c256_w129_s128").stdout
-    assert "all 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--channels", "all").stdout
+    assert "16 of 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--wide").stdout
+    assert "all 256 channels" in run("run", "nkl_n1_c256_w129_s128", "--channels", "all", "--wide").stdout
 
 
 def test_a_wrong_result_is_status_1_and_no_file(here, monkeypatch):
@@ -292,6 +296,7 @@ def test_a_wrong_result_is_status_1_and_no_file(here, monkeypatch):
     monkeypatch.setattr(verify, "run_depthwise_conv1d", wrong)
     result = run("run", *FILES, "--out", "y.npy")
     assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].startswith("WRONG: 1 of 1 checks failed: x.npy on 2 cores (fail: 1 wrong,")
     assert "1 wrong, worst n=0 c=3 q=5" in result.stdout
     assert "y.npy was not written: the result is wrong" in result.stdout
     assert not (here / "y.npy").exists()

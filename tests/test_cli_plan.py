@@ -22,7 +22,7 @@ def one_plan(*arguments):
 def test_a_row_a_case():
     result = run("plan", CASE, "short")
     assert result.exit_code == 0, result.output
-    for text in (CASE, "short", "modelled", "x copy", "roofline", "bound by", "0 of 2 cached"):
+    for text in (CASE, "short", "modelled", "x copy", "of the limit", "bound by", "0 of 2 cached"):
         assert text in result.output
     assert "1 of 1 cached" in run("plan", CASE).output
 

@@ -100,7 +100,16 @@ def test_json(script):
 
 def test_table(script):
     result = run(
-        "plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1, width=250
+        "plan-model",
+        f"{script(MODEL)}:build_model",
+        "--input",
+        "2x3x10x12",
+        "--dtype",
+        "bf16",
+        "--lnc",
+        1,
+        "--wide",
+        width=250,
     )
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
@@ -132,7 +141,7 @@ def test_options_reach_conversion_and_planner(script):
         "--dtype",
         "fp16",
     )
-    found = document(*arguments, "--wide")
+    found = document(*arguments, "--tuned")
     first = next(row for row in found["rows"] if row["layers"] == ["first"])
     assert (first["asked"]["bias"], first["problem"]["dtype"], first["plan"]["lnc"]) == (True, "fp16", 1)
     assert first["plan"]["effort"] == "tuned"
@@ -340,7 +349,8 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "torch: is not installed; pip install 'nkiconv[torch]'" in done.stderr
+    assert "MissingPackageError: nkiconv.pytorch: needs torch, which is not installed; run pip install" in done.stderr
+    assert "pip install '.[torch]' in a checkout" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -385,4 +395,4 @@ def test_filters_are_packed_where_the_model_has_frozen_them(tmp_path):
     found = [document(f"{script}:{name}", *asked) for name in ("plain", "packed")]
     assert [one["rows"][0]["asked"]["packed"] for one in found] == [False, True]
     assert found[1]["modelled_us"] < found[0]["modelled_us"]
-    assert "3x3 bf16 packed bias" in run("plan-model", f"{script}:packed", *asked, width=250).output
+    assert "3x3 bf16 packed bias" in run("plan-model", f"{script}:packed", *asked, "--wide", width=250).output

@@ -68,6 +68,16 @@ def test_the_tour(tmp_path):
     for name, _ in ROWS:
         assert name in result.stdout
     assert training.TITLE in result.stdout
+    verdict, files = result.stdout.splitlines()[-2:]
+    assert verdict.startswith("all right: all 21 results are within the error bound of the float64 reference")
+    assert verdict.endswith("one core and two give the same bits, training follows torch's losses")
+    assert files.startswith(f"open {tmp_path / 'new' / 'folder' / 'eeg.png'}; also drawn: ")
+    assert "SBUF" not in result.stdout
+
+
+@pytest.mark.usefixtures("small_picture")
+def test_the_tour_with_what_each_took(tmp_path):
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--verbose"])
     assert "identical to lnc 1" in result.stdout
     assert " ".join(result.stdout.split()).count("identical to one run") == len(clip.CHUNKS)
 
@@ -126,7 +136,7 @@ def test_missing_matplotlib_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UnsupportedError, match=r"matplotlib: is needed .*pip install 'nkiconv\[plots\]'"):
+    with pytest.raises(UnsupportedError, match=r"needs matplotlib, .*pip install '\.\[plots\]'"):
         eeg.recording()
 
 

@@ -32,7 +32,7 @@ END_S = 5.0
 MODULE = f"{__package__}.serve"
 
 
-def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
+def search(request: Request, *, wide: bool, advance: Advance, quick: bool = False) -> Plan:
     """What `entry.answer` says there, without the cache.
 
     Raises: the planner's own errors, as they are; PlanningError where the process cannot start, ends, or is stuck.
@@ -40,7 +40,7 @@ def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
     with _lock:
         process = _running()
         try:
-            reply = process.ask({"request": dataclasses.asdict(request), "wide": wide}, advance)
+            reply = process.ask({"request": dataclasses.asdict(request), "wide": wide, "quick": quick}, advance)
         except BaseException:  # in the middle of an answer: nothing more can be asked
             stop()
             raise

@@ -110,21 +110,24 @@ def plan(
     return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)
 
 
-def answer(request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Plan:
-    """As `plan`, for a request."""
+def answer(
+    request: Request, *, wide: bool = False, use_cache: bool = True, advance: Advance = _ignore, quick: bool = False
+) -> Plan:
+    """As `plan`, for a request. quick: where the cache has no plan, time the estimate and keep nothing."""
     raise_all("there is no plan for this", list(violations(request)))
     kept = cache.load(request) if use_cache else None
     if kept is not None and (kept.effort == TUNED or not wide):
         return kept
     try:
-        found = (child.search if CHOICE.provider == "aws" else search)(request, wide=wide, advance=advance)
+        searched = child.search if CHOICE.provider == "aws" else search
+        found = searched(request, wide=wide, advance=advance, quick=quick)
     except NothingRuns as error:
         reasons = [f"{one.algorithm}: {one.reason}" for one in error.rejected]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in dict.fromkeys(reasons)])
         raise
     if kept is not None and _is_better(kept, found):
         found = dataclasses.replace(kept, effort=TUNED, cached=False)
-    if use_cache:
+    if use_cache and not quick:
         tuned = None if wide else _tuned_meanwhile(request)
         if tuned is not None:
             return tuned

@@ -1,29 +1,61 @@
-"""What stands below a plan's first lines: what it was chosen from, what cannot run and why, and the symbols."""
+"""Plans as text: a problem in words, what a plan was chosen from, what cannot run and why, and the symbols."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from ..problem import ConvProblem
 from .alternatives import Alternative, Rejection, settings_text
-from .request import Config
+from .request import Asked, Config
 
-#: Columns of a line of text.
-WIDTH = 116
+#: Columns of a line of text, and of one that `print` shows.
+WIDTH, SCREEN = 116, 80
 #: Characters of a line of settings.
 SETTINGS_WIDTH = 48
 #: In front of the settings in which a row differs.
 BUT = "but "
 
 
+def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:
+    """Images and results, as in "8 64 56 56 -> 64 56 56", then filters and whatever is not trivial; of rows without an
+    axis of height 1."""
+    axes, parts = list(problem.axes), ["x".join(str(axis.taps) for axis in problem.axes)]
+    if problem.H == problem.R == problem.P == 1 and not problem.is_volume:
+        axes, parts = [problem.width], [f"S={problem.S}"]
+    for name in ("stride", "rhs_dilation", "lhs_dilation"):
+        values = [getattr(axis, name) for axis in axes]
+        if set(values) != {1}:
+            parts.append(f"{name.removeprefix('rhs_')}={'x'.join(map(str, dict.fromkeys(values)))}")
+    parts += [f"groups={problem.groups}"] if problem.groups > 1 else []
+    parts += [problem.dtype] if problem.channels_first else [problem.dtype, problem.layout]
+    words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
+    parts += [word for word in (*words, asked.residual and "residual") if word]
+    x, y = [axis.size for axis in axes], [axis.out for axis in axes]
+    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
+
+
+def _by(extents: Iterable[int]) -> str:
+    return " ".join(map(str, extents))
+
+
+def runner_up_text(alternatives: Sequence[Alternative]) -> str:
+    """The best of the other algorithms, and how much longer it takes; empty where there is no other."""
+    first = alternatives[0]
+    others = [one for one in alternatives if one.algorithm != first.algorithm]
+    if not others:
+        return ""
+    best = min(others, key=lambda one: one.us)
+    least = "at least " if best.at_least else ""
+    return f"next best: {best.algorithm}, {least}{best.us / first.us:.2f} x as long"
+
+
 def alternatives_text(alternatives: Sequence[Alternative]) -> list[str]:
     """A table of them, the fastest first."""
     first = {one.algorithm: one.config for one in reversed(alternatives)}
     rows = [_row(one, alternatives[0].us, first[one.algorithm]) for one in alternatives]
-    found = _table(
-        ("algorithm", "settings", "modelled us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5)
-    )
+    found = table(("algorithm", "settings", "phase 0 us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5))
     if any(row[1].startswith(BUT) for row in rows):
         found.append(f"{BUT.strip()}: the settings of the algorithm's first row, except for these")
     return found
@@ -71,7 +103,7 @@ def symbols_text(symbols: Mapping[str, int]) -> list[str]:
     return lines
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
     """Aligned columns, settings in lines of their own width; the marks of approximate times are explained below."""
     split = [[textwrap.wrap(cell, SETTINGS_WIDTH) or [""] for cell in row] for row in rows]
     widths = [

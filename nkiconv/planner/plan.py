@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +12,20 @@ from typing import Any
 from ..errors import FileFormatError, raise_all
 from ..problem import ConvProblem
 from .alternatives import Alternative, Rejection, settings_text
-from .explain import alternatives_text, rejected_text, symbols_text
+from .explain import (
+    SCREEN,
+    alternatives_text,
+    problem_words,
+    rejected_text,
+    runner_up_text,
+    symbols_text,
+    table,
+)
 from .in_turns import InTurns
 from .request import Asked, Config, config_violations, tuples
 
-#: How hard a plan was looked for: the best few of what cost models say on the timeline, or many more.
-TIMED, TUNED = "timed", "tuned"
+#: How hard a plan was looked for: the one that cost models choose, timed; the best few of what they say, or many more.
+ESTIMATED, TIMED, TUNED = "estimated", "timed", "tuned"
 
 
 @dataclass(frozen=True)
@@ -49,8 +58,8 @@ class Plan:
     """How to run a problem, and what that would take: every time is modelled, in us, program order.
 
     `algorithm` and `config` are arguments of the function that `operation` names, `depthwise_conv1d` or `conv2d`.
-    `phase0_us` (the throttle's grid starts with the kernel) is what alternatives are ranked by; `modelled_us` is the
-    mean and `worst_us` the worst over `phases` phases of that grid, as in `Profile`.
+    `modelled_us`, which every table prints, is the mean over `phases` phases of the Tensor Engine's throttle grid, as
+    in `Profile`; `worst_us` is the worst of them, and `phase0_us` (the grid starts with the kernel) ranks alternatives.
     """
 
     problem: ConvProblem
@@ -162,6 +171,26 @@ class Plan:
             return found
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise FileFormatError(f"plan: is not what Plan.to_json writes ({type(error).__name__}: {error})") from None
+
+    def __str__(self) -> str:
+        """A table of one row, the settings, and the next best algorithm; `explain` has everything."""
+        shape, filters = problem_words(self.problem, self.asked)
+        cores = "2 cores" if self.lnc == 2 else "1 core"
+        cells = (
+            self.algorithm,
+            f"{'' if self.whole else '~'}{self.modelled_us:,.1f}",
+            f"{self.roofline_fraction:.1%}",
+            f"{self.x_copy_floor:.2f}",
+            self.bound_by,
+            f"{self.instructions:,}",
+        )
+        headings = "algorithm", "modelled us", "of the limit", "x copy floor", "bound by", "instructions"
+        notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
+        notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
+        wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
+        return "\n".join(
+            [f"{self.operation}, {shape}, {filters}, {cores}", *table(headings, [cells], right=(1, 2, 3, 5)), *wrapped]
+        )
 
     def explain(self) -> str:
         """The plan, its alternatives and the rejected ones as text."""

@@ -23,6 +23,7 @@ changes a plan. Settings that come to the same run of the kernel are timed once,
 
 from __future__ import annotations
 
+import dataclasses
 import time as clock
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ from ..simulator.timing import Rates
 from .alternatives import Rejection
 from .candidates import Candidate, field_of, symbols_of
 from .in_turns import in_turns
-from .plan import TIMED, TUNED, Plan
+from .plan import ESTIMATED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work
 from .timekeeper import CLOSE, WHOLE_INSTRUCTIONS, Advance, Timekeeper
 from .timing import phases
@@ -77,14 +78,16 @@ class NothingRuns(Exception):
         self.rejected = tuple(rejected)
 
 
-def search(request: Request, *, wide: bool, advance: Advance) -> Plan:
+def search(request: Request, *, wide: bool, advance: Advance, quick: bool = False) -> Plan:
     """The fastest plan for a request that has been checked.
 
-    Args: wide: start from more settings, refine for longer, and time every close candidate as a whole.
+    Args: wide: start from more settings, refine for longer, and time every close candidate as a whole. quick: time the
+        estimate and nothing else; where the kernel refuses it, search.
     Raises: NothingRuns; UnknownConstantError for a constant that the model does not have.
     """
     with without_collector():
-        return _Search(request, wide, advance).plan()
+        found = _Search(request, wide, advance)
+        return (found.of_estimate() if quick else None) or found.plan()
 
 
 class _Search:
@@ -113,6 +116,15 @@ class _Search:
         trials = self._proven()
         self.advance("phases of the throttle", 0.95)
         return self._told(trials, clock.perf_counter() - began)
+
+    def of_estimate(self) -> Plan | None:
+        """The plan of the estimate alone; None where it does not run."""
+        began = clock.perf_counter()
+        self._time_default(())
+        trials = [one for one in self.times.ranked() if not one.at_least]
+        if not trials:
+            return None
+        return dataclasses.replace(self._told(trials, clock.perf_counter() - began), effort=ESTIMATED)
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
         """Time the estimate as a whole, unless it is too big: also to tell what extrapolation is off by."""

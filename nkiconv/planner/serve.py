@@ -29,7 +29,8 @@ def serve(asked: TextIO, told: TextIO) -> None:
         question = json.loads(line)
         request = Request.from_dict(question["request"])
         try:
-            found = answer(request, wide=question["wide"], use_cache=False, advance=advance)
+            wide, quick = question["wide"], question["quick"]
+            found = answer(request, wide=wide, use_cache=False, advance=advance, quick=quick)
         except NkiconvError as error:
             said = {"kind": type(error).__name__, "message": str(error), "violations": list(error.violations)}
             tell({"error": said})

@@ -18,6 +18,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ..errors import MissingPackageError
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingPackageError(
+        "nkiconv.pytorch", "torch", "torch", "Builds for CPUs are a tenth of the size: docs/torch.md, Install"
+    ) from None
+
 from . import nn
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.text import Text
 
 from ...errors import UnsupportedError
 from ..tables.readme import AGAINST_COLUMNS, AGAINST_MARKERS, find_between, markdown, put_between
 from .grid import Grid
-from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress
+from .shell import CHECK_FAILED, console, notes, plain_warnings, print_json, progress, say
 from .suite import Files, check_files
 
 if TYPE_CHECKING:
@@ -65,7 +64,12 @@ def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) ->
     title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) beside ours on trn2, {lnc} cores, modelled us"
     names = ("case", "AWS's us", "AWS's look-ahead", "bound by", "AWS's instructions", "check", "algorithm", "our us",
              "x", "x of look-ahead")  # fmt: skip
-    grid = Grid(title, names, ("case", "bound by", "check", "algorithm"))
+    grid = Grid(
+        title,
+        names,
+        ("case", "bound by", "check", "algorithm"),
+        ("case", "AWS's us", "our us", "x", "algorithm", "check", "x of look-ahead"),
+    )
     for one in found:
         theirs, plan = one.theirs, one.plan
         about = "" if plan.extrapolated_from is None else "~"
@@ -81,7 +85,7 @@ def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) ->
     grid.show(screen)
     for one in found:
         if one.theirs.reason:
-            screen.print(Text(f"{one.case} {one.dtype}: AWS's is not timed: {one.theirs.reason}"), soft_wrap=True)
+            say(screen, f"{one.case} {one.dtype}: AWS's is not timed: {one.theirs.reason}")
     notes(screen, *NOTES)
 
 

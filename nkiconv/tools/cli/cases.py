@@ -26,13 +26,15 @@ def command(
         return
     grid = Grid(
         f"{len(chosen)} cases",
-        ("case", "shape", "dtype", "output", "flops", "min bytes", "headline"),
-        ("case", "shape", "dtype", "output", "headline"),
+        ("case", "who uses it", "dtype", "shape", "output", "flops", "min bytes", "headline"),
+        ("case", "who uses it", "dtype", "shape", "output", "headline"),
+        ("case", "who uses it", "shape", "dtype"),
     )
     for case in chosen:
         problem = case.problem
         work = quantity(problem.flops), quantity(problem.min_bytes, "B")
-        grid.add(case.name, extents(problem), problem.dtype, outputs(problem), *work, "yes" if case.headline else "")
+        headline = "yes" if case.headline else ""
+        grid.add(case.name, case.source, problem.dtype, extents(problem), outputs(problem), *work, headline)
     grid.show(console())
 
 

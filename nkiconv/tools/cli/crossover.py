@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from .grid import Grid
 from .options import Constants, Force, Fresh, Lnc, read_constants
 from .paths import unwritable
-from .shell import JsonOption, asked, console, notes, plain_warnings, print_json, prints_tables, progress, write_out
+from .shell import (
+    JsonOption,
+    asked,
+    console,
+    notes,
+    plain_warnings,
+    print_json,
+    prints_tables,
+    progress,
+    say,
+    write_out,
+)
 
 if TYPE_CHECKING:
     from ..suites.crossover import Crossover
@@ -111,16 +121,20 @@ def _document(found: Crossover) -> dict[str, Any]:
     }
 
 
+#: Columns that a screen shows without --wide, after the value that varies.
+_MAIN = ("algorithm", "modelled us", "runner-up", "x best", "bound by", "x copy floor")
+
+
 def _show(found: Crossover, tables: Any) -> None:
     screen, sweep = console(), found.sweep
-    grid = Grid(_title(found), (sweep.vary, *tables.HEADINGS), tables.TEXT)
+    grid = Grid(_title(found), (sweep.vary, *tables.HEADINGS), tables.TEXT, (sweep.vary, *_MAIN))
     for point in found.table:
         grid.add(f"{point.value:,}", *tables.cells(point))
     grid.show(screen)
     for change in found.changes:
-        screen.print(Text(change.text(sweep.vary)), soft_wrap=True)
+        say(screen, change.text(sweep.vary))
     if not found.changes:
-        screen.print(Text(f"{found.points[0].plan.algorithm} throughout"), soft_wrap=True)
+        say(screen, f"{found.points[0].plan.algorithm} throughout")
     notes(screen, *_notes(found, tables))
 
 

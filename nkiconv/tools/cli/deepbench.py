@@ -57,7 +57,10 @@ def _show(found: list[DeepBenchRow], means: list[dict[str, Any]]) -> None:
     numbers = ("modelled us", "of the limit", "V100 us", "of its limit")
     cores = "2 cores" if first["lnc"] == 2 else "1 core"
     grid = Grid(
-        f"DeepBench's training list on trn2, {first['layout']}, {cores}", (*text[:6], *numbers, *text[6:]), text
+        f"DeepBench's training list on trn2, {first['layout']}, {cores}",
+        (*text[:6], *numbers, *text[6:]),
+        text,
+        ("case", "direction", "algorithm", "modelled us", "of the limit", "V100 us", "of its limit", "x"),
     )
     for one in found:
         row = one.as_dict()

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
-from .show import CURVES_NOTES, REPORT_NOTES, curves_grid, report_grid
+from .shell import CHECK_FAILED, FORMATS, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
+from .show import CURVES_NOTES, REPORT_NOTES, curves_grid, report_grid, show_verdict, tour_grid, verdict
 
 
 @prints_tables
@@ -28,12 +27,17 @@ def command(
         print_json({"ok": found.ok, "files": files, "rows": rows, "training": curves})
     else:
         screen = console()
-        report_grid("the tour", list(found.reports)).show(screen)
-        notes(screen, *REPORT_NOTES)
-        for curves in found.curves:
-            curves_grid(curves).show(screen)
-            notes(screen, *CURVES_NOTES)
-        for path in found.files:
-            screen.print(Text(f"wrote {path}"), soft_wrap=True)
+        if asked().wide or asked().format != FORMATS[0]:
+            report_grid("the tour", list(found.reports)).show(screen)
+            notes(screen, *REPORT_NOTES)
+            for curves in found.curves:
+                curves_grid(curves).show(screen)
+                notes(screen, *CURVES_NOTES)
+        else:
+            tour_grid(found.reports, found.curves).show(screen)
+            notes(screen, "error: the largest error of a result over its bound; --verbose shows what each took")
+        first, *others = map(str, found.files)
+        show_verdict(screen, verdict(found.reports, found.curves))
+        say(screen, f"open {first}; also drawn: {', '.join(others)}")
     if not found.ok:
         raise typer.Exit(CHECK_FAILED)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .shell import FORMATS, asked, write_out
+from .shell import FORMATS, asked, notes, write_out
 
 #: Columns that a cell of text may be folded to before a row becomes a paragraph.
 FOLDED = 18
@@ -40,6 +40,8 @@ class Grid:
     headings: Sequence[str]
     #: headings of text; all others are of numbers, and stand on the right
     text: Sequence[str]
+    #: headings that a screen shows without --wide, those to drop first on a narrow one last; none: all
+    main: Sequence[str] = ()
     rows: list[tuple[str, ...]] = field(default_factory=list)
     #: by number of a row: how it looks on a terminal
     styles: dict[int, str] = field(default_factory=dict)
@@ -51,20 +53,35 @@ class Grid:
         self.rows.append(cells)
 
     def show(self, screen: Console) -> None:
-        """Print it as `--format` asks: a table, or a paragraph a row where that is too wide; Markdown; CSV."""
+        """Print it as `--format` asks: Markdown; CSV; or a table, of its main columns unless `--wide` is given. With
+        `--wide`, a paragraph per row where the table has no room."""
         if asked().format != FORMATS[0]:
             write_out(self.markdown() if asked().format == "markdown" else self.csv())
             return
+        shown = self if asked().wide or not self.main else self._narrowed(screen.width)
         screen.print(Text(self.title, style="italic"))
-        widths = self._fitted(screen.width)
+        widths = shown._fitted(screen.width)
         if widths:
-            screen.print(self._table(widths))
+            screen.print(shown._table(widths))
         else:
             for number, row in enumerate(self.rows):
                 screen.print(Text(row[0], style=self.styles.get(number, "bold")), overflow="fold")
                 for line in _packed(list(self._pairs(row)), screen.width - 2):
                     screen.print(Text(f"  {line}"))
             screen.print()
+        hidden = [one for one in self.headings if one not in shown.headings]
+        if hidden:
+            notes(screen, f"--wide also shows: {', '.join(hidden)}")
+
+    def _narrowed(self, width: int) -> Grid:
+        """The main columns that a screen has room for, at least two, in their usual order."""
+        for count in range(len(self.main), 1, -1):
+            places = [i for i, one in enumerate(self.headings) if one in self.main[:count]]
+            rows = [tuple(row[i] for i in places) for row in self.rows]
+            found = Grid(self.title, [self.headings[i] for i in places], self.text, (), rows, self.styles)
+            if found._fitted(width):
+                break
+        return found
 
     def markdown(self) -> str:
         """A table of Markdown."""

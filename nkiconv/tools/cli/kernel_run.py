@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from ... import simulator
 from ...errors import NkiconvError, UnsupportedError
@@ -21,7 +20,7 @@ from ...whole_file import whole_file
 from .grid import Grid
 from .kernels import KernelCall, keywords
 from .paths import unwritable
-from .shell import notes
+from .shell import notes, say
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,17 @@ def show(screen: Console, runs: list[KernelRun]) -> None:
     _outputs(runs).show(screen)
     for one in runs:
         for line in _lines(one):
-            screen.print(Text(line))
+            say(screen, line)
         notes(screen, f"simulated in {one.seconds:.2f} s")
-    if len(runs) == 2:
-        same = same_bits(*runs)
-        text = "one core and two return the same bits" if same else "one core and two return DIFFERENT bits"
-        screen.print(Text(text, style="" if same else "bold red"))
+
+
+def verdict(runs: list[KernelRun]) -> tuple[str, bool]:
+    """One line: that no rule is broken, and whether one core and two agree; and whether all is right."""
+    if len(runs) == 2 and not same_bits(*runs):
+        return "WRONG: one core and two return DIFFERENT bits", False
+    both = "; one core and two return the same bits" if len(runs) == 2 else ""
+    name = runs[0].call.name
+    return f"all right: {name} breaks no rule of NKI{both}; compare what it returned with your reference", True
 
 
 def _outputs(runs: list[KernelRun]) -> Grid:

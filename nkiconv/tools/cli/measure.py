@@ -25,7 +25,7 @@ from .deepbench import bench_deepbench
 from .grid import Grid
 from .options import Algorithm, Dtype, Force, Layout, Lnc, NoNames, Precision, named_cases
 from .paths import unwritable
-from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, prints_tables, progress
+from .shell import CHECK_FAILED, JsonOption, console, of_case, print_json, prints_tables, progress, say
 from .show import kind
 from .suite import Files, bench_suite
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..measure.timing_speed import TimingSpeed
 
 #: Where measured rows go unless --append says otherwise.
-OUT = Path("profiles/measured_trn2.csv")
+OUT = Path("measured_trn2.csv")
 #: Least rounds, so that each of the four variants has been first.
 MIN_ROUNDS = 4
 
@@ -254,10 +254,11 @@ def _model(chosen: list[Case], how: How, speed: bool, said: str, as_json: bool) 
         return
     screen = console()
     if said:
-        screen.print(Text(said))
+        say(screen, said)
     if found:
         title = f"modelled us (trn2, {_cores(how.lnc)})"
-        grid = _grid(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"))
+        main = "case", "algorithm", "mean", "of the limit", "bound by", "copy floor", "instructions"
+        grid = _grid(title, ("mean", "phase 0", "worst"), ("instructions", "bound by"), main)
         for case, one in found:
             grid.add(
                 *_what(case.name, how.dtype or case.problem.dtype, how.precision, one.algorithm),
@@ -299,18 +300,19 @@ def _show_measured(rows: list[Row], machine: str, path: Path, as_json: bool) -> 
     screen = console()
     screen.print(Text(machine), soft_wrap=True)
     title = f"measured us (trn2, {_cores(rows[0].lnc)})"
-    grid = _grid(title, ("p50", "p10", "p90"), ("modelled", "verdict"))
+    main = "case", "p50", "modelled", "verdict", "of the limit", "algorithm", "A/A"
+    grid = _grid(title, ("p50", "p10", "p90"), ("modelled", "verdict"), main)
     for row in rows:
         grid.add(*_measured_cells(row), style={"pass": "", "noisy": "yellow"}.get(row.status, "bold red"))
     grid.show(screen)
     for row in rows:
         if row.reason:
-            screen.print(Text(f"{row.case}: {row.reason}", style="red"), soft_wrap=True)
+            say(screen, f"{row.case}: {row.reason}", "red")
         elif row.timing is not None and row.timing.noisy:
             noise = (
                 f"{row.case}: noisy, the medians of the kernel and of itself differ by {row.timing.aa_difference:.1%}"
             )
-            screen.print(Text(noise, style="yellow"), soft_wrap=True)
+            say(screen, noise, "yellow")
     screen.print(f"appended to {path}", soft_wrap=True)
 
 
@@ -328,10 +330,11 @@ def _measured_cells(row: Row) -> Iterator[str]:
     yield row.status
 
 
-def _grid(title: str, times: tuple[str, ...], last: tuple[str, ...]) -> Grid:
-    """The table of both targets: what its times are, and its last columns, differ."""
-    floors = ("A/A", "copy floor", "launch floor", "x copy floor", "of the roofline")
-    return Grid(title, ("case", "algorithm", *times, *floors, *last), ("case", "algorithm", "bound by", "verdict"))
+def _grid(title: str, times: tuple[str, ...], last: tuple[str, ...], main: tuple[str, ...]) -> Grid:
+    """The table of both targets: what its times are, its last columns, and those of a narrow screen differ."""
+    floors = ("A/A", "copy floor", "launch floor", "x copy floor", "of the limit")
+    text = "case", "algorithm", "bound by", "verdict"
+    return Grid(title, ("case", "algorithm", *times, *floors, *last), text, main)
 
 
 def _what(name: str, dtype: str, precision: str | None, algorithm: str) -> tuple[str, str]:

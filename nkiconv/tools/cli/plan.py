@@ -122,8 +122,9 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
         return
     cores = "2 cores" if lnc == 2 else "1 core"
     text = "case", "algorithm", "settings", "bound by"
-    numbers = "modelled us", "x copy floor", "of the roofline", "instructions"
-    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers), text)
+    numbers = "modelled us", "of the limit", "x copy floor", "instructions"
+    main = "case", "algorithm", "modelled us", "of the limit", "bound by", "x copy floor", "instructions"
+    grid = Grid(f"plans (trn2, {cores})", (*text, *numbers), text, main)
     for case, one in found:
         grid.add(
             f"{case.name} {kind(one.problem.dtype, one.asked.precision)}",
@@ -131,8 +132,8 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
             one.settings,
             one.bound_by,
             f"{'~' if one.extrapolated_from is not None else ''}{one.modelled_us:,.2f}",
-            f"{one.x_copy_floor:.2f}",
             f"{one.roofline_fraction:.1%}",
+            f"{one.x_copy_floor:.2f}",
             f"{one.instructions:,}",
         )
     grid.show(screen)

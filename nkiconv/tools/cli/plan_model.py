@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
-from .shell import JsonOption, console, plain_warnings, print_json, prints_tables, progress
+from .shell import JsonOption, console, plain_warnings, print_json, prints_tables, progress, say
 
 if TYPE_CHECKING:
     from ...pytorch.models.model_plan import ModelPlan, Row
@@ -31,6 +30,8 @@ _TYPES = {
 _FLOATS = ("bf16", "fp16", "fp32")
 #: Of one input.
 ELEMENTS_MAX = 1 << 30
+#: Columns that a screen shows without --wide.
+_MAIN = ("layer", "calls", "shape", "all calls us", "share", "of the limit", "bound by", "algorithm")
 #: Names of a list below the table.
 SHOWN = 5
 
@@ -58,8 +59,8 @@ def command(
     training: Annotated[
         bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
     ] = False,
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Search as nkiconv tune does (seconds to minutes each).")
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Search as nkiconv tune does (seconds to minutes each).")
     ] = False,
     no_cache: Fresh = False,
     as_json: JsonOption = False,
@@ -75,7 +76,7 @@ def command(
         model = _model(build, script, dtype)
         inputs, named = _tensors(model, shapes)
         more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm}
-        more |= {"training": training, "lnc": lnc, "wide": wide, "use_cache": not no_cache}
+        more |= {"training": training, "lnc": lnc, "wide": tuned, "use_cache": not no_cache}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
@@ -84,13 +85,8 @@ def command(
 
 
 def _pytorch() -> Any:
-    """nkiconv.pytorch. Raises UnsupportedError where there is no torch."""
-    try:
-        return importlib.import_module("nkiconv.pytorch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnsupportedError("torch: is not installed; pip install 'nkiconv[torch]'") from None
+    """nkiconv.pytorch. Raises MissingPackageError where there is no torch."""
+    return importlib.import_module("nkiconv.pytorch")
 
 
 def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tuple[str | None, tuple[int, ...], str]]:
@@ -164,11 +160,11 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
         "modelled us",
         "all calls us",
         "share",
-        "of the roofline",
+        "of the limit",
         "instructions",
         text[4],
     )
-    grid = Grid(title, headings, text)
+    grid = Grid(title, headings, text, _MAIN)
     for row in found.rows:
         grid.add(*_cells(found, row))
     several = [(one, found.toward(one)) for one in found.directions] if found.directions != ("forward",) else []
@@ -183,14 +179,19 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     if found.kept:
         _kept_grid(found).show(screen)
     for note in _notes(found):
-        screen.print(Text(note), soft_wrap=True)
+        say(screen, note)
 
 
 def _cells(found: ModelPlan, row: Row) -> list[str]:
+    words = importlib.import_module("nkiconv.planner.explain")
     more = f" +{len(row.layers) - 1} more" if len(row.layers) > 1 else ""
     direction = row.convolved.direction
     gradient = "" if direction == "forward" else f", {direction}"
-    head = [f"{row.layers[0] or '(the model)'}{more}{gradient}", str(row.calls), *_shape(row)]
+    head = [
+        f"{row.layers[0] or '(the model)'}{more}{gradient}",
+        str(row.calls),
+        *words.problem_words(row.convolved.problem, row.convolved.asked),
+    ]
     if row.plan is None:
         return [*head, "no plan", "-", "-", "-", "-", "-", "-"]
     plan = row.plan
@@ -204,24 +205,6 @@ def _cells(found: ModelPlan, row: Row) -> list[str]:
         f"{row.instructions:,}",
         plan.bound_by,
     ]
-
-
-def _shape(row: Row) -> tuple[str, str]:
-    """Images and results, then filters and whatever is not trivial; of rows without an axis of height 1."""
-    problem, asked = row.convolved.problem, row.convolved.asked
-    axes, parts = list(problem.axes), ["x".join(str(axis.taps) for axis in problem.axes)]
-    if problem.H == problem.R == problem.P == 1 and not problem.is_volume:
-        axes, parts = [problem.width], [f"S={problem.S}"]
-    for name in ("stride", "rhs_dilation", "lhs_dilation"):
-        values = [getattr(axis, name) for axis in axes]
-        if set(values) != {1}:
-            parts.append(f"{name.removeprefix('rhs_')}={'x'.join(map(str, dict.fromkeys(values)))}")
-    parts += [f"groups={problem.groups}"] if problem.groups > 1 else []
-    parts += [problem.dtype]
-    words = "packed" if asked.packed else "", "bias" if asked.bias else "", asked.activation
-    parts += [word for word in (*words, asked.residual and "residual") if word]
-    x, y = [axis.size for axis in axes], [axis.out for axis in axes]
-    return f"{_by((problem.N, problem.C, *x))} -> {_by((problem.K, *y))}", " ".join(parts)
 
 
 def _by(extents: Iterable[int]) -> str:
@@ -262,7 +245,7 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         if row.plan is None:
             yield f"no plan for {row.layers[0]}, which is not in the sum: {row.reason}"
     if any(row.plan is not None and row.plan.extrapolated_from is not None for row in found.rows):
-        yield "~ extrapolated from a part; --wide times the whole"
+        yield "~ extrapolated from a part; --tuned times the whole"
     if found.uncalled:
         names = [name or "the model" for name in found.uncalled]
         more = f" and {len(names) - SHOWN} more, which --json has" if len(names) > SHOWN else ""

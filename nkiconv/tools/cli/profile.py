@@ -15,7 +15,7 @@ import typer
 import nkiconv
 
 from ...cases import Case
-from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...errors import MissingPackageError, NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
@@ -288,4 +288,4 @@ def _contradictions(names: list[str], trace: Path | None, plot: Path | None, for
     if trace is not None and trace == plot:
         yield UnsupportedError(f"--trace={trace}: is --plot's path too; give two")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        yield UnsupportedError(f"--plot={plot}: needs matplotlib; install nkiconv[plots]")
+        yield MissingPackageError(f"--plot={plot}", "matplotlib", "plots")

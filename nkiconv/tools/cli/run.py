@@ -19,8 +19,8 @@ from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel
 from .options import Algorithm, NoNames, Precision, named_cases
-from .shell import CHECK_FAILED, JsonOption, console, notes, print_json, prints_tables, progress
-from .show import REPORT_NOTES, report_grid
+from .shell import CHECK_FAILED, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
+from .show import REPORT_NOTES, report_grid, show_verdict, verdict
 from .work import Work
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def _run_kernel(
         running.show(screen, runs)
         if written is not None:
             screen.print(Text(written), soft_wrap=True)
+        show_verdict(screen, running.verdict(runs))
     if not same:
         raise typer.Exit(CHECK_FAILED)
 
@@ -259,15 +260,14 @@ def _show(reports: list[Report], out: str | None, written: Written | None, as_js
     screen = console()
     provider = "AWS's nki" if reports[0].provider == "aws" else "nkiconv's simulator"
     report_grid(f"convolutions on {provider}", reports).show(screen)
-    notes(screen, *REPORT_NOTES)
+    notes(screen, *(REPORT_NOTES if asked().wide else REPORT_NOTES[:1]))
     sampled = [report.name for report in reports if report.channels_checked < report.problem.K]
     if sampled:
         names = ", ".join(dict.fromkeys(sampled))
-        screen.print(Text(f"{names}: only a sample of the channels was checked; --channels all checks all"))
+        say(screen, f"{names}: only a sample of the channels was checked; --channels all checks all")
     if any(math.isinf(report.comparison.max_error) and not report.strict_nonfinite for report in reports):
-        screen.print(
-            Text("an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them in their channel")
-        )
+        say(screen, "an infinite error comes from NaN or Inf in x; --strict-nonfinite keeps them in their channel")
     if out is not None:
         text = f"{out} was not written: the result is wrong" if written is None else written.text
         screen.print(Text(text), soft_wrap=True)
+    show_verdict(screen, verdict(reports))

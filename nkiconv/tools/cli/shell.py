@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ SCHEMA = 1
 PLAIN_WIDTH = 120
 #: Columns at least; a narrower terminal wraps by itself.
 LEAST_WIDTH = 20
+#: Seconds between two lines of progress that go to a file or a pipe; nothing comes of what is done sooner.
+PLAIN_SECONDS = 10.0
 
 #: Told what is being done, and the share of it that is done; None while it cannot be told.
 Advance = Callable[[str, "float | None"], None]
@@ -48,6 +51,7 @@ class Asked:
 
     format: str = FORMATS[0]
     quiet: bool = False
+    wide: bool = False
 
 
 _ASKED: ContextVar[Asked | None] = ContextVar("asked", default=None)
@@ -68,23 +72,31 @@ def console(*, stderr: bool = False) -> Console:
     return found
 
 
+def say(screen: Console, line: str, style: str = "") -> None:
+    """A sentence: on a terminal it is wrapped at words, elsewhere it is one line, for those who search in it."""
+    screen.print(Text(line, style=style), soft_wrap=not screen.is_terminal)
+
+
 def notes(screen: Console, *lines: str) -> None:
     """What the columns of a table mean, below it, unless --quiet is given."""
     for line in () if asked().quiet else lines:
-        screen.print(Text(line, style="dim"), soft_wrap=True)
+        say(screen, line, "dim")
 
 
 def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Callable[..., None]:
     """A command with --quiet, whose refusals are a red message and an exit status, with JSON besides if it was called
     with --json.
 
-    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input. tables: with --format.
+    A kernel that breaks a rule of NKI has failed a check; whatever else is refused is bad input. tables: with --format
+    and --wide.
     """
 
     @functools.wraps(command)
-    def run(*args: Any, quiet: bool = False, format: str = FORMATS[0], **kwargs: Any) -> None:
+    def run(
+        *args: Any, quiet: bool = False, format: str = FORMATS[0], wide_tables: bool = False, **kwargs: Any
+    ) -> None:
         as_json = kwargs.get("as_json", False)
-        token = _ASKED.set(Asked(format if format in FORMATS else FORMATS[0], quiet))
+        token = _ASKED.set(Asked(format if format in FORMATS else FORMATS[0], quiet, wide_tables))
         try:
             if format not in FORMATS:
                 raise UnsupportedError(f"--format={format}: accepted are {', '.join(FORMATS)}; use one of these")
@@ -103,7 +115,9 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
         finally:
             _ASKED.reset(token)
 
-    added = {"quiet": (_Quiet, False)} | ({"format": (_Format, FORMATS[0])} if tables else {})
+    added = {"quiet": (_Quiet, False)} | (
+        {"format": (_Format, FORMATS[0]), "wide_tables": (_Wide, False)} if tables else {}
+    )
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in added.items()
@@ -116,11 +130,14 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
 
 
 _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+_Wide = Annotated[
+    bool, typer.Option("--wide", "--verbose", "-v", help="Every column of tables, and what belongs to them.")
+]
 _Format = Annotated[str, typer.Option(help=f"Of tables: {', '.join(FORMATS)}.")]
 
 
 def prints_tables(command: Callable[..., None]) -> Callable[..., None]:
-    """As `reports_errors`, with --format."""
+    """As `reports_errors`, with --format and --wide."""
     return reports_errors(command, tables=True)
 
 
@@ -130,7 +147,7 @@ def _report(error: BaseException, *, as_json: bool) -> None:
     Raises UnsupportedError: stdout cannot be written.
     """
     message = _said(error) or "out of memory; use a smaller problem or --channels"
-    console(stderr=True).print(Text(f"{type(error).__name__}: {message}", style="red"), soft_wrap=True)
+    say(console(stderr=True), f"{type(error).__name__}: {message}", "red")
     if as_json:
         violations = list(getattr(error, "violations", (message,)))
         print_json({"error": {"class": type(error).__name__, "message": message, "violations": violations}})
@@ -200,7 +217,7 @@ def plain_warnings() -> Iterator[None]:
     """Warnings as lines on stderr while the block runs, without the source lines that Python adds."""
 
     def show(message: Any, *_rest: Any, **_more: Any) -> None:
-        console(stderr=True).print(Text(f"warning: {message}", style="yellow"), soft_wrap=True)
+        say(console(stderr=True), f"warning: {message}", "yellow")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -210,10 +227,14 @@ def plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def progress(show: bool) -> Iterator[Advance]:
-    """A bar on stderr while the block runs, if that is a terminal; yields a function of (what, share done or None)."""
+    """Progress on stderr while the block runs: a bar on a terminal, else a line now and then; yields a function of
+    (what, share done or None)."""
     screen = console(stderr=True)
+    shown = show and not asked().quiet
+    if shown and not screen.is_terminal:
+        yield _plain_progress()
+        return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn()
-    shown = show and screen.is_terminal and not asked().quiet
     with Progress(*columns, console=screen, transient=True, disable=not shown) as bar:
         task = bar.add_task("", total=None)
 
@@ -221,6 +242,21 @@ def progress(show: bool) -> Iterator[Advance]:
             bar.update(task, description=what, total=None if share is None else 1.0, completed=share or 0.0)
 
         yield advance
+
+
+def _plain_progress() -> Advance:
+    """A line on stderr at most every PLAIN_SECONDS."""
+    began = last = time.monotonic()
+
+    def advance(what: str, share: float | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PLAIN_SECONDS:
+            last = now
+            done = "" if share is None else f", {share:.0%}"
+            print(f"{now - began:.0f} s: {what}{done}", file=sys.stderr, flush=True)
+
+    return advance
 
 
 def of_case(name: str, advance: Advance) -> Advance:

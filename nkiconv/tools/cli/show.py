@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from ...axis import Axis
 from ...problem import ConvProblem
 from ...simulator.hardware import PSUM_BYTES_PER_PARTITION, SBUF_USABLE_BYTES_PER_PARTITION
 from ...simulator.profiling.show import quantity as quantity
 from .grid import Grid
+from .shell import say
 
 if TYPE_CHECKING:
     from ..demo.curves import Curves
@@ -62,11 +65,43 @@ def kind(dtype: str, precision: str | None) -> str:
     return dtype if precision is None else f"{dtype} as {precision}"
 
 
+#: Columns of `report_grid` on a screen, those to drop first on a narrow one last.
+REPORT_MAIN = ("case", "verdict", "shape", "algorithm", "max error", "bound", "cores")
+
+
+def verdict(reports: Sequence[Report], training: Sequence[Curves] = ()) -> tuple[str, bool]:
+    """One line: that all is right, or what is wrong; and which of the two it is."""
+    wrong = [f"{one.name} on {_core(one.lnc)} ({_what_is_wrong(one)})" for one in reports if not one.ok]
+    wrong += [f"{one.title} (losses differ)" for one in training if not one.ok]
+    count = len(reports) + len(training)
+    if wrong:
+        return f"WRONG: {len(wrong)} of {count} checks failed: {', '.join(wrong)}", False
+    results = "the result is" if len(reports) == 1 else f"all {len(reports)} results are"
+    same = ", one core and two give the same bits" if any(one.identical for one in reports) else ""
+    curves = ", training follows torch's losses" if training else ""
+    return f"all right: {results} within the error bound of the float64 reference{same}{curves}", True
+
+
+def _what_is_wrong(one: Report) -> str:
+    found = one.comparison
+    return f"{one.verdict}: {found.num_wrong:,} wrong, worst {found.place}" if found.num_wrong else one.verdict
+
+
+def _core(lnc: int) -> str:
+    return "2 cores" if lnc == 2 else "1 core"
+
+
+def show_verdict(screen: Console, found: tuple[str, bool]) -> None:
+    """Print the last line of a command that checks."""
+    line, right = found
+    say(screen, line, "bold green" if right else "bold red")
+
+
 def report_grid(title: str, reports: list[Report]) -> Grid:
     """One row a report: problem, verdict, error, algorithm, counts, peaks, tiles."""
     numbers = ("max error", "bound", "worst ratio", "instructions")
     text = ("case", "verdict", "shape", "cores", "algorithm", "checked", "engines", "DMA", "SBUF", "PSUM", "tiles")
-    grid = Grid(title, (*text[:5], *numbers, *text[5:]), text)
+    grid = Grid(title, (*text[:5], *numbers, *text[5:]), text, REPORT_MAIN)
     for report in reports:
         found = report.comparison
         grid.add(
@@ -124,10 +159,25 @@ def _tiles(report: Report) -> str:
 
 #: What the columns of `report_grid` mean, to print below it.
 REPORT_NOTES = (
-    "bound: what the error may be at the element of max error; worst ratio: the largest error over its bound",
+    "bound: what the error may be at the element of max error",
+    "worst ratio: the largest error over its bound",
     "DMA: bytes moved; SBUF, PSUM: peaks in bytes a partition, fuller core, and share of the limit; counts and peaks "
     "are of the whole case",
 )
+
+
+def tour_grid(reports: Sequence[Report], training: Sequence[Curves]) -> Grid:
+    """One short row per check: what was run, whether it is right, and how near the bound its error comes."""
+    grid = Grid("the tour", ("what", "cores", "verdict", "error"), ("what", "cores", "verdict"))
+    for one in reports:
+        style = "" if one.ok else "bold red"
+        error = f"{one.comparison.worst_ratio:.0%} of the bound"
+        grid.add(one.name, str(one.lnc), one.verdict, error, style=style)
+    for curves in training:
+        worst = max(curves.apart(step) / curves.allowed(step) for step in curves.steps)
+        said, style = ("pass", "") if curves.ok else ("fail", "bold red")
+        grid.add(f"training: {curves.title}", "1, 2", said, f"{worst:.0%} of the bound", style=style)
+    return grid
 
 
 def curves_grid(curves: Curves) -> Grid:

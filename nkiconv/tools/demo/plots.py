@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from ...errors import UnsupportedError
+from ...errors import MissingPackageError, UnsupportedError
 from ...whole_file import whole_file
 
 #: Colours of what went in and of what came out.
@@ -17,9 +17,7 @@ def _matplotlib(module: str) -> Any:
     try:
         return importlib.import_module(f"matplotlib.{module}")
     except ImportError as error:
-        raise UnsupportedError(
-            f"matplotlib: is needed for the demo's data and pictures ({error}); run pip install 'nkiconv[plots]'"
-        ) from error
+        raise MissingPackageError("the demo's data and pictures", "matplotlib", "plots") from error
 
 
 def sample_data(name: str) -> Path:
@@ -27,9 +25,8 @@ def sample_data(name: str) -> Path:
     cbook = _matplotlib("cbook")
     path = Path(str(cbook.get_sample_data(name, asfileobj=False)))
     if not path.is_file():
-        raise UnsupportedError(
-            f"{name}: is missing from matplotlib's sample data; reinstall it: pip install 'nkiconv[plots]'"
-        )
+        remedy = "run pip install --force-reinstall matplotlib"
+        raise UnsupportedError(f"{name}: is missing from matplotlib's sample data; {remedy}")
     return path
 
 

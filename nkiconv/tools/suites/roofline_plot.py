@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...errors import UnsupportedError
+from ...errors import MissingPackageError
 from ...problem import ConvProblem
 from ...simulator.dtypes import canonical
 from ...simulator.profiling.roofline import bytes_per_ns, peak_flops_per_ns
@@ -51,9 +51,9 @@ class Dot:
 
 
 def check_matplotlib() -> None:
-    """Raises UnsupportedError where there is no matplotlib."""
+    """Raises MissingPackageError where there is no matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UnsupportedError("--plot: needs matplotlib; install nkiconv[plots]")
+        raise MissingPackageError("--plot", "matplotlib", "plots")
 
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:

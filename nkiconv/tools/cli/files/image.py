@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ....errors import DtypeError, FileFormatError, NkiconvError, UnsupportedError
+from ....errors import DtypeError, FileFormatError, MissingPackageError, NkiconvError, UnsupportedError
 from ....problem import DTYPES
 from ....reference import AnyArray
 from .format import Format, Loaded, Source, as_integers
@@ -74,7 +74,7 @@ def _pillow(source: Source, module: str) -> Any:
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as error:
-        raise UnsupportedError(f"{source.text}: needs the package pillow; install nkiconv[files]") from error
+        raise MissingPackageError(source.text, "pillow", "files") from error
 
 
 def _pixels(source: Source) -> AnyArray:

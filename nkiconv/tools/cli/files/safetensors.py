@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ....errors import DtypeError, FileFormatError, NkiconvError, UnsupportedError
+from ....errors import DtypeError, FileFormatError, MissingPackageError, NkiconvError, UnsupportedError
 from ....problem import DTYPES, E4M3FN_REMEDY
 from ....reference import AnyArray
 from .format import Format, Loaded, Source, chosen_name, one_of_each
@@ -69,7 +69,7 @@ def _package(source: Source, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UnsupportedError(f"{source.text}: needs the package safetensors; install nkiconv[files]") from error
+        raise MissingPackageError(source.text, "safetensors", "files") from error
 
 
 def _header(source: Source) -> tuple[int, list[tuple[str, dict[str, Any]]]]:
