@@ -11,9 +11,9 @@ from ..simulator.launch import Execution, execute
 from ..simulator.profiling import Phases, Timed, in_time
 from ..simulator.profiling.assemble import bound_by
 from ..simulator.profiling.path import critical_path
-from ..simulator.profiling.profile import phase_list
-from ..simulator.program import Instruction
-from ..simulator.timeline import ENGINES, Options, run
+from ..simulator.profiling.profile import phase_list, phases_at
+from ..simulator.program import Instruction, Program
+from ..simulator.timeline import ENGINES, times_run
 from ..simulator.timeline.dependencies import HBM_SLICES
 from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
@@ -71,7 +71,7 @@ def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
     args, kwargs = operation.launch(request, candidate.algorithm, candidate.config)
     execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True)
     prices = PriceList(rates)
-    busiest = max(_busiest_ns(program.instructions, prices) for program in execution.programs)
+    busiest = max(busiest_ns(program, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
     compiled = sum(map(num_compiled, execution.programs))
     return Traced(request, execution, prices, len(execution.instructions), compiled, comparisons, busiest / 1e3)
@@ -95,18 +95,20 @@ def _comparisons(instructions: Sequence[Instruction]) -> float:
 COMPARISON = 0.018
 
 
-def _busiest_ns(instructions: Sequence[Instruction], prices: PriceList) -> float:
-    """Work of the busiest engine of one core, its DMA engines taken as one."""
+def busiest_ns(program: Program, prices: PriceList) -> float:
+    """Work of the busiest engine of one core, its DMA engines taken as one, with all iterations of device loops."""
     totals = dict.fromkeys((*ENGINES, "flow"), 0.0)
-    for instruction in instructions:
+    times = times_run(program) if program.repeats else None
+    for instruction in program.instructions:
         price: AnyPrice = prices(instruction)
+        often = 1.0 if times is None else float(times[instruction.index])
         if type(price) is DmaPrice:
-            totals["flow"] += sum(price.work_ns) / len(price.work_ns)
+            totals["flow"] += often * sum(price.work_ns) / len(price.work_ns)
         elif type(price) is TensorPrice:
             if not price.tiled:
-                totals["tensor"] += price.stream_ns
+                totals["tensor"] += often * price.stream_ns
         elif isinstance(price, Price):
-            totals[instruction.engine] += price.issue_ns
+            totals[instruction.engine] += often * price.issue_ns
     return max(totals.values())
 
 
@@ -122,8 +124,4 @@ def phases(timing: Timing, most: int) -> Phases:
     chosen = phase_list(timing.timed)
     while len(chosen) > max(1, most):
         chosen = chosen[::2]
-    timed = timing.timed
-    totals = {0.0: timing.us}
-    for phase in chosen[1:]:
-        totals[phase] = run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)).total_ns / 1e3
-    return Phases(totals)
+    return phases_at(timing.timed, chosen)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..collector import without_collector
@@ -76,7 +76,7 @@ def profile_timed(
     chosen = settings or Settings()
     with without_collector():
         timed = _timed(kernel, args, kwargs or {}, chosen)
-        phases = _phases(timed, chosen.advance)
+        phases = phases_at(timed, phase_list(timed), chosen.advance)
         lookahead = run(timed.tasks, timed.prices, timed.rates, Options(order="lookahead"))
         extra = _standalone_us(timed.rates) if chosen.standalone else 0.0
         totals = _shifted(phases, extra), timed.us_of(lookahead) + extra, extra
@@ -113,9 +113,9 @@ def phase_list(timed: Timed) -> list[float]:
     return [i / count for i in range(count)]
 
 
-def _phases(timed: Timed, advance: Advance) -> Phases:
+def phases_at(timed: Timed, chosen: Sequence[float], advance: Advance = ignore) -> Phases:
+    """Totals at these phases of the throttle's grid, with all iterations of device loops; the first of them is 0."""
     totals = {0.0: timed.us}
-    chosen = phase_list(timed)
     for i, phase in enumerate(chosen[1:], 1):
         advance("timing", i / len(chosen))
         totals[phase] = timed.us_of(run(timed.tasks, timed.prices, timed.rates, Options(phase=phase)))
