@@ -1,5 +1,6 @@
 """The command that holds the timing model against published measurements: its table, its kernels, its page."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -96,6 +97,42 @@ def test_moves_compute_what_they_say(moves, lnc):
     np.testing.assert_array_equal(moves.mix_hidden[lnc](*args), mixed(*args))
 
 
+@pytest.mark.parametrize("blocks", [(2, 2, 8), (1, 3, 1), (2, 1, 2)])
+def test_matmuls_compute_what_they_say(moves, blocks):
+    rng = np.random.default_rng(0)
+    lhs, rhs = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((256, 256), (256, 1024)))
+    np.testing.assert_array_equal(moves.matmul_blocks[1](lhs, rhs, *blocks), lhs.T @ rhs)
+    np.testing.assert_array_equal(moves.matmul_tiles[1](lhs, rhs), lhs.T @ rhs)
+    np.testing.assert_array_equal(moves.copy_rows[1](lhs), lhs)
+
+
+#: Rows of classes that constants were not read off, and the least and most that the model may take for them.
+NEAR = [("m 2, n 1, k 8", 0.95, 1.05), ("m 2, n 6, k 4", 0.93, 1.07), ("copy of 4096 x 128", 0.95, 1.05)]
+
+
+@pytest.mark.parametrize(("what", "least", "most"), NEAR, ids=[row[0] for row in NEAR])
+def test_hardware_made_descriptors_take_what_was_measured(measured, modelled, what, least, most):
+    sources = [source for source in measured.read() if "chipboost" in source.name]
+    for source in sources:
+        rows = tuple(row for row in source.rows if row.what == what)
+        for found in modelled.outcomes(dataclasses.replace(source, rows=rows), None, {}):
+            assert least < 1 + found.error < most
+            assert least < 1 + found.ahead_error < most
+            return
+    pytest.fail("no such row")
+
+
+def test_a_time_may_be_that_of_several_launches(measured, modelled, moves, tmp_path):
+    shapes = '[[[256, 256]], [[512, 256]]], dtype = "fp32" }]'
+    table = GOOD.replace('[[256, 256]], dtype = "fp32", block = 512 }]', shapes).replace('"copy"', '"copy_rows"')
+    path = tmp_path / "table.toml"
+    path.write_text(table.replace('adds = ""', 'adds = "launch.benchmark_extra_ns"\ncores = 1'))
+    [source] = measured.read(path)
+    [found] = modelled.outcomes(source, None, {})
+    alone = [profile(moves.copy_rows[1])(spec((rows, 256), "fp32")).modelled_us for rows in (256, 512)]
+    assert found.modelled_us == pytest.approx(sum(alone) + 2 * 8.9)
+
+
 THEIRS = """import nki
 import nki.isa as nisa
 import nki.language as nl
@@ -116,10 +153,10 @@ def test_what_is_ours_theirs_and_replayed(measured, modelled, moves, monkeypatch
     folder.mkdir(parents=True)
     (folder / "one_profile_full.json").write_text(json.dumps(replay.tiny()))
     (tmp_path / "kernel_1.5.py").write_text(THEIRS)
-    ours = measured.Row("ours", 10.0, (spec((256, 256), "fp32"), 512), "copy", None, None)
-    theirs = measured.Row("theirs", 10.0, (spec((128, 512), "fp32"),), None, "kernel_1.5.py", "kernel")
+    ours = measured.Row("ours", 10.0, ((spec((256, 256), "fp32"), 512),), "copy", None, None)
+    theirs = measured.Row("theirs", 10.0, ((spec((128, 512), "fp32"),),), None, "kernel_1.5.py", "kernel")
     source = measured.Source(
-        "someone", "abc", "all", "small", "launch.benchmark_extra_ns", "profiling", "**/*_full.json", (ours, theirs)
+        "someone", "abc", "all", "small", "launch.benchmark_extra_ns", 2, "profiling", "**/*_full.json", (ours, theirs)
     )
     one, two, three = modelled.outcomes(source, tmp_path, {})
     alone = profile(moves.copy[2])(spec((256, 256), "fp32"), 512)

@@ -158,6 +158,8 @@ ALLOWED = {
     ("overlap.py", 14): "1 << 14, size of a cache",
     ("overlap.py", 16): "1 << 16, size of a cache and RUNS_COMPARED",
     ("overlap.py", 60): "1 << 60, beyond every address",
+    ("pieces.py", 64): "MOST: into how many parts a tile is cut",
+    ("space.py", 64): "AHEAD: how many tiles are looked at for one that fits",
     ("repeats.py", 4): "the middle half of a loop's recorded iterations",
 }
 

@@ -8,54 +8,13 @@ to a DMA, 35 on one engine, 38 to Vector and GpSimd, 37 to Scalar, 52 to Tensor.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from pairs import run
+from timelines import BF16, DGE, ENGINE, FLOW, FP32, HBM, PSUM, load, ns, scalar, store, tile, timed, vector
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-from nkiconv.simulator import timeline as tl
-from nkiconv.simulator.timing import PriceList, Rates
-
-BF16, FP32, HBM, PSUM, SBUF = nl.bfloat16, nl.float32, nl.hbm, nl.psum, nl.sbuf
-ENGINE, DGE = nisa.engine, nisa.dge_mode
-#: the flow of a [128, 512] fp32 tile
-FLOW = 8 * (4.7 + 2048 / 27.2)
-
-
-def timed(body, lnc=1, *, throttle=False, **options):
-    """The timeline of a kernel body, at full rate unless asked otherwise."""
-    rates = Rates()
-    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
-    return tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))
-
-
-def ns(*expected):
-    """Hand-computed times; they are sums of figures with one or two decimals."""
-    return pytest.approx([*expected], abs=0.2)
-
-
-def tile(columns=512, dtype=FP32, buffer=SBUF, rows=128):
-    return nl.ndarray((rows, columns), dtype, buffer)
-
-
-def load(dst, mode=DGE.none, engine=ENGINE.unknown, src=None):
-    src = tile(dst.shape[1], dst.dtype, HBM, dst.shape[0]) if src is None else src
-    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
-
-
-def store(src, mode=DGE.none, engine=ENGINE.unknown, dst=None):
-    dst = tile(src.shape[1], src.dtype, HBM, src.shape[0]) if dst is None else dst
-    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
-
-
-def vector(dst, src=None):
-    nisa.tensor_copy(dst, tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src)
-
-
-def scalar(dst, src=None):
-    src = tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src
-    nisa.tensor_copy(dst, src, engine=ENGINE.scalar)
-
 
 # Chains.
 
@@ -294,27 +253,53 @@ def test_ready_triggers_keep_their_place_before_a_later_instruction():
             load(tile(), DGE.hwdge, ENGINE.scalar)
         scalar(tile())
 
-    # all are ready at 0 and Scalar takes them in program order, 530 for each trigger
-    assert timed(body).start == ns(0, 530, 1060)
+    # all are ready at 0 and Scalar takes them in program order: 530 for the first trigger, 650 for the one behind it
+    assert timed(body).start == ns(0, 530, 1180)
+
+
+def test_a_trigger_right_behind_another_takes_longer():
+    def body():
+        for columns in (512, 512, 512):
+            load(tile(columns), DGE.unknown)
+        x = tile()
+        vector(x)
+        vector(tile(3000), None)
+        store(x, DGE.unknown)
+
+    # one queue for whatever the compiler may choose for; after a pause a trigger takes 530 again
+    line = timed(body)
+    assert line.start[:3] == ns(0, 530, 1180)
+    assert line.free[:3] == ns(530, 1180, 1830)
+
+
+@pytest.mark.parametrize(("rows", "each"), [(1, 100), (32, 100 + 550 * 31 / 127), (128, 650)])
+def test_triggers_take_as_long_as_their_rows_have_descriptors(rows, each):
+    def body():
+        for _ in range(4):
+            load(tile(rows=rows), DGE.unknown)
+
+    line = timed(body)
+    assert [b - a for a, b in itertools.pairwise(line.start)][1:] == ns(each, each)
 
 
 def test_a_full_hardware_queue_holds_up_its_engine():
     def body():
         x = tile(1200)
         nisa.memset(x, 0.0, engine=ENGINE.gpsimd)
-        for _ in range(5):
-            load(tile(8192), DGE.hwdge, ENGINE.scalar)
+        for _ in range(9):
+            load(tile(4096), DGE.hwdge, ENGINE.scalar)
         scalar(tile(1200), x)
 
     line = timed(body)
-    # 4 MiB each at 415 B/ns = 10106.7, the first from 1630 on; the fifth load's issue needs its room. The copy is ready
+    # 2 MiB each at 415 B/ns = 5053.4, the first from 1630 on; the ninth load's issue needs its room. The copy is ready
     # at 176.9 + 1200 * 1.6667 + 37 = 2213.9, while Scalar is held up
-    room = 1630 + 10106.7
-    assert line.start == ns(0, 0, 530, 1060, 1590, 2120, room)
-    assert line.free[1:6] == ns(530, 1060, 1590, 2120, room)
-    # the fifth's first packet follows 1630 - 530 after the end of its issue; it flows when those before it are through
-    assert line.arrival[5] == pytest.approx(room + 1630 - 530, abs=0.2)
-    assert line.visible[5] == pytest.approx(1630 + 5 * 10106.7 + 7, abs=1)
+    room = 1630 + 5053.4
+    triggers = [530 + 650 * i for i in range(8)]
+    assert line.start == ns(0, 0, *triggers, room)
+    assert line.free[1:10] == ns(*triggers, room)
+    # the ninth's first packet follows 1630 - 530 after the end of its issue; it flows when those before it are through
+    assert line.arrival[9] == pytest.approx(room + 1630 - 530, abs=0.2)
+    assert line.visible[9] == pytest.approx(1630 + 9 * 5053.4 + 7, abs=1)
 
 
 def test_two_queues_share_the_engines_packet_by_packet():
@@ -374,42 +359,6 @@ def test_a_barrier_lets_both_cores_go_2000_after_the_later_one():
     line = timed(body, lnc=2)
     # core 0's GpSimd is busy for 126.9 + 512 * 1.6667 = 980.2; core 1's waits from 0
     assert line.start == ns(0, 980.2, 2980.2, 0, 2980.2)
-
-
-# Space.
-
-
-@pytest.mark.parametrize(("columns", "stalls"), [(30_000, True), (26_000, False)])
-def test_sbuf_tiles_wait_for_room(columns, stalls):
-    """Two tiles of 120,000 B a partition do not fit 212,728 B at once, two of 104,000 B do."""
-
-    def body():
-        for _ in range(2):
-            x = tile(columns)
-            load(x)
-            store(x)
-
-    line = timed(body)
-    assert line.start[2] == (pytest.approx(line.visible[1] + 380) if stalls else 58)
-    assert (line.ready_by[2] == tl.SPACE) == stalls
-
-
-@pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
-def test_psum_tiles_wait_for_a_bank(columns, stalls):
-    """The ninth bank waits for the first one's end; nine half banks fit."""
-
-    def body():
-        a, b = tile(128, BF16), tile(128, BF16)
-        for _ in range(9):
-            acc = tile(columns, FP32, PSUM)[:, 0:128]
-            nisa.nc_matmul(acc, a, b)
-            vector(tile(128), acc)
-
-    line = timed(body)
-    # a matmul every 53.3 + 2.5 from 16 on; the first copy ends at 16 + 53.3 + 164 + 38 + 157 + 128 * 1.0417 = 561.7
-    matmuls = line.start[0::2]
-    assert matmuls[:8] == ns(*[16 + i * 55.83 for i in range(8)])
-    assert matmuls[8] == pytest.approx(561.7 + 52 + 16 if stalls else 16 + 8 * 55.83, abs=0.2)
 
 
 # Activation tables and order.

@@ -216,17 +216,17 @@ def test_a_trigger_more_may_shorten_the_whole():
     """
 
     def body(more):
-        long, short, other = nl.ndarray((128, 8192), FP32), nl.ndarray((4, 8), FP32), nl.ndarray((4, 8), FP32)
+        long, short, other = (nl.ndarray((128, columns), FP32) for columns in (8192, 8, 8))
         nisa.tensor_copy(long[:, 0:300], nl.ndarray((128, 300), FP32), engine=ENGINE.scalar)
         nisa.dma_copy(long, nl.ndarray((128, 8192), FP32, HBM), **WAYS["sync"])
         nisa.memset(short, 0.0)
-        nisa.dma_copy(short, nl.ndarray((4, 8), FP32, HBM), **WAYS["sync"])
+        nisa.dma_copy(short, nl.ndarray((128, 8), FP32, HBM), **WAYS["sync"])
         if more:
-            nisa.dma_copy(other, nl.ndarray((4, 8), FP32, HBM), **WAYS["sync"])
+            nisa.dma_copy(other, nl.ndarray((128, 8), FP32, HBM), **WAYS["sync"])
 
     (_, without), (_, with_it) = (timed(lambda more=more: body(more)) for more in (False, True))
     assert (without.start[1] > 600, with_it.start[1]) == (True, 530)
-    assert end(without) - end(with_it) == pytest.approx(without.start[1] - 530, abs=50)
+    assert end(without) - end(with_it) == pytest.approx(without.start[1] - 530 - 8 * 10.5, abs=50)
 
 
 @settings(max_examples=100)
@@ -301,8 +301,8 @@ def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
 
     (_, shared), (_, apart) = (timed(lambda own=own: body(own)) for own in (False, True))
     assert (shared.start[3], apart.start[3]) == pytest.approx((93, 530), abs=12)
-    # the long one's flow: 4 MiB at 415 B/ns, from 1630 behind its start on
-    ends = (93 + 1630 + 10106.7 + 8 * 10.5 + 7, 530 + 1630 + 10106.7 + 7)
+    # the long one's flow: 4 MiB at 415 B/ns, from 1630 behind its start on, 120 later right behind another trigger
+    ends = (93 + 1630 + 10106.7 + 8 * 10.5 + 7, 530 + 120 + 1630 + 10106.7 + 7)
     assert (end(shared), end(apart)) == pytest.approx(ends, abs=12)
 
 

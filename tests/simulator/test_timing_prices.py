@@ -404,8 +404,8 @@ def test_issue_and_first_packet(row):
     _, mode, store, columns, issue, first, prepare = row
 
     def body():
-        hbm = nl.ndarray((128, *columns[:-1], 2 * columns[-1]), FP32, HBM)[..., 0 : columns[-1]]
         for _ in range(2):
+            hbm = nl.ndarray((128, *columns[:-1], 2 * columns[-1]), FP32, HBM)[..., 0 : columns[-1]]
             sides = (nl.ndarray((128, *columns), FP32), hbm)
             engine = ENGINE.sync if mode == "hwdge" else ENGINE.unknown
             nisa.dma_copy(*(sides[::-1] if store else sides), dge_mode=DGE[mode], engine=engine)
@@ -414,10 +414,10 @@ def test_issue_and_first_packet(row):
     assert line.free[0] - line.start[0] == near(issue)
     assert line.arrival[0] - line.start[0] == near(first)
     assert line.start[0] == near(prepare)
-    triggers = {"unknown": "alternate", "hwdge": "sync", "swdge": "gpsimd"}
+    triggers = {"unknown": "sync", "hwdge": "sync", "swdge": "gpsimd"}
     assert prices[0].trigger == triggers.get(mode, "gpsimd" if store else "sync")
-    if not store:  # two stores to one place wait for each other
-        assert line.start[1] - line.start[0] == near(0 if mode == "unknown" else issue)
+    assert line.start[1] - line.start[0] == near(issue)
+    assert prices[0].again_ns == (650 - issue if mode in ("unknown", "hwdge") else 0)
 
 
 def test_a_trigger_follows_7_ns_behind_an_instruction_but_holds_up_the_next():

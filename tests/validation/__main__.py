@@ -92,7 +92,9 @@ def page(sources: list[Source], checkouts: list[Path], constants: dict[str, floa
         "ahead, as a compiler may move them; of traces, with DMA triggers that overtake what waits. Mean error: of "
         "absolute values. The copies, relus and adds on two cores and the mixed streams also gave constants of "
         "trn2.toml (TB, MHC), and most others were read off single instructions of the traces: there small errors are "
-        "consistency, no independent validation. The matmuls gave nothing but the rule for memsets."
+        "consistency, no independent validation. The matmuls of nki-autotune gave nothing but the rule for memsets; "
+        "those in blocks the depth of hardware queues (within a range from traces), when a load waits for space, and, "
+        "with those tile by tile, that loads of what a tile holds are dropped; the price of a trigger is the traces'."
     )
     yield ""
     found: dict[str, list[Outcome]] = {}

@@ -18,8 +18,10 @@ from nkiconv.simulator.hardware import CONSTANTS
 
 FILE = Path(__file__).with_name("measured.toml")
 #: What a source and a row may say.
-_SOURCE = {"name", "commit", "says", "adds", "class", "folder", "traces", "rows"}
+_SOURCE = {"name", "commit", "says", "adds", "class", "cores", "folder", "traces", "rows"}
 _ROW = {"what", "us", "moves", "file", "kernel", "shapes", "dtype", "block"}
+#: Cores of a kernel of ours where a source says nothing else.
+_CORES = 2
 
 
 class MeasuredError(ValueError):
@@ -28,11 +30,14 @@ class MeasuredError(ValueError):
 
 @dataclass(frozen=True)
 class Row:
-    """One published time in us, and the kernel that is modelled for it: ours by name, or theirs in a file."""
+    """One published time in us, and the kernel that is modelled for it: ours by name, or theirs in a file.
+
+    args: of each launch; the time is the sum of all.
+    """
 
     what: str
     us: float
-    args: tuple[ArraySpec | int, ...]
+    args: tuple[tuple[ArraySpec | int, ...], ...]
     moves: str | None
     file: str | None
     kernel: str | None
@@ -40,13 +45,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Source:
-    """Times of one publication, of one class of work; `adds` us come on top of each modelled span."""
+    """Times of one publication, of one class of work; `adds` us come on top of each modelled span; `cores`: of our own
+    kernels, while those in checkouts launch as they are."""
 
     name: str
     commit: str
     says: str
     kind: str
     adds: str
+    cores: int
     folder: str | None
     traces: str | None
     rows: tuple[Row, ...]
@@ -71,16 +78,19 @@ def _source(entry: dict[str, Any]) -> Source:
     if not rows and "traces" not in entry:
         raise MeasuredError(f"{name}: has neither rows nor traces; give one of them")
     given = (entry.get(key) for key in ("folder", "traces"))
-    return Source(name, entry["commit"], entry["says"], entry["class"], entry["adds"], *given, rows)
+    cores = entry.get("cores", _CORES)
+    return Source(name, entry["commit"], entry["says"], entry["class"], entry["adds"], cores, *given, rows)
 
 
 def _row(source: str, row: dict[str, Any]) -> Row:
     _check(source, row, _ROW, {"what", "us", "shapes", "dtype"})
     if ("moves" in row) == ("kernel" in row) or ("file" in row) != ("kernel" in row):
         raise MeasuredError(f"{source}: {row['what']}: must have moves, or file and kernel; give one of the two")
-    args = [spec(tuple(shape), row["dtype"]) for shape in row["shapes"]]
-    block = (row["block"],) if "block" in row else ()
-    return Row(row["what"], row["us"], (*args, *block), row.get("moves"), row.get("file"), row.get("kernel"))
+    launches = row["shapes"] if isinstance(row["shapes"][0][0], list) else [row["shapes"]]
+    block = row.get("block", [])
+    sizes = tuple(block) if isinstance(block, list) else (block,)
+    args = tuple((*(spec(tuple(shape), row["dtype"]) for shape in shapes), *sizes) for shapes in launches)
+    return Row(row["what"], row["us"], args, row.get("moves"), row.get("file"), row.get("kernel"))
 
 
 def _check(where: str, entry: dict[str, Any], known: set[str], needed: set[str]) -> None:

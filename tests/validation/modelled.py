@@ -19,9 +19,6 @@ from nkiconv.simulator.profiling import profile
 from nkiconv.simulator.replay import compare, read_trace
 from nkiconv.simulator.timing import Rates
 
-#: Cores of a kernel of ours; kernels in checkouts launch as they are.
-CORES = 2
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -47,7 +44,7 @@ def outcomes(source: Source, checkout: Path | None, constants: dict[str, float])
     adds_us = Rates(constants)(source.adds) / 1e3 if source.adds else 0.0
     for row in source.rows:
         if row.moves is not None:
-            yield _timed(row, getattr(moves, row.moves)[CORES], "ours", adds_us, constants)
+            yield _timed(row, getattr(moves, row.moves)[source.cores], "ours", adds_us, constants)
         elif checkout is not None:
             with simulator.install():
                 kernel = getattr(_module(checkout / str(row.file)), str(row.kernel))
@@ -57,8 +54,9 @@ def outcomes(source: Source, checkout: Path | None, constants: dict[str, float])
 
 
 def _timed(row: Row, kernel: Any, how: str, adds_us: float, constants: dict[str, float]) -> Outcome:
-    found = profile(kernel, constants=constants)(*row.args)
-    return Outcome(row.what, how, row.us, found.modelled_us + adds_us, found.lookahead_us + adds_us)
+    found = [profile(kernel, constants=constants)(*args) for args in row.args]
+    modelled, ahead = (sum(getattr(one, name) + adds_us for one in found) for name in ("modelled_us", "lookahead_us"))
+    return Outcome(row.what, how, row.us, modelled, ahead)
 
 
 def _module(path: Path) -> ModuleType:

@@ -10,6 +10,8 @@ from nkiconv.simulator import jit
 from nkiconv.simulator import language as nl
 
 P = nl.tile_size.pmax
+#: Columns of fp32 of a bank of PSUM, which one matmul fills at most.
+BANK = nl.tile_size.psum_fmax
 
 
 def _mine(total):
@@ -118,3 +120,79 @@ def mix_hidden(x, streams, post, comb):
         nisa.tensor_tensor(dst=sums_sbuf, data1=sums_sbuf, data2=term_sbuf, op=nl.add)
     nisa.dma_copy(dst=out.ap(pattern=rows, offset=begin), src=sums_sbuf)
     return out
+
+
+@jit
+def matmul_blocks(lhs, rhs, m, n, k):
+    """lhs [K, M] transposed, times rhs [K, N], in blocks of at most m x n x k tiles of 128 x 512 x 128.
+
+    Sums stand in fp32 tiles of a block's columns, onto which Vector adds a bank for each block of K; the last DMA
+    rounds. Every DMA of a load fills a part of a block's tile.
+    """
+    K, M, N = lhs.shape[0], lhs.shape[1], rhs.shape[1]
+    m, n, k = _divisor(M // P, m), _divisor(N // BANK, n), _divisor(K // P, k)
+    out = nl.ndarray((M, N), lhs.dtype, buffer=nl.shared_hbm)
+    for n0 in range(0, N, n * BANK):
+        sums = [nl.ndarray((P, n, BANK), nl.float32, buffer=nl.sbuf) for _ in range(M // P)]
+        for each in sums:
+            nisa.memset(dst=each, value=0.0)
+        for k0 in range(0, K, k * P):
+            right = nl.ndarray((P, k, n * BANK), rhs.dtype, buffer=nl.sbuf)
+            for i in range(k):
+                nisa.dma_copy(dst=right[:, i], src=rhs[k0 + i * P : k0 + (i + 1) * P, n0 : n0 + n * BANK])
+            for m0 in range(0, M // P, m):
+                left = nl.ndarray((P, k, m * P), lhs.dtype, buffer=nl.sbuf)
+                for i in range(k):
+                    rows = slice(k0 + i * P, k0 + (i + 1) * P)
+                    nisa.dma_copy(dst=left[:, i], src=lhs[rows, m0 * P : (m0 + m) * P])
+                for column in range(n):
+                    for row in range(m):
+                        bank = nl.ndarray((P, BANK), nl.float32, buffer=nl.psum)
+                        for i in range(k):
+                            nisa.nc_matmul(
+                                dst=bank,
+                                stationary=left[:, i, row * P : (row + 1) * P],
+                                moving=right[:, i, column * BANK : (column + 1) * BANK],
+                            )
+                        part = sums[m0 + row][:, column]
+                        nisa.tensor_tensor(dst=part, data1=part, data2=bank, op=nl.add)
+        for row in range(M // P):
+            rows = slice(row * P, (row + 1) * P)
+            nisa.dma_copy(dst=out[rows, n0 : n0 + n * BANK], src=sums[row].reshape((P, n * BANK)))
+    return out
+
+
+@jit
+def matmul_tiles(lhs, rhs):
+    """lhs [K, M] transposed, times rhs [K, N]: both tiles of each matmul are loaded for it, each into its own tile."""
+    K, M, N = lhs.shape[0], lhs.shape[1], rhs.shape[1]
+    out = nl.ndarray((M, N), lhs.dtype, buffer=nl.shared_hbm)
+    for m0 in range(0, M, P):
+        for n0 in range(0, N, BANK):
+            bank = nl.ndarray((P, BANK), nl.float32, buffer=nl.psum)
+            for k0 in range(0, K, P):
+                left = nl.ndarray((P, P), lhs.dtype, buffer=nl.sbuf)
+                right = nl.ndarray((P, BANK), rhs.dtype, buffer=nl.sbuf)
+                nisa.dma_copy(dst=left, src=lhs[k0 : k0 + P, m0 : m0 + P])
+                nisa.dma_copy(dst=right, src=rhs[k0 : k0 + P, n0 : n0 + BANK])
+                nisa.nc_matmul(dst=bank, stationary=left, moving=right)
+            result = nl.ndarray((P, BANK), out.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=result, src=bank)
+            nisa.dma_copy(dst=out[m0 : m0 + P, n0 : n0 + BANK], src=result)
+    return out
+
+
+@jit
+def copy_rows(x):
+    """x [N, F] through SBUF, 128 rows at a time."""
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    for first in range(0, x.shape[0], P):
+        tile = nl.ndarray((P, x.shape[1]), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile, src=x[first : first + P])
+        nisa.dma_copy(dst=out[first : first + P], src=tile)
+    return out
+
+
+def _divisor(count, most):
+    """The largest divisor of `count` up to `most`."""
+    return max(i for i in range(1, min(count, most) + 1) if count % i == 0)

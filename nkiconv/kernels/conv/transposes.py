@@ -6,12 +6,8 @@ channels in HBM, or one run where they are all channels.
 
 from ..._nki import nisa, nl
 from .._dma import copy
-from .._engines import SCALAR_WORK, is_16bit, pick
+from .._engines import is_16bit, pick
 from .._tiles import BANK_COLUMNS, cut_into, div_ceil
-
-#: Scalar's work for a DMA that transposes, as of so many elements: every other one is triggered there. A trigger takes
-#: some 348 (trn2.toml, dma); Scalar would wait for part of that anyway.
-TRIGGER_WORK = 130 * SCALAR_WORK
 
 
 def is_transposed(geometry):
@@ -22,8 +18,8 @@ def is_transposed(geometry):
 def load_transposed(dst, hbm, strides, offset, alone, ledger):
     """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along c, n, h, w there.
 
-    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the two engines that trigger
-    such DMAs take turns, and what comes later shall not share the way.
+    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the first is worked on while
+    the second comes.
     """
     cn, nn, hn, wn = dst.shape
     into = dst
@@ -34,7 +30,6 @@ def load_transposed(dst, hbm, strides, offset, alone, ledger):
         pattern = [[strides[3], wn], [strides[1], nn], [strides[2], count], [1, cn]]
         src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
         nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
-        ledger.scalar = ledger.scalar + TRIGGER_WORK
     if hbm.dtype != dst.dtype:
         nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .. import hardware as hw
-from ..timeline import price_again, run
+from ..timeline import dropped_loads, price_again, run, written_storages
 from ..timing import AnyPrice, DmaPrice, Rates, inferred
 from .report import Profile, Sensitivity
 from .settings import Settings
-from .timed import Timed
+from .timed import Timed, in_time
 
 
 def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Settings) -> tuple[Sensitivity, ...]:
@@ -35,18 +37,32 @@ def sensitivities(found: Profile, timed: Timed, extra_us: float, settings: Setti
 
 def _matters(name: str, timed: Timed) -> bool:
     """Whether a constant takes part in this kernel's timeline: as a price, or in how tasks are put in time."""
+    if name == _RELOADS:
+        return any(_drops_loads(timed, hw.CONSTANTS[name].high))
     priced = {read for price in timed.prices for read in _read_by(price)}
     return name in priced or name in _TIMELINE_CONSTANTS
+
+
+def _drops_loads(timed: Timed, window: float) -> Iterator[bool]:
+    """Core by core, whether the compiler would drop loads."""
+    programs = timed.execution.programs
+    written = written_storages([each for program in programs for each in program.instructions])
+    for program in programs:
+        yield bool(dropped_loads(program, written, window))
 
 
 def _read_by(price: AnyPrice) -> frozenset[str]:
     return price.constants | price.issue_constants if type(price) is DmaPrice else price.constants
 
 
+#: The one that decides which instructions there are.
+_RELOADS = "scheduling.reload_window"
 #: Inferred constants that the timeline itself reads.
 _TIMELINE_CONSTANTS = frozenset({"dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns"})
 
 
 def _total_us(timed: Timed, constants: dict[str, float]) -> float:
     rates = Rates(constants)
+    if _RELOADS in constants:
+        return in_time(timed.execution, rates).us
     return timed.us_of(run(timed.tasks, price_again(timed.tasks, rates), rates))

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from .dependencies import written_storages
 from .line import NOTHING, QUEUE_FULL, SPACE, Options, Order, Timeline
+from .reloads import dropped_loads
 from .repeats import repeated_ns, times_run
 from .schedule import run
 from .tasks import ENGINES, Tasks, build, price_again
@@ -20,8 +22,10 @@ __all__ = [
     "Tasks",
     "Timeline",
     "build",
+    "dropped_loads",
     "price_again",
     "repeated_ns",
     "run",
     "times_run",
+    "written_storages",
 ]

@@ -96,7 +96,9 @@ class _Run:
         self.hop = hops(rates)
         self.slow = rates("throttle.half_rate")
         self.depth = int(rates("dma.hwdge_queue_depth"))
-        self.outstanding: dict[tuple[int, str], int] = {}
+        self.outstanding: dict[tuple[int, str], float] = {}
+        #: when each engine's last trigger of a hardware queue had ended
+        self.triggered = [-1.0] * num_engines
         #: the trigger whose issue waits for room in a full hardware queue
         self.stalled: dict[tuple[int, str], int] = {}
         #: heaps of the triggers of each engine that are ready and wait for its front end
@@ -374,13 +376,17 @@ class _Run:
         """Issue a DMA; where its queue is full, the issue (and its engine with it) waits for room."""
         self.line.start[task] = time
         queue = (engine, price.queue)
+        end = time + price.issue_ns
         if price.queue == "hwdge":
-            self.outstanding[queue] = self.outstanding.get(queue, 0) + 1
+            self.outstanding[queue] = self.outstanding.get(queue, 0.0) + price.room
             if self.outstanding[queue] > self.depth:
                 self.stalled[queue] = task
                 self.issuing[engine] = _NEVER
                 return
-        self._issued(time + price.issue_ns, task, engine, price)
+            if time <= self.triggered[engine]:
+                end += price.again_ns
+            self.triggered[engine] = end
+        self._issued(end, task, engine, price)
 
     def _issued(self, end: float, task: int, engine: int, price: DmaPrice) -> None:
         """A DMA's issue ends at `end`."""
@@ -388,17 +394,21 @@ class _Run:
         heappush(self.events, (end - price.issue_ns + price.first_packet_ns, len(self.tasks) + task))
 
     def _make_room(self, queue: tuple[int, str], time: float, by: int) -> None:
-        """One transfer fewer is on the way in a hardware queue."""
-        self.outstanding[queue] -= 1
-        task = self.stalled.pop(queue, None)
-        if task is None:
+        """A transfer is no longer on the way in a hardware queue."""
+        gone = self.prices[by]
+        assert type(gone) is DmaPrice
+        self.outstanding[queue] -= gone.room
+        task = self.stalled.get(queue)
+        if task is None or self.outstanding[queue] > self.depth:
             return
+        del self.stalled[queue]
         engine, price = queue[0], self.prices[task]
         assert type(price) is DmaPrice
         end = self.line.start[task] + price.issue_ns
         if time > end:
             end = time
             self.line.ready[task], self.line.ready_by[task], self.line.made_room[task] = time, QUEUE_FULL, by
+        self.triggered[engine] = end
         self._issued(end, task, engine, price)
         self._wake(engine)
 

@@ -7,10 +7,29 @@ use, which cannot deadlock: what a tile waits for never waits for it. Fragmentat
 from __future__ import annotations
 
 from collections import Counter, deque
+from heapq import heappop, heappush
 
 from .. import hardware as hw
 from ..capacity import banks
 from .tasks import Tile
+
+#: Tiles that may get their space before one that waits, at most so many places ahead.
+AHEAD = 64
+
+
+def _spare(tiles: list[int], table: list[Tile]) -> dict[int, int]:
+    """Bytes a partition that are free in program order while each tile is first used."""
+    found: dict[int, int] = {}
+    live: list[tuple[int, int]] = []
+    used = 0
+    for tile in tiles:
+        one = table[tile]
+        while live and live[0][0] < one.first_task:
+            used -= heappop(live)[1]
+        used += one.bytes_per_partition
+        heappush(live, (one.last_task, one.bytes_per_partition))
+        found[tile] = hw.SBUF_USABLE_BYTES_PER_PARTITION - used
+    return found
 
 
 class Space:
@@ -25,17 +44,38 @@ class Space:
         #: (time, bytes a partition in use), for every change
         self.history: list[tuple[float, int]] = []
         self._sizes: Counter[int] = Counter()
+        #: what program order leaves free when each tile is first used, less what later ones have by then
+        self._spare = {} if psum else _spare(tiles, table)
         self._known: dict[frozenset[tuple[int, int]], bool] = {}
 
     def grant(self, time: float) -> list[int]:
-        """Tiles that get their space now, in program order."""
+        """Tiles that get their space now."""
         granted = []
         while self._waiting and self._fits(self._table[self._waiting[0]].bytes_per_partition):
             tile = self._waiting.popleft()
             self._take(self._table[tile].bytes_per_partition)
             granted.append(tile)
+        if self._waiting and not self._psum:
+            granted += self._grant_ahead()
         if granted:
             self.history.append((time, self.used_bytes))
+        return granted
+
+    def _grant_ahead(self) -> list[int]:
+        """Of the next tiles those for which there is room beside all that comes before them."""
+        granted: list[int] = []
+        passed: list[int] = []
+        for tile in [self._waiting[i] for i in range(min(AHEAD, len(self._waiting)))]:
+            size = self._table[tile].bytes_per_partition
+            room = min((self._spare[other] for other in passed), default=0)
+            if size <= room and self._fits(size):
+                self._waiting.remove(tile)
+                self._take(size)
+                granted.append(tile)
+                for other in passed:
+                    self._spare[other] -= size
+            else:
+                passed.append(tile)
         return granted
 
     def free(self, tile: int, time: float) -> None:

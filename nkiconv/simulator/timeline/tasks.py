@@ -7,14 +7,16 @@ put on a timeline as often as there are throttle phases, orders and constants to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..memory import PSUM, Region
 from ..program import Instruction, Program
-from ..timing import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, PriceList, Rates
+from ..timing import AnyPrice, DmaPrice, MeetPrice, PriceList, Rates
 from .dependencies import Dependencies, written_storages
 from .fills import overwritten_fills
+from .pieces import Pieces
+from .reloads import dropped_loads, resident
 
 #: Engines of one core that take instructions from a queue; a task's engine is core * len(ENGINES) + position here.
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -23,12 +25,13 @@ _CODE = {name: code for code, name in enumerate(ENGINES)}
 
 @dataclass
 class Tile:
-    """An on-chip allocation: a task's space, from its first user's start to its last user's end."""
+    """An on-chip allocation or a piece of one: space from its first user's start to its last user's end."""
 
     core: int
     psum: bool
     bytes_per_partition: int
     first_task: int
+    last_task: int
     users: int = 0
 
 
@@ -96,26 +99,26 @@ def _add_program(
 ) -> None:
     numbers: dict[int, int] = {}
     dependencies = Dependencies(written)
-    tiles: dict[int, int] = {}
-    alternate = 0
+    tiles: dict[tuple[int, int], int] = {}
+    held = dropped_loads(program, written, prices.rates("scheduling.reload_window"))
     dropped = overwritten_fills(program.instructions)
+    pieces = Pieces(program)
     for instruction in program.instructions:
-        if instruction.index in dropped:
+        if instruction.index in dropped or (held and instruction.writes and instruction.writes[0].info.id in held):
             continue
+        if held:
+            instruction = replace(instruction, reads=resident(instruction.reads, held))
         price = prices(instruction)
         engine = instruction.engine
         if type(price) is DmaPrice:
             engine = price.trigger
-            if engine == ALTERNATE:
-                engine = ("sync", "scalar")[alternate % 2]
-                alternate += 1
         elif engine not in _CODE:  # a sendrecv by DMA, or a barrier that leaves its engine open
             engine = "sync" if engine == "dma" else "gpsimd"
         task = tasks.add(program.core, engine, is_dma=type(price) is DmaPrice, source=instruction)
         numbers[instruction.index] = task
         priced.append(price)
         _add_edges(tasks, task, numbers, instruction, dependencies)
-        _touch_tiles(tasks, task, instruction, program.core, tiles)
+        _touch_tiles(tasks, task, instruction, program.core, pieces, tiles)
 
 
 def _add_edges(
@@ -143,19 +146,23 @@ def _add_edges(
             tasks.wait(task, producer)
 
 
-def _touch_tiles(tasks: Tasks, task: int, instruction: Instruction, core: int, tiles: dict[int, int]) -> None:
+def _touch_tiles(
+    tasks: Tasks, task: int, instruction: Instruction, core: int, pieces: Pieces, tiles: dict[tuple[int, int], int]
+) -> None:
     touched = []
     for region in (*instruction.writes, *instruction.reads):
         info = region.info
         if not info.on_chip:
             continue
-        tile = tiles.get(info.id)
-        if tile is None:
-            tile = tiles[info.id] = len(tasks.tiles)
-            tasks.tiles.append(Tile(core, info.buffer is PSUM, info.bytes_per_partition, task))
-        if tile not in touched:
-            touched.append(tile)
-            tasks.tiles[tile].users += 1
+        for piece, size in pieces.of(region):
+            tile = tiles.get((info.id, piece))
+            if tile is None:
+                tile = tiles[info.id, piece] = len(tasks.tiles)
+                tasks.tiles.append(Tile(core, info.buffer is PSUM, size, task, task))
+            if tile not in touched:
+                touched.append(tile)
+                tasks.tiles[tile].users += 1
+                tasks.tiles[tile].last_task = task
     tasks.touches[task] = tuple(touched)
 
 

@@ -13,14 +13,13 @@ from ..memory import PSUM, Region
 from ..program import Instruction
 from .dma import dma_price, hbm_ns
 from .gpsimd import gpsimd_price
-from .prices import ALTERNATE, AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
+from .prices import AnyPrice, DmaPrice, MeetPrice, Price, TensorPrice
 from .rates import SHARES, Rates, UnknownConstantError, inferred
 from .scalar import scalar_price
 from .tensor import tensor_price
 from .vector import vector_price
 
 __all__ = [
-    "ALTERNATE",
     "SHARES",
     "AnyPrice",
     "DmaPrice",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from ..hardware import CONSTANTS
+from ..hardware import CONSTANTS, PARTITIONS
 from ..memory import Region
 from ..views import merged_runs
-from .prices import ALTERNATE, DmaPrice
+from .prices import DmaPrice
 from .rates import Rates
 
 #: DMA modes of nki.isa by the kind of queue they use; "unknown" leaves the choice to the compiler.
@@ -103,13 +103,15 @@ class _Issue:
     prepare_ns: float
     issue_ns: float
     first_packet_ns: float
+    again_ns: float = 0.0
+    room: float = 0.0
 
 
 def _issue(store: bool, casts: bool, num_elements: int, rows: int, params: dict[str, Any], rates: Rates) -> _Issue:
     """By mode and direction; the first packet is that of the first engine. rows: partitions of the on-chip side.
 
-    Hardware-made descriptors do not cast and follow no indices, so that the compiler gives both to GpSimd where it has
-    the choice.
+    Where the compiler has the choice, hardware makes the descriptors, and Sync triggers: one queue for all (CB).
+    Hardware-made descriptors do not cast and follow no indices, so that both go to GpSimd then.
     """
     gpsimd = casts or params.get("indirect") == "rows"
     queue = "swdge" if gpsimd and params["dge_mode"] == "unknown" else _QUEUES[params["dge_mode"]]
@@ -124,12 +126,16 @@ def _issue(store: bool, casts: bool, num_elements: int, rows: int, params: dict[
         first = rates(f"dma.swdge_first_packet_{way}_ns")
         return _Issue("gpsimd", queue, prepare, rates("dma.swdge_issue_gap_ns"), first)
     trigger = params.get("engine", "unknown")
-    trigger = ALTERNATE if trigger == "unknown" else trigger
+    trigger = "sync" if trigger == "unknown" else trigger
     issue, first = rates("dma.hwdge_issue_ns"), rates(f"dma.hwdge_first_packet_{way}_ns")
     if num_elements > rows:
         issue = rates("dma.hwdge_issue_2d_ns")
         first += rates("dma.hwdge_first_packet_2d_extra_ns")
-    return _Issue(trigger, queue, 0.0, issue, first)
+    again = max(0.0, rates("dma.hwdge_again_ns") - issue)
+    if rows < PARTITIONS:  # descriptors are made row by row
+        least, share = rates("dma.hwdge_issue_row_ns"), (rows - 1) / (PARTITIONS - 1)
+        issue, again = least + (issue - least) * share, again * share
+    return _Issue(trigger, queue, 0.0, issue, first, again, rows / PARTITIONS)
 
 
 def _skew(store: bool, queue: str, work_ns: tuple[float, ...], rates: Rates) -> float:
@@ -149,7 +155,7 @@ def dma_price(
     store = not dst.info.on_chip
     sides = [elements(dst, src, by_rows=params.get("indirect") == "rows") for src in reads]
     on_chip = dst if dst.info.on_chip else next((r for r in reads if r.info.on_chip), None)
-    rows = on_chip.shape[0] if on_chip is not None else 1
+    rows = on_chip.shape[0] if on_chip is not None else min(PARTITIONS, sides[0][1])
     casts = any(src.dtype != dst.dtype for src in reads)
     issue = _issue(store, casts, sum(count for _, count in sides), rows, params, rates)
     issue_constants = rates.take_read()
@@ -167,6 +173,8 @@ def dma_price(
         queue=issue.queue,
         prepare_ns=issue.prepare_ns,
         issue_ns=issue.issue_ns,
+        again_ns=issue.again_ns,
+        room=issue.room,
         first_packet_ns=issue.first_packet_ns + _skew(store, issue.queue, shares, rates),
         work_ns=shares,
         packet_ns=element_ns(packet, rates),

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Who issues a DMA whose instruction leaves it open: Sync and Scalar in turns.
-ALTERNATE = "alternate"
-
 
 @dataclass(frozen=True)
 class Price:
@@ -60,7 +57,9 @@ class DmaPrice:
     """A transfer by the DMA engines.
 
     `trigger`: engine that issues it; `queue`: kind of queue it waits in ("hwdge", "swdge", "static"); `prepare_ns`:
-    from its wait's end to its issue; `first_packet_ns`: from issue to the first packet of the last engine; `work_ns`:
+    from its wait's end to its issue; `issue_ns` of its trigger, and `again_ns` more where the trigger before has only
+    just ended; `room`: what it takes of a hardware queue, in transfers of 128 partitions;
+    `first_packet_ns`: from issue to the first packet of the last engine; `work_ns`:
     busy time of each of the core's DMA engines; `packet_ns`: time of one packet, by which queues take turns;
     `hbm_bytes`: traffic to and from HBM, both directions added, and `hbm_ns` what that takes of an HBM that two cores
     share; `payload_bytes`: bytes moved once; `elements`: (bytes, count) of the descriptors' elements. `constants` are
@@ -71,6 +70,8 @@ class DmaPrice:
     queue: str
     prepare_ns: float
     issue_ns: float
+    again_ns: float
+    room: float
     first_packet_ns: float
     work_ns: tuple[float, ...]
     packet_ns: float

@@ -65,6 +65,7 @@ class Target:
     # DMA
     static_issue_ns: float  # the trigger of a static one
     hwdge_issue_ns: float  # of one whose descriptors hardware makes
+    hwdge_again_ns: float  # from one of those to the next right behind it
     first_packet_ns: float  # from a trigger to the first packet
     load_skew_ns: float  # between the first packets of the first and the last engine
     store_skew_ns: float
@@ -169,6 +170,7 @@ def _target(overrides: tuple[tuple[str, float], ...]) -> Target:
         gpsimd_done_ns=rates("gpsimd.lat_fixed_ns"),
         static_issue_ns=rates("dma.static_issue_ns"),
         hwdge_issue_ns=rates("dma.hwdge_issue_ns"),
+        hwdge_again_ns=rates("dma.hwdge_again_ns"),
         first_packet_ns=rates("dma.static_first_packet_ns"),
         load_skew_ns=rates("dma.engine_skew_load_ns"),
         store_skew_ns=rates("dma.engine_skew_store_ns"),

@@ -31,9 +31,6 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns
 
-#: Engines that trigger DMAs whose descriptors hardware makes, in turn.
-TRIGGERS = 2
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -192,7 +189,7 @@ class BlocksPrice:
             # a buffer is loaded, worked on and free again
             turn_ns = target.hop_dma_ns + self._start_ns() + load_ns + tile_ns
             # of a DMA whose descriptors hardware makes the first packet comes as much later as its trigger takes
-            turn_ns += 0.0 if self.lines is None else TRIGGERS * target.hwdge_issue_ns
+            turn_ns += 0.0 if self.lines is None else target.hwdge_issue_ns
             needed = max(2, math.ceil(turn_ns / max(tile_ns, load_ns)))
             buffers = given.get("buffers", min(needed, sizes.most_buffers))
             worked_ns = max(worked_ns, first_ns + mine * turn_ns / buffers)
@@ -275,7 +272,7 @@ class BlocksPrice:
         h, w, c = extents
         if self.lines is not None:
             num_bytes, run = PARTITIONS * h * w * c * item, whole[0] * item
-            triggers_ns = -(-PARTITIONS // whole[0]) * target.hwdge_issue_ns / TRIGGERS
+            triggers_ns = -(-PARTITIONS // whole[0]) * target.hwdge_again_ns
             moved_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
             return float(max(moved_ns, target.hbm_ns(num_bytes, run), triggers_ns))
         runs, run = (c * h, w) if strides[0] != 1 else (h, w * c) if c == whole[1] else (h * w, c)

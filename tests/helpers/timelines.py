@@ -1,0 +1,51 @@
+"""Kernel bodies of a few instructions on tiles, and their timelines: what tests of timelines share."""
+
+from __future__ import annotations
+
+import pytest
+from pairs import run
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+BF16, FP32, HBM, PSUM, SBUF = nl.bfloat16, nl.float32, nl.hbm, nl.psum, nl.sbuf
+ENGINE, DGE = nisa.engine, nisa.dge_mode
+#: the flow of a [128, 512] fp32 tile
+FLOW = 8 * (4.7 + 2048 / 27.2)
+
+
+def timed(body, lnc=1, *, throttle=False, **options):
+    """The timeline of a kernel body, at full rate unless asked otherwise."""
+    rates = Rates()
+    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
+    return tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))
+
+
+def ns(*expected):
+    """Hand-computed times; they are sums of figures with one or two decimals."""
+    return pytest.approx([*expected], abs=0.2)
+
+
+def tile(columns=512, dtype=FP32, buffer=SBUF, rows=128):
+    return nl.ndarray((rows, columns), dtype, buffer)
+
+
+def load(dst, mode=DGE.none, engine=ENGINE.unknown, src=None):
+    src = tile(dst.shape[1], dst.dtype, HBM, dst.shape[0]) if src is None else src
+    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
+
+
+def store(src, mode=DGE.none, engine=ENGINE.unknown, dst=None):
+    dst = tile(src.shape[1], src.dtype, HBM, src.shape[0]) if dst is None else dst
+    nisa.dma_copy(dst, src, dge_mode=mode, engine=engine)
+
+
+def vector(dst, src=None):
+    nisa.tensor_copy(dst, tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src)
+
+
+def scalar(dst, src=None):
+    src = tile(dst.shape[1], dst.dtype, SBUF, dst.shape[0]) if src is None else src
+    nisa.tensor_copy(dst, src, engine=ENGINE.scalar)

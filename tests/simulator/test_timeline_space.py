@@ -1,0 +1,159 @@
+"""What waits for space, by hand, and loads that the compiler drops because a tile holds their bytes."""
+
+from __future__ import annotations
+
+import pytest
+from pairs import run
+from timelines import BF16, ENGINE, FP32, HBM, PSUM, load, ns, store, tile, timed, vector
+
+from nkiconv.simulator import isa as nisa
+from nkiconv.simulator import language as nl
+from nkiconv.simulator import timeline as tl
+from nkiconv.simulator.timing import PriceList, Rates
+
+
+@pytest.mark.parametrize(("columns", "stalls"), [(30_000, True), (26_000, False)])
+def test_sbuf_tiles_wait_for_room(columns, stalls):
+    """Two tiles of 120,000 B a partition do not fit 212,728 B at once, two of 104,000 B do."""
+
+    def body():
+        for _ in range(2):
+            x = tile(columns)
+            load(x)
+            store(x)
+
+    line = timed(body)
+    assert line.start[2] == (pytest.approx(line.visible[1] + 380) if stalls else 58)
+    assert (line.ready_by[2] == tl.SPACE) == stalls
+
+
+def test_a_load_waits_for_the_bytes_that_it_overwrites_and_for_no_others():
+    """Blocks of 120,000 B a partition in 4 parts: the second's first part waits for nobody, as 92,728 B are free. Its
+    last one comes when the first one's part has been read, before the others have."""
+
+    def body():
+        for _ in range(2):
+            x = nl.ndarray((128, 4, 7500), FP32)
+            for part in range(4):
+                load(x[:, part], src=nl.ndarray((128, 7500), FP32, HBM))
+            for part in range(4):
+                nisa.tensor_copy(tile(128, BF16), x[:, part, 0:128], engine=ENGINE.scalar)
+
+    line = timed(body)
+    loads, reads = line.start[8:12], line.visible[4:8]
+    assert [at == tl.SPACE for at in line.ready_by[8:12]] == [False] * 3 + [True]
+    assert loads[3] == pytest.approx(reads[0] + 32)
+    assert reads[0] < loads[3] < reads[1]
+
+
+def test_a_small_tile_does_not_wait_behind_a_large_one():
+    """The third tile fits beside the first; it would not beside the first and the second, which waits for that."""
+
+    def body(columns):
+        for n in (30_000, 30_000, columns):
+            x = tile(n)
+            load(x)
+            store(x)
+
+    small, large = timed(lambda: body(20_000)), timed(lambda: body(24_000))
+    assert (small.ready_by[4], large.ready_by[4]) == (tl.NOTHING, tl.SPACE)
+    assert small.start[4] == pytest.approx(58)
+
+
+# Loads that the compiler drops.
+
+
+def again(n, between=0, *, part=False, scope=False):
+    """n loads of the same bytes, others between them, each with a copy that reads its tile."""
+
+    def body():
+        x = tile(64, FP32, HBM)
+
+        def one(_):
+            dst = nl.ndarray((128, 2, 64), FP32)[:, 0] if part else tile(64)
+            nisa.dma_copy(dst, x)
+            vector(tile(64), dst)
+            for _ in range(between):
+                load(tile(64))
+
+        if scope:
+            nl.fori_loop(0, n, one)
+        else:
+            for i in range(n):
+                one(i)
+
+    rates = Rates()
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    return sum(tasks.is_dma) - n * between
+
+
+@pytest.mark.parametrize(
+    ("why", "loads", "given"),
+    [
+        ("the same bytes are there", 1, {}),
+        ("they were loaded 128 DMAs ago", 1, {"between": 127}),
+        ("or more", 3, {"between": 128}),
+        ("a part of a tile", 3, {"part": True}),
+        ("a loop on the device has one copy of its body", 3, {"scope": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_load_of_what_a_tile_holds_is_dropped(why, loads, given):
+    assert again(3, **given) == loads
+
+
+def dropped(body):
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
+    return len([task for task in tasks.source if task.op == "dma_copy"])
+
+
+def test_a_load_of_what_somebody_writes_is_not_dropped():
+    def body(*, writes_source=False, writes_tile=False):
+        x, kept = tile(64, FP32, HBM), tile(64)
+        for _ in range(2):
+            dst = tile(64)
+            nisa.dma_copy(dst, x)
+            vector(kept, dst)
+            if writes_tile:
+                nisa.memset(dst[:, 0:8], 0.0)
+        if writes_source:
+            store(kept, dst=x)
+
+    assert dropped(body) == 1
+    assert dropped(lambda: body(writes_tile=True)) == 2
+    assert dropped(lambda: body(writes_source=True)) == 3
+
+
+def test_no_load_is_dropped_where_tiles_would_not_fit():
+    """Two tiles of 104,000 B fit; the one of the first load does not stay beside a third."""
+
+    def body(columns):
+        x = tile(26_000, FP32, HBM)
+        for _ in range(2):
+            dst = tile(26_000)
+            nisa.dma_copy(dst, x)
+            vector(tile(8), dst[:, 0:8])
+            other = tile(columns)
+            load(other)
+            load_into = tile(columns)
+            vector(load_into[:, 0:8], other[:, 0:8])
+
+    assert (dropped(lambda: body(8_000)), dropped(lambda: body(14_000))) == (3, 4)
+
+
+@pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
+def test_psum_tiles_wait_for_a_bank(columns, stalls):
+    """The ninth bank waits for the first one's end; nine half banks fit."""
+
+    def body():
+        a, b = tile(128, BF16), tile(128, BF16)
+        for _ in range(9):
+            acc = tile(columns, FP32, PSUM)[:, 0:128]
+            nisa.nc_matmul(acc, a, b)
+            vector(tile(128), acc)
+
+    line = timed(body)
+    # a matmul every 53.3 + 2.5 from 16 on; the first copy ends at 16 + 53.3 + 164 + 38 + 157 + 128 * 1.0417 = 561.7
+    matmuls = line.start[0::2]
+    assert matmuls[:8] == ns(*[16 + i * 55.83 for i in range(8)])
+    assert matmuls[8] == pytest.approx(561.7 + 52 + 16 if stalls else 16 + 8 * 55.83, abs=0.2)
