@@ -28,6 +28,7 @@ MORE = {
     "parts of positions": ((3, 40), (1500, 5, 1, 1, 2, 2)),
     "parts of positions, strided": ((2, 6), (2100, 4, 3, 2, 3, -1)),
     "more images than partitions": ((150, 9), (20, 3, 1, 1, 1, 1)),
+    "images that fill no tile": ((33, 32), (36, 16, 1, 1, 0, 0)),
     "chunks of taps": ((1, 3), (1400, 700, 1, 1, 10, 10)),
     "a window before and behind x": ((1, 4), (90, 40, 1, 1, 100, 100)),
     "far strides": ((1, 3), (3000, 3, 300, 1, 0, 0)),

@@ -28,8 +28,12 @@ def skewed_tiles(work, turn):
     low, high = 0, plan.window
     for run in x_runs(work):
         low, high = max(low, run.low), min(high, run.high)
-    clear_x(tiles, (0, min(low, plan.window)), engines[(turn + 1) % 2])
-    clear_x(tiles, (max(low, high), plan.window), engines[(turn + 1) % 2])
+    # the last tile may have partitions for more images than there are
+    whole = plan.tiles if plan.tiles * plan.images == work.geometry.N else plan.tiles - 1
+    engine = engines[(turn + 1) % 2]
+    clear_x(tiles, (0, whole), (0, min(low, plan.window)), engine)
+    clear_x(tiles, (0, whole), (max(low, high), plan.window), engine)
+    clear_x(tiles, (whole, plan.tiles), (0, plan.window), engine)
     return tiles
 
 
@@ -41,12 +45,12 @@ def clear_gy(tiles, engine):
     nisa.memset(dst=gy_sbuf, value=0.0, engine=engine)
 
 
-def clear_x(tiles, columns, engine):
-    """Zeros in columns (first, end) of the windows of x."""
-    first, end = columns
-    if first < end:
+def clear_x(tiles, numbers, columns, engine):
+    """Zeros in columns (first, end) of the windows of x, of tiles of images (first, end)."""
+    (tile, last), (first, end) = numbers, columns
+    if tile < last and first < end:
         shape = tiles.x.shape
-        nisa.memset(dst=tiles.x[0 : shape[0], 0 : shape[1], 0 : shape[2], first:end], value=0.0, engine=engine)
+        nisa.memset(dst=tiles.x[0 : shape[0], tile:last, 0 : shape[2], first:end], value=0.0, engine=engine)
 
 
 def x_runs(work):
@@ -64,7 +68,7 @@ def load_batch(work, block, tiles):
     if not is_full:
         # what channels before left in places that these do not fill
         clear_gy(tiles, nisa.engine.vector)
-        clear_x(tiles, (0, plan.window), nisa.engine.gpsimd)
+        clear_x(tiles, (0, plan.tiles), (0, plan.window), nisa.engine.gpsimd)
     for row in range(plan.beside):
         # parts of taps are of the same channels, on the same partitions, and see the same windows of x
         line = row if plan.apart == 0 else 0
