@@ -1,5 +1,6 @@
 """Windows of x as stationaries, planes of y beside each other: the same sums, turned into rows of y."""
 
+import contextlib
 import re
 from itertools import product
 
@@ -9,7 +10,7 @@ import pytest
 from conv_calls import extras_of
 from depthwise import same_bits
 from hypothesis import settings
-from tolerances import integer_inputs
+from tolerances import assert_exact, integer_inputs
 from volumes import PLAIN, VOLUMES, check_volume, volumes
 
 import nkiconv
@@ -18,8 +19,9 @@ from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.kernels.conv.turned.config import TurnedConfig
 from nkiconv.kernels.conv.turned.products import parts_of, products_of
 from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import Request
+from nkiconv.planner.request import VOLUME_FILTER_LAYOUTS, Request
 from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -114,6 +116,21 @@ PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
 def test_what_is_not_turned(changes, message):
     shape = CONV3D.shape(Request(problem=PLAIN_CASE.replace(**changes)), Rates())
     assert re.search(message, CONV3D.refusal("turned", shape, None))
+
+
+@pytest.mark.parametrize("layout", VOLUME_FILTER_LAYOUTS)
+@pytest.mark.parametrize(("K", "T", "R", "S"), [(3, 3, 1, 1), (6, 3, 1, 2), (6, 3, 2, 1), (4, 2, 1, 2)])
+def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):
+    """Outputs between neighbouring input channels, as taps lie between them in KCTRS, are no taps."""
+    problem = PLAIN_CASE.replace(K=K, T=T, R=R, S=S)
+    rng = np.random.default_rng(4)
+    x, w = integer_inputs(rng, problem.input_shape, "bf16"), integer_inputs(rng, problem.filter_shape, "bf16")
+    stored = np.ascontiguousarray(w.transpose(np.argsort(VOLUME_FILTER_LAYOUTS[layout])))
+    for name, config in (("turned", None), ("stacked", (("planes", "channels"),))):
+        refused = pytest.raises(nkiconv.UnsupportedError, match="lie as KCTRS")
+        with contextlib.nullcontext() if layout == "KCTRS" else refused:
+            y = nkiconv.conv3d(x, stored, filter_layout=layout, algorithm=name, config=config)
+            assert_exact(y, conv_ref(x, w, problem), "bf16")
 
 
 def test_a_residual_and_strict_nonfinite_are_refused():

@@ -11,7 +11,7 @@ from ..._nki import nl
 from .._tiles import cut, div_ceil
 from .cuts import window_of
 from .frames import parts_of_x
-from .geometry import Axis, copy_of, images_axis
+from .geometry import Axis, copy_of, filter_rows, images_axis
 from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
@@ -64,9 +64,9 @@ def planes_refusal(algorithm, geometry, extras):
 
 def taps_are_inside(geometry):
     """Whether the taps of a plain filter lie between its channels that are the last, plane by plane."""
-    rows, columns, apart = geometry.rows.taps, geometry.columns.taps, geometry.w_strides
+    rows, columns, apart = filter_rows(geometry), geometry.columns.taps, geometry.w_strides
     in_rows, last = columns == 1 or apart[3] == 1, apart[0] if geometry.flipped else apart[1]
-    return in_rows and last == geometry.planes.taps * rows * columns and (rows == 1 or apart[2] == columns)
+    return in_rows and last == rows * columns and (rows == 1 or apart[2] == columns)
 
 
 def with_channels(geometry):
