@@ -36,6 +36,8 @@ LARGEST = {"fp8_e4m3": 16, "fp8_e5m2": 8}
 ROWS = {
     "one chunk": ConvProblem(N=1, C=128, H=9, W=130, K=8, R=3, S=3, padding=SAME),
     "one chunk, one tap": ConvProblem(N=2, C=128, H=9, W=13, K=8, S=1),
+    "one chunk, the last tap meets all": ConvProblem(N=2, C=128, H=9, W=13, K=8, S=3),
+    "one chunk, causal": ConvProblem(N=2, C=128, H=9, W=13, K=8, R=3, S=3, padding=((2, 0), (2, 0))),
     "two chunks": ConvProblem(N=2, C=256, H=9, W=17, K=140, R=3, S=3, padding=SAME),
     "two chunks, one tap": ConvProblem(N=2, C=200, H=9, W=17, K=9, S=1),
     "two chunks with a channel in both": ConvProblem(N=1, C=129, H=7, W=20, K=6, R=3, S=2, padding=SAME),

@@ -11,7 +11,7 @@ from ..._dma import copy
 from ..._tiles import WORD_BYTES, size_of
 from ..boxes import offset_at
 from ..cuts import put_first, window_of
-from ..geometry import num_taps
+from ..geometry import filter_rows, num_taps
 from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, CHUNKS, HALVES, slot_channels, slots_of, stores_zeros, sums_pitch, word_of
@@ -85,7 +85,7 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
     parts, top, left = count * chunk[2], band.h0 - place.row + part[0], -place.column
     bottom, size = top + part[1], part[1] * width
     raw_sbuf = nl.ndarray((parts, band.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    offset = offset_at(geometry.x_strides, (chunk[0], band.z0, band.h0 + part[0], 0))
+    offset = offset_at(geometry.x_strides, (chunk[0], band.d0, band.h0 + part[0], 0))
     pattern = [[geometry.x_strides[0], count], [geometry.x_strides[1], band.zn], [1, size]]
     src = operands.x.ap(pattern=pattern, offset=offset)
     for copy_index in range(chunk[2]):
@@ -165,6 +165,8 @@ def pairs_in(geometry, chunk, every, band, bank, which):
     """Matmuls of a chunk for a bank: Pairs of `every`, its Products tap by tap; which: of the band's banks."""
     found, p0, q0 = [], band.p0 + bank.p, band.q0 + bank.q
     step = 2 if stores_zeros(chunk) else 1
+    if chunk[3] == HALVES and geometry.packed == 0 and len(every) == num_taps(geometry):
+        every = halved_last(geometry, every)
     for index in range(0, len(every), step):
         first, second = every[index], None
         rows, columns = first.rows[:3], first.columns[:3]
@@ -183,6 +185,18 @@ def pairs_in(geometry, chunk, every, band, bank, which):
             rows, columns = (p0, 1, bank.pn), (q0, 1, bank.qn)
         found.append(TapPair(first=tap, second=other, planes=first.planes, rows=rows, columns=columns, half=half))
     return whole_first(found, bank)
+
+
+def halved_last(geometry, every):
+    """Products of all taps, the last tap of the filter behind the others: a plain one has no other in the second slot
+    of HALVES."""
+    row, group, others, last = filter_rows(geometry) - 1, geometry.columns.taps - 1, [], []
+    for product in every:
+        if product.row == row and product.group == group:
+            last.append(product)
+        else:
+            others.append(product)
+    return others + last
 
 
 def joined(one, other):
