@@ -1,6 +1,7 @@
 """Three axes: convolutions of volumes, whose planes have taps, stride, dilation and padding as rows and columns do."""
 
 import contextlib
+import itertools
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +57,40 @@ def test_fp8_is_taken_one_by_one(name):
     check_volume(VOLUMES[name], "fp8_e4m3")
     with pytest.raises(nkiconv.simulator.KernelAssertionError, match="one plane of taps"):
         check_volume(VOLUMES[name], "fp8_e4m3", config=(("product", "fp8_pairs"),))
+
+
+#: Axes of planes that one tap meets, whose outputs do not see the planes of their own numbers, and one whose do.
+MOVING = {
+    "stride": (5, 1, 2, 1, 1, 0, 0),
+    "padded in front": (3, 1, 1, 1, 1, 1, 0),
+    "padded behind": (3, 1, 1, 1, 1, 0, 1),
+    "cropped in front": (5, 1, 1, 1, 1, -1, 0),
+    "between zeros": (3, 1, 1, 1, 2, 0, 0),
+}
+STILL = (5, 1, 1, 1, 1, 0, -1)
+SQUARE = (5, 3, 1, 1, 1, 1, 1)
+FP8_PAIRS = ("fp8_pairs", "fp8_halves", "fp8_staged")
+
+
+@pytest.mark.parametrize("N", [1, 2])
+@pytest.mark.parametrize("name", MOVING)
+def test_planes_that_one_tap_meets(name, N):
+    """The default is right; what works on images refuses planes that move."""
+    depthwise, dense = (16, 16, 16, MOVING[name], SQUARE, SQUARE), (256, 12, 1, MOVING[name], SQUARE, SQUARE)
+    check_volume(depthwise, N=N)
+    check_volume(dense, "fp8_e4m3", N=N)
+    refused = pytest.raises(nkiconv.simulator.KernelAssertionError, match="planes of y that each see the plane of x")
+    with refused:
+        check_volume(depthwise, N=N, algorithm="toeplitz_blocks")
+    for product in FP8_PAIRS:
+        with refused:
+            check_volume(dense, "fp8_e4m3", N=N, config=(("product", product),))
+
+
+def test_planes_cropped_behind_are_images():
+    check_volume((16, 16, 16, STILL, SQUARE, SQUARE), algorithm="toeplitz_blocks")
+    for N, product in itertools.product((1, 2), FP8_PAIRS):
+        check_volume((256, 12, 1, STILL, SQUARE, SQUARE), "fp8_e4m3", N=N, config=(("product", product),))
 
 
 @pytest.mark.parametrize("precision", [None, "bf16", "tf32", "fp16x3"])

@@ -189,9 +189,28 @@ def images_axis(images, volumes=1):
     return Axis(size=images, taps=1, out=images, images=volumes)
 
 
+def sees_own(axis):
+    """Whether each output sees the element of its own number, and no other."""
+    in_step = axis.taps == 1 and axis.stride == 1 and axis.lhs_dilation == 1
+    return in_step and axis.before == 0 and axis.out <= axis.size
+
+
 def sees_itself(axis):
-    """Whether each output is of the element of its own number, and no other."""
-    return axis.taps == 1 and axis.stride == 1 and axis.before == 0 and axis.lhs_dilation == 1 and axis.out == axis.size
+    """The same where there are as many outputs as elements."""
+    return sees_own(axis) and axis.out == axis.size
+
+
+def images_refusal(planes, taker, instead):
+    """Why what works on images does not take these planes; "" if each plane of y sees the plane of x of its number."""
+    if planes.taps > 1:
+        return f"T={planes.taps}: {taker} takes one plane of taps; use {instead}"
+    if not sees_own(planes):
+        return (
+            f"D={planes.size}, Z={planes.out}, stride={planes.stride}, padding={planes.before} in front and "
+            f"lhs_dilation={planes.lhs_dilation} of planes: {taker} takes planes of y that each see the plane of x of "
+            f"their own number; use {instead}"
+        )
+    return ""
 
 
 def read_geometry(

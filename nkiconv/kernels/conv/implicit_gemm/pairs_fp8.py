@@ -16,7 +16,7 @@ zeros are stored around x, so that both meet windows of one shape at a constant 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
 from ..cuts import window_of
-from ..geometry import num_taps, span
+from ..geometry import images_refusal, num_taps, span
 
 #: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with HALVES or STAGED where
 #: they can be.
@@ -65,8 +65,9 @@ def products_refusal(geometry, extras, product):
         return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"
     if geometry.groups > 1 or geometry.C == 1:
         return f"config product={product}: needs one group and several channels, not C={geometry.C}; use 'single'"
-    if geometry.planes.taps > 1:
-        return f"config product={product}: takes one plane of taps, not {geometry.planes.taps}; use 'single'"
+    reason = images_refusal(geometry.planes, f"config product={product}", "'single'")
+    if reason != "":
+        return reason
     if geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1:
         return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"
     if extras.strict_nonfinite:

@@ -22,7 +22,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS
 from ..call import taken_refusal
 from ..cuts import window_of
-from ..geometry import instructions_refusal
+from ..geometry import images_refusal, instructions_refusal
 from ..transposes import is_transposed
 from .config import blocks_config_refusal, blocks_settings
 from .shape import blocks_fit, blocks_instructions, sizes_of_blocks
@@ -107,8 +107,13 @@ def blocks_refusal(geometry, extras, config):
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: toeplitz_blocks takes depthwise "
             f"problems, groups = C = K > 1; use implicit_gemm"
         )
-    if geometry.planes.taps > 1 or len(geometry.x_strides) > 4 or geometry.frames != None:
-        return f"T={geometry.planes.taps}: toeplitz_blocks takes images; use toeplitz_rows or grouped"
+    reason = images_refusal(geometry.planes, "toeplitz_blocks", "toeplitz_rows or grouped")
+    if reason != "":
+        return reason
+    if len(geometry.x_strides) > 4 or geometry.frames != None:
+        return (
+            "initial_frames, N: toeplitz_blocks takes planes evenly apart in one tensor; use toeplitz_rows or grouped"
+        )
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: toeplitz_blocks takes 16 and 32 bits; use implicit_gemm"
     rows, columns = geometry.rows, geometry.columns
