@@ -42,7 +42,7 @@ def outputs_met(size, stride, lhs_dilation, shift, q0, qn):
     if lacking > 0:
         if lacking % common > 0:
             return q0, q_step, 0, 0, 1
-        first += lacking // common * inverse(stride // common, q_step) % q_step
+        first += lacking if stride == 1 else lacking // common * inverse(stride // common, q_step) % q_step
     top = (size - 1) * lhs_dilation
     position = first * stride + shift
     if first >= q0 + qn or position > top:

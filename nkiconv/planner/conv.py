@@ -23,6 +23,7 @@ from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
+from .effort import part_of, size_for
 from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
 from .request import CONV2D_DTYPES, FILTER_PERMS, Asked, Config, Request, nl_name
 
@@ -70,15 +71,20 @@ class Conv(Operation):
         errors = list(asked_against_problem(problem, asked))
         yield from errors or precision_violations(problem, asked)
 
-    def shape(self, request: Request, rates: Rates) -> Shape:
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         problem, asked = request.problem, request.asked
-        found = Shape(geometry_of(problem, asked), extras_of(problem, asked), request.lnc, rates)
-        if not is_stream(problem, asked):
+
+        def shape_of(one: ConvProblem, asked: Asked, times: int) -> Shape:
+            geometry = geometry_of(one, asked)
+            geometry.times = times
+            return Shape(geometry, extras_of(one, asked), request.lnc, rates)
+
+        found = shape_of(problem, asked, times)
+        if times > 1 or not is_stream(problem, asked):
             return found
         plain = dataclasses.replace(asked, initial_frames=problem.depth.window - 1, return_final_frames=0)
-        chunks = (chunk_of(problem, planes) for planes in STREAM_PLANES)
-        shapes = (Shape(geometry_of(one, plain), extras_of(one, plain), request.lnc, rates) for one in chunks)
-        return dataclasses.replace(found, chunks=tuple(shapes))
+        chunks = (part_of(chunk_of(problem, planes), plain) for planes in STREAM_PLANES)
+        return dataclasses.replace(found, chunks=tuple(shape_of(one, plain, each) for one, each in chunks))
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
@@ -107,7 +113,8 @@ class Conv(Operation):
         return (ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
-        return letters_of(shape.geometry.direct or shape.geometry, self.volumes)
+        geometry = (shape.whole or shape).geometry
+        return letters_of(geometry.direct or geometry, self.volumes)
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
         """Rows of outputs of one image, or images; columns where there are few rows; groups; channels of small images.
@@ -133,8 +140,7 @@ class Conv(Operation):
         def of_outputs(count: int) -> ConvProblem:
             if count >= whole:
                 return problem.replace(N=min(problem.N, round(count / whole)))
-            size = -(-((count - 1) * axis.stride + axis.window - 1 - axis.lo - axis.hi) // axis.lhs_dilation) + 1
-            size = min(axis.size, max(1, size))
+            size = size_for(axis, count)
             return problem.replace(N=1, **({"H": size} if by_rows else {"W": size}))
 
         def outputs(one: ConvProblem) -> int:

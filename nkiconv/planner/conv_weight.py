@@ -55,8 +55,9 @@ class ConvWeight(Operation):
             yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
         yield from asked_violations(problem, asked)
 
-    def shape(self, request: Request, rates: Rates) -> Shape:
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = weight_geometry(request.problem, request.asked)
+        geometry.times = times
         return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -79,7 +80,7 @@ class ConvWeight(Operation):
         return (*tensors, problem.filter_shape), kwargs
 
     def letters(self, shape: Shape) -> dict[str, int]:
-        return letters_of(shape.geometry, self.volumes)
+        return letters_of((shape.whole or shape).geometry, self.volumes)
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
         if problem.N < MANY_IMAGES:

@@ -55,9 +55,10 @@ class DepthwiseConv1d(Operation):
             if value != plain:
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
 
-    def shape(self, request: Request, rates: Rates) -> Shape:
-        problem = request.problem
-        return Shape(geometry_of(problem), extras_of(problem, request.asked), request.lnc, rates)
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
+        geometry = geometry_of(request.problem)
+        geometry.times = times
+        return Shape(geometry, extras_of(request.problem, request.asked), request.lnc, rates)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(refusal(algorithm, shape.geometry, shape.extras, config, shape.cores))
@@ -77,7 +78,8 @@ class DepthwiseConv1d(Operation):
 
     def letters(self, shape: Shape) -> dict[str, int]:
         names = ("N", "C", "W", "S", "Q", "stride", "dilation", "lhs_dilation", "pad_left", "pad_right", "itemsize")
-        return {name: int(getattr(shape.geometry, name)) for name in names}
+        geometry = (shape.whole or shape).geometry
+        return {name: int(getattr(geometry, name)) for name in names}
 
     def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
         most = IMAGES_ELEMENTS // max(1, min(4, problem.S // 16))

@@ -67,8 +67,9 @@ class DepthwiseConv1dWeight(Operation):
         if asked.precision is not None:
             yield UnsupportedError(f"precision={asked.precision!r}: {self.name} has none; use conv2d_weight")
 
-    def shape(self, request: Request, rates: Rates) -> Shape:
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         forward = geometry_of(request.problem)
+        forward.times = times
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
 
         def convolution(sums: bool) -> Shape:
@@ -86,6 +87,10 @@ class DepthwiseConv1dWeight(Operation):
         images = algorithm == DOT_IMAGES
         rows = shape.extras.images if images else shape.extras.rows
         return str(refusal(DOT if images else algorithm, rows.geometry, rows.extras, config, shape.cores))
+
+    def whole_refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        assert shape.whole is not None
+        return self.refusal_of(algorithm, shape.whole, config)
 
     def algorithm(self, name: str) -> Algorithm:
         if name == SKEWED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost, stream
 from .cost.algorithm import Algorithm, Guess, Shape
+from .effort import part_of
 from .request import Asked, Config, Request, nl_name
 
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
@@ -53,9 +55,23 @@ class Operation(ABC):
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         """Why no algorithm of the kernel runs this."""
 
-    @abstractmethod
     def shape(self, request: Request, rates: Rates) -> Shape:
-        """A request as the kernel's own compile-time code describes it."""
+        """A request as the kernel's own compile-time code describes it; of a big problem that of a part, which
+        `effort.part_of` says, with the whole in its `whole`."""
+        part, times = part_of(request.problem, request.asked)
+        whole = self.whole_shape(request, rates)
+        if part is request.problem:
+            return whole
+        found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
+        return dataclasses.replace(found, whole=whole, chunks=whole.chunks)
+
+    @abstractmethod
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
+        """The same of all of it, however big; times: how often a problem has this, of which it is a part."""
+
+    def whole_refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        """Why the kernel refuses settings of a part for the whole, or "": where its memory depends on all extents."""
+        return ""
 
     @abstractmethod
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
@@ -119,6 +135,8 @@ class Operation(ABC):
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = CHOICE_NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
         found = [(name, guess) for name in algorithms for guess in self.algorithm(name).guesses(shape)]
+        if shape.whole is not None:
+            found = [one for one in found if not self.whole_refusal(one[0], shape, one[1].config)]
         found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]

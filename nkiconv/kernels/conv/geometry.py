@@ -76,6 +76,8 @@ class Geometry(nl.NKIObject):
     depth: object = None
     #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
     direct: object = None
+    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    times: int = 1
 
 
 def copy_of(geometry):
@@ -100,6 +102,7 @@ def copy_of(geometry):
         flipped=geometry.flipped,
         frames=geometry.frames,
         direct=geometry.direct,
+        times=geometry.times,
     )
 
 
@@ -131,11 +134,14 @@ def num_taps(geometry):
 
 def span(axis, first, count):
     """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
-    if axis.lhs_dilation == 1 and axis.images == 1 and count > 0:
+    if axis.images == 1 and count > 0:
         begin = first * axis.stride - axis.before
         end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
-        if begin >= 0 and end < axis.size:  # no padding
-            return begin, end - begin + 1
+        dense = (axis.stride == 1 and count >= axis.dilation) or (axis.dilation == 1 and axis.taps >= axis.stride)
+        if dense or (axis.lhs_dilation == 1 and begin >= 0 and end < axis.size):  # no gaps, or no padding
+            low = div_ceil(max(0, begin), axis.lhs_dilation)
+            high = min(max(-1, end) + axis.lhs_dilation, axis.size * axis.lhs_dilation) // axis.lhs_dilation - 1
+            return (0, 0) if end < 0 or high < low else (low, high - low + 1)
     low, high = axis.size, -1
     for tap in range(axis.taps):
         found = met(axis, tap, first, count)
@@ -346,10 +352,16 @@ def bytes_of(dtype, precision):
 
 def instructions_refusal(geometry, algorithm, count):
     """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not."""
+    count = count * geometry.times
     if count <= INSTRUCTIONS_MAX:
         return ""
     calls = div_ceil(count, INSTRUCTIONS_MAX)
     remedy = f"split K over {calls} calls, or use larger tiles"
+    if geometry.times > 1:
+        return (
+            f"C={geometry.C}, K={geometry.K}: {algorithm} needs up to some {count} instructions on a core, the "
+            f"compiler takes {INSTRUCTIONS_MAX}; call it {calls} times, on a part of the images or rows each"
+        )
     if geometry.planes.out >= calls:
         remedy = f"call it {calls} times, with at most {geometry.planes.out // calls} images each"
     elif geometry.rows.out >= calls:

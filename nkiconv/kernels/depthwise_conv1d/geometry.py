@@ -45,6 +45,8 @@ class Geometry(nl.NKIObject):
     w_image: int = 0
     #: whether taps run backwards: y is the sum over s of w[c, S - 1 - s] * ...
     flipped: bool = False
+    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    times: int = 1
 
 
 def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
@@ -160,9 +162,13 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
 
 def instructions_refusal(geometry, name, count):
     """Why the compiler would not take so many instructions of a core; "" if it does."""
+    count = count * geometry.times
     if count <= INSTRUCTIONS_MAX:
         return ""
+    extents = f"S={geometry.S}"
+    if geometry.times == 1:
+        extents = f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}"
     return (
-        f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}: {name} needs up to {count} instructions on a "
-        f"core, the compiler takes {INSTRUCTIONS_MAX}; split N or C over several calls"
+        f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
+        f"N or C over several calls"
     )

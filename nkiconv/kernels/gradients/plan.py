@@ -250,7 +250,7 @@ def plan_settings(geometry, config, bias, cores):
     plan = make_weight_plan(geometry, settings, bias, source, lines)
     for one in plan.passes:
         needed = one.half if plan.split else len(one.tiles)
-        if len(one.rounds) > 1 and needed > settings.buffers:
+        if len(one.rounds) > 1 and needed * geometry.times > settings.buffers:
             return None, (
                 f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {sum_banks(plan.turns)} banks need "
                 f"all {needed} tiles of blocks at once; use as many, or fewer outputs and inputs"

@@ -65,4 +65,5 @@ def gradient_geometry(forward, x_rows, gy_rows, sums=False):
         summed=forward.N if sums else 1,
         x_image=forward.C * x_rows.row,
         w_image=forward.C * gy_rows.row,
+        times=forward.times,
     )

@@ -31,6 +31,8 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
+    #: that of the whole where this is of a part (`effort.part_of`), else None
+    whole: Shape | None = field(default=None, compare=False, repr=False)
     #: of a video that may come in chunks: some of these, which say in which order all of them add their products
     chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
     #: what settings come to, by algorithm and settings: a search asks several times

@@ -77,17 +77,34 @@ def is_alike(geometry, plan, one, other):
     same = same and fills_tiles_of(a, b) and a.w0 == b.w0 and a.dn * a.hn * a.wn > 0
     if not same or misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
         return False
-    if seen(geometry.planes, a.z0, a.zn, a.d0) != seen(geometry.planes, b.z0, b.zn, b.d0):
+    if not sees_alike(geometry.planes, a.zn, (a.z0, a.d0), (b.z0, b.d0)):
         return False
     rows = 0
     for job in plan.batches[one.batch]:
         if job.rows != rows:
             rows, axis = job.rows, job_axis(geometry, job)
             count = (a.pn + rows - 1) // rows
-            here, there = seen(axis, a.p0 // rows, count, a.h0), seen(axis, b.p0 // rows, count, b.h0)
-            if a.p0 % rows != b.p0 % rows or here != there:
+            if a.p0 % rows != b.p0 % rows:
+                return False
+            if not sees_alike(axis, count, (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)):
                 return False
     return is_evenly_moved(geometry, a, b)
+
+
+def sees_alike(axis, count, one, other):
+    """Whether each tap meets the same of an axis at so many outputs from two on, each (first output, first element)."""
+    if one == other:
+        return True
+    if is_inside(axis, one[0], count) and is_inside(axis, other[0], count):
+        return one[0] * axis.stride - one[1] == other[0] * axis.stride - other[1]
+    return seen(axis, one[0], count, one[1]) == seen(axis, other[0], count, other[1])
+
+
+def is_inside(axis, first, count):
+    """Whether every tap meets an element at all outputs first .. first + count - 1, of an axis without gaps."""
+    begin = first * axis.stride - axis.before
+    end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
+    return axis.lhs_dilation == 1 and axis.images == 1 and begin >= 0 and end < axis.size
 
 
 def seen(axis, first, count, element):

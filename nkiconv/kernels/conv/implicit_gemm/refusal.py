@@ -30,7 +30,7 @@ def plan_product(geometry, extras, config, cores, product):
     plan = make_plan(geometry, extras, read_taps(geometry, extras, config, filter_bytes, product))
     count = count_taps_instructions(geometry, plan, cores)
     open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
-    if count > INSTRUCTIONS_MAX and open_loop:
+    if count * geometry.times > INSTRUCTIONS_MAX and open_loop:
         looped = (("loop", 1),) if config == None else config + (("loop", 1),)
         plan = make_plan(geometry, extras, read_taps(geometry, extras, looped, filter_bytes, product))
         count = count_taps_instructions(geometry, plan, cores)
@@ -49,7 +49,7 @@ def plan_product(geometry, extras, config, cores, product):
     if reason == "":
         reason = slots_refusal(geometry, plan)
     if reason == "":
-        reason = instructions_refusal(geometry, "implicit_gemm", count)
+        reason = instructions_refusal(geometry, "implicit_gemm", count // geometry.times if plan.loop > 0 else count)
     return (plan, "") if reason == "" else (None, reason)
 
 

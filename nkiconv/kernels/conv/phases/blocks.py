@@ -48,10 +48,14 @@ class Part(nl.NKIObject):
     yn: int
 
 
+def num_steps(axis):
+    """Phases of an axis."""
+    return axis.lhs_dilation // greatest_common_divisor(axis.stride, axis.lhs_dilation)
+
+
 def phase_axis(axis):
     """The PhaseAxis of an Axis: with stride 1 the last taps of all phases meet the same element."""
-    common = greatest_common_divisor(axis.stride, axis.lhs_dilation)
-    step, ahead, out = axis.lhs_dilation // common, axis.before + 1, axis.out // axis.images
+    step, ahead, out = num_steps(axis), axis.before + 1, axis.out // axis.images
     first = (ahead + step * (ahead if ahead >= 0 else -ahead)) % step
     origin = first - step if first > 0 else 0
     taps, elements = [], []
@@ -69,7 +73,7 @@ def phase_axis(axis):
         size=axis.size // axis.images,
         out=out,
         step=step,
-        apart=axis.stride // common,
+        apart=axis.stride * step // axis.lhs_dilation,
         origin=origin,
         blocks=div_ceil(out - origin, step),
         taps=taps,

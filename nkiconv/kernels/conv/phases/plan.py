@@ -16,8 +16,13 @@ from ...._nki import nl
 from ..._tiles import QUADRANT, fits_sbuf, slot_for
 from ..call import taken_refusal
 from ..geometry import instructions_refusal, num_taps
+from .blocks import num_steps
 from .config import phases_config, phases_config_refusal
 from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions
+
+
+#: Phases of outputs, at most: each has filters and read-outs of its own.
+PHASES_MAX = 65_536
 
 
 def plan_phases(geometry, extras, config, cores):
@@ -50,6 +55,9 @@ def phases_refusal(geometry, extras, config):
     steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not geometry.flipped and steps == (1, 1, 1):
         return "lhs_dilation=1: phases takes transposed convolutions, or lhs_dilation above 1; use implicit_gemm"
+    count = num_phases(geometry)
+    if count > PHASES_MAX:
+        return f"lhs_dilation={steps}: phases takes at most {PHASES_MAX} phases, not {count}; use implicit_gemm"
     if geometry.frames != None:
         return "initial_frames: phases takes none; use implicit_gemm"
     if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != num_taps(geometry)):
@@ -58,6 +66,11 @@ def phases_refusal(geometry, extras, config):
             "implicit_gemm"
         )
     return taken_refusal(geometry, extras, "phases", True, "other phases and segments", True)
+
+
+def num_phases(geometry):
+    """Phases of planes, rows and columns together."""
+    return num_steps(geometry.planes) * num_steps(geometry.rows) * num_steps(geometry.columns)
 
 
 def beside_refusal(geometry, extras, settings, counts):

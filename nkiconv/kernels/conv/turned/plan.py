@@ -36,11 +36,11 @@ def plan_turned(geometry, extras, config, cores):
             f"implicit_gemm"
         )
     count = turned_instructions(geometry, plan, cores)
-    if count > INSTRUCTIONS_MAX and setting(config, "loop", -1) < 0:
+    if count * geometry.times > INSTRUCTIONS_MAX and setting(config, "loop", -1) < 0:
         plan.loop = 1
         plan.steps = steps_alike(geometry, plan)
         count = turned_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, "turned", count)
+    reason = instructions_refusal(geometry, "turned", count // geometry.times if plan.steps != None else count)
     return (plan, "") if reason == "" else (None, reason)
 
 

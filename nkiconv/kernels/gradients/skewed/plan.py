@@ -241,7 +241,7 @@ def skewed_refusal(geometry, config, cores):
         return reason
     plan = skewed_plan_of(geometry, config)
     needed = plan.groups * (plan.buffers * group_bytes(geometry, plan) + result_bytes(plan))
-    if not fits_sbuf(needed):
+    if not fits_sbuf(needed * geometry.times):
         return (
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes a partition of SBUF for x, "
             f"gy and their products, there are {nl.tile_size.total_available_sbuf_size}; use dot or banded"

@@ -121,11 +121,11 @@ class Taps(ByTap):
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
-        return shape.cores * int(count_taps_instructions(plain(shape), plan, shape.cores))
+        return shape.cores * _scaled(plain(shape), plan, shape.cores)
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
-        count = count_taps_instructions(plain(shape), plan, shape.cores)
+        count = _scaled(plain(shape), plan, shape.cores)
         least = 1 if dict(self.settle(shape, config) or ())["shard"] == "channels" else BOUND_OVER_COUNT
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
@@ -143,6 +143,11 @@ class Taps(ByTap):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
         return {**super().symbols(shape, config), "chunks_outside": int(any(plan.together))}
+
+
+def _scaled(geometry: Any, plan: Any, cores: int) -> int:
+    """Instructions of a core, at most, of all parts that a problem has."""
+    return int(count_taps_instructions(geometry, plan, cores)) * int(geometry.times)
 
 
 class _Choice:
@@ -199,7 +204,7 @@ class _Choice:
     def _instructions(self, chosen: TapsConfig) -> int:
         """What a compiler sees of a core, at most."""
         plan = make_plan(self.geometry, self.extras, chosen)
-        return int(count_taps_instructions(self.geometry, plan, PARTS))
+        return _scaled(self.geometry, plan, PARTS)
 
     def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)

@@ -54,7 +54,8 @@ class Narrow(Settled):
     @staticmethod
     def _is_long(shape: Shape, settings: NarrowConfig, price: NarrowPrice) -> bool:
         """Whether a core has more than MOST_INSTRUCTIONS, at most."""
-        return bool(narrow_instructions(price.geometry, price.narrow, shape.extras, shape.cores) > MOST_INSTRUCTIONS)
+        count = narrow_instructions(price.geometry, price.narrow, shape.extras, shape.cores)
+        return bool(count * shape.geometry.times > MOST_INSTRUCTIONS)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return NarrowPrice(shape.target, with_windows(geometry, plan.V), plan).total_ns()

@@ -17,7 +17,7 @@ from ....kernels.conv.phases.config import (
     PhasesConfig,
     phases_config,
 )
-from ....kernels.conv.phases.plan import phases_refusal, plan_phases
+from ....kernels.conv.phases.plan import num_phases, phases_refusal, plan_phases
 from ....kernels.conv.relayout import plain_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
@@ -31,6 +31,8 @@ BANDS = (PHASES_Y_BYTES, PHASES_Y_BYTES // 2, PHASES_Y_BYTES // 4)
 SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
 #: Matmuls on zeros until the first filters and data are there.
 WARM_UP = 30
+#: Phases of a kernel's plan above which one is made, of 3 to 12.
+MANY_PHASES = 300
 
 
 class Phases(Settled):
@@ -80,7 +82,10 @@ class Phases(Settled):
 
 
 def _settings(geometry: Any, given: dict[str, Any]) -> Iterator[PhasesConfig]:
-    """Settings to compare that have the given ones."""
+    """Settings to compare that have the given ones; of many phases, whose plans are long, the kernel's own."""
+    if num_phases(geometry) > MANY_PHASES:
+        yield phases_config(geometry, config_of(**given))
+        return
     chunks = -(-geometry.C // PARTITIONS)
     plain = {
         "x_bytes": PHASES_X_BYTES,

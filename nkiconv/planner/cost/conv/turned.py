@@ -51,7 +51,7 @@ class Turned(Conv2dAlgorithm):
         """Turns of the tiles of x in a body of a loop on the device: one where a core takes many instructions without,
         and steps are alike and long enough for their stores, which wait for each other in it."""
         unrolled, looped = (make_turned(geometry, dataclasses.replace(chosen, loop=loop)) for loop in (0, 1))
-        count = turned_instructions(geometry, unrolled, shape.cores)
+        count = geometry.times * turned_instructions(geometry, unrolled, shape.cores)
         item = unrolled.items[0]
         array_ns = div_ceil(item.qn, unrolled.width) * self._tile_ns(shape, geometry, unrolled, item)
         is_hidden = len(stored_together(item.zn, geometry.K)) * STORE_NS <= array_ns
@@ -69,7 +69,8 @@ class Turned(Conv2dAlgorithm):
                     break
 
     def is_short(self, shape: Shape, config: Config) -> bool:
-        return bool(turned_instructions(shape.geometry, self.plan(shape, config), shape.cores) <= MOST_INSTRUCTIONS)
+        count = turned_instructions(shape.geometry, self.plan(shape, config), shape.cores)
+        return bool(count * shape.geometry.times <= MOST_INSTRUCTIONS)
 
     def is_looped(self, shape: Shape, config: Config) -> bool:
         return self.plan(shape, config).steps is not None
