@@ -1,9 +1,12 @@
 """What nkiconv.pytorch costs where torch computes, NKICONV_CPU=torch: `python examples/host_cost.py`.
 
-Tiny calls, [1, 4, 8, 8] by [4, 4, 3, 3], show what stands around torch's convolution; a ResNet-50 of bf16 in eval mode
-shows what is left of it in a model. Both are run in turns, and the quickest run of each is told, on one thread.
+Tiny calls, [1, 4, 8, 8] by [4, 4, 3, 3] and rows of 16 channels by 4 taps, show what stands around torch's convolution;
+a ResNet-50 of bf16 in eval mode shows what is left of it in a model. Both are run in turns, and the quickest run of
+each is told, on one thread. Importing is timed in processes of its own.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -93,21 +96,57 @@ def tiny_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], 
     def step(convolve: Callable[..., Tensor]) -> None:
         convolve(x, leaf).sum().backward()
 
+    def with_activation(act: str) -> tuple[str, Callable[[], object], Callable[[], object], bool]:
+        theirs = getattr(torch, act, None) or getattr(F, act)
+        return f"conv2d and {act}", lambda: theirs(F.conv2d(x, w)), lambda: pytorch.conv2d(x, w, activation=act), False
+
     return [
         ("conv2d, no_grad", lambda: F.conv2d(x, w), lambda: pytorch.conv2d(x, w), False),
         ("conv2d, with a derivative to come", lambda: F.conv2d(x, leaf), lambda: pytorch.conv2d(x, leaf), True),
         ("conv2d, sum and backward", lambda: step(F.conv2d), lambda: step(pytorch.conv2d), True),
-        ("conv2d and relu", lambda: F.conv2d(x, w).relu(), lambda: pytorch.conv2d(x, w, activation="relu"), False),
+        *(with_activation(act) for act in ("relu", "silu", "gelu", "tanh", "sigmoid")),
         ("nn.Conv2d, no_grad", lambda: theirs(x), lambda: ours(x), False),
         ("nn.Conv2d of a converted model", lambda: layer(x), lambda: converted(x), False),
         ("F.conv2d of a converted model", lambda: reader(x), lambda: functional(x), False),
+        *causal_calls(),
     ]
+
+
+def causal_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], bool]]:
+    """The same of causal_conv1d_fn and causal_conv1d_update, which torch's functions make up."""
+    rows, taps, state = torch.randn(2, 16, 32), torch.randn(16, 4), torch.randn(2, 16, 3)
+    filters, token = taps[:, None], rows[..., 0].contiguous()
+
+    def whole() -> Tensor:
+        return F.silu(F.conv1d(rows, filters, padding=3, groups=16)[..., :32])
+
+    def one() -> Tensor:
+        window = torch.cat([state, token[..., None]], -1)
+        state.copy_(window[..., 1:])
+        return F.silu(F.conv1d(window, filters, groups=16))[..., 0]
+
+    def ours_whole() -> object:
+        return pytorch.causal_conv1d_fn(rows, taps, activation="silu")
+
+    def ours_one() -> object:
+        return pytorch.causal_conv1d_update(token, state, taps, activation="silu")
+
+    return [("causal_conv1d_fn", whole, ours_whole, False), ("causal_conv1d_update", one, ours_one, False)]
+
+
+def import_seconds(runs: int = 5) -> float:
+    """Seconds that importing nkiconv.pytorch adds to torch's, the least of some fresh processes."""
+    script = (
+        "import time, torch; began = time.perf_counter(); import nkiconv.pytorch; print(time.perf_counter() - began)"
+    )
+    return min(float(subprocess.check_output([sys.executable, "-c", script])) for _ in range(runs))
 
 
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    print(f"import nkiconv.pytorch: {import_seconds():.2f} s over torch's")
     print(f"{'us a call':36}{'torch':>8}{'nkiconv':>9}{'more':>7}")
     for what, theirs, ours, with_grad in tiny_calls():
         with torch.set_grad_enabled(with_grad):

@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function
 
 from ..axis import same_padding
 from .computers import host, modes
+from .computers.passed import key_of, remember
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
 from .operators.calls import call
@@ -235,10 +236,10 @@ def convolve(
         if y is not None:
             return y
     tensors = (x, w, bias, residual, packed, frames)
-    direct = modes.is_torchs(x)
-    key = _key(name, numbers, more, tensors) if direct else None
+    direct, cast = modes.is_torchs(x), torch.is_autocast_enabled("cpu")
+    key = key_of(name, numbers, more, cast, *tensors) if direct else None
     if key in _passed:
-        return _run(_passed[key], direct, *_autocast(*tensors))
+        return _run(_passed[key], direct, *(_autocast(*tensors) if cast else tensors))
     wrong = [*tensor_violations("input", x), *tensor_violations("weight", w)]
     for argument, one in (("bias", bias), ("residual", residual), ("packed", packed), ("initial_frames", frames)):
         if one is not None and not isinstance(one, Tensor):
@@ -248,28 +249,12 @@ def convolve(
     asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
     asked.check(*_batched(asked, *tensors))
     if key is not None:
-        if len(_passed) >= _PASSED_MAX:
-            _passed.clear()
-        _passed[key] = asked
+        remember(_passed, key, asked)
     return _run(asked, direct, *tensors)
 
 
 #: Calls on the host that passed every check, and what they ask for.
 _passed: dict[Any, Convolution] = {}
-_PASSED_MAX = 4096
-
-
-def _key(name: str, numbers: tuple[Any, ...], more: tuple[Any, ...], tensors: tuple[Any, ...]) -> Any:
-    """All that the checks of a call read, or None where that is not plain tensors of one device."""
-    found: list[Any] = [name, repr(numbers), repr(more), torch.is_autocast_enabled("cpu")]
-    for one in tensors:
-        if one is None:
-            found.append(None)
-        elif isinstance(one, Tensor) and one.is_cpu and one.layout is torch.strided:
-            found += (one.shape, one.dtype)
-        else:
-            return None
-    return tuple(found)
 
 
 def _batched(

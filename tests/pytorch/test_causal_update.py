@@ -206,3 +206,24 @@ def test_refusals_change_nothing(changed, error, message):
     with pytest.raises(error, match=message):
         causal_conv1d_update(**{"x": X, "conv_state": STATE, "weight": W, **changed})
     assert torch.equal(STATE, before)
+
+
+def test_calls_that_passed_are_checked_anew_where_they_differ(monkeypatch):
+    """Of what passed once only kinds, shapes and dtypes are remembered, in the mode in which it passed."""
+    x, state, weight = torch.zeros(2, 4), torch.zeros(2, 4, 3), torch.zeros(4, 4)
+
+    def update(x=x, state=state, rows=(0, 1), **more):
+        return causal_conv1d_update(x, state, weight, conv_state_indices=torch.tensor(rows), **more)
+
+    update()
+    with pytest.raises(GeometryError, match="must name each row of conv_state once"):
+        update(rows=(1, 1))
+    with pytest.raises(DtypeError, match="conv_state.dtype"):
+        update(state=state.bfloat16())
+    with pytest.raises(UnsupportedError, match="conv_state.requires_grad=True"):
+        update(state=state.clone().requires_grad_())
+    wide = [one.double() for one in (x, state, weight)]
+    causal_conv1d_update(*wide)
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    with pytest.raises(DtypeError, match="float64"):
+        causal_conv1d_update(*wide)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim, export
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nkiconv import pytorch
 
@@ -67,3 +68,17 @@ def test_jit_traces_causal_rows():
     traced = torch.jit.trace(layer, torch.randn(2, 4, 8))
     expected = nn.functional.conv1d(nn.functional.pad(x, (4, 0)), layer.weight, layer.bias, dilation=2)
     torch.testing.assert_close(traced(x), expected)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_make_fx_of_a_step_with_indices(mode, monkeypatch):
+    """Numbers that a tracer does not tell are not checked."""
+    monkeypatch.setenv("NKICONV_CPU", mode)
+
+    def step(x, state, weight, rows):
+        return pytorch.causal_conv1d_update(x, state, weight, activation="silu", conv_state_indices=rows), state
+
+    x, state, weight, rows = torch.randn(2, 4), torch.randn(3, 4, 2), torch.randn(4, 3), torch.tensor([2, -1])
+    graph = make_fx(step)(x, state.clone(), weight, rows)
+    for one, other in zip(graph(x, state.clone(), weight, rows), step(x, state.clone(), weight, rows), strict=True):
+        assert torch.equal(one, other)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..computers.passed import once
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ..operators.tensor_kinds import are_positive, tensor_violations
 
@@ -18,6 +19,7 @@ _NEEDED = ("x", "weight", "conv_state")
 INTEGERS = (torch.int32, torch.int64)
 
 
+@once
 def check_call(
     where: str,
     x: Any,
@@ -46,13 +48,20 @@ def check_update(
     where: str, x: Any, conv_state: Any, weight: Any, bias: Any, cache_seqlens: Any, conv_state_indices: Any
 ) -> None:
     """The same for causal_conv1d_update; x: [N, C, L]."""
+    _check_update(where, x, conv_state, weight, bias, cache_seqlens, conv_state_indices)
+    if conv_state_indices is not None and _has_values(conv_state_indices):
+        raise_all(f"{where} cannot run this call", list(_rows(conv_state_indices, conv_state)))
+
+
+@once
+def _check_update(
+    where: str, x: Any, conv_state: Any, weight: Any, bias: Any, cache_seqlens: Any, conv_state_indices: Any
+) -> None:
     summary = f"{where} cannot run this call"
     numbers = {"cache_seqlens": cache_seqlens, "conv_state_indices": conv_state_indices}
     raise_all(summary, list(_kinds({"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}, numbers)))
     raise_all(summary, list(_shapes(x, weight, bias)))
     raise_all(summary, [*_buffer(x, conv_state, weight, conv_state_indices), *_per_row(x, numbers)])
-    if conv_state_indices is not None and _has_values(conv_state_indices):
-        raise_all(summary, list(_rows(conv_state_indices, conv_state)))
 
 
 def activation_of(where: str, activation: Any) -> str | None:
@@ -210,7 +219,12 @@ def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]
 
 def _has_values(tensor: torch.Tensor) -> bool:
     """Whether numbers can be read without waiting for a device, or for torch.compile."""
-    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0  # nor for make_fx, which refuses to tell
+    )
 
 
 def _rows(indices: torch.Tensor, conv_state: torch.Tensor) -> Iterator[NkiconvError]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..computers import host
 from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
@@ -66,10 +67,10 @@ def causal_conv1d_fn(
     check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
     rows, filters, state = of_one_kind(x, weight, initial_states)
     y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
-    y = like(x, y.to(x.dtype))
+    y = like(x, host.in_dtype(y, x.dtype))
     if not return_final_states:
         return y
-    final = final.to(x.dtype)
+    final = host.in_dtype(final, x.dtype)
     return y, final if final_states_out is None else final_states_out.copy_(final)
 
 
@@ -117,11 +118,10 @@ def causal_conv1d_update(
     rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
     y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer)
-    y = y.to(x.dtype)
+    y = host.in_dtype(y, x.dtype)
     if buffer.padding is not None:
         y = torch.where(buffer.padding[:, None, None], 0, y)
-    with torch.no_grad():
-        buffer.advance(steps.detach(), final.detach().to(x.dtype) if fits else None)
+    buffer.advance(steps.detach(), host.in_dtype(final.detach(), x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
 
 

@@ -24,7 +24,8 @@ class ConvState:
         """[N, C, size]: the inputs before x."""
         if self.begins is not None:
             return self._ring(self._rows(), self._positions(-size, 0)).transpose(1, 2)
-        last = self.conv_state[..., self.conv_state.shape[2] - size :]
+        length = self.conv_state.shape[2]
+        last = self.conv_state if length == size else self.conv_state[..., length - size :]
         return last if self.indices is None else last.index_select(0, self._rows())
 
     def advance(self, x: Tensor, final: Tensor | None) -> None:

@@ -47,9 +47,9 @@ def convolve(
 ) -> torch.Tensor:
     """y [N, K, ...] of x's dtype, in torch's memory format."""
     alike = x.dtype in NATIVE and x.dtype == w.dtype and (bias is None or bias.dtype == x.dtype)
-    if alike and residual is None and asked.activation in _AFTER_ROUNDING:
-        y = _sums(asked, x, w, bias)
-        return y if asked.activation is None else F.relu(y)
+    if alike and residual is None and (x.dtype != torch.bfloat16 or asked.activation in _AFTER_ROUNDING):
+        y = _sums(asked, x, w, bias)  # where they are of x's dtype, nothing is rounded
+        return y if asked.activation is None else activate(y, asked.activation)
     return reference(asked, x, w, bias, residual)
 
 
@@ -69,7 +69,7 @@ def reference(
         y = activate(y, asked.activation)
     if residual is not None and not before:
         y = y + wide(residual)
-    return y.to(x.dtype)
+    return in_dtype(y, x.dtype)
 
 
 def filters_gradient(
@@ -100,7 +100,12 @@ def wide_dtype(tensor: torch.Tensor) -> torch.dtype:
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as sums are taken: in fp32, or in float64."""
-    return tensor.to(wide_dtype(tensor))
+    return in_dtype(tensor, wide_dtype(tensor))
+
+
+def in_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in a dtype; `to` takes as long as a small sum where it is in it."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def activate(z: torch.Tensor, activation: str) -> torch.Tensor:

@@ -1,0 +1,56 @@
+"""Calls on the host that passed every check before, which need not be checked again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import modes
+
+#: Calls that are remembered of each kind; when there are more, all are forgotten.
+MOST = 4096
+#: A FakeTensor's shape may be symbols, which have no hash.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def key_of(*values: Any) -> tuple[Any, ...] | None:
+    """All that checks read of a call's arguments; None where a tensor is no plain one with strides on cpu."""
+    found: list[Any] = []
+    for one in values:
+        if one is None or type(one) is str or type(one) is bool:
+            found.append(one)
+        elif not isinstance(one, torch.Tensor):
+            found.append(repr(one))  # 1, 1.0 and True are equal
+        elif type(one) in _PLAIN and one.is_cpu and one.layout is torch.strided:
+            found += (one.shape, one.dtype, one.requires_grad)
+        else:
+            return None
+    return tuple(found)
+
+
+def remember(passed: dict[Any, Any], key: Any, value: Any = None) -> None:
+    """Keep what belongs to a call that passed."""
+    if len(passed) >= MOST:
+        passed.clear()
+    passed[key] = value
+
+
+def once(check: Callable[..., None]) -> Callable[..., None]:
+    """A check of kinds, shapes and dtypes, never of numbers in tensors, that is left out where it passed before."""
+    passed: dict[Any, None] = {}
+
+    @functools.wraps(check)
+    def checked(*args: Any) -> None:
+        if torch.compiler.is_compiling() or modes.is_traced() or torch._C._len_torch_dispatch_stack():
+            return check(*args)
+        key = key_of(modes.mode(), torch.is_grad_enabled(), *args)
+        if key not in passed:
+            check(*args)
+            if key is not None:
+                remember(passed, key)
+        return None
+
+    return checked
