@@ -218,9 +218,9 @@ def test_calls_that_passed_are_checked_anew_where_they_differ(monkeypatch):
     update()
     with pytest.raises(GeometryError, match="must name each row of conv_state once"):
         update(rows=(1, 1))
-    with pytest.raises(DtypeError, match="conv_state.dtype"):
+    with pytest.raises(DtypeError, match=r"conv_state\.dtype"):
         update(state=state.bfloat16())
-    with pytest.raises(UnsupportedError, match="conv_state.requires_grad=True"):
+    with pytest.raises(UnsupportedError, match=r"conv_state\.requires_grad=True"):
         update(state=state.clone().requires_grad_())
     wide = [one.double() for one in (x, state, weight)]
     causal_conv1d_update(*wide)

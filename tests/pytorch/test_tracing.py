@@ -70,8 +70,9 @@ def test_jit_traces_causal_rows():
     torch.testing.assert_close(traced(x), expected)
 
 
+@pytest.mark.parametrize("pre_dispatch", [False, True])
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
-def test_make_fx_of_a_step_with_indices(mode, monkeypatch):
+def test_make_fx_of_a_step_with_indices(mode, pre_dispatch, monkeypatch):
     """Numbers that a tracer does not tell are not checked."""
     monkeypatch.setenv("NKICONV_CPU", mode)
 
@@ -79,6 +80,6 @@ def test_make_fx_of_a_step_with_indices(mode, monkeypatch):
         return pytorch.causal_conv1d_update(x, state, weight, activation="silu", conv_state_indices=rows), state
 
     x, state, weight, rows = torch.randn(2, 4), torch.randn(3, 4, 2), torch.randn(4, 3), torch.tensor([2, -1])
-    graph = make_fx(step)(x, state.clone(), weight, rows)
+    graph = make_fx(step, pre_dispatch=pre_dispatch)(x, state.clone(), weight, rows)
     for one, other in zip(graph(x, state.clone(), weight, rows), step(x, state.clone(), weight, rows), strict=True):
         assert torch.equal(one, other)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..computers import modes
 from ..computers.passed import once
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from ..operators.tensor_kinds import are_positive, tensor_violations
@@ -218,13 +219,8 @@ def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether numbers can be read without waiting for a device, or for torch.compile."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and torch._C._len_torch_dispatch_stack() == 0  # nor for make_fx, which refuses to tell
-    )
+    """Whether numbers can be read without waiting for a device, and without a tracer that does not tell them."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not modes.is_recorded()
 
 
 def _rows(indices: torch.Tensor, conv_state: torch.Tensor) -> Iterator[NkiconvError]:

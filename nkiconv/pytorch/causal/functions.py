@@ -96,7 +96,8 @@ def causal_conv1d_update(
             cache_seqlens + 1, ... modulo state_len, and the inputs before it lie before those.
         conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], that belongs to each row
             of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
-            or come twice are refused, unless torch.compile is at work; the former are torch's to refuse then.
+            or come twice are refused, unless torch.compile, torch.jit.trace or a TorchDispatchMode is at work; the
+            former are torch's to refuse then.
 
     Returns: y of x's shape and dtype, contiguous, or with channels next to each other where x has them so.
 

@@ -34,13 +34,20 @@ def is_torchs(x: object) -> bool:
     see nkiconv's operators.
     """
     return (
-        not torch.compiler.is_compiling()
+        not is_recorded()
         and type(x) in (torch.Tensor, torch.nn.Parameter)
         and x.is_cpu  # type: ignore[attr-defined]  # a tensor
         and computer(x) == "torch"  # type: ignore[arg-type]
-        and torch._C._len_torch_dispatch_stack() == 0
-        and _len_torch_dispatch_stack_pre_dispatch() == 0  # type: ignore[no-untyped-call]
-        and torch._C._get_tracing_state() is None
+    )
+
+
+def is_recorded() -> bool:
+    """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is at work."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or _len_torch_dispatch_stack_pre_dispatch()  # type: ignore[no-untyped-call]
+        or torch._C._get_tracing_state() is not None
     )
 
 

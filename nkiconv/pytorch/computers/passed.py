@@ -44,7 +44,7 @@ def once(check: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(check)
     def checked(*args: Any) -> None:
-        if torch.compiler.is_compiling() or modes.is_traced() or torch._C._len_torch_dispatch_stack():
+        if modes.is_recorded():
             return check(*args)
         key = key_of(modes.mode(), torch.is_grad_enabled(), *args)
         if key not in passed:
