@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..computers import host, modes
 from ..errors import UnsupportedError
-from ..operators import autograd, filter_gradients, flop_formulas, gradients
+from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
 from ..operators.calls import call, with_batch
 from ..operators.registrar import registrar
 from . import sequences, states
@@ -319,17 +319,30 @@ def _packed_backward_flops(_g: Any, _final: Any, x: Any, weight: Any, *rest: Any
     return convolutions * _flops(x, weight, out_shape=x) + filters
 
 
+def _by_rows(_x: Any, _w: Any, _bias: Any, _initial: Any, cu_seqlens: Any, *_: Any) -> Any:
+    return None if cu_seqlens is not None else ((0, 3, 5), [sharding.SHARDED] * 2)
+
+
+def _packed_backward_by_rows(*args: Any) -> Any:
+    if args[6] is not None:  # cu_seqlens: all sequences lie in one row
+        return None
+    kinds = [sharding.SHARDED, sharding.SUMMAND, sharding.SUMMAND, sharding.SHARDED]
+    return (0, 1, 2, 5, 7), [kind if need else sharding.SAME for kind, need in zip(kinds, args[8], strict=True)]
+
+
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
     operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
-    operator.register_fake(_fake)
+    operator.register_fake(sharding.announced(_fake))
     operator.register_vmap(_batched)
     autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
     flop_formulas.register("causal_conv1d", _flops)
+    sharding.declare("causal_conv1d", _by_rows)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
-    derivative.register_fake(_packed_backward_fake)
+    derivative.register_fake(sharding.announced(_packed_backward_fake))
     autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
     flop_formulas.register("causal_conv1d_packed_backward", _packed_backward_flops)
+    sharding.declare("causal_conv1d_packed_backward", _packed_backward_by_rows)
     return operator, derivative
 
 

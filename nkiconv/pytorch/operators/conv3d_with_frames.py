@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, flop_formulas, gradients
+from . import autograd, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, with_batch
 from .convolution import Convolution
 from .custom import batched_call, derivatives, tangent_of
@@ -114,10 +114,11 @@ def _flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, 
 def _define() -> Any:
     """Register the operator."""
     operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    operator.register_fake(_fake)
+    operator.register_fake(sharding.announced(_fake))
     operator.register_vmap(_batched)
     autograd.register(NAME, _remember, _backward, _forward_mode)
     flop_formulas.register(NAME, _flops)
+    sharding.declare(NAME, lambda *_: ((0, 3, 4), [sharding.SHARDED]))
     return operator
 
 

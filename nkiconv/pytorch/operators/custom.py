@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, filter_gradients, flop_formulas, gradients
+from . import autograd, filter_gradients, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
 from .registrar import registrar
@@ -87,10 +87,11 @@ def _define(name: str) -> Any:
         return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
 
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(fake)
+    operator.register_fake(sharding.announced(fake))
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
     flop_formulas.register(name, flops)
+    sharding.declare(name, lambda *_: ((0, 3), [sharding.SHARDED]))
     return operator
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..computers import dispatch, host
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
-from . import autograd, flop_formulas, gradients
+from . import autograd, flop_formulas, gradients, sharding
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
 from .registrar import registrar
@@ -157,10 +157,11 @@ def _define(rank: int) -> Any:
 
     name = f"conv{rank}d_weight"
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(fake)
+    operator.register_fake(sharding.announced(fake))
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
     flop_formulas.register(name, flops)
+    sharding.declare(name, lambda *_: ((0, 1), [sharding.SUMMAND] * 2))
     return operator
 
 

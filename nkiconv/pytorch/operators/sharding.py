@@ -1,0 +1,70 @@
+"""DTensor's strategies for the operators: all of a mesh's devices compute the same, or each has its images or rows.
+
+DTensor first redistributes what is sharded along other axes. Importing DTensor takes over a second, so the operators'
+fake kernels register the strategies: DTensor runs these for a result's shape before it looks for a strategy.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+#: What becomes of a result where inputs are sharded by images: it is too, it is a summand, or all have the same.
+SHARDED, SUMMAND, SAME = "sharded", "summand", "same"
+#: Of an operator's arguments: (positions of tensors with an axis of images in front, what becomes of each result), or
+#: None where images cannot be apart.
+ByImages = Callable[..., "tuple[Sequence[int], Sequence[str]] | None"]
+
+_by_images: dict[str, ByImages] = {}
+_registered: set[str] = set()
+
+
+def declare(name: str, by_images: ByImages) -> None:
+    """Say how operator `nkiconv::name` may be sharded."""
+    _by_images[name] = by_images
+
+
+def announced(fake: Callable[..., Any]) -> Callable[..., Any]:
+    """A fake kernel that tells DTensor, once it is imported, the strategies of all operators."""
+
+    @functools.wraps(fake)
+    def announce(*args: Any) -> Any:
+        if "torch.distributed.tensor" in sys.modules and len(_registered) < len(_by_images):
+            _register()
+        return fake(*args)
+
+    return announce
+
+
+def _register() -> None:
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+    from torch.distributed.tensor.experimental import register_sharding
+
+    placements: dict[str, Any] = {SHARDED: Shard(0), SUMMAND: Partial(), SAME: Replicate()}
+
+    def acceptable(name: str, *args: Any) -> list[tuple[list[Any], list[Any]]]:
+        given = [isinstance(one, DTensorSpec) for one in args]
+        results = len(getattr(torch.ops.nkiconv, name).default._schema.returns)
+        found: list[tuple[list[Any], list[Any]]] = [
+            ([Replicate()] * results, [Replicate() if is_tensor else None for is_tensor in given])
+        ]
+        split = _by_images[name](*args)
+        if split is not None:
+            inputs = [(Shard(0) if i in split[0] else Replicate()) if given[i] else None for i in range(len(args))]
+            found.append(([placements[kind] for kind in split[1]], inputs))
+        return found
+
+    for name in _by_images:
+        if name not in _registered:
+            operator = getattr(torch.ops.nkiconv, name).default
+            register_sharding(operator)(functools.partial(acceptable, name))
+            # of a call all numbers are read, not those behind the first int alone
+            propagator = DTensor._op_dispatcher.sharding_propagator
+            propagator.op_to_schema_info[operator] = RuntimeSchemaInfo(1, needs_pytree=True)
+            _registered.add(name)

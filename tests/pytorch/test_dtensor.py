@@ -1,0 +1,122 @@
+"""Our operators take DTensors: replicated ones, and images and rows sharded over a mesh, of which each has its own."""
+
+import contextlib
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from nkiconv import pytorch
+
+#: of fp32 sums of at most some hundred terms of order 1
+CLOSE = {"rtol": 1e-5, "atol": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    """The first of two devices, whose collectives do nothing: nothing here is to need one."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+def there(mesh, tensor, placement):
+    return None if tensor is None else DTensor.from_local(tensor.detach(), mesh, [placement], run_check=False)
+
+
+def gradients_agree(mesh, function, tensors, by_images, placement, no_grad=()):
+    """The function of DTensors has on each device the results and derivatives that it has there of plain tensors."""
+    plain = [one if one is None or i in no_grad else one.clone().requires_grad_() for i, one in enumerate(tensors)]
+    expected = function(*plain)
+    placed = [there(mesh, one, placement if i in by_images else Replicate()) for i, one in enumerate(tensors)]
+    leaves = [one if one is None or i in no_grad else one.requires_grad_() for i, one in enumerate(placed)]
+    found = function(*leaves)
+    several = isinstance(expected, tuple)
+    for one, other in zip(found if several else (found,), expected if several else (expected,), strict=True):
+        assert one.placements == (placement,)
+        torch.testing.assert_close(one.to_local(), other, **CLOSE)
+    sum(one.sum() for one in (expected if several else (expected,))).backward()
+    sum(one.to_local().sum() for one in (found if several else (found,))).backward()
+    for i, (one, other) in enumerate(zip(leaves, plain, strict=True)):
+        if other is None or i in no_grad:
+            continue
+        torch.testing.assert_close(one.grad.to_local(), other.grad, **CLOSE)
+        if i == 1:
+            assert one.grad.placements == (Replicate() if placement == Replicate() else Partial(),)
+
+
+#: Functions of x, w, bias and residual, and the shapes of these.
+CONVOLUTIONS = {
+    "rows": (lambda x, w, b, r: pytorch.conv1d(x, w, b, 2, 1), (2, 4, 9), (6, 4, 3), (6,), None),
+    "depthwise": (lambda x, w, b, r: pytorch.conv1d(x, w, b, groups=4), (2, 4, 9), (4, 1, 3), (4,), None),
+    "images": (lambda x, w, b, r: pytorch.conv2d(x, w, b, padding=1), (2, 4, 5, 5), (6, 4, 3, 3), (6,), None),
+    "no padding": (lambda x, w, b, r: pytorch.conv2d(x, w, b), (2, 4, 5, 5), (6, 4, 3, 3), (6,), None),
+    "residual": (
+        lambda x, w, b, r: pytorch.conv2d(x, w, b, activation="silu", residual=r),
+        (2, 4, 5, 5), (6, 4, 3, 3), (6,), (2, 6, 3, 3),
+    ),
+    "volumes": (lambda x, w, b, r: pytorch.conv3d(x, w, b), (2, 2, 3, 4, 4), (3, 2, 2, 3, 3), (3,), None),
+    "transposed": (
+        lambda x, w, b, r: pytorch.conv_transpose2d(x, w, b, 2), (2, 4, 5, 5), (4, 3, 3, 3), (3,), None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+@pytest.mark.parametrize("call", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_convolutions(call, placement, mesh):
+    function, *shapes = call
+    torch.manual_seed(0)
+    tensors = [None if shape is None else torch.randn(shape) for shape in shapes]
+    gradients_agree(mesh, function, tensors, (0, 3), placement)
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+def test_frames(placement, mesh):
+    tensors = [torch.randn(2, 2, 3, 4, 4), torch.randn(3, 2, 2, 3, 3), torch.randn(2, 2, 1, 4, 4)]
+    gradients_agree(mesh, lambda x, w, f: pytorch.conv3d(x, w, initial_frames=f), tensors, (0, 2), placement)
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+@pytest.mark.parametrize("how", ["plain", "states", "seq_idx"])
+def test_causal_rows(how, placement, mesh):
+    tensors = [torch.randn(2, 4, 9), torch.randn(4, 3), None]
+    numbers = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
+    if how == "states":
+        tensors.append(torch.randn(2, 4, 2))
+    if how == "seq_idx":
+        tensors.append(numbers)
+
+    def function(x, w, b, more=None):
+        named = {"states": {"initial_states": more, "return_final_states": True}, "seq_idx": {"seq_idx": more}}
+        return pytorch.causal_conv1d_fn(x, w, b, activation="silu", **named.get(how, {}))
+
+    gradients_agree(mesh, function, tensors, (0, 3), placement, (3,) if how == "seq_idx" else ())
+
+
+def test_sequences_of_one_row_are_replicated(mesh):
+    tensors = [torch.randn(1, 4, 9), torch.randn(4, 3), torch.randn(4), torch.tensor([0, 4, 9])]
+    gradients_agree(
+        mesh, lambda x, w, b, ends: pytorch.causal_conv1d_fn(x, w, b, cu_seqlens=ends), tensors, (), Replicate(), (3,)
+    )
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_modules(inference, mesh):
+    """As `distribute_module` makes them, in training and for inference."""
+    model = pytorch.convert(nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 4, 3))).model
+    x = torch.randn(2, 4, 6, 6)
+    expected = model(x)
+    placed = distribute_module(model, mesh, lambda _name, one, mesh: _replicate(one, mesh))
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        y = placed(there(mesh, x, Shard(0)))
+    assert y.placements == (Shard(0),)
+    torch.testing.assert_close(y.to_local(), expected, **CLOSE)
+
+
+def _replicate(module, mesh):
+    for name, one in list(module.named_parameters(recurse=False)):
+        setattr(module, name, nn.Parameter(there(mesh, one, Replicate())))
