@@ -63,7 +63,7 @@ def words(text):
 
 
 def test_json(script):
-    found = document(f"{script(MODEL)}:build_model", "--input", "2x3x10x12")
+    found = document(f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--search")
     by_layer = {row["layers"][0]: row for row in found["rows"]}
     assert {name: (row["layers"], row["calls"]) for name, row in by_layer.items()} == {
         "first": (["first"], 1),

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch_models import MODELS, build
 
-from nkiconv import ConvProblem, UnsupportedError, pytorch
-from nkiconv.planner import Asked
+from nkiconv import ConvProblem, NkiconvError, UnsupportedError, pytorch
+from nkiconv.planner import Asked, Request
+from nkiconv.planner.entry import answer
 from nkiconv.pytorch import plan_model
 from nkiconv.pytorch.models.recording import DATA, FAKE, record
 
@@ -290,3 +291,74 @@ def test_a_step_of_training_has_gradients_too():
 def test_what_is_folded_is_not_trained():
     with pytest.raises(UnsupportedError, match="fold_batchnorm=True: what is folded is not trained"):
         plan_model(nn.Conv1d(1, 1, 1), [torch.zeros(1, 1, 4)], training=True, fold_batchnorm=True)
+
+
+class Pooled(nn.Module):
+    """A plain network of volumes: what its strided convolution sees does not overlap."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.pool = nn.Conv3d(4, 8, 3, padding=1), nn.Conv3d(8, 8, 2, stride=2)
+
+    def forward(self, x):
+        return self.pool(self.inner(x))
+
+
+def test_a_plain_network_of_volumes_keeps_no_frames():
+    found = plan_model(Pooled(), [torch.zeros(1, 4, 4, 6, 6)], quick=True)
+    assert found.cache_bytes == 0
+
+
+def test_quick_times_are_of_the_estimate_and_are_not_kept(plans):
+    model, x = nn.Conv2d(64, 64, 3), torch.zeros(1, 64, 20, 20)
+    quick = plan_model(model, [x], quick=True)
+    assert (quick.quick, quick.rows[0].plan.effort) == (True, "estimated")
+    searched = plan_model(model, [x])
+    assert (searched.quick, searched.rows[0].plan.effort) == (False, "timed")
+    assert searched.modelled_us <= quick.modelled_us
+    assert plan_model(model, [x], quick=True).rows[0].plan.cached
+
+
+def test_another_layout_is_planned_as_asked():
+    model, x = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3)), torch.zeros(1, 8, 12, 12)
+    found = plan_model(model, [x], layout="NHWC", quick=True)
+    assert {row.convolved.problem.layout for row in found.rows} == {"NHWC"}
+    volumes = plan_model(nn.Conv3d(4, 4, 3), [torch.zeros(1, 4, 5, 6, 6)], layout="NHWC", quick=True)
+    assert volumes.rows[0].convolved.problem.layout == "NDHWC"
+    rows = plan_model(nn.Conv1d(8, 8, 3, groups=8), [torch.zeros(1, 8, 20)], layout="NHWC", quick=True)
+    assert rows.rows[0].convolved.operation == "depthwise_conv1d"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"layout": "HWCN"}, "layout='HWCN': accepted are None, NCHW, NHWC"), ({"quick": True, "wide": True}, "drop one")],
+)
+def test_options_that_make_no_sense(more, message):
+    with pytest.raises(NkiconvError, match=message):
+        plan_model(nn.Conv2d(3, 4, 3), [torch.zeros(1, 3, 9, 9)], **more)
+
+
+def test_advice_is_what_the_planner_says_of_other_forms():
+    """A filter gradient that NHWC halves: the sentence names it, with the time that the planner gives."""
+    model = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)).to(torch.bfloat16)
+    x = torch.zeros(2, 32, 64, 64, dtype=torch.bfloat16, requires_grad=True)
+    found = plan_model(model, [x], training=True, advice=True, quick=True)
+    one = next(one for one in found.advice if one.direction == "wgrad")
+    assert "a filter gradient sums over positions" in " ".join(one.why)
+    problem = next(row for row in found.rows if row.convolved.direction == "wgrad").convolved.problem
+    asked = next(row for row in found.rows if row.convolved.direction == "wgrad").convolved.asked
+    request = Request(problem=problem.replace(layout="NHWC"), asked=asked)
+    nhwc = next(change for change in one.changes if change.what == "NHWC")
+    assert nhwc.us == pytest.approx(answer(request, quick=True).modelled_us)
+    assert list(one.changes) == sorted(one.changes, key=lambda change: change.us)
+    folded = plan_model(model.eval(), [x.detach()], advice=True, quick=True).fusing
+    assert folded.startswith("folding 1 batch norm into the convolutions before (--fold-batchnorm) saves at least")
+
+
+def test_printed_it_is_a_short_table():
+    layers = [nn.Conv2d(4, 4, 3, dilation=one) for one in range(1, 15)]
+    text = str(plan_model(nn.Sequential(*layers), [torch.zeros(1, 4, 250, 250)], quick=True, advice=True))
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 40
+    assert "2 more" in text
+    assert "sum" in text

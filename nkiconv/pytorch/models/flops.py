@@ -51,6 +51,8 @@ class Share:
 
     def __str__(self) -> str:
         """In words."""
+        if not self.nkiconv + self.torch:
+            return "nothing convolves"
         text = f"{self.fraction:.1%} of {self.nkiconv + self.torch:,} flops of convolutions are nkiconv's"
         rest = ", ".join(f"{name} {flops:,}" for name, flops in self.others.items())
         return f"{text}; the others: {rest}" if rest else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import Any
 
 import torch
 
-from ...errors import UnsupportedError
+from ...errors import LayoutError, UnsupportedError
 from ...planner import Plan, Request
 from ...planner.entry import answer
+from ...planner.explain import SCREEN, problem_words, table
+from ...planner.plan import ESTIMATED
 from ...planner.request import LNC_DEGREES
-from ...problem import DIRECTIONS
+from ...problem import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
+from .advice import Advice, advise, folding
 from .flops import Share
 from .recording import Convolved, Other, Recording, record
 from .report import Report
@@ -22,6 +26,8 @@ from .report import Report
 #: Instructions of a core above which neuronx-cc refuses a graph, as users report it (HunyuanImage 3's decoder, 10.7
 #: million against 10); a kernel alone is refused from half of that on.
 GRAPH_INSTRUCTIONS_MAX = 10_000_000
+#: Rows that `print` shows, and characters of a layer, a shape and an algorithm there, so that a line has 80 at most.
+PRINTED, LAYER, SHAPE, ALGORITHM = 12, 16, 22, 13
 #: Told what is being done, and the share of it that is done; None while it cannot be told.
 Advance = Callable[[str, "float | None"], None]
 
@@ -48,12 +54,16 @@ class Row:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the frames that all calls keep for the next chunk of a video; 0 where planes behind x are seen."""
+        """Of the frames that all calls keep for the next chunk of a video, as many as windows overlap; 0 where planes
+        behind x are seen."""
         problem = self.convolved.problem
-        if not problem.is_volume or problem.depth.hi > 0 or problem.transposed:
+        if not problem.is_volume or problem.transposed:
+            return 0
+        depth = problem.depth
+        if depth.hi > 0:
             return 0
         plane = problem.N * problem.C * problem.H * problem.W * problem.itemsize
-        return self.calls * (problem.depth.window - 1) * plane
+        return self.calls * max(0, depth.window - depth.stride) * plane
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,28 @@ class ModelPlan:
     because: str = ""  # what the model raised on shapes alone, where it ran on data
     most_instructions: int = GRAPH_INSTRUCTIONS_MAX  # of a core, that a compiler takes in one graph
     calls: tuple[tuple[str, int], ...] = ()  # (layer, instructions of all cores) of each call, in order
+    advice: tuple[Advice, ...] = ()  # on the rows that lose most against their limits, where it was asked for
+    fusing: str = ""  # what folding batch norms would save, where advice was asked for and there are any
+
+    def __str__(self) -> str:
+        """A table of the longest rows, the sum, and what is said of the slowest."""
+        headings = "layer", "calls", "shape", "algorithm", "us", "share", "of the limit"
+        rows = [_printed(self, row) for row in self.rows[:PRINTED]]
+        if len(self.rows) > PRINTED:
+            rest = self.rows[PRINTED:]
+            share = sum(map(self.share, rest))
+            rows.append((f"{len(rest)} more", "", "", "", f"{sum(row.us for row in rest):,.1f}", f"{share:.0%}", ""))
+        rows.append(("sum", "", "", "", f"{self.modelled_us:,.1f}", "", f"{self.roofline_fraction:.0%}"))
+        cores = "2 cores" if self.lnc == 2 else "1 core"
+        head = f"convolutions on trn2, {cores}, modelled us of all calls"
+        notes = [*map(str, self.advice), *filter(None, [self.fusing]), str(self.flops)]
+        wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
+        return "\n".join([head, *table(headings, rows, right=(1, 4, 5, 6)), *wrapped])
+
+    @property
+    def quick(self) -> bool:
+        """Whether any time is of an estimate that nothing was held against."""
+        return any(row.plan is not None and row.plan.effort == ESTIMATED for row in self.rows)
 
     @property
     def modelled_us(self) -> float:
@@ -117,7 +149,7 @@ class ModelPlan:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the frames that causal convolutions of volumes keep from one chunk of a video to the next."""
+        """Of the frames that convolutions of volumes without padding behind keep for a video's next chunk."""
         return sum(row.cache_bytes for row in self.rows)
 
     @property
@@ -152,6 +184,7 @@ class ModelPlan:
             "rows": [self._row_dict(row) for row in self.rows],
             "kept": [{**dataclasses.asdict(one.other), "calls": one.calls, "reason": one.reason} for one in self.kept],
             "uncalled": list(self.uncalled),
+            "advice": [dataclasses.asdict(one) for one in self.advice],
             "conversion": self.report.as_dict(),
         }
 
@@ -173,6 +206,18 @@ class ModelPlan:
         }
 
 
+def _printed(found: ModelPlan, row: Row) -> tuple[str, ...]:
+    """A row of the table that `print` shows."""
+    name = f"{row.layers[0] or '(the model)'}{f' +{len(row.layers) - 1}' if len(row.layers) > 1 else ''}"
+    if row.convolved.direction != "forward":
+        name = f"{name} {row.convolved.direction}"
+    shape, _ = problem_words(row.convolved.problem, row.convolved.asked)
+    if row.plan is None:
+        return name[-LAYER:], str(row.calls), shape, "no plan", "-", "-", "-"
+    numbers = f"{row.us:,.1f}", f"{found.share(row):.0%}", f"{row.plan.roofline_fraction:.0%}"
+    return name[-LAYER:], str(row.calls), shape[:SHAPE], row.plan.algorithm[:ALGORITHM], *numbers
+
+
 def _ignore(_what: str, _share: float | None) -> None:
     """An `Advance` that tells nobody."""
 
@@ -187,6 +232,9 @@ def plan_model(
     causal_conv1d: bool = True,
     functional: bool = True,
     training: bool = False,
+    layout: str | None = None,
+    advice: bool = False,
+    quick: bool = False,
     wide: bool = False,
     use_cache: bool = True,
     advance: Advance = _ignore,
@@ -202,6 +250,11 @@ def plan_model(
             the model's modules are frozen: convert it before.
         training: also plan the gradients by inputs and filters that a step of training runs (batch norms in eval mode,
             which changes none of these).
+        layout: "NCHW" or "NHWC": plan as if x and y were in that order in memory, volumes in NCDHW or NDHWC; rows of
+            depthwise_conv1d stay as they are. None: as the operators run, which is NCHW.
+        advice: also say why the slowest layers are slow, and what they would take in other forms.
+        quick: instead of a search, time what a Neuron device takes where the cache has no plan: a tenth of the work.
+            Nothing is put into the cache.
         wide, use_cache, advance: as of `nkiconv.plan`. Plans are those that a Neuron device then takes from the cache.
 
     Returns: a `ModelPlan`.
@@ -211,6 +264,10 @@ def plan_model(
     """
     if type(lnc) is not int or lnc not in LNC_DEGREES:
         raise UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+    if quick and wide:
+        raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
+    if layout is not None and layout not in LAYOUTS:
+        raise LayoutError(f"layout={layout!r}: accepted are None, {', '.join(LAYOUTS)}; use one of them")
     if training and fold_batchnorm:
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)
@@ -220,9 +277,10 @@ def plan_model(
     for i, (convolved, layers) in enumerate(found.convolved.items()):
         told = _part(advance, layers[0] or "the model", i, len(found.convolved))
         names = tuple(dict.fromkeys(layers))
+        convolved = _in_layout(convolved, layout)
         request = Request(problem=convolved.problem, lnc=lnc, asked=convolved.asked, operation=convolved.operation)
         try:
-            plan = answer(request, wide=wide, use_cache=use_cache, advance=told)
+            plan = answer(request, wide=wide, use_cache=use_cache, advance=told, quick=quick)
         except UnsupportedError as error:
             rows.append(Row(convolved, names, len(layers), None, str(error)))
         else:
@@ -230,10 +288,24 @@ def plan_model(
     rows.sort(key=lambda row: -row.us)
     kept, uncalled = kept_of(found, functional), _uncalled(found)
     each = {row.convolved: row.instructions // row.calls for row in rows}
-    calls = tuple((layer, each[convolved]) for layer, convolved in found.order)
+    calls = tuple((layer, each[_in_layout(convolved, layout)]) for layer, convolved in found.order)
+    total = sum(row.us for row in rows)
+    said = advise(rows, lnc, total, advance, use_cache=use_cache) if advice else ()
+    fusing = folding(model, rows, lnc) if advice and not (fold_batchnorm or training) else ""
     return ModelPlan(
-        tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls
-    )
+        tuple(rows), kept, uncalled, found.ran_on, lnc, found.report, found.share, found.because, calls=calls,
+        advice=said, fusing=fusing,
+    )  # fmt: skip
+
+
+def _in_layout(convolved: Convolved, layout: str | None) -> Convolved:
+    """A convolution with x and y in another order in memory, filters plain; rows of depthwise_conv1d have one order."""
+    problem = convolved.problem
+    if layout is None or convolved.operation == "depthwise_conv1d":
+        return convolved
+    name = VOLUME_LAYOUTS[LAYOUTS.index(layout)] if problem.is_volume else layout
+    asked = convolved.asked if name == problem.layout else dataclasses.replace(convolved.asked, packed=False)
+    return dataclasses.replace(convolved, problem=problem.replace(layout=name), asked=asked)
 
 
 def _part(advance: Advance, name: str, i: int, count: int) -> Advance:

@@ -102,13 +102,13 @@ def record(
         return _run(META, model, meta, named, training, options)
     try:
         return _run(FAKE, model, inputs, named, training, options)
-    except _ModelError as error:  # perhaps of its data: with it, the same error comes again if it is not
+    except ModelError as error:  # perhaps of its data: with it, the same error comes again if it is not
         found = _run(DATA, model, inputs, named, training, options)
         found.because = error.raised
         return found
 
 
-class _ModelError(UnsupportedError):
+class ModelError(UnsupportedError):
     """A model raised."""
 
     raised = ""  # what, and where
@@ -184,16 +184,24 @@ def _silenced(name: str) -> Iterator[None]:
 
 def _raised(
     error: Exception, model: torch.nn.Module, kind: str, inputs: Sequence[Any], named: Mapping[str, Any]
-) -> _ModelError:
+) -> ModelError:
     """What is to be said of a model's error."""
     layer = _layer_of(error, model)
     raised = f"raised {type(error).__name__} {f'in layer {layer}' if layer else 'in its own forward'}"
     remedy = "give it inputs that it takes"
     if kind == META:
         remedy += "; if it needs numbers that are computed, give its parameters data, which on meta they have not"
-    found = _ModelError(f"model: {raised}, given {_given(inputs, named)}: {error}; {remedy}")
+    if _wants_whole_numbers(error):
+        remedy += "; of indices, as tokens are, zeros of type int64 (on the command line 1x4096:int64)"
+    found = ModelError(f"model: {raised}, given {_given(inputs, named)}: {error}; {remedy}")
     found.raised = f"{raised}: {str(error).strip().partition(chr(10))[0]}"
     return found
+
+
+def _wants_whole_numbers(error: Exception) -> bool:
+    """Whether an error is torch's of indices of a floating type."""
+    text = str(error)
+    return "indices" in text and ("Long" in text or "int" in text.lower())
 
 
 def _layer_of(error: Exception, model: torch.nn.Module) -> str:

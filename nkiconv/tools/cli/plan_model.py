@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from ...errors import NkiconvError, UnsupportedError, raise_all
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
-from .shell import JsonOption, console, plain_warnings, print_json, prints_tables, progress, say
+from .shell import FORMATS, JsonOption, asked, console, plain_warnings, print_json, prints_tables, progress, say
 
 if TYPE_CHECKING:
     from ...pytorch.models.model_plan import ModelPlan, Row
@@ -31,7 +31,9 @@ _FLOATS = ("bf16", "fp16", "fp32")
 #: Of one input.
 ELEMENTS_MAX = 1 << 30
 #: Columns that a screen shows without --wide.
-_MAIN = ("layer", "calls", "shape", "all calls us", "share", "of the limit", "bound by", "algorithm")
+_MAIN = ("layer", "all calls us", "share", "of the limit", "shape", "bound by", "calls", "algorithm")
+#: Rows of the table on a screen without --wide.
+ROWS = 16
 #: Names of a list below the table.
 SHOWN = 5
 
@@ -52,12 +54,18 @@ def command(
     script: Script,
     input: Inputs = None,
     dtype: Annotated[str | None, typer.Option(help="Cast the model to bf16, fp16 or fp32; default: as built.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="Plan as if x and y were NCHW or NHWC in memory; default: NCHW, as they run.")
+    ] = None,
     lnc: Lnc = 2,
     fold_batchnorm: Annotated[
         bool, typer.Option("--fold-batchnorm", help="Multiply batch norms into the convolutions before them.")
     ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="With the gradients that a step of training runs: dgrad and wgrad.")
+    ] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Search as nkiconv plan does (a second or two each), and keep the plans.")
     ] = False,
     tuned: Annotated[
         bool, typer.Option("--tuned", help="Search as nkiconv tune does (seconds to minutes each).")
@@ -67,7 +75,9 @@ def command(
 ) -> None:
     """Plan every convolution that a PyTorch model runs on inputs of these shapes, and sum up their modelled times.
 
-    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros.
+    A copy of the model runs once in eval mode: on shapes alone where it can, else on zeros. Each time is that of the
+    cached plan, or of what a device takes without one; --search looks for faster ones. Below the table: why the slowest
+    layers are slow, and what other layouts, dtypes and paddings would take.
     """
     shapes = list(_shapes(input, dtype, lnc))
     pytorch = _pytorch()
@@ -77,6 +87,7 @@ def command(
         inputs, named = _tensors(model, shapes)
         more: dict[str, Any] = {"fold_batchnorm": fold_batchnorm}
         more |= {"training": training, "lnc": lnc, "wide": tuned, "use_cache": not no_cache}
+        more |= {"layout": layout, "advice": True, "quick": not (search or tuned)}
         found: ModelPlan = pytorch.plan_model(model, inputs, named, **more, advance=advance)
     if as_json:
         print_json({"script": script, "inputs": input or [], **found.as_dict()})
@@ -165,8 +176,11 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
         text[4],
     )
     grid = Grid(title, headings, text, _MAIN)
-    for row in found.rows:
+    shown = len(found.rows) if asked().wide or asked().format != FORMATS[0] else ROWS
+    for row in found.rows[:shown]:
         grid.add(*_cells(found, row))
+    if found.rows[shown:]:
+        grid.add(*_rest(found, found.rows[shown:]))
     several = [(one, found.toward(one)) for one in found.directions] if found.directions != ("forward",) else []
     for name, part in (*((f"sum, {one}", part) for one, part in several), ("sum", found)):
         calls, share = (
@@ -178,8 +192,21 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     grid.show(screen)
     if found.kept:
         _kept_grid(found).show(screen)
+    if found.advice:
+        say(screen, "Slowest against their limits, why, and what other forms take (modelled):", "bold")
+    for advice in found.advice:
+        say(screen, f"- {advice}")
+    if found.fusing:
+        say(screen, f"- {found.fusing}")
     for note in _notes(found):
         say(screen, note)
+
+
+def _rest(found: ModelPlan, rows: Sequence[Row]) -> list[str]:
+    """Rows that are not shown, as one."""
+    calls, us = sum(row.calls for row in rows), sum(row.us for row in rows)
+    share = sum(map(found.share, rows))
+    return [f"{len(rows)} more", str(calls), *[""] * 4, f"{us:,.1f}", f"{share:.1%}", *[""] * 3]
 
 
 def _cells(found: ModelPlan, row: Row) -> list[str]:
@@ -220,17 +247,17 @@ def _kept_grid(found: ModelPlan) -> Grid:
 
 
 def _notes(found: ModelPlan) -> Iterator[str]:
-    yield (
-        "shape: N C H W -> K P Q, then filters R x S (rows: N C W -> K Q, then S; volumes with D, Z, T before H, P, "
-        "R), what is not 1, what is packed"
-    )
+    yield "shape: N C H W -> K P Q (rows: N C W -> K Q; volumes: N C D H W -> K Z P Q)"
     yield (
         "modelled: mean over phases of the throttle's grid, program order; the sum is of convolutions alone, without "
         "what is between them"
     )
     yield str(found.flops)
+    if found.quick:
+        yield "times are of what a device takes where no plan is cached; --search looks for faster ones and keeps them"
     if found.cache_bytes:
-        yield f"caches of causal convolutions, from one chunk of a video to the next: {found.cache_bytes / 1e6:,.1f} MB"
+        size = f"{found.cache_bytes / 1e6:,.1f} MB"
+        yield f"where a video comes in chunks, convolutions keep {size} of frames for the next"
     if found.graphs > 1:
         where = [f"call {call} of {layer or 'the model'}" for layer, call in found.cuts]
         more = f" and {len(where) - SHOWN} more, which --json has" if len(where) > SHOWN else ""
