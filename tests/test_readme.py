@@ -163,9 +163,9 @@ MORE = {
 }
 
 
-def console_lines(text=TEXT):
-    """The words of each line of the console blocks that calls nkiconv, after that name."""
-    joined = [block.replace("\\\n", " ") for block in blocks("console", text)]
+def console_lines(text=TEXT, fence="console"):
+    """The words of each line of the console blocks that calls nkiconv, after that name; of bash those for a device."""
+    joined = [block.replace("\\\n", " ") for block in blocks(fence, text)]
     lines = [line for block in joined for line in block.splitlines() if line.startswith("nkiconv ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
@@ -182,7 +182,7 @@ def inline_lines():
     return [[filled.get(word, word) for word in words] for words in lines if len(words) > 1]
 
 
-@pytest.mark.parametrize("words", [*console_lines(), *inline_lines()], ids=" ".join)
+@pytest.mark.parametrize("words", [*console_lines(), *console_lines(fence="bash"), *inline_lines()], ids=" ".join)
 def test_every_call_is_one_that_the_command_line_parses(words):
     from nkiconv.tools.cli import app
 
