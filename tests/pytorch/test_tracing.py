@@ -7,6 +7,7 @@ from torch.export import Dim, export
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from nkiconv import pytorch
+from nkiconv.errors import UnsupportedError
 
 #: Two convolutions that halve, of each rank, and the shape of an input.
 HALVING = [
@@ -83,3 +84,42 @@ def test_make_fx_of_a_step_with_indices(mode, pre_dispatch, monkeypatch):
     graph = make_fx(step, pre_dispatch=pre_dispatch)(x, state.clone(), weight, rows)
     for one, other in zip(graph(x, state.clone(), weight, rows), step(x, state.clone(), weight, rows), strict=True):
         assert torch.equal(one, other)
+
+
+class Codec(nn.Module):
+    """Of each kind of function one, with what is fused."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = pytorch.nn.CausalConv1d(4, 6, 3, activation="silu")
+        self.up = pytorch.nn.ConvTranspose1d(6, 4, 4, stride=2)
+        self.image = pytorch.nn.Conv2d(1, 1, 4, padding="same", activation="gelu")
+        self.weight = nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x):
+        y, state = pytorch.causal_conv1d_fn(self.up(self.rows(x)), self.weight, return_final_states=True)
+        return self.image(y[:, None], residual=y[:, None]), state
+
+
+def under_onnx(function):
+    """What torch.onnx.export calls, which takes onnxscript for the rest."""
+    from torch.onnx._internal.exporter import _flags
+
+    return _flags.set_onnx_exporting_flag(function)()
+
+
+def test_onnx_gets_torchs_convolutions():
+    model, x = Codec().eval(), torch.randn(2, 4, 9)
+    program = under_onnx(lambda: export(model, (x,), dynamic_shapes=({0: Dim.AUTO, 2: Dim.AUTO},)))
+    names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert not [name for name in names if "nkiconv" in name]
+    assert sum("conv" in name for name in names) == 4
+    other = torch.randn(3, 4, 14)
+    for one, two in zip(program.module()(other), model(other), strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_onnx_refuses_our_operators_by_name():
+    program = export(pytorch.nn.Conv2d(4, 4, 3), (torch.randn(1, 4, 8, 8),))
+    with pytest.raises(UnsupportedError, match=r"^torch\.onnx\.export: ONNX has no nkiconv::conv2d; pass the model"):
+        under_onnx(program.run_decompositions)

@@ -26,6 +26,7 @@ from ..computers import host, modes
 from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
 from ..operators.calls import call, with_batch
+from ..operators.fakes import fake_kernel
 from ..operators.registrar import registrar
 from . import sequences, states
 from .checks import check_call
@@ -333,13 +334,13 @@ def _packed_backward_by_rows(*args: Any) -> Any:
 def _define() -> tuple[Any, Any]:
     """Register both operators."""
     operator = registrar()("nkiconv::causal_conv1d", mutates_args=())(_forward)
-    operator.register_fake(sharding.announced(_fake))
+    operator.register_fake(fake_kernel("causal_conv1d", _fake))
     operator.register_vmap(_batched)
     autograd.register("causal_conv1d", _remember, _backward, _forward_mode)
     flop_formulas.register("causal_conv1d", _flops)
     sharding.declare("causal_conv1d", _by_rows)
     derivative = registrar()("nkiconv::causal_conv1d_packed_backward", mutates_args=())(_packed_backward)
-    derivative.register_fake(sharding.announced(_packed_backward_fake))
+    derivative.register_fake(fake_kernel("causal_conv1d_packed_backward", _packed_backward_fake))
     autograd.register("causal_conv1d_packed_backward", _remember_packed, _second_derivatives, _no_forward_mode)
     flop_formulas.register("causal_conv1d_packed_backward", _packed_backward_flops)
     sharding.declare("causal_conv1d_packed_backward", _packed_backward_by_rows)

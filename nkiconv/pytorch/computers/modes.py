@@ -7,6 +7,7 @@ them (`is_torchs`): their derivatives, transforms and cost are torch's.
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
@@ -31,14 +32,21 @@ def mode() -> str:
 def is_torchs(x: object) -> bool:
     """Whether a call with x is torch's alone: on cpu and in mode "torch", of a tensor that is no subclass's, which
     functorch's are not, and with nobody (torch.compile, torch.export, torch.jit.trace, a TorchDispatchMode) who is to
-    see nkiconv's operators.
+    see nkiconv's operators; and every call under torch.onnx.export, as ONNX has torch's convolutions.
     """
     return (
         not is_recorded()
         and type(x) in (torch.Tensor, torch.nn.Parameter)
         and x.is_cpu  # type: ignore[attr-defined]  # a tensor
         and computer(x) == "torch"  # type: ignore[arg-type]
-    )
+    ) or is_onnx()
+
+
+def is_onnx() -> bool:
+    """Whether torch.onnx.export is at work, but for its last resort, torch.export with strict=True."""
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    return "torch.onnx" in sys.modules and torch.onnx.is_in_onnx_export()  # which torch imports when it is first used
 
 
 def is_recorded() -> bool:

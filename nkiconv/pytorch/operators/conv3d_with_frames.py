@@ -18,6 +18,7 @@ from . import autograd, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, with_batch
 from .convolution import Convolution
 from .custom import batched_call, derivatives, tangent_of
+from .fakes import fake_kernel
 from .frames import joined, shaped
 from .registrar import registrar
 from .tensor_kinds import memory_format
@@ -114,7 +115,7 @@ def _flops(x: Any, w: Any, _bias: Any, _residual: Any, frames: Any, *rest: Any, 
 def _define() -> Any:
     """Register the operator."""
     operator = registrar()(f"nkiconv::{NAME}", mutates_args=())(_forward)
-    operator.register_fake(sharding.announced(_fake))
+    operator.register_fake(fake_kernel(NAME, _fake))
     operator.register_vmap(_batched)
     autograd.register(NAME, _remember, _backward, _forward_mode)
     flop_formulas.register(NAME, _flops)

@@ -24,6 +24,7 @@ from ..computers import dispatch
 from . import autograd, filter_gradients, flop_formulas, gradients, sharding
 from .calls import ARGUMENTS, asked_of, call, with_batch
 from .convolution import Convolution
+from .fakes import fake_kernel
 from .registrar import registrar
 from .tensor_kinds import memory_format
 
@@ -87,7 +88,7 @@ def _define(name: str) -> Any:
         return flop_formulas.of_convolution(asked_of(name, *rest[:ARGUMENTS]), x, w, out_shape)
 
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(sharding.announced(fake))
+    operator.register_fake(fake_kernel(name, fake))
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
     flop_formulas.register(name, flops)

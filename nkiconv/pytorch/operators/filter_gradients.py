@@ -23,6 +23,7 @@ from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from . import autograd, flop_formulas, gradients, sharding
 from .calls import call, with_batch
 from .convolution import Convolution, filter_like
+from .fakes import fake_kernel
 from .registrar import registrar
 from .tensor_kinds import are_positive, tensor_violations
 
@@ -157,7 +158,7 @@ def _define(rank: int) -> Any:
 
     name = f"conv{rank}d_weight"
     operator = registrar()(f"nkiconv::{name}", mutates_args=())(forward)
-    operator.register_fake(sharding.announced(fake))
+    operator.register_fake(fake_kernel(name, fake))
     operator.register_vmap(batched)
     autograd.register(name, remember, backward, forward_mode)
     flop_formulas.register(name, flops)

@@ -28,16 +28,10 @@ def declare(name: str, by_images: ByImages) -> None:
     _by_images[name] = by_images
 
 
-def announced(fake: Callable[..., Any]) -> Callable[..., Any]:
-    """A fake kernel that tells DTensor, once it is imported, the strategies of all operators."""
-
-    @functools.wraps(fake)
-    def announce(*args: Any) -> Any:
-        if "torch.distributed.tensor" in sys.modules and len(_registered) < len(_by_images):
-            _register()
-        return fake(*args)
-
-    return announce
+def announce() -> None:
+    """Tell DTensor, once it is imported, the strategies of all operators."""
+    if "torch.distributed.tensor" in sys.modules and len(_registered) < len(_by_images):
+        _register()
 
 
 def _register() -> None:
