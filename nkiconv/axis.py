@@ -9,6 +9,9 @@ from typing import Any
 
 from nkiconv.errors import GeometryError, NkiconvError
 
+#: Of every extent, so that its bytes fit 32-bit counts of elements.
+EXTENT_MAX = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -83,13 +86,30 @@ def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int,
 
 
 def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any], Iterator[NkiconvError]]:
-    """The rule that there is output along an axis."""
+    """The rule that there is output along an axis, and no more of it, of windows and of padded input than 32-bit ints
+    count."""
 
     def rule(problem: Any) -> Iterator[NkiconvError]:
-        if getattr(problem, direction).out < 1:
-            yield _no_output(getattr(problem, direction), out, direction, size, taps)
+        axis = getattr(problem, direction)
+        if max(axis.padded, axis.window, axis.dilated) > EXTENT_MAX:
+            yield _too_long(axis, direction, size, taps)
+        elif axis.out < 1:
+            yield _no_output(axis, out, direction, size, taps)
 
     return rule
+
+
+def _too_long(axis: Axis, direction: str, size: str, taps: str) -> GeometryError:
+    lengths = {
+        f"padded input {direction} {axis.padded:,}": (axis.padded, "pad less"),
+        f"input {direction} {axis.dilated:,} with zeros between {size}={axis.size}": (axis.dilated, "spread it less"),
+        f"window {axis.window:,} of {taps}={axis.taps}": (axis.window, "dilate the filter less"),
+    }
+    what, remedy = next((text, remedy) for text, (length, remedy) in lengths.items() if length > EXTENT_MAX)
+    return GeometryError(
+        f"{size}={axis.size}, stride {axis.stride}, padding {axis.lo}+{axis.hi}, dilation {axis.rhs_dilation}, "
+        f"lhs_dilation {axis.lhs_dilation}: {what} must be at most {EXTENT_MAX:,} (32-bit ints); {remedy}"
+    )
 
 
 def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:

@@ -20,9 +20,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.axis import Axis, output_of
+from nkiconv.axis import EXTENT_MAX, Axis, output_of
 from nkiconv.dgrad import is_dgrad_transposed
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from nkiconv.integers import plain_ints
 
 #: Data types that the kernels read and write, by nkiconv's name.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -49,8 +50,6 @@ DIRECTIONS = ("forward", "dgrad", "wgrad")
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
 HBM_BYTES = 24 << 30
-#: Of every extent, so that its bytes fit 32-bit counts of elements.
-EXTENT_MAX = 2**31 - 1
 
 #: What each extent counts.
 _COUNTS = {
@@ -122,9 +121,10 @@ class ConvProblem:
     direction: str = "forward"  # what is computed: y, or with "wgrad" the gradient of w from x and that of y
 
     def __post_init__(self) -> None:
-        """Fill in what is None, normalise dtype and refuse what cannot be."""
+        """Fill in what is None, normalise ints and dtype, and refuse what cannot be."""
         filled = _filled(self)
-        for name, value in filled.items():
+        ints = {name: plain_ints(getattr(self, name)) for name in (*_COUNTS, *_PER_AXIS) if name not in filled}
+        for name, value in (filled | ints).items():
             object.__setattr__(self, name, value)
         raise_all("ConvProblem cannot be built", list(_violations(self, filled)))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
@@ -388,11 +388,15 @@ def _places(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
     elif min(value) < 1:
         every = "both" if rank == 2 else "all"
         yield GeometryError(f"{name}={value}: {every} must be at least 1 (1 means none); use {(1,) * rank} or more")
+    elif max(value) > EXTENT_MAX:
+        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use smaller ones")
 
 
 def _padding(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
     if not (type(value) is tuple and len(value) == rank and all(_are_ints(one, 2) for one in value)):
         yield _not_a_tuple(name, value, f"{rank} tuples of 2 ints {_SIDES[rank]}", str(((0, 0),) * rank))
+    elif max(abs(one) for pair in value for one in pair) > EXTENT_MAX:
+        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); pad or crop less")
 
 
 def _are_ints(value: Any, count: int) -> bool:

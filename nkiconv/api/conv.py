@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import simulator
 from ..errors import GeometryError, UnsupportedError, raise_all
+from ..integers import takes_ints
 from ..planner.conv import X_PERMS, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS
@@ -31,6 +32,7 @@ from .epilogue import Epilogue
 from .frames import Frames
 
 
+@takes_ints
 def conv2d(
     x: AnyArray,
     w: AnyArray,
@@ -127,6 +129,7 @@ def conv2d(
     )
 
 
+@takes_ints
 def conv3d(
     x: AnyArray,
     w: AnyArray,

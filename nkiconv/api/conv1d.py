@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
+from ..integers import takes_ints
 from ..planner.request import CONV2D_DTYPES, Config
 from ..reference import AnyArray
 from .calls import Pair, one_array
@@ -19,6 +20,7 @@ _X_AXIS = {"NCW": 2, "NWC": 1}
 _W_AXIS = {"KCS": 2, "SCK": 0, "KSC": 1}
 
 
+@takes_ints
 def conv1d(
     x: AnyArray,
     w: AnyArray,
@@ -170,6 +172,7 @@ def _padding(padding: Any, taps: int, dilation: int) -> Any:
     )
 
 
+@takes_ints
 def depthwise_conv2d(
     x: AnyArray,
     w: AnyArray,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
+from ..integers import takes_ints
 from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import CONV2D_DTYPES, Config
@@ -32,6 +33,7 @@ from .conv_problem import IMAGES, OF_Y, VOLUMES, result_violations
 from .epilogue import Epilogue
 
 
+@takes_ints
 def conv_transpose1d(
     x: AnyArray,
     w: AnyArray,
@@ -98,6 +100,7 @@ def conv_transpose1d(
     return as_rows(y, layout)
 
 
+@takes_ints
 def conv_transpose2d(
     x: AnyArray,
     w: AnyArray,
@@ -152,6 +155,7 @@ def conv_transpose2d(
     return _transposed(2, x, w, epilogue, numbers, groups, layout, lnc, (algorithm, config))
 
 
+@takes_ints
 def conv_transpose3d(
     x: AnyArray,
     w: AnyArray,

@@ -11,6 +11,7 @@ import numpy as np
 from .. import simulator
 from ..axis import same_padding
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from ..integers import takes_ints
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
 from ..planner.depthwise_conv1d import kernel_arguments, state_violations
 from ..planner.estimate import settled
@@ -37,6 +38,7 @@ _OPERATION = OPERATIONS["depthwise_conv1d"]
 _CANNOT = "depthwise_conv1d cannot run this call"
 
 
+@takes_ints
 def depthwise_conv1d(
     x: AnyArray,
     w: AnyArray,

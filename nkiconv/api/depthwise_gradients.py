@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GeometryError, raise_all
+from ..integers import takes_ints
 from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
@@ -20,6 +21,7 @@ _CANNOT = "depthwise_conv1d_weight cannot run this call"
 _OPERATION = OPERATIONS["depthwise_conv1d_weight"]
 
 
+@takes_ints
 def depthwise_conv1d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -80,6 +82,7 @@ def depthwise_conv1d_weight(
     return (dw, found[1]) if bias_gradient else dw
 
 
+@takes_ints
 def depthwise_conv1d_input(
     input_size: Sequence[int],
     w: AnyArray,

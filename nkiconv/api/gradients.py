@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all
+from ..integers import takes_ints
 from ..planner.conv_weight import weight_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
@@ -22,6 +23,7 @@ from .depthwise_gradients import run_depthwise_weight
 from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
 
 
+@takes_ints
 def conv2d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -69,6 +71,7 @@ def conv2d_weight(
     )
 
 
+@takes_ints
 def conv3d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -105,6 +108,7 @@ def conv3d_weight(
     )
 
 
+@takes_ints
 def conv1d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -162,6 +166,7 @@ def conv1d_weight(
     return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
 
 
+@takes_ints
 def conv1d_input(
     input_size: Sequence[int],
     w: AnyArray,
@@ -191,6 +196,7 @@ def conv1d_input(
     )  # fmt: skip
 
 
+@takes_ints
 def conv2d_input(
     input_size: Sequence[int],
     w: AnyArray,
@@ -218,6 +224,7 @@ def conv2d_input(
     return _input(IMAGES, conv_transpose2d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
 
 
+@takes_ints
 def conv3d_input(
     input_size: Sequence[int],
     w: AnyArray,

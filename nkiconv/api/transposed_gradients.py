@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GeometryError, LayoutError
+from ..integers import takes_ints
 from ..reference import AnyArray
 from .calls import Places, pair_of, per_axis
 from .conv1d import LAYOUTS_1D
@@ -17,6 +18,7 @@ from .gradients import conv1d_weight, conv2d_weight, conv3d_weight, pairs_of_pad
 from .weight_checks import sizes_of
 
 
+@takes_ints
 def conv_transpose1d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -45,6 +47,7 @@ def conv_transpose1d_weight(
     )
 
 
+@takes_ints
 def conv_transpose2d_weight(
     x: AnyArray,
     weight_size: Sequence[int],
@@ -76,6 +79,7 @@ def conv_transpose2d_weight(
     return _weight(conv2d_weight, IMAGES, x, weight_size, gy, (stride, padding, dilation), groups, layout, more)
 
 
+@takes_ints
 def conv_transpose3d_weight(
     x: AnyArray,
     weight_size: Sequence[int],

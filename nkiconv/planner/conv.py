@@ -15,7 +15,7 @@ from ..kernels.conv import (
     conv_transpose3d_implicit_gemm,
 )
 from ..kernels.conv.call import Extras
-from ..kernels.conv.dispatch import ALGORITHMS, plan_of
+from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
 from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..kernels.conv.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
@@ -85,6 +85,9 @@ class Conv(Operation):
         plain = dataclasses.replace(asked, initial_frames=problem.depth.window - 1, return_final_frames=0)
         chunks = (part_of(chunk_of(problem, planes), plain) for planes in STREAM_PLANES)
         return dataclasses.replace(found, chunks=tuple(shape_of(one, plain, each) for one, each in chunks))
+
+    def default_of(self, shape: Shape) -> str:
+        return str(default_of(shape.geometry, shape.extras, shape.cores))
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])

@@ -11,7 +11,7 @@ from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError
 from ..kernels.conv.geometry import Geometry
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
-from ..kernels.gradients.diagonals.plan import plan_diagonals
+from ..kernels.gradients.diagonals.plan import plan_diagonals, takes_diagonals
 from ..kernels.gradients.plan import plan_weight
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
@@ -59,6 +59,9 @@ class ConvWeight(Operation):
         geometry = weight_geometry(request.problem, request.asked)
         geometry.times = times
         return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
+
+    def default_of(self, shape: Shape) -> str:
+        return "diagonals" if takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         asked = shape.geometry, config, shape.extras.bias, shape.cores

@@ -10,7 +10,7 @@ from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.call import Extras
-from ..kernels.depthwise_conv1d.dispatch import refusal
+from ..kernels.depthwise_conv1d.dispatch import default_of, refusal
 from ..kernels.depthwise_conv1d.geometry import Geometry, read_geometry
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
@@ -59,6 +59,9 @@ class DepthwiseConv1d(Operation):
         geometry = geometry_of(request.problem)
         geometry.times = times
         return Shape(geometry, extras_of(request.problem, request.asked), request.lnc, rates)
+
+    def default_of(self, shape: Shape) -> str:
+        return str(default_of(shape.geometry, shape.extras, shape.cores))
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(refusal(algorithm, shape.geometry, shape.extras, config, shape.cores))

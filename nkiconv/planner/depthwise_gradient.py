@@ -21,6 +21,7 @@ from ..kernels.gradients.depthwise_conv1d import (
     depthwise_conv1d_weight_gradient,
     extras_of_rows,
     refusal_of_rows,
+    takes_skewed,
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
@@ -79,6 +80,11 @@ class DepthwiseConv1dWeight(Operation):
 
         extras = RowsExtras(convolution(False), request.asked.bias, convolution(True))
         return Shape(forward, extras, request.lnc, rates)
+
+    def default_of(self, shape: Shape) -> str:
+        if takes_skewed(shape.geometry, shape.cores):
+            return str(SKEWED)
+        return _ROWS.default_of(shape.extras.rows)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         own = str(refusal_of_rows(algorithm, shape.geometry, config, shape.cores))

@@ -23,12 +23,23 @@ PIECES = 3_000
 #: rows, which may lie on the partitions.
 CUTS = {"N": 8, "Z": 8, "P": 32, "Q": 2048}
 CUTS_OF_ROWS = {"N": PARTITIONS, "groups": 2 * PARTITIONS, "Q": 2048}
+#: Output channels of a part, or channels of its groups where there are several, at least; the step by which they are cut.
+OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITIONS
+#: Rows of outputs of a piece, at most, and bytes of x that one output may see: of more each output is a piece.
+ROWS, WINDOW_BYTES = 16, 32_768
+#: Tiles of filters of a part, 128 by 128 for each tap, phases of its outputs and pieces above which no cost model is
+#: asked.
+FILTER_TILES, PHASES, MOST_PIECES = 16_384, 4_096, 8 * PIECES
 
 
 def pieces_of(problem: ConvProblem) -> int:
     """Tiles of outputs: of a bank of sums of an image or plane, of depthwise rows for each 128 channels."""
-    channels = div_ceil(problem.C, PARTITIONS) if is_rows(problem) else 1
-    return channels * problem.N * problem.Z * div_ceil(problem.P * problem.Q, BANK_COLUMNS)
+    P, Q = problem.P, problem.Q
+    if is_rows(problem):
+        return -(-problem.C // PARTITIONS) * problem.N * -(-Q // BANK_COLUMNS)
+    seen = [min(axis.window // axis.lhs_dilation + 1, axis.size) for axis in problem.axes]
+    wide = math.prod(seen) * problem.itemsize > WINDOW_BYTES
+    return problem.N * problem.Z * (P * Q if wide else max(-(-P * Q // BANK_COLUMNS), -(-P // ROWS)))
 
 
 def is_rows(problem: ConvProblem) -> bool:
@@ -48,7 +59,32 @@ def part_of(problem: ConvProblem, asked: Asked = Asked()) -> tuple[ConvProblem, 
     for name, least in (CUTS_OF_ROWS if is_rows(problem) else CUTS).items():
         if name not in kept and pieces_of(found) > PIECES:
             found = _cut(found, name, math.lcm(least, pool.get(name, 1)))
-    return found, div_ceil(pieces_of(problem), pieces_of(found))
+    if not asked.packed:
+        found = _of_fewer_channels(found)
+    return found, div_ceil(math.prod(problem.output_shape), math.prod(found.output_shape))
+
+
+def is_too_much(part: ConvProblem) -> bool:
+    """Whether filters or phases alone are more than cost models may look at, so that the kernel's default rule holds."""
+    if is_rows(part):
+        return False
+    C, K = div_ceil(part.C // part.groups, PARTITIONS), div_ceil(part.K // part.groups, PARTITIONS)
+    taps = math.prod(axis.taps for axis in part.axes)
+    phases = math.prod(axis.lhs_dilation // math.gcd(axis.lhs_dilation, axis.stride) for axis in part.axes)
+    return C * K * taps > FILTER_TILES or phases > PHASES or pieces_of(part) > MOST_PIECES
+
+
+def _of_fewer_channels(problem: ConvProblem) -> ConvProblem:
+    """The problem with less than its groups, or output channels where there are none, if these are many."""
+    C, K, groups = problem.C // problem.groups, problem.K // problem.groups, problem.groups
+    each = max(C, K) if groups > 1 else 1
+    count = groups if groups > 1 else K
+    step = div_ceil(CHANNELS_STEP, each)
+    most = div_ceil(CHANNELS, each) if groups > 1 else OUTPUTS
+    fewer = count - max(0, count - most) // step * step
+    if fewer == count or is_rows(problem):
+        return problem
+    return problem.replace(C=fewer * C, K=fewer * K, groups=fewer) if groups > 1 else problem.replace(K=fewer)
 
 
 def _cut(problem: ConvProblem, name: str, least: int) -> ConvProblem:

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._nki import CHOICE
 from ..errors import DtypeError, UnsupportedError, raise_all
+from ..integers import takes_ints
 from ..problem import ConvProblem, dtype_name
 from . import cache, child
 from .estimate import known
@@ -26,6 +27,7 @@ def _ignore(_what: str, _share: float | None) -> None:
     """An `Advance` that tells nobody."""
 
 
+@takes_ints
 def plan(
     problem: ConvProblem,
     lnc: int = 2,

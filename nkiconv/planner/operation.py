@@ -16,7 +16,7 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost, stream
 from .cost.algorithm import Algorithm, Guess, Shape
-from .effort import part_of
+from .effort import is_too_much, part_of
 from .request import Asked, Config, Request, nl_name
 
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
@@ -60,10 +60,15 @@ class Operation(ABC):
         `effort.part_of` says, with the whole in its `whole`."""
         part, times = part_of(request.problem, request.asked)
         whole = self.whole_shape(request, rates)
+        by_rule = is_too_much(part)
         if part is request.problem:
-            return whole
+            return dataclasses.replace(whole, by_rule=by_rule)
         found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
-        return dataclasses.replace(found, whole=whole, chunks=whole.chunks)
+        return dataclasses.replace(found, whole=whole, chunks=whole.chunks, by_rule=by_rule)
+
+    @abstractmethod
+    def default_of(self, shape: Shape) -> str:
+        """The algorithm that the kernel takes of its own accord."""
 
     @abstractmethod
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
@@ -98,6 +103,9 @@ class Operation(ABC):
     def settle(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
 
+        if config is None and shape.by_rule:
+            return None
+
         def settled() -> Config:
             of_stream = stream.settings(self, algorithm, shape) if config is None else None
             return of_stream or self.algorithm(algorithm).settle(shape, config)
@@ -118,8 +126,11 @@ class Operation(ABC):
         its stream, where the kernel takes them.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
-        fallback, which says why.
+        fallback, which says why. Where filters or phases are too many for cost models, what the kernel's default rule
+        says, without settings.
         """
+        if shape.by_rule:
+            return self.default_of(shape), None
         of_stream = stream.chosen(self, shape)
         if of_stream is not None:
             config = self.settle(of_stream[0], shape, None)

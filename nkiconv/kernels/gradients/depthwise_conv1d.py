@@ -105,10 +105,15 @@ def refusal_of_rows(algorithm, forward, config, cores):
     return skewed_refusal(forward, config, cores) if algorithm == SKEWED else ""
 
 
+def takes_skewed(forward, cores):
+    """Whether a kernel that is called without an algorithm takes `skewed`."""
+    many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
+    return many and refusal_of_rows(SKEWED, forward, None, cores) == ""
+
+
 def algorithm_of_rows(algorithm, forward, geometry, extras, config):
     """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
-    many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
-    if algorithm == None and many and refusal_of_rows(SKEWED, forward, None, nl.num_programs()) == "":
+    if algorithm == None and takes_skewed(forward, nl.num_programs()):
         return SKEWED
     reason = refusal_of_rows(algorithm, forward, config, nl.num_programs())
     require(reason == "", reason)

@@ -129,10 +129,13 @@ def phase_products(geometry, axes, phases):
         for one in combined(taps[0], taps[1], taps[2]):
             t, r, s = one
             place = (t[1], r[1], s[1])
-            if place not in places:
+            at = len(places)
+            if len(phases) > 1 and place in places:  # of one phase all differ
+                at = index_of(places, place)
+            else:
                 places.append(place)
                 found.append((place, filled(len(phases), -1)))
-            of_place = found[index_of(places, place)][1]
+            of_place = found[at][1]
             tap = (t[0] * geometry.rows.taps + r[0]) * geometry.columns.taps + s[0]
             of_place[index] = num_taps(geometry) - 1 - tap if geometry.flipped else tap
     return found

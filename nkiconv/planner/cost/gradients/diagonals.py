@@ -29,6 +29,8 @@ BELOW, BESIDE = (1, 2, 4), (1, 2, 4, 8, 16, 32)
 WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 8, 32
+#: Settings that are priced, at most: those that take least of the array.
+PRICED = 3_000
 
 
 class Diagonals(Enumerated):
@@ -42,11 +44,12 @@ class Diagonals(Enumerated):
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         price = DiagonalsPrice(shape.target, shape.geometry, shape.extras.bias)
         found: list[tuple[float, int, int, DiagonalsConfig]] = []
+        priced = 0
         for bound_ns, place, units in sorted(_bounds(price, given), key=lambda one: one[:2]):
-            if len(found) == count and bound_ns > found[-1][0]:
+            if len(found) == count and (bound_ns > found[-1][0] or priced > PRICED):
                 break
-            every = enumerate(_settings(price, given, units))
-            found = heapq.nsmallest(count, [*found, *((price.ns(one), place, i, one) for i, one in every)])
+            every = [(price.ns(one), place, i, one) for i, one in enumerate(_settings(price, given, units))]
+            found, priced = heapq.nsmallest(count, [*found, *every]), priced + len(every)
         return [Guess(pairs_of(one), ns) for ns, _, _, one in found]
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
