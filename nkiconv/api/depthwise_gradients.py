@@ -10,7 +10,7 @@ from ..integers import takes_ints
 from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Asked, Config, Request
+from ..planner.request import Asked, Config, Request, asked_violations
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import has_no_images, launch, nl_dtype, one_array, one_image
@@ -63,9 +63,10 @@ def depthwise_conv1d_weight(
     problem = depthwise_problem(given, filter_like(size, gy), **numbers, lnc=lnc).replace(direction="wgrad")
     N, C, Q = x.shape[0], problem.C, problem.Q
     check_gradients(gy, (N, C, Q), accumulate_into, size)
+    asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype))
+    raise_all(_CANNOT, [*asked_violations(asked), *problem.memory_violations()])
     if N == 0:
-        return of_no_images(size, accumulate_into, bias_gradient)
-    raise_all(_CANNOT, list(problem.memory_violations()))
+        return of_no_images(size, accumulate_into, asked)
     into = None if accumulate_into is None else accumulate_into.reshape(C, 1, 1, -1)
     found = run_depthwise_weight(
         x.reshape(N, C, 1, -1),

@@ -12,10 +12,10 @@ from ..integers import takes_ints
 from ..planner.conv_weight import weight_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
-from ..planner.request import Asked, Config, Request
+from ..planner.request import Asked, Config, Request, asked_violations
 from ..problem import dtype_name
 from ..reference import AnyArray
-from .calls import Places, launch, nl_dtype, pair_of, per_axis, places_violations
+from .calls import Places, has_no_images, launch, nl_dtype, one_image, pair_of, per_axis, places_violations
 from .conv1d import LAYOUTS_1D, as_rows, with_height
 from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, conv_problem
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
@@ -181,15 +181,15 @@ def conv1d_input(
 ) -> Any:
     """Gradient of `conv1d` with respect to x, as ``torch.nn.grad.conv1d_input`` has it: a transposed convolution.
 
-    Args: input_size: of x, in its layout. w: [K, C / groups, S]. The rest: as in `conv2d_input`.
+    Args: input_size: of x, in its layout; N may be 0. w: [K, C / groups, S]. The rest: as in `conv2d_input`.
 
     Returns: an array of input_size.
 
     Raises: as `conv_transpose1d`; GeometryError where gy is none of such an x.
     """
-    size = _extents("input_size", input_size, layout, LAYOUTS_1D)
+    size = _input_shape(input_size, layout, LAYOUTS_1D)
     numbers = (stride,), (pair_of(padding),), (dilation,)
-    after = _output_padding(size, w, gy, numbers, layout)
+    after = _output_padding(size, w, gy, numbers, groups, layout)
     return conv_transpose1d(
         gy, w, stride=stride, padding=pair_of(padding), output_padding=after[0], dilation=dilation, groups=groups,
         layout=layout, **more,
@@ -212,7 +212,7 @@ def conv2d_input(
     """Gradient of `conv2d` with respect to x, as ``torch.nn.grad.conv2d_input`` has it: a transposed convolution.
 
     Args:
-        input_size: shape of x, in its layout.
+        input_size: shape of x, in its layout; N may be 0.
         w: [K, C / groups, R, S]. gy: gradient of y, [N, K, P, Q] or [N, P, Q, K].
         stride, padding, dilation, groups, layout: those of the convolution; padding: an int, (height, width) or pairs.
         more: out_dtype, precision, lnc, strict_nonfinite, algorithm, config, as in `conv_transpose2d`.
@@ -270,20 +270,22 @@ def _weight(
     if isinstance(places["padding"], tuple):
         places = {**places, "padding": pairs_of_padding(places["padding"], kind)}
     raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
-    if x.shape[0] == 0:
-        return of_no_images(size, into, after["bias_gradient"])
-    problem = conv_problem(x, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
-    check_gradients(gy, problem.output_shape, into, size)
+    given = one_image("x", x) if has_no_images(x) else x
+    problem = conv_problem(given, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
+    check_gradients(gy, (x.shape[0], *problem.output_shape[1:]), into, size)
     if dtype_name(x.dtype) not in operation.dtypes:
         raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(operation.dtypes)}; cast x and gy")
     raise_all(cannot, list(choice_violations(operation.algorithms, algorithm, config)))
     asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
     problem = problem.replace(direction="wgrad")
+    refused = [*asked_violations(asked), *operation.violations(problem, asked), *problem.memory_violations()]
+    raise_all(cannot, refused)
+    if has_no_images(x):
+        return of_no_images(size, into, asked)
     if algorithm is None and operation_of(problem, asked) is not operation:
         return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
-    refused = [*operation.violations(problem, asked), *problem.memory_violations()]
-    raise_all(cannot, refused or list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
+    raise_all(cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     algorithm, config = settled(request, algorithm, config)
     arguments = weight_arguments(problem, algorithm=algorithm, config=config)
     arguments |= {"accumulate_into": into, "bias_gradient": asked.bias, "precision": precision}
@@ -295,14 +297,14 @@ def _input(
     kind: Kind, transposed: Any, input_size: Any, w: Any, gy: Any, numbers: Any, groups: int, layout: str, more: Any
 ) -> Any:
     """The gradient of x, by a transposed convolution."""
-    size = _extents("input_size", input_size, layout, kind.layouts)
+    size = _input_shape(input_size, layout, kind.layouts)
     stride, padding, dilation = numbers
     raise_all(f"{kind.name}_input cannot run this call", [
         *places_violations({"stride": stride, "dilation": dilation}, kind.axes)
     ])  # fmt: skip
     pairs = pairs_of_padding(padding, kind)
     strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
-    after = _output_padding(size, w, gy, (strides, pairs, dilations), layout)
+    after = _output_padding(size, w, gy, (strides, pairs, dilations), groups, layout)
     return transposed(
         gy, w, stride=strides, padding=pairs, output_padding=after, dilation=dilations, groups=groups, layout=layout,
         **more,
@@ -317,13 +319,23 @@ def pairs_of_padding(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
     return tuple((one, one) if type(one) is int else one for one in each)
 
 
-def _output_padding(size: tuple[int, ...], w: Any, gy: Any, numbers: Any, layout: str) -> tuple[int, ...]:
-    """Elements behind those of x that a window of y sees. size: extents of x along its axes after N and C."""
+def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, groups: Any, layout: str) -> tuple[int, ...]:
+    """Elements behind those of x that a window of y sees, of x of this shape."""
     axes = [layout.index(letter) for letter in layout if letter not in "NC"]
     for name, array in (("w", w), ("gy", gy)):
         if not isinstance(array, np.ndarray) or array.ndim != len(axes) + 2:
             raise GeometryError(f"{name}: must be an array of {len(axes) + 2} axes; pass one")
-    found = []
+    channels = shape[layout.index("C")]
+    if gy.shape[0] != shape[0]:
+        raise GeometryError(
+            f"gy.shape={gy.shape}: must have N={shape[0]} images, as input_size; pass the gradient of its y"
+        )
+    if type(groups) is int and w.shape[1] * groups != channels:
+        raise GeometryError(
+            f"input_size={shape}: must have C={w.shape[1] * groups}, by w.shape={w.shape} in groups={groups}; pass x's "
+            f"shape"
+        )
+    size, found = [shape[axis] for axis in axes], []
     for index, axis in enumerate(axes):
         stride, (before, after), dilation = (one[index] for one in numbers)
         least = spanned(gy.shape[axis], w.shape[index + 2], stride, (before, after), dilation)
@@ -341,9 +353,8 @@ def spanned(outputs: int, taps: int, stride: int, pair: tuple[int, int], dilatio
     return (outputs - 1) * stride + (taps - 1) * dilation + 1 - sum(pair)
 
 
-def _extents(name: str, size: Any, layout: str, layouts: Any) -> tuple[int, ...]:
-    """Extents of an array's axes after N and C, by its shape."""
+def _input_shape(size: Any, layout: str, layouts: Any) -> tuple[int, ...]:
+    """input_size, which may be one of no images."""
     if layout not in layouts:
         raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
-    shape = sizes_of(name, size, len(layout))
-    return tuple(shape[layout.index(letter)] for letter in layout if letter not in "NC")
+    return sizes_of("input_size", size, len(layout), of_images=True)

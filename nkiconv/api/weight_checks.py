@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import GeometryError
+from ..planner.request import Asked
+from ..problem import DTYPES
 
 
 def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
@@ -36,7 +38,8 @@ def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[in
         raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
 
 
-def of_no_images(size: tuple[int, ...], into: Any, bias_gradient: bool) -> Any:
-    """The gradients of no images."""
-    zeros = np.zeros(size, np.float32) if into is None else into
-    return (zeros, np.zeros(size[0], np.float32)) if bias_gradient else zeros
+def of_no_images(size: tuple[int, ...], into: Any, asked: Asked) -> Any:
+    """The gradients of no images, in new arrays."""
+    dtype = DTYPES[asked.out_dtype or "fp32"]
+    dw = np.zeros(size, dtype) if into is None else into.astype(dtype)
+    return (dw, np.zeros(size[0], np.float32)) if asked.bias else dw

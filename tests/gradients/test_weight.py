@@ -367,12 +367,58 @@ def test_padding_may_be_one_an_axis():
     np.testing.assert_array_equal(found, nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, padding=((0, 0), (1, 1))))
 
 
-def test_no_images_have_no_gradient():
-    x, gy = np.zeros((0, 3, 5, 5), np.float32), np.zeros((0, 4, 3, 3), np.float32)
-    dw, db = nkiconv.conv2d_weight(x, (4, 3, 3, 3), gy, bias_gradient=True)
-    assert dw.shape == (4, 3, 3, 3)
-    assert not dw.any()
-    assert not db.any()
+#: Filter gradients by name, with the shapes of their filters; a window of 3 and padding=1 keep all extents 5.
+OF_FILTERS = {
+    "conv1d_weight": (6, 6, 3),
+    "conv2d_weight": (6, 6, 3, 3),
+    "conv3d_weight": (6, 6, 3, 3, 3),
+    "conv_transpose1d_weight": (6, 6, 3),
+    "conv_transpose2d_weight": (6, 6, 3, 3),
+    "conv_transpose3d_weight": (6, 6, 3, 3, 3),
+    "depthwise_conv1d_weight": (6, 3),
+}
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("out_dtype", ["float32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", OF_FILTERS)
+def test_gradients_of_no_images_are_those_of_zeros(name, out_dtype, adds):
+    """The same dtypes and values, in arrays of their own."""
+    size = OF_FILTERS[name]
+    axes = 1 if name == "depthwise_conv1d_weight" else len(size) - 2
+    into = np.arange(np.prod(size), dtype=np.float32).reshape(size) / 3 if adds else None
+    more = {"padding": 1, "out_dtype": out_dtype, "accumulate_into": into, "bias_gradient": True}
+    none, two = ([np.zeros((N, 6, *(5,) * axes), np.float32)] * 2 for N in (0, 2))
+    found, expected = (getattr(nkiconv, name)(x, size, gy, **more) for x, gy in (none, two))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+        assert not adds or not np.shares_memory(one, into)
+
+
+@pytest.mark.parametrize("axes", INPUT)
+def test_input_gradients_of_no_images(axes):
+    w, gy = np.zeros((8, 2, *(3,) * axes), np.float32), np.zeros((0, 8, *(5,) * axes), np.float32)
+    dx = INPUT[axes]((0, 4, *(5,) * axes), w, gy, padding=1, groups=2, out_dtype="bf16")
+    assert (dx.shape, dx.dtype) == ((0, 4, *(5,) * axes), ml_dtypes.bfloat16)
+    for shape, message in (((1, 4), "must have N=1 images"), ((0, 3), "must have C=4, by w.shape")):
+        with pytest.raises(nkiconv.GeometryError, match=message):
+            INPUT[axes]((*shape, *(5,) * axes), w, gy, padding=1, groups=2)
+
+
+@pytest.mark.parametrize("N", [0, 2])
+@pytest.mark.parametrize("name", OF_FILTERS)
+def test_gradients_of_no_images_are_checked(name, N):
+    size = OF_FILTERS[name]
+    x = np.zeros((N, 6, *(5,) * (1 if name == "depthwise_conv1d_weight" else len(size) - 2)), np.float32)
+    for more, message in (
+        ({"accumulate_into": np.zeros(size, np.float64)}, "accumulate_into: must be float32 of weight_size"),
+        ({"accumulate_into": np.zeros((1, *size[1:]), np.float32)}, "accumulate_into: must be float32 of weight_size"),
+        ({"out_dtype": "fp8_e4m3"}, "out_dtype='fp8_e4m3': accepted are None, bf16, fp16, fp32"),
+        ({"algorithm": "squares"}, "algorithm='squares': accepted are None"),
+    ):
+        with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
+            getattr(nkiconv, name)(x, size, x, padding=1, **more)
 
 
 IMAGE = {"x": np.zeros((1, 3, 5, 5), np.float32), "weight_size": (4, 3, 3, 3), "gy": np.zeros((1, 4, 3, 3), np.float32)}
