@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
 
@@ -240,6 +240,15 @@ def test_packed_filters():
     for config in ((("filter_bytes", 4096),), (("channels", 64),)):
         how = {"padding": 1, "algorithm": "implicit_gemm", "config": config}
         np.testing.assert_array_equal(nkiconv.conv2d(x, nkiconv.pack_filter(w), precision="fp16x3", **how), plain)
+
+
+@pytest.mark.parametrize(("R", "S", "fold"), [(1, 3, "inputs"), (3, 5, "inputs"), (3, 5, "both"), (3, 5, "none")])
+def test_packed_filters_of_folded_channels(R, S, fold):
+    """Taps of a row that copies of the channels do not share evenly."""
+    problem = ConvProblem(N=2, C=40, K=16, H=5, W=11, R=R, S=S, dtype="fp32")
+    x, w = integers(np.random.default_rng(1), problem)
+    how = {"precision": "fp16x3", "algorithm": "implicit_gemm", "config": (("fold", fold),)}
+    assert_exact(nkiconv.conv2d(x, nkiconv.pack_filter(w), **how), conv_ref(x, w, problem), "fp32")
 
 
 def test_every_function_takes_it():

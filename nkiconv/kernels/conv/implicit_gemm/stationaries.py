@@ -33,9 +33,9 @@ def tile_of(geometry, filters, block, dtype):
     return own.tile
 
 
-def new_tile(geometry, of, dtype):
-    """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap, or a pair's last group of
-    columns."""
+def new_tile(geometry, of, dtype, whole=False):
+    """Room for stationaries, slot by slot; zeros are there where a row of outputs has no tap and, of pairs or where the
+    whole tile is read, in the last group of columns."""
     job, chunk = of.job, of.chunk
     each, groups = job_axis(geometry, job).taps, tap_groups(geometry, chunk)
     height = geometry.planes.taps * each
@@ -47,9 +47,10 @@ def new_tile(geometry, of, dtype):
             if tap < 0 or tap >= geometry.rows.taps:
                 zeros = tile_sbuf[0 : shape[0], r, 0:groups, u, 0 : job.kn]
                 nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
-    if chunk[3] != ALONE and group_depth(geometry, chunk, groups - 1) < chunk[2]:
-        zeros = tile_sbuf[0 : shape[0], 0:height, groups - 1, 0, 0 : job.kn]
-        nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+    if (whole or chunk[3] != ALONE) and group_depth(geometry, chunk, groups - 1) < chunk[2]:
+        for u in range(job.rows):
+            zeros = tile_sbuf[0 : shape[0], 0:height, groups - 1, u, 0 : job.kn]
+            nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
     return tile_sbuf
 
 
@@ -81,7 +82,7 @@ def load_stationaries(operands, geometry, filters, block):
     job, chunk = block.of.job, block.of.chunk
     c0, count, depth = chunk[:3]
     if filters.pairing != None:
-        tile_sbuf = new_tile(geometry, block.of, operands.w_dtype)
+        tile_sbuf = new_tile(geometry, block.of, operands.w_dtype, True)
     else:
         tile_sbuf = slot_of(tile_of(geometry, filters, block, operands.w_dtype), geometry, block.slot)
     shift, S = job_axis(geometry, job).taps - geometry.rows.taps, geometry.columns.taps
