@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from conv_calls import integers
 from exact_matmuls import exact_matmuls
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -27,14 +28,14 @@ def _exact():
 
 
 @st.composite
-def videos(draw):
+def videos(draw, least_taps=2):
     """(problem of all of a causal video, sizes of chunks in planes of outputs)."""
     C, K = draw(st.sampled_from([1, 3, 8, 20, 48, 100, 160])), draw(st.sampled_from([1, 3, 8, 48, 130]))
     groups = draw(st.sampled_from([1, 1, 1, 4, "all"]))
     if groups == "all":
         K = groups = C
     C, K = -(-C // groups) * groups, -(-K // groups) * groups
-    T, R, S = draw(st.integers(2, 4)), draw(st.sampled_from([1, 3, 5])), draw(st.sampled_from([1, 3]))
+    T, R, S = draw(st.integers(least_taps, 4)), draw(st.sampled_from([1, 3, 5])), draw(st.sampled_from([1, 3]))
     stride, dilation = draw(st.sampled_from([1, 1, 2])), draw(st.sampled_from([1, 1, 2]))
     sizes, across = draw(st.sampled_from(SIZES)), draw(st.sampled_from([1, 1, 2]))
     problem = ConvProblem(
@@ -46,9 +47,12 @@ def videos(draw):
     return problem, sizes
 
 
-def values(problem, seed):
-    """Random x and w, whose sums round."""
-    rng, dtype = np.random.default_rng(seed), DTYPES[problem.dtype]
+def values(problem, seed, integral=False):
+    """Random x and w, whose sums round, or integers, whose do not."""
+    rng = np.random.default_rng(seed)
+    if integral:
+        return integers(rng, problem)
+    dtype = DTYPES[problem.dtype]
     return (rng.standard_normal(shape).astype(dtype) for shape in (problem.input_shape, problem.filter_shape))
 
 
@@ -61,9 +65,9 @@ def run(problem, x, w, frames, **options):
     return nkiconv.conv3d(x, w, padding=((ahead, 0), *problem.padding[1:]), **places, **options)
 
 
-def check(problem, sizes, seed=1, **options):
+def check(problem, sizes, seed=1, integral=False, **options):
     """Whether all chunks have the bits of one run."""
-    x, w = values(problem, seed)
+    x, w = values(problem, seed, integral)
     whole, _ = run(problem, x, w, None, **options)
     frames, z, step = None, 0, problem.depth.stride
     for size in sizes:
@@ -77,6 +81,13 @@ def check(problem, sizes, seed=1, **options):
 @given(video=videos(), seed=st.integers(0, 2**31))
 def test_any_chunks_have_the_bits_of_the_whole(video, seed):
     check(*video, seed)
+
+
+@settings(max_examples=10, deadline=None)
+@given(video=videos(least_taps=1), seed=st.integers(0, 2**31))
+def test_chunks_of_integers_are_the_whole(video, seed):
+    """Windows of one plane too, whose chunks may add in another order."""
+    check(*video, seed, integral=True)
 
 
 @pytest.mark.slow
