@@ -180,28 +180,6 @@ def test_sensitivity_tries_row_tiles_that_take_turns():
     assert tiles.low_us == given.phases.phase0_us > found.phases.phase0_us + 2.0
 
 
-@nki.jit
-def loads_again(x, between):
-    """The same tile three times, with other DMAs between."""
-    out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
-    for _ in range(3):
-        a = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=a, src=x[:, 0:512])
-        nisa.dma_copy(dst=out, src=a)
-        for i in range(between):
-            nisa.dma_copy(dst=nl.ndarray((128, 8), dtype=x.dtype, buffer=nl.sbuf), src=x[:, 8 * i : 8 * i + 8])
-    return out
-
-
-def test_sensitivity_tries_loads_that_the_compiler_may_drop():
-    """Loads 64 DMAs apart are dropped in all of the range, those 200 apart at its end only."""
-    near, far = (profile(loads_again, sensitivity=True)(spec((128, 2048), "bf16"), n) for n in (60, 200))
-    for found, moves in ((near, False), (far, True)):
-        (window,) = (one for one in found.sensitivity if one.constant == "scheduling.reload_window")
-        assert (abs(window.high_us - window.low_us) > 0.5) == moves
-    assert "scheduling.reload_window" not in {one.constant for one in profile(copied, sensitivity=True)(X).sensitivity}
-
-
 def test_constants_can_be_given_and_are_checked():
     slow = profile(on_gpsimd, constants={"gpsimd.elementwise_ns_per_elem": 3.3333})(X)
     assert slow.modelled_us > profile(on_gpsimd)(X).modelled_us

@@ -157,3 +157,20 @@ def test_psum_tiles_wait_for_a_bank(columns, stalls):
     matmuls = line.start[0::2]
     assert matmuls[:8] == ns(*[16 + i * 55.83 for i in range(8)])
     assert matmuls[8] == pytest.approx(561.7 + 52 + 16 if stalls else 16 + 8 * 55.83, abs=0.2)
+
+
+# Matmuls that nobody reads.
+
+
+@pytest.mark.parametrize(("drops", "kept"), [(0, 4), (1, 1)])
+def test_matmuls_that_nobody_reads_are_dropped_where_the_compiler_does_so(drops, kept):
+    def body():
+        zeros, warm, sums, out = tile(128, BF16), tile(128, FP32, PSUM), tile(128, FP32, PSUM), tile(128)
+        for _ in range(3):
+            nisa.nc_matmul(warm, zeros, zeros)
+        nisa.nc_matmul(sums, zeros, zeros)
+        vector(out, sums)
+
+    rates = Rates({"scheduling.drops_unread": drops})
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(rates))
+    assert sum(task.op == "nc_matmul" for task in tasks.source) == kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import hardware as hw
-from ..timeline import dropped_loads, price_again, run, written_storages
+from ..timeline import dropped_loads, price_again, run, unread_matmuls, written_storages
 from ..timing import AnyPrice, DmaPrice, Rates, inferred
 from .report import Profile, Sensitivity
 from .settings import Settings
@@ -39,6 +39,8 @@ def _matters(name: str, timed: Timed) -> bool:
     """Whether a constant takes part in this kernel's timeline: as a price, or in how tasks are put in time."""
     if name == _RELOADS:
         return any(_drops_loads(timed, hw.CONSTANTS[name].high))
+    if name == _UNREAD:
+        return any(unread_matmuls(program.instructions) for program in timed.execution.programs)
     priced = {read for price in timed.prices for read in _read_by(price)}
     return name in priced or name in _TIMELINE_CONSTANTS
 
@@ -55,14 +57,14 @@ def _read_by(price: AnyPrice) -> frozenset[str]:
     return price.constants | price.issue_constants if type(price) is DmaPrice else price.constants
 
 
-#: The one that decides which instructions there are.
-_RELOADS = "scheduling.reload_window"
+#: Those that decide which instructions there are.
+_RELOADS, _UNREAD = "scheduling.reload_window", "scheduling.drops_unread"
 #: Inferred constants that the timeline itself reads.
 _TIMELINE_CONSTANTS = frozenset({"dma.hwdge_queue_depth", "sync.hop_to_gpsimd_ns"})
 
 
 def _total_us(timed: Timed, constants: dict[str, float]) -> float:
     rates = Rates(constants)
-    if _RELOADS in constants:
+    if _RELOADS in constants or _UNREAD in constants:
         return in_time(timed.execution, rates).us
     return timed.us_of(run(timed.tasks, price_again(timed.tasks, rates), rates))

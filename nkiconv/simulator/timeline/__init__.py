@@ -11,6 +11,7 @@ from .reloads import dropped_loads
 from .repeats import repeated_ns, times_run
 from .schedule import run
 from .tasks import ENGINES, Tasks, build, price_again
+from .unread import unread_matmuls
 
 __all__ = [
     "ENGINES",
@@ -27,5 +28,6 @@ __all__ = [
     "repeated_ns",
     "run",
     "times_run",
+    "unread_matmuls",
     "written_storages",
 ]

@@ -17,6 +17,7 @@ from .dependencies import Dependencies, written_storages
 from .fills import overwritten_fills
 from .pieces import Pieces
 from .reloads import dropped_loads, resident
+from .unread import unread_matmuls
 
 #: Engines of one core that take instructions from a queue; a task's engine is core * len(ENGINES) + position here.
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
@@ -102,6 +103,8 @@ def _add_program(
     tiles: dict[tuple[int, int], int] = {}
     held = dropped_loads(program, written, prices.rates("scheduling.reload_window"))
     dropped = overwritten_fills(program.instructions)
+    if prices.rates("scheduling.drops_unread"):
+        dropped |= unread_matmuls(program.instructions)
     pieces = Pieces(program)
     for instruction in program.instructions:
         if instruction.index in dropped or (held and instruction.writes and instruction.writes[0].info.id in held):
