@@ -7,6 +7,7 @@ from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
 from .flip import copy_forwards, flip_refusal
 from .mixed.kernel import mixed, mixed_refusal
+from .mixed.tiles import shares_tiles
 from .rule import wanted_algorithms
 from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
@@ -35,10 +36,12 @@ def refusal(algorithm, geometry, extras, config, cores):
 
 
 def default_of(geometry, extras, cores):
-    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
-    for algorithm in wanted_algorithms(geometry, extras):
-        if refusal(algorithm, geometry, extras, None, cores) == "":
-            return algorithm
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names; `vector`
+    before `mixed` where tiles of several images pay."""
+    for name in wanted_algorithms(geometry, extras):
+        for algorithm in ("vector", name) if name == "mixed" and shares_tiles(geometry) else (name,):
+            if refusal(algorithm, geometry, extras, None, cores) == "":
+                return algorithm
     return "taps_on_partition"
 
 

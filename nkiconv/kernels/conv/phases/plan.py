@@ -91,6 +91,6 @@ def beside_refusal(geometry, extras, settings, counts):
             f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {nl.tile_size.pmax}, not {geometry.C}; "
             f"use 1"
         )
-    if segments > 1 and geometry.planes.images > 1 and settings.along == "planes":
-        return f"{where}: segments along planes are of one volume; use rows or columns"
+    if segments > 1 and settings.along == "planes" and (geometry.planes.images > 1 or geometry.planes.taps == 1):
+        return f"{where}: segments along planes are of one volume of several taps; use rows or columns"
     return ""

@@ -64,19 +64,36 @@ def mixed_settings(geometry, config, on_tensor):
     free = (0, S - 1, 0, 0) if S < 4 else (0, S - 2 - (S - 2) // 2, 1, (S - 2) // 2)
     if not on_tensor or (is_wide and S <= 5):
         recipe = free
-    on_array = recipe[0] > 0
+    recipes, on_array = setting(config, "recipes", (recipe,)), recipe[0] > 0
+    start = setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ())
+    end = setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ())
     piece = max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
     return MixedConfig(
-        shard=setting(config, "shard", plan_rows(geometry, None, 0).shard),
-        recipes=setting(config, "recipes", (recipe,)),
+        shard=setting(config, "shard", plan_rows(geometry, None, 0, are_on_array((recipes, start, end))).shard),
+        recipes=recipes,
         columns=setting(config, "columns", ROWS_TILE_BYTES // geometry.itemsize),
         piece=setting(config, "piece", piece),
-        start=setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ()),
+        start=start,
         first=setting(config, "first", (256, 384, 512) if piece == PIECE_MIN else ()),
-        end=setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ()),
+        end=end,
         last=setting(config, "last", (320,)),
         warmup=setting(config, "warmup", 5 if on_array else 0),
     )
+
+
+def are_on_array(lists):
+    """Whether a recipe of some lists of them has taps on Tensor."""
+    for recipes in lists:
+        if isinstance(recipes, tuple):
+            for recipe in recipes:
+                if isinstance(recipe, tuple) and len(recipe) > 0 and recipe[0] != 0:
+                    return True
+    return False
+
+
+def is_on_array(settings):
+    """Whether any piece has taps on Tensor, so that a tile's stretches are of one image."""
+    return are_on_array((settings.recipes, settings.start, settings.end))
 
 
 def mixed_config_refusal(geometry, config, on_tensor):

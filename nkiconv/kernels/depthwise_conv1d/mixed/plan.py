@@ -10,7 +10,7 @@ from ..._tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 from ..geometry import instructions_refusal
 from ..parts import part_most
 from .chains import MixedPiece, last_step, phases_of, reads_out
-from .config import MixedConfig, mixed_config_refusal, mixed_settings
+from .config import MixedConfig, is_on_array, mixed_config_refusal, mixed_settings
 from .states import state_block
 from .tiles import RowPlan, channels_of, load_bytes, part_images, plan_rows, tile_count
 
@@ -48,7 +48,7 @@ class MixedPlan(nl.NKIObject):
 
 def mixed_plan(geometry, extras, config):
     """The plan of a MixedConfig."""
-    rows = plan_rows(geometry, config.shard, config.columns)
+    rows = plan_rows(geometry, config.shard, config.columns, is_on_array(config))
     plan = MixedPlan(
         config=config,
         rows=rows,

@@ -2,7 +2,8 @@
 
 Channel c = p * T + t lies on partition p of channel tile t, so that the filters of neighbouring tiles are one
 contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images)
-are stacked: partition g * P + p holds group g.
+are stacked: partition g * P + p holds group g. The array adds zeros times all rows of a tile, NaN or not, so that where
+it has taps a tile's stretches are of one image.
 
 Compile-time code in NKI's Python subset.
 """
@@ -19,6 +20,8 @@ from ..parts import part_most, part_span
 STRETCH_MIN = 32
 #: Channel tiles from which an odd number of them is still shared out evenly enough: 8 to 7.
 TILES_TO_SHARE = 15
+#: Columns of a tile of one image from which the array does as much at once as Vector with tiles of several.
+ALONE_MIN = 64
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
 #: Most bytes a partition of one loaded tile.
@@ -43,6 +46,8 @@ class RowPlan(nl.NKIObject):
     columns: int
     #: whether a tile holds one run a row, read by all taps, or each tap's columns apart
     runs: bool
+    #: whether the groups of a tile are of one image
+    alone: bool
 
 
 @dataclass
@@ -100,33 +105,38 @@ def part_total(geometry):
     return (geometry.N * geometry.Q * geometry.C) // (PARTS * nl.tile_size.pmax)
 
 
-def stack_height(geometry, shard, P):
+def stacked_images(geometry, shard, alone):
+    """Most images of one part of the work whose stretches may share a tile."""
+    return 1 if alone else part_images(geometry, shard)
+
+
+def stack_height(geometry, shard, P, alone):
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
-    stretches = part_images(geometry, shard) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
+    stretches = stacked_images(geometry, shard, alone) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
     return max(1, min(nl.tile_size.pmax // P, stretches))
 
 
-def plan_rows(geometry, shard, columns):
-    """A RowPlan; shard None and columns 0 leave them to the rule."""
+def plan_rows(geometry, shard, columns, alone):
+    """A RowPlan; shard None and columns 0 leave them to the rule. alone: whether each tile is of one image."""
     longest = ROWS_TILE_BYTES // geometry.itemsize if columns == 0 else columns
-    found = fill_partitions(geometry, None)
+    found = fill_partitions(geometry, None, alone)
     if shard != None and found[2] != shard:
-        found = fill_partitions(geometry, shard)
-    return fit_columns(geometry, found[0], found[1], found[2], longest)
+        found = fill_partitions(geometry, shard, alone)
+    return fit_columns(geometry, found[0], found[1], found[2], longest, alone)
 
 
-def fill_partitions(geometry, shard):
+def fill_partitions(geometry, shard, alone):
     """(channel tiles, groups, what is halved) that use most partitions; shard None: any, as `read_shard` has it."""
     C = geometry.C
     T = div_ceil(C, nl.tile_size.pmax)
     best = T
     chosen = read_shard(geometry, T) if shard == None else shard
-    G = stack_height(geometry, chosen, div_ceil(C, T)) if C % T == 0 else 1
+    G = stack_height(geometry, chosen, div_ceil(C, T), alone) if C % T == 0 else 1
     used = G * div_ceil(C, T)
     for more in range(T + 1, min(C, 8 * T) + 1):
         if C % more == 0:
             other = read_shard(geometry, more) if shard == None else shard
-            height = stack_height(geometry, other, C // more)
+            height = stack_height(geometry, other, C // more, alone)
             # a tenth more lanes, or the longer runs of fewer groups are worth more
             if 10 * height * (C // more) > 11 * used:
                 best = more
@@ -136,7 +146,7 @@ def fill_partitions(geometry, shard):
     return best, G, chosen
 
 
-def fit_columns(geometry, T, G, shard, longest):
+def fit_columns(geometry, T, G, shard, longest, alone):
     """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX; its columns are 0 if none does."""
     halo = (geometry.S - 1) * geometry.dilation
     most = LOAD_BYTES_MAX // geometry.itemsize
@@ -144,20 +154,20 @@ def fit_columns(geometry, T, G, shard, longest):
     columns = 0
     if geometry.stride <= RUN_STRIDE_MAX and halo < most:
         columns = aligned(geometry, G, min(longest, 1 + (most - halo - 1) // geometry.stride))
-        columns = min(columns, stretch(geometry, G, shard, columns))
+        columns = min(columns, stretch(geometry, G, shard, columns, alone))
         run = (columns - 1) * geometry.stride + halo + 1
         runs = run <= RUN_WASTE_MAX * geometry.S * max(columns * geometry.stride, STRETCH_MIN)
     if not runs:
         columns = min(longest, most // geometry.S)
         if columns > 0:
-            columns = min(columns, stretch(geometry, G, shard, columns))
-    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs)
+            columns = min(columns, stretch(geometry, G, shard, columns, alone))
+    return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs, alone=alone)
 
 
-def stretch(geometry, G, shard, longest):
+def stretch(geometry, G, shard, longest, alone):
     """Columns of each group, when the columns and images of a part are cut evenly into whole tiles of G groups."""
     columns = part_columns(geometry, shard)
-    images = part_images(geometry, shard)
+    images = stacked_images(geometry, shard, alone)
     tiles = div_ceil(images * div_ceil(columns, longest), G)
     pieces = max(div_ceil(columns, longest), (tiles * G) // images)
     size = div_ceil(columns, pieces)
@@ -177,13 +187,24 @@ def aligned(geometry, G, columns):
 
 def tile_count(geometry, rows):
     """Most tiles of a part."""
-    stretches = part_images(geometry, rows.shard) * div_ceil(part_columns(geometry, rows.shard), rows.columns)
-    return part_most(rows.T, rows.shard == "channels") * div_ceil(stretches, rows.G)
+    images, together = part_images(geometry, rows.shard), stacked_images(geometry, rows.shard, rows.alone)
+    stretches = together * div_ceil(part_columns(geometry, rows.shard), rows.columns)
+    stacks = div_ceil(images, max(1, together)) * div_ceil(stretches, rows.G)
+    return part_most(rows.T, rows.shard == "channels") * stacks
 
 
 def place_of_tap(geometry, s, taps):
     """Where tap s lies among so many of which it is one of the first."""
     return taps - 1 - s if geometry.flipped else s
+
+
+def shares_tiles(geometry):
+    """Whether tiles of several images are half as many as those of one, and these are short: what `vector` gains on
+    `mixed`."""
+    alone, shared = plan_rows(geometry, None, 0, True), plan_rows(geometry, None, 0, False)
+    if geometry.N == 1 or alone.columns == 0 or shared.columns == 0 or alone.columns >= ALONE_MIN:
+        return False
+    return tile_count(geometry, alone) >= 2 * tile_count(geometry, shared)
 
 
 def tile_list(geometry, rows, part, most):
@@ -192,16 +213,20 @@ def tile_list(geometry, rows, part, most):
     n_part = part_span(geometry.N, rows.shard == "batch", part)
     q_part = part_span(geometry.Q, rows.shard == "columns", part)
     end_q = q_part[0] + q_part[1]
-    groups = []
+    stacks, groups = [], []
     for n in range(n_part[0], n_part[0] + n_part[1]):
-        if most == 0 or len(groups) < most * rows.G:
+        if most == 0 or len(stacks) * rows.G + len(groups) < most * rows.G:
             for q0 in range(q_part[0], end_q, rows.columns):
                 groups.append((n, q0))
+        if rows.alone or n == n_part[0] + n_part[1] - 1:
+            for stack in cut_at(len(groups), rows.G):
+                stacks.append(some_of(groups, stack))
+            groups = []
     tiles = []
     for t in range(t_part[0], t_part[0] + t_part[1]):
-        for part in cut_at(len(groups), rows.G):
+        for stack in stacks:
             if most == 0 or len(tiles) < most:
-                tiles.append(row_tile(geometry, rows, t, some_of(groups, part), end_q))
+                tiles.append(row_tile(geometry, rows, t, stack, end_q))
     return tiles
 
 

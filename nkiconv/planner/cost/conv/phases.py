@@ -108,9 +108,11 @@ def _ways(geometry: Any) -> Iterator[dict[str, Any]]:
     """Phases and segments beside each other that may share the array; axes that have only one phase add nothing."""
     yield {"beside": "none", "segments": 1, "along": "columns"}
     axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
-    longest = max(axes, key=lambda name: (axes[name].images == 1) * axes[name].out)
+    if geometry.planes.images > 1 or geometry.planes.taps == 1:  # zeros would be added of other images
+        del axes["planes"]
+    longest = max(axes, key=lambda name: axes[name].out)
     for beside in BESIDE:
-        if beside != "none" and axes[beside].lhs_dilation == 1:
+        if beside != "none" and getattr(geometry, beside).lhs_dilation == 1:
             continue
         for segments in (1, 2, 4):
             if (segments == 1 or geometry.C in SEGMENTED) and (beside != "none" or segments > 1):

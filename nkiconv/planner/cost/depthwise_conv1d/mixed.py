@@ -14,6 +14,7 @@ from ....kernels.depthwise_conv1d.mixed.config import (
     PIECE_MIN,
     PIECES,
     MixedConfig,
+    are_on_array,
     mixed_config_refusal,
 )
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, mixed_plan, plan_refusal
@@ -159,7 +160,8 @@ class Mixed(Algorithm):
     def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedConfig, MixedPlan]:
         """Given settings and others by a rule, and what they come to."""
         geometry = shape.geometry
-        rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0))
+        alone = are_on_array((given["recipes"],)) if given.get("recipes") else self.on_tensor
+        rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
         columns = max(1, rows.columns)
         # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
         piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
