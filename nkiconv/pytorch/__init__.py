@@ -9,8 +9,9 @@ aside for its own functions, unless torch.compile, torch.export, torch.jit.trace
 way derivatives go in both directions, twice and under torch.func's transforms, and refusals are RuntimeErrors too.
 
 `causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
-libraries that import that package find them. `nn` has modules, `convert(model)` swaps a model's own for these,
-`intercept` takes over torch's functions while a block runs, `plan_model` says what they would take on trn2.
+libraries that import that package find them. `nn` has
+modules, `convert(model)` swaps a model's own for these, `intercept` takes over torch's functions while a block runs,
+`plan_model` says what they would take on trn2.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ except ModuleNotFoundError as error:
 from . import nn
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
+from .computers.modes import set_strict_nonfinite, strict_nonfinite
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
 from .models.intercept import intercept
 from .operators.filters import pack_filter
@@ -63,6 +65,8 @@ __all__ = [
     "nn",
     "pack_filter",
     "plan_model",
+    "set_strict_nonfinite",
+    "strict_nonfinite",
 ]
 
 #: What is imported when it is first used, and its module in `models`: with the planner and torch's symbols these take

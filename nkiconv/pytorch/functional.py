@@ -22,8 +22,10 @@ from .operators.custom import NAMES
 from .operators.frames import joined, last
 from .operators.tensor_kinds import tensor_violations
 
+#: activation, residual_position, layer, strict_nonfinite.
+Fused = tuple[str | None, str, str | None, bool]
 #: What a call asks for, of an operator's name, its filter, its numbers and what is fused.
-Reads = Callable[[str, Tensor, tuple[Any, ...], tuple[str | None, str, str | None]], Convolution]
+Reads = Callable[[str, Tensor, tuple[Any, ...], Fused], Convolution]
 
 
 def conv1d(
@@ -40,6 +42,7 @@ def conv1d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     packed: Tensor | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv1d` by nkiconv's kernels; one filter a channel goes to the depthwise one.
 
@@ -52,6 +55,9 @@ def conv1d(
         residual: shape of y, added before the activation, or behind it with residual_position="post_activation".
         layer: a name for messages.
         packed: what `pack_filter(weight)` returned, which the kernel then takes; not of groups.
+        strict_nonfinite: True: NaN and Inf of input reach exactly the outputs that the definition gives them, at the
+            cost of algorithms that multiply by zeros; so in the gradient by input. Without it they may reach other
+            outputs of their own image. None: as `set_strict_nonfinite` says.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype.
 
@@ -59,7 +65,7 @@ def conv1d(
     """
     depthwise = _is_rank(weight, 3) and weight.shape[1] == 1 and weight.shape[0] == groups
     name = "depthwise_conv1d" if depthwise else "conv1d"
-    more = (activation, residual_position, layer)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     return convolve(name, input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
@@ -77,6 +83,7 @@ def conv2d(
     residual_position: str = "pre_activation",
     layer: str | None = None,
     packed: Tensor | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv2d` by nkiconv's kernels.
 
@@ -88,7 +95,7 @@ def conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     return convolve("conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more, packed)
 
 
@@ -108,6 +115,7 @@ def conv3d(
     packed: Tensor | None = None,
     initial_frames: Tensor | None = None,
     return_final_frames: bool | int = False,
+    strict_nonfinite: bool | None = None,
 ) -> Any:
     """`torch.nn.functional.conv3d` by nkiconv's kernels.
 
@@ -124,7 +132,7 @@ def conv3d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     none = isinstance(initial_frames, Tensor) and initial_frames.dim() > 2 and initial_frames.shape[-3] == 0
     frames = None if none else initial_frames
     numbers = (stride, padding, dilation, groups)
@@ -147,6 +155,7 @@ def depthwise_conv1d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`conv1d` with as many groups as channels.
 
@@ -158,7 +167,7 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     groups = _groups(input, weight, 1)
     if _is_rank(weight, 3) and weight.shape[0] != groups:
         raise GeometryError(
@@ -180,6 +189,7 @@ def depthwise_conv2d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`conv2d` with as many groups as channels.
 
@@ -191,7 +201,7 @@ def depthwise_conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    more = (activation, residual_position, layer)
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     groups = _groups(input, weight, 2)
     return convolve("depthwise_conv2d", input, weight, bias, residual, (stride, padding, dilation, groups), more)
 
@@ -215,7 +225,7 @@ def convolve(
     bias: Tensor | None,
     residual: Tensor | None,
     numbers: tuple[Any, ...],
-    more: tuple[str | None, str, str | None],
+    more: Fused,
     packed: Tensor | None = None,
     reads: Reads | None = None,
     frames: Tensor | None = None,
@@ -223,8 +233,8 @@ def convolve(
     """One call in torch's terms.
 
     numbers: as torch's function takes them behind the tensors: stride, padding, dilation, groups; more: activation,
-    residual_position, layer; reads: what makes a Convolution of these numbers, where they are others; frames: planes in
-    front of x's.
+    residual_position, layer, strict_nonfinite; reads: what makes a Convolution of these numbers, where they are others;
+    frames: planes in front of x's.
     """
     if not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
         # A mode sees one call of this function instead of every attribute that it reads.
@@ -304,7 +314,7 @@ def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) ->
         return None
 
 
-def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | None, str, str | None]) -> Convolution:
+def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
     """What a call asks for; w: for padding that depends on its taps."""
     stride, padding, dilation, groups = numbers
     rank = NAMES[name]
@@ -320,6 +330,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | Non
         activation=more[0],
         residual_position=more[1],
         layer=more[2],
+        strict_nonfinite=more[3],
     )
 
 

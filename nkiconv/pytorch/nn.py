@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from .computers import modes
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
 from .operators.filters import Freezes
@@ -54,6 +55,7 @@ class _Fused(Freezes):
     activation: str | None = None
     residual_position: str = "pre_activation"
     layer: str | None = None
+    strict_nonfinite: bool | None = None
 
     def __init__(
         self,
@@ -72,8 +74,10 @@ class _Fused(Freezes):
         activation: str | None = None,
         residual_position: str = "pre_activation",
         layer: str | None = None,
+        strict_nonfinite: bool | None = None,
     ) -> None:
         _check(type(self).__name__, padding_mode, activation, residual_position)
+        modes.wants_strict_nonfinite(strict_nonfinite)
         super().__init__(
             in_channels,
             out_channels,
@@ -88,6 +92,7 @@ class _Fused(Freezes):
             dtype=dtype,
         )
         self.activation, self.residual_position, self.layer = activation, residual_position, layer
+        self.strict_nonfinite = strict_nonfinite
 
     @property
     def operator(self) -> str:
@@ -113,6 +118,7 @@ class _Fused(Freezes):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
+            strict_nonfinite=self.strict_nonfinite,
             packed=packed,
         )
 
@@ -134,8 +140,9 @@ class Conv1d(_Fused, torch.nn.Conv1d):
         activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
         residual_position: where forward's residual is added: "pre_activation" or "post_activation".
         layer: a name for messages.
+        strict_nonfinite: as of `functional.conv1d`; None: as `set_strict_nonfinite` says when forward runs.
 
-    Raises: UnsupportedError.
+    Raises: UnsupportedError, KindError.
     """
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -180,8 +187,10 @@ class _Transposed(_Fused):
         activation: str | None = None,
         residual_position: str = "pre_activation",
         layer: str | None = None,
+        strict_nonfinite: bool | None = None,
     ) -> None:
         _check(type(self).__name__, padding_mode, activation, residual_position)
+        modes.wants_strict_nonfinite(strict_nonfinite)
         super(_Fused, self).__init__(
             in_channels,
             out_channels,
@@ -197,6 +206,7 @@ class _Transposed(_Fused):
             dtype=dtype,
         )
         self.activation, self.residual_position, self.layer = activation, residual_position, layer
+        self.strict_nonfinite = strict_nonfinite
 
     def _transposed(
         self, function: Callable[..., Tensor], input: Tensor, output_size: Any, residual: Tensor | None
@@ -221,6 +231,7 @@ class _Transposed(_Fused):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
+            strict_nonfinite=self.strict_nonfinite,
         )
 
 
@@ -229,7 +240,7 @@ class ConvTranspose1d(_Transposed, torch.nn.ConvTranspose1d):
 
     Args:
         in_channels, ..., dtype: torch's own.
-        activation, residual_position, layer: as of `Conv1d`.
+        activation, residual_position, layer, strict_nonfinite: as of `Conv1d`.
 
     Raises: UnsupportedError.
     """
@@ -278,6 +289,7 @@ class CausalConv1d(Conv1d):
         activation: str | None = None,
         residual_position: str = "pre_activation",
         layer: str | None = None,
+        strict_nonfinite: bool | None = None,
     ) -> None:
         super().__init__(
             in_channels,
@@ -292,6 +304,7 @@ class CausalConv1d(Conv1d):
             activation=activation,
             residual_position=residual_position,
             layer=layer,
+            strict_nonfinite=strict_nonfinite,
         )
         self.padding = "causal"
 
@@ -378,6 +391,7 @@ class CausalConv3d(Conv3d):
             residual=residual,
             residual_position=self.residual_position,
             layer=self.layer,
+            strict_nonfinite=self.strict_nonfinite,
             packed=packed,
             initial_frames=frames if self.padding_mode == "zeros" else padded,
         )

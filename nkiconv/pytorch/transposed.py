@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from .computers import modes
 from .errors import GeometryError
-from .functional import check_groups, convolve, per_axis, refuse_script, taps_of
+from .functional import Fused, check_groups, convolve, per_axis, refuse_script, taps_of
 from .operators.convolution import Convolution
 from .operators.custom import NAMES
 
@@ -27,6 +28,7 @@ def conv_transpose1d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose1d` by nkiconv's kernels.
 
@@ -40,7 +42,8 @@ def conv_transpose1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    numbers = stride, padding, output_padding, groups, dilation
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     return convolve("conv_transpose1d", input, weight, bias, residual, numbers, more, None, _asked)
 
 
@@ -58,6 +61,7 @@ def conv_transpose2d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose2d` by nkiconv's kernels.
 
@@ -69,7 +73,8 @@ def conv_transpose2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    numbers = stride, padding, output_padding, groups, dilation
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     return convolve("conv_transpose2d", input, weight, bias, residual, numbers, more, None, _asked)
 
 
@@ -87,6 +92,7 @@ def conv_transpose3d(
     residual: Tensor | None = None,
     residual_position: str = "pre_activation",
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """`torch.nn.functional.conv_transpose3d` by nkiconv's kernels.
 
@@ -98,11 +104,12 @@ def conv_transpose3d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
-    numbers, more = (stride, padding, output_padding, groups, dilation), (activation, residual_position, layer)
+    numbers = stride, padding, output_padding, groups, dilation
+    more = (activation, residual_position, layer, modes.wants_strict_nonfinite(strict_nonfinite))
     return convolve("conv_transpose3d", input, weight, bias, residual, numbers, more, None, _asked)
 
 
-def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | None, str, str | None]) -> Convolution:
+def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:
     """What a call asks for: the convolution of input, with stride - 1 zeros between neighbours, with the filter's taps
     in reverse order."""
     stride, padding, output_padding, groups, dilation = numbers
@@ -130,6 +137,7 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: tuple[str | Non
         activation=more[0],
         residual_position=more[1],
         layer=more[2],
+        strict_nonfinite=more[3],
     )
 
 

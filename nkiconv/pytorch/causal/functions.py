@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..computers import host
+from ..computers import host, modes
 from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
@@ -26,6 +26,7 @@ def causal_conv1d_fn(
     *,
     cu_seqlens: Tensor | None = None,
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Any:
     """Convolve each channel of each row with its own filter, over what precedes and nothing else.
 
@@ -47,6 +48,8 @@ def causal_conv1d_fn(
         cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, C, total] of sequences, the k-th from token
             cu_seqlens[k] up to cu_seqlens[k + 1]; states are [sequences, C, width - 1] then.
         layer: a name for messages.
+        strict_nonfinite: True: NaN and Inf of x and states reach exactly the outputs that the definition gives them.
+            None: as `set_strict_nonfinite` says. Packed sequences run so whatever it is.
 
     Returns: y [N, C, L] of x's dtype, summed in fp32 and rounded once, contiguous, or with channels next to each other
     where x has them so; with return_final_states the pair of it and the final states.
@@ -55,8 +58,8 @@ def causal_conv1d_fn(
     before each sequence: `packed` says why no mask, and what it costs. Nothing passes between them, forward or
     backward, not even NaN or Inf. seq_idx and cu_seqlens may stay on the host: their numbers are checked, which waits
     for a device that holds them. They have no second derivatives and none in forward mode, and torch.vmap does not take
-    them. Without them the
-    kernel may spread a NaN over rows and channels that share a tile with its own, as docs/algorithms.md says.
+    them. Without them, and without strict_nonfinite, the kernel may spread a NaN over other channels and columns
+    of its own row, as docs/algorithms.md says; never to other rows.
 
     torch.autocast casts nothing here.
 
@@ -66,7 +69,8 @@ def causal_conv1d_fn(
     act = activation_of(where, activation)
     check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
     rows, filters, state = of_one_kind(x, weight, initial_states)
-    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer, strict)
     y = like(x, host.in_dtype(y, x.dtype))
     if not return_final_states:
         return y
@@ -84,6 +88,7 @@ def causal_conv1d_update(
     conv_state_indices: Tensor | None = None,
     *,
     layer: str | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Tensor:
     """One step of decoding, or a few: convolve x behind what conv_state holds, and put x there too.
 
@@ -91,7 +96,7 @@ def causal_conv1d_update(
         x: [N, C], or [N, C, L] for L steps; any strides.
         conv_state: [N, C, state_len], x's dtype, state_len at least width - 1: the inputs before x, the last one at the
             end. Moved on by L in place. It carries no derivative: y's reach x, weight and bias.
-        weight, bias, activation, layer: as for `causal_conv1d_fn`.
+        weight, bias, activation, layer, strict_nonfinite: as for `causal_conv1d_fn`.
         cache_seqlens: [N], int32 or int64: conv_state is a ring, in which x goes to positions cache_seqlens,
             cache_seqlens + 1, ... modulo state_len, and the inputs before it lie before those.
         conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], that belongs to each row
@@ -118,7 +123,8 @@ def causal_conv1d_update(
         state = torch.where(buffer.padding[:, None, None], 0, state)
     rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
-    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer)
+    strict = modes.wants_strict_nonfinite(strict_nonfinite)
+    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer, strict)
     y = host.in_dtype(y, x.dtype)
     if buffer.padding is not None:
         y = torch.where(buffer.padding[:, None, None], 0, y)

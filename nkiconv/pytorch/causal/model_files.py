@@ -42,23 +42,32 @@ def looks(file: ModuleType | torch.nn.Module) -> bool:
     return any(name in vars(file) for name in FUNCTIONS)
 
 
-def set_in(file: ModuleType | torch.nn.Module, undo: Installation, missing: bool = False) -> None:
+def set_in(
+    file: ModuleType | torch.nn.Module,
+    undo: Installation,
+    missing: bool = False,
+    strict_nonfinite: bool | None = None,
+) -> None:
     """Let a file, for all its models, or a layer that keeps the functions as attributes, call nkiconv's.
 
-    missing: also in the place of a None, which says that the package is not there.
+    missing: also in the place of a None, which says that the package is not there. strict_nonfinite: of these calls;
+    None: as it was set in the file before, else as `set_strict_nonfinite` says.
     """
     names = vars(file)
     for name, ours in FUNCTIONS.items():
         found = names.get(name)
-        if name in names and (missing or found is not None) and not _is_ours(found, ours):
-            undo.set(names, name, _instead_of(found, ours))
+        if name in names and (missing or found is not None) and not _is_ours(found, ours, strict_nonfinite):
+            undo.set(names, name, _instead_of(found, ours, strict_nonfinite))
 
 
-def _is_ours(function: Any, ours: Callable[..., Any]) -> bool:
-    return function is ours or getattr(function, "__wrapped__", None) is ours
+def _is_ours(function: Any, ours: Callable[..., Any], strict_nonfinite: bool | None) -> bool:
+    """Whether a function is ours already, with such a strict_nonfinite where one is asked for."""
+    if function is not ours and getattr(function, "__wrapped__", None) is not ours:
+        return False
+    return strict_nonfinite in (None, vars(function).get("strict_nonfinite"))
 
 
-def _instead_of(theirs: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
+def _instead_of(theirs: Any, ours: Callable[..., Any], strict_nonfinite: bool | None) -> Callable[..., Any]:
     """Ours with the arguments that model files pass; a call that ours refuses stays with theirs, which is told once.
 
     Layers pass on whatever their callers gave them: arguments that ours does not have are for others.
@@ -71,6 +80,7 @@ def _instead_of(theirs: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
         mine = {name: one for name, one in named.items() if name in known}
         if _ROWS in named:
             mine["x"] = named[_ROWS]
+        mine.setdefault("strict_nonfinite", strict_nonfinite)
         try:
             return ours(*args, **mine)
         except ComparisonError:
@@ -88,4 +98,5 @@ def _instead_of(theirs: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
             told = True
             warnings.warn(f"{ours.__name__}: stays with the model's own function: {error}", stacklevel=3)
 
+    vars(call)["strict_nonfinite"] = strict_nonfinite
     return call

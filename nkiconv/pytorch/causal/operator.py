@@ -1,7 +1,7 @@
 """The operator `nkiconv::causal_conv1d`: schema, fake kernel, derivatives and batching rule.
 
-    nkiconv::causal_conv1d(x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer)
-        -> (y, final_states)
+    nkiconv::causal_conv1d(x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer,
+        strict_nonfinite) -> (y, final_states)
 
 With xs = initial states, or zeros, followed by x, z = conv(xs, w) + bias and y = act(z):
 
@@ -44,12 +44,13 @@ def _forward(
     return_final_states: bool,
     activation: str | None,
     layer: str | None,
+    strict_nonfinite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
     channels, width = weight.shape
     w = weight[:, None]
     if cu_seqlens is None and seq_idx is None:
-        asked = states.causal(channels, width - 1, activation, layer)
+        asked = states.causal(channels, width - 1, activation, layer, strict_nonfinite)
         y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
         return _own(y), final
     packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
@@ -73,6 +74,7 @@ def _fake(
     return_final_states: bool,
     activation: str | None,
     layer: str | None,
+    strict_nonfinite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     check_call(layer or _NAME, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states)
     rows = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
@@ -80,20 +82,21 @@ def _fake(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.return_final_states, ctx.activation, ctx.layer = inputs[6:]
+    ctx.return_final_states, ctx.activation, ctx.layer = inputs[6:9]
+    ctx.strict_nonfinite, ctx.num_inputs = (*inputs[9:], False)[0], len(inputs)
     autograd.save(ctx, *inputs[:6])
 
 
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Tensor | None, ...]:
     if g is None:
         g = torch.zeros_like(ctx.saved_tensors[0], memory_format=torch.contiguous_format)
-    return (*derivatives(ctx, g, g_final, list(ctx.needs_input_grad[1:5])), *[None] * 5)
+    return (*derivatives(ctx, g, g_final, list(ctx.needs_input_grad[1:5])), *[None] * (ctx.num_inputs - 4))
 
 
 def derivatives(ctx: Any, g: Tensor, g_final: Tensor | None, needs: list[bool]) -> tuple[Tensor | None, ...]:
     """dL/d x, weight, bias and initial states of dL/dy and dL/d final states, each where it is needed.
 
-    ctx: what `_remember` puts into autograd's.
+    ctx: what `_remember` puts into autograd's, `num_inputs` apart.
     """
     x, weight, bias, initial_states, cu_seqlens, seq_idx = ctx.saved_tensors
     final = g_final if ctx.return_final_states else None
@@ -118,12 +121,12 @@ def _forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> tu
     dx, dweight, dbias, dinitial = tangents[:4]
     if dx is None:
         dx = torch.zeros_like(x, memory_format=torch.contiguous_format)
-    final = ctx.return_final_states
-    dz, dfinal = CAUSAL_CONV1D(dx, weight, dbias, dinitial, None, None, final, None, ctx.layer)
+    final, more = ctx.return_final_states, (None, ctx.layer, ctx.strict_nonfinite)
+    dz, dfinal = CAUSAL_CONV1D(dx, weight, dbias, dinitial, None, None, final, *more)
     if dweight is not None:
-        dz = dz + CAUSAL_CONV1D(x, dweight, None, initial_states, None, None, False, None, ctx.layer)[0]
+        dz = dz + CAUSAL_CONV1D(x, dweight, None, initial_states, None, None, False, *more)[0]
     if ctx.activation is not None:
-        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, None, ctx.layer)
+        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, *more)
         dz = gradients.of_argument(states.causal(weight.shape[0], 0, ctx.activation), dz, None, z)
     return dz, dfinal
 
@@ -141,10 +144,11 @@ def _of_rows(
     """`derivatives` without packed sequences."""
     channels, width = weight.shape
     gap, length, w = width - 1, x.shape[2], weight[:, None]
-    asked = states.causal(channels, gap, ctx.activation, ctx.layer)
+    asked = states.causal(channels, gap, ctx.activation, ctx.layer, ctx.strict_nonfinite)
     of_z = g
     if ctx.activation is not None:
-        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, None, ctx.layer)
+        more = None, ctx.layer, ctx.strict_nonfinite
+        z, _ = CAUSAL_CONV1D(x, weight, bias, initial_states, None, None, False, *more)
         of_z = gradients.of_argument(asked, g, None, z)
     of_x = of_w = of_bias = of_states = None
     if needs[0] or needs[3]:
@@ -291,6 +295,7 @@ def convolve(
     return_final_states: bool,
     activation: str | None,
     layer: str | None,
+    strict_nonfinite: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What the operator returns for checked arguments; torch's own functions of rows without packing on the host."""
     if cu_seqlens is None and seq_idx is None and modes.is_torchs(x):
@@ -302,7 +307,7 @@ def convolve(
             y = host.convolve(asked, x, w, bias, None)
         return y, final if return_final_states else x.new_empty(*x.shape[:2], 0)
     found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(
-        x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer
+        x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer, strict_nonfinite
     )
     return found
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..computers import modes
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
 from .checks import INTEGERS, activation_of
 from .functions import causal_conv1d_fn, causal_conv1d_update, like, of_one_kind
@@ -179,6 +180,7 @@ def causal_conv1d_bwd_function(
         return_final_states=dfinal_states is not None,
         activation=_name_of(silu_activation),
         layer=None,
+        strict_nonfinite=modes.wants_strict_nonfinite(None),
     )
     needs = [True, True, bias is not None, return_dinitial_states]
     final = None if dfinal_states is None else dfinal_states.to(rows.dtype)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 
-from ..errors import UnsupportedError
+from ..errors import KindError, UnsupportedError
 
 VARIABLE = "NKICONV_CPU"
 #: What `NKICONV_CPU` may be: torch computes; the kernel runs in the simulator; both do and must agree.
@@ -27,6 +29,56 @@ def mode() -> str:
     if wanted not in MODES:
         raise UnsupportedError(f"{VARIABLE}={wanted!r}: accepted are {', '.join(MODES)}; set one, or unset it")
     return wanted
+
+
+#: Whether calls that leave `strict_nonfinite` open ask for it: in this process, in all threads.
+_strict_nonfinite = False
+
+
+def set_strict_nonfinite(enabled: bool) -> None:
+    """Whether calls of nkiconv's functions and modules that leave `strict_nonfinite` open (None) ask for it.
+
+    With it NaN and Inf of x reach exactly the outputs that the definition gives them, and so in gradients by x; kernels
+    may be slower. It holds in this process, in all threads, from now on; a backward follows its forward.
+
+    Args:
+        enabled: True or False, with which a process begins.
+
+    Returns: nothing.
+
+    Raises: KindError (ValueError and TypeError).
+    """
+    global _strict_nonfinite
+    _strict_nonfinite = wants_strict_nonfinite(enabled, open_to=())
+
+
+@contextmanager
+def strict_nonfinite(enabled: bool = True) -> Iterator[None]:
+    """`set_strict_nonfinite` while a block runs; what held before it holds behind it.
+
+    Returns: the context manager.
+
+    Raises: KindError (ValueError and TypeError).
+    """
+    before = _strict_nonfinite
+    set_strict_nonfinite(enabled)
+    try:
+        yield
+    finally:
+        set_strict_nonfinite(before)
+
+
+def wants_strict_nonfinite(value: bool | None, open_to: tuple[None, ...] = (None,)) -> bool:
+    """Whether a call with strict_nonfinite=value asks for it: None leaves it to the process's switch.
+
+    Raises KindError where it is no bool, or no value of `open_to`.
+    """
+    if type(value) is bool:
+        return value
+    if value not in open_to:
+        accepted = ", ".join(map(str, (True, False, *open_to)))
+        raise KindError(f"strict_nonfinite={value!r}: accepted are {accepted}; pass one of them")
+    return _strict_nonfinite
 
 
 def is_torchs(x: object) -> bool:

@@ -44,14 +44,14 @@ def convolve(
         return x.new_empty(asked.shape(shaped(x, frames), w))
     arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
-    more |= {"activation": asked.activation}
+    more |= {"activation": asked.activation, "strict_nonfinite": asked.strict_nonfinite}
     if frames is not None:
         more["initial_frames"] = to_numpy(frames)
     if packed is not None:
         return _by_packed(asked, x, w, to_numpy(packed), more, frames)
     scalars = {name: value[0] for name, value in _geometry(asked).items()}
     if asked.operation == "depthwise_conv1d":
-        scalars |= {"strict_nonfinite": asked.strict_nonfinite, "flipped": asked.transposed}
+        scalars |= {"flipped": asked.transposed}
         return from_numpy(depthwise_conv1d(arrays[0], arrays[1][:, 0], **scalars, **more))
     if asked.transposed:
         asked.problem(x, w)  # refuses strides, which the functions of arrays do not know

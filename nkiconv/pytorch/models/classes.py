@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from .. import nn
 from . import videos
-from .intercept import intercept
+from .intercept import STRICT, intercept
 
 #: Our class for each of torch's.
 OURS: dict[type, type] = {
@@ -55,11 +55,11 @@ def converted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
 
 @_change
 def intercepted(kind: Any) -> tuple[tuple[type, ...], dict[str, Any]]:
-    """A class whose forward runs under `intercept`, whatever it does."""
+    """A class whose forward runs under `intercept`, whatever it does, with the module's attribute STRICT."""
 
     @functools.wraps(kind.forward)
     def call(self: Any, *args: Any, **named: Any) -> Any:
-        with intercept():
+        with intercept(getattr(self, STRICT, None)):
             return kind.forward(self, *args, **named)  # as it is in this call
 
     return (kind,), {"forward": call}

@@ -19,11 +19,12 @@ from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
 from .. import nn
 from ..causal import model_files
 from ..causal.installation import Installation
+from ..computers import modes
 from ..operators.tensor_kinds import DTYPES
 from . import batchnorm, graphs, videos
 from .classes import OURS, change_class, intercepted, is_changed, left_out, ours
 from .flops import share_of
-from .intercept import intercept
+from .intercept import STRICT, intercept
 from .report import Entry, Report
 
 Filter = Callable[[str, torch.nn.Module], bool]
@@ -36,7 +37,7 @@ _CONVERTED = tuple(OURS.values())
 _METHODS = ("forward", "_conv_forward")
 #: What our classes read from a module beside what torch's do.
 _ATTRIBUTES = (
-    "activation", "residual_position", "layer", "operator",
+    "activation", "residual_position", "layer", "strict_nonfinite", "operator",
     "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",
     "_transposed",
 )  # fmt: skip
@@ -52,6 +53,7 @@ def convert(
     pack_filters: str | None = None,
     inplace: bool = False,
     example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    strict_nonfinite: bool | None = None,
 ) -> Report:
     """Swap Conv1d to Conv3d and ConvTranspose1d to 3d of a model for nkiconv's; whatever stays is in the report with
     the reason.
@@ -88,10 +90,12 @@ def convert(
             once, in eval mode and without gradients, so that the report can say which share of its convolutions' flops
             is nkiconv's. With pack_filters also the images of the plans: each distinct convolution is planned twice
             (seconds each; plans are kept, for devices too).
+        strict_nonfinite: of all convolutions that become nkiconv's, as `conv2d` has it; None: as `set_strict_nonfinite`
+            says. Of the functions of a file it holds for every model of that file.
 
     Returns: a `Report`, whose `model` is the converted one.
 
-    Raises: UnsupportedError, DtypeError, before any change; what the model raises on example_inputs.
+    Raises: UnsupportedError, DtypeError, KindError, before any change; what the model raises on example_inputs.
     """
     from . import packing  # which records a run of a converted model
 
@@ -108,6 +112,7 @@ def convert(
     for argument, wanted in (("fold_batchnorm=True", fold_batchnorm), ("pack_filters='frozen'", pack_filters)):
         errors += batchnorm.violations(model, argument) if wanted else ()
     raise_all("convert cannot run this call", errors)
+    modes.wants_strict_nonfinite(strict_nonfinite)
     options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
     times = packing.times(model, _arguments(example_inputs), **options) if pack_filters else {}
     entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
@@ -116,9 +121,10 @@ def convert(
     folds = batchnorm.find(model, plain, copied) if fold_batchnorm else ()
     target = model if inplace else copied(model)
     for name in swapped:
-        _swap(target.get_submodule(name), name)
+        _swap(target.get_submodule(name), name, strict_nonfinite)
     for entry in entries:
         if entry.function == CALLED:
+            vars(target.get_submodule(entry.name))[STRICT] = strict_nonfinite
             change_class(target.get_submodule(entry.name), intercepted)
         elif entry.reason == FILTERED and functional:
             change_class(target.get_submodule(entry.name), left_out)
@@ -131,11 +137,11 @@ def convert(
         )
     installation = Installation()
     if causal_conv1d:
-        entries = tuple(_by_causal_conv1d(target, entry, installation) for entry in entries)
+        entries = tuple(_by_causal_conv1d(target, entry, installation, strict_nonfinite) for entry in entries)
     entries += tuple(graphs.entries(target, functional))
     if functional:
-        graphs.take(target)
-        target = _intercepted(target)
+        graphs.take(target, strict_nonfinite)
+        target = _intercepted(target, strict_nonfinite)
         entries = tuple(map(_by_intercepted, entries))
     share = None if example_inputs is None else share_of(target, *_arguments(example_inputs))
     return Report(target, entries, folds, installation, functional, share)
@@ -146,7 +152,9 @@ def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return ((), dict(example_inputs)) if isinstance(example_inputs, Mapping) else (tuple(example_inputs), {})
 
 
-def _by_causal_conv1d(model: torch.nn.Module, entry: Entry, installation: Installation) -> Entry:
+def _by_causal_conv1d(
+    model: torch.nn.Module, entry: Entry, installation: Installation, strict_nonfinite: bool | None
+) -> Entry:
     """The entry of a convolution whose filter goes to functions of its layer's file, which become nkiconv's."""
     if not entry.name or entry.reason or not isinstance(model.get_submodule(entry.name), torch.nn.Conv1d):
         return entry
@@ -154,27 +162,28 @@ def _by_causal_conv1d(model: torch.nn.Module, entry: Entry, installation: Instal
     candidates: list[Any] = [*model_files.files_of(layer), layer]
     places = [place for place in candidates if model_files.looks(place)]
     for place in places:
-        model_files.set_in(place, installation)
+        model_files.set_in(place, installation, strict_nonfinite=strict_nonfinite)
     if not places:
         return entry
     name = type(layer).__name__ if places[0] is layer else places[0].__name__
     return dataclasses.replace(entry, operator="causal_conv1d", function=f"causal_conv1d_fn of {name}")
 
 
-def _intercepted(model: Any) -> Any:
+def _intercepted(model: Any, strict_nonfinite: bool | None) -> Any:
     """The same model with a forward under `intercept`."""
     if "forward" in vars(model):
         own = vars(model)["forward"]
 
         @functools.wraps(own)
         def forward(*args: Any, **named: Any) -> Any:
-            with intercept():
+            with intercept(strict_nonfinite):
                 return own(*args, **named)
 
         model.forward = forward
     elif not (
         isinstance(model, (_ConvNd, torch.jit.ScriptModule, torch.fx.GraphModule)) or is_changed(model, intercepted)
     ):
+        vars(model)[STRICT] = strict_nonfinite
         change_class(model, intercepted)
     return model
 
@@ -301,7 +310,7 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from (one for one in vars(module).values() if isinstance(one, torch.Tensor))
 
 
-def _swap(module: Any, name: str) -> None:
+def _swap(module: Any, name: str, strict_nonfinite: bool | None) -> None:
     """Make a module one of ours; `layer` is how messages call it."""
     change_class(module, ours)
-    module.layer = name or None
+    module.layer, module.strict_nonfinite = name or None, strict_nonfinite

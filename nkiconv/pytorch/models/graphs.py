@@ -27,12 +27,14 @@ def entries(model: torch.nn.Module, functional: bool) -> Iterator[Entry]:
             yield Entry(where, str(node.target), _shape(node), operator, reason, function=taken)
 
 
-def take(model: torch.nn.Module) -> None:
-    """Let the graphs of a model call nkiconv's functions."""
+def take(model: torch.nn.Module, strict_nonfinite: bool | None) -> None:
+    """Let the graphs of a model call nkiconv's functions, with such a strict_nonfinite."""
     for _name, graph in _graphs(model):
         calls = [*_calls(graph)]
         for node, function in calls:
             node.target = taken(function)
+            if strict_nonfinite is not None:
+                node.kwargs = {**node.kwargs, "strict_nonfinite": strict_nonfinite}
         if calls:
             graph.recompile()
 

@@ -74,7 +74,11 @@ _OURS: dict[Any, Any] = {theirs: _BY_NAME[name] for theirs, name in FUNCTIONS.it
 _PLAIN_KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
-def intercept() -> Intercept:
+#: Name of the attribute that says what a converted module's forward runs with.
+STRICT = "nkiconv_strict_nonfinite"
+
+
+def intercept(strict_nonfinite: bool | None = None) -> Intercept:
     """A context manager under which `torch.conv1d` to `conv3d` and `torch.conv_transpose1d` to `3d` (those of
     torch.nn.functional too) are nkiconv's, and so are the operators of these names, which graphs of torch.export call.
 
@@ -90,18 +94,23 @@ def intercept() -> Intercept:
     Derivatives are nkiconv's whether or not backward runs inside.
     torch.compile traces through it: what was compiled outside is compiled once more inside.
 
+    Args:
+        strict_nonfinite: of the convolutions, as `conv2d` has it; None: as `set_strict_nonfinite` says.
+
     Returns: the context manager; one may be entered again after it was left.
 
-    Raises: nothing; under it ComparisonError with NKICONV_CPU=compare, where a kernel is off.
+    Raises: KindError; under it ComparisonError with NKICONV_CPU=compare, where a kernel is off.
     """
-    return Intercept()
+    modes.wants_strict_nonfinite(strict_nonfinite)
+    return Intercept(strict_nonfinite)
 
 
 class Intercept(TorchFunctionMode):
     """See `intercept`."""
 
-    def __init__(self) -> None:
+    def __init__(self, strict_nonfinite: bool | None = None) -> None:
         super().__init__()
+        self.strict_nonfinite = strict_nonfinite
         self.told: dict[tuple[str, str], str] = {}  # why calls stayed with torch, by function and cause
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,7 +125,7 @@ class Intercept(TorchFunctionMode):
         reason = _foreign(types, (*args, *named.values()))
         if not reason:
             try:
-                return ours(*args, **named)
+                return ours(*args, **named, strict_nonfinite=self.strict_nonfinite)
             except ComparisonError:
                 raise
             except NkiconvError as error:
@@ -167,8 +176,8 @@ def _takes(tensor: torch.Tensor) -> bool:
 def _under_intercept(name: str) -> Any:
     theirs = getattr(torch, name)
 
-    def call(*args: Any, **named: Any) -> Any:
-        with intercept():
+    def call(*args: Any, strict_nonfinite: bool | None = None, **named: Any) -> Any:
+        with intercept(strict_nonfinite):
             return theirs(*args, **named)
 
     call.__name__ = call.__qualname__ = name

@@ -313,10 +313,10 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
     """What the planner is asked about a call of one of our operators."""
     name = func.name().removeprefix("nkiconv::").partition(".")[0]
     if name == "causal_conv1d":
-        return _causal(*args[:8])
+        return _causal(*args[:8], *args[9:])
     x, w, bias, residual = args[:4]
     frames, rest = (args[4], args[5:]) if name == WITH_FRAMES else (None, args[4:])
-    asked = asked_of("conv3d" if name == WITH_FRAMES else name, *rest[:ARGUMENTS])
+    asked = asked_of("conv3d" if name == WITH_FRAMES else name, *rest)
     packed = rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
     return Convolved(
         operation=asked.operation,
@@ -327,6 +327,7 @@ def _convolved(func: Any, args: tuple[Any, ...]) -> Convolved:
             initial_frames=0 if frames is None else int(frames.shape[2]),
             residual=None if residual is None else asked.residual_position,
             packed=packed is not None,
+            strict_nonfinite=asked.strict_nonfinite,
         ),
     )
 
@@ -355,6 +356,7 @@ def _causal(
     seq_idx: torch.Tensor | None,
     return_final_states: bool,
     activation: str | None,
+    strict_nonfinite: bool = False,
 ) -> Convolved:
     """The launch of causal_conv1d; of sequences that only seq_idx numbers, as if each row were one."""
     channels, width = weight.shape
@@ -373,6 +375,6 @@ def _causal(
             activation=activation,
             initial_state=with_states and not packed and initial_states is not None,
             return_final_state=with_states and not packed and return_final_states,
-            strict_nonfinite=packed,
+            strict_nonfinite=packed or strict_nonfinite,
         ),
     )

@@ -98,11 +98,12 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
         except (AttributeError, IndexError, TypeError, ValueError):
             pass  # attributes or arguments that the module's own forward refuses, or takes otherwise
         if found is None or padding is None:
-            with intercept():
+            with intercept(self.strict_nonfinite):
                 return own(self, *args, **named)
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
         weight, packed = self._filters()
         more = {"layer": self.layer, "packed": packed, "initial_frames": found.frames}
+        more["strict_nonfinite"] = self.strict_nonfinite
         return conv3d(found.video, weight, self.bias, *numbers, **more)
 
     return forward

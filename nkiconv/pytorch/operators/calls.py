@@ -23,8 +23,10 @@ def asked_of(
     activation: str | None,
     residual_position: str,
     layer: str | None,
+    packed: Tensor | None = None,
+    strict_nonfinite: bool = False,
 ) -> Convolution:
-    """The Convolution of an operator's arguments."""
+    """The Convolution of an operator's arguments behind its tensors; packed: is not part of it."""
     return Convolution(
         name=name,
         stride=tuple(stride),
@@ -35,6 +37,7 @@ def asked_of(
         activation=activation,
         residual_position=residual_position,
         layer=layer,
+        strict_nonfinite=strict_nonfinite,
     )
 
 
@@ -64,6 +67,7 @@ def call(
         asked.residual_position,
         asked.layer,
         packed,
+        asked.strict_nonfinite,
     )
     return y
 

@@ -1,6 +1,7 @@
 """The operator `nkiconv::conv3d_with_frames`: conv3d of frames in front of an input, which no kernel copies together.
 
-    nkiconv::conv3d_with_frames(input, weight, bias, residual, initial_frames, ..., packed) -> Tensor
+    nkiconv::conv3d_with_frames(input, weight, bias, residual, initial_frames, ..., packed, strict_nonfinite)
+        -> Tensor
 
 The rest is as of `nkiconv::conv3d`. Derivatives are those of conv3d of both one after the other, cut where they meet.
 """
@@ -41,8 +42,10 @@ def _forward(
     residual_position: str,
     layer: str | None,
     packed: Tensor | None = None,
+    strict_nonfinite: bool = False,
 ) -> Tensor:
-    asked = asked_of("conv3d", stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
+    numbers = stride, padding, dilation, lhs_dilation, groups
+    asked = asked_of("conv3d", *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
     asked.check(input, weight, bias, residual, packed, initial_frames)
     y = dispatch.convolve(asked, input, weight, bias, residual, packed, initial_frames)
     return y.contiguous(memory_format=memory_format(input, weight))
@@ -59,7 +62,7 @@ def _fake(
 
 def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
     """(what a call asks for, the packed filter) of its arguments behind the tensors."""
-    return asked_of("conv3d", *rest[:ARGUMENTS]), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
+    return asked_of("conv3d", *rest), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

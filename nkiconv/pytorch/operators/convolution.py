@@ -24,8 +24,8 @@ _AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 class Convolution:
     """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and behind, an axis.
 
-    layer: who calls, for messages. strict_nonfinite: of depthwise_conv1d's kernel, which then keeps channels and rows
-    apart, NaN and Inf too.
+    layer: who calls, for messages. strict_nonfinite: whether NaN and Inf reach exactly the outputs that the definition
+    gives them, of y and of gradients by x.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
     nkiconv::conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d,
         conv_transpose1d, conv_transpose2d, conv_transpose3d, depthwise_conv_transpose1d(
-        input, weight, bias, residual, ..., packed
+        input, weight, bias, residual, ..., packed, strict_nonfinite
     ) -> Tensor
 
 Transposed ones are convolutions too: `lhs_dilation` is torch's stride, padding that of input with its zeros.
@@ -50,21 +50,23 @@ def _define(name: str) -> Any:
         residual_position: str,
         layer: str | None,
         packed: Tensor | None = None,
+        strict_nonfinite: bool = False,
     ) -> Tensor:
-        asked = asked_of(name, stride, padding, dilation, lhs_dilation, groups, activation, residual_position, layer)
+        numbers = stride, padding, dilation, lhs_dilation, groups
+        asked = asked_of(name, *numbers, activation, residual_position, layer, strict_nonfinite=strict_nonfinite)
         asked.check(input, weight, bias, residual, packed)
         y = dispatch.convolve(asked, input, weight, bias, residual, packed)
         return y.contiguous(memory_format=memory_format(input, weight))
 
     def fake(input: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, *rest: Any) -> Tensor:
-        asked = asked_of(name, *rest[:ARGUMENTS])
-        asked.check(input, weight, bias, residual, *rest[ARGUMENTS:])
+        asked = asked_of(name, *rest)
+        asked.check(input, weight, bias, residual, *rest[ARGUMENTS : ARGUMENTS + 1])
         shape, order = asked.shape(input, weight), memory_format(input, weight)
         return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, w, bias, residual = inputs[:4]
-        asked = asked_of(name, *inputs[4 : 4 + ARGUMENTS])
+        asked = asked_of(name, *inputs[4:])
         by_result = asked.activation is not None and not gradients.needs_argument(asked, residual is not None)
         ctx.asked, ctx.num_inputs = asked, len(inputs)
         autograd.save(ctx, x, w, bias, residual, output if by_result else None)
@@ -79,7 +81,7 @@ def _define(name: str) -> Any:
         return tangent_of(ctx.asked, saved[:4], tangents[:4])
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        asked, packed = asked_of(name, *args[4 : 4 + ARGUMENTS]), None
+        asked, packed = asked_of(name, *args[4:]), None
         if len(args) > 4 + ARGUMENTS and in_dims[4 + ARGUMENTS] is None:
             packed = args[4 + ARGUMENTS]
         return batched_call(asked, info.batch_size, in_dims[:4], args[:4], packed)

@@ -66,12 +66,13 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _check(name: str, x: Any, w: Any, bias: Any, residual: Any, *rest: Any) -> None:
     """Raise why no kernel runs a call of an operator."""
-    asked, packed = asked_of(name, *rest[:ARGUMENTS]), rest[ARGUMENTS:]
+    asked, packed = asked_of(name, *rest), rest[ARGUMENTS:]
     wanted = Asked(
         bias=bias is not None,
         activation=asked.activation,
         residual=None if residual is None else asked.residual_position,
         packed=bool(packed) and packed[0] is not None,
+        strict_nonfinite=asked.strict_nonfinite,
     )
     problem = asked.problem(x, w)
     operation = OPERATIONS[name if name in OPERATIONS else "conv_transpose2d" if problem.transposed else "conv2d"]

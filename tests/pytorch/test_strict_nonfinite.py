@@ -1,0 +1,231 @@
+"""`strict_nonfinite` of functions, modules, converted models and the process; no batch row reaches another without."""
+
+import pytest
+import torch
+from causal import computing
+from torch.nn import functional as F
+
+import nkiconv.pytorch as ours
+from nkiconv import ConvProblem
+from nkiconv.pytorch.computers import device
+from nkiconv.pytorch.errors import KindError
+
+BAD = float("nan")
+
+
+def values(*shape, seed=0):
+    return torch.randint(1, 5, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+#: By name: (ours, torch's, shape of x, shape of filters, arguments of both).
+CALLS = {
+    "conv1d": (ours.conv1d, F.conv1d, (4, 6, 12), (5, 6, 3), {"padding": 1}),
+    "conv2d": (ours.conv2d, F.conv2d, (3, 3, 14, 15), (8, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "conv3d": (ours.conv3d, F.conv3d, (3, 2, 3, 6, 6), (4, 2, 3, 3, 3), {"padding": 1}),
+    "depthwise_conv1d": (ours.conv1d, F.conv1d, (5, 8, 40), (8, 1, 4), {"groups": 8, "padding": 3}),
+    "depthwise_conv2d": (ours.conv2d, F.conv2d, (4, 8, 9, 8), (8, 1, 3, 3), {"groups": 8, "padding": 1}),
+    "grouped": (ours.conv2d, F.conv2d, (4, 8, 7, 6), (8, 2, 3, 3), {"groups": 4}),
+    "conv_transpose1d": (ours.conv_transpose1d, F.conv_transpose1d, (4, 8, 9), (8, 1, 4), {"groups": 8, "stride": 2}),
+    "conv_transpose2d": (ours.conv_transpose2d, F.conv_transpose2d, (4, 32, 4, 4), (32, 4, 4, 4), {"stride": 2}),
+    "conv_transpose3d": (ours.conv_transpose3d, F.conv_transpose3d, (2, 8, 2, 3, 3), (8, 4, 2, 2, 2), {"stride": 2}),
+}  # fmt: skip
+
+
+def reached(theirs, x, shape, how):
+    """Outputs whose windows see an input of x that is not finite."""
+    return theirs((~x.isfinite()).double(), torch.ones(shape).double(), **how) > 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_rows_of_a_batch_stay_apart(name, strict):
+    """y, and gradients by x."""
+    function, _, shape, filters, how = CALLS[name]
+    x, w = values(*shape), values(*filters, seed=1)
+    row = shape[0] // 2
+    rest = [n for n in range(shape[0]) if n != row]
+    with computing("simulate"):
+        found = []
+        for value in (1.0, BAD, float("inf")):
+            given = x.clone()
+            given[row] *= value
+            y = function(given.requires_grad_(), w, strict_nonfinite=strict, **how)
+            g = values(*y.shape, seed=2)
+            g[row] *= value
+            found.append((y.detach()[rest], torch.autograd.grad(y, given, g)[0][rest]))
+    for y, of_x in found[1:]:
+        assert torch.equal(y, found[0][0])
+        assert torch.equal(of_x, found[0][1])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_strictly_only_windows_that_see_it_are_reached(name):
+    function, theirs, shape, filters, how = CALLS[name]
+    x, w = values(*shape), values(*filters, seed=1)
+    whole = theirs(x, w, **how)
+    x[(1, 1, *[size // 2 for size in shape[2:]])] = BAD
+    expected = reached(theirs, x, filters, how)
+    assert 0 < expected.sum() < expected.numel()
+    with computing("simulate"):
+        y = function(x, w, strict_nonfinite=True, **how)
+    assert torch.equal(y.isnan(), expected)
+    assert torch.equal(y[~expected], whole[~expected])
+
+
+STEM = CALLS["conv2d"]
+
+
+@pytest.fixture
+def stem():
+    """(x with a NaN, filters, outputs that it reaches), of a convolution that spreads it by default."""
+    _, theirs, shape, filters, how = STEM
+    x, w = values(*shape), values(*filters, seed=1)
+    x[1, 1, 7, 7] = BAD
+    expected = reached(theirs, x, filters, how)
+    with computing("simulate"):
+        assert not torch.equal(ours.conv2d(x, w, **how).isnan(), expected)
+    return x, w, expected
+
+
+def test_of_the_process(stem):
+    x, w, expected = stem
+    with computing("simulate"):
+        with ours.strict_nonfinite():
+            assert torch.equal(ours.conv2d(x, w, **STEM[4]).isnan(), expected)
+            with ours.strict_nonfinite(False):
+                assert not torch.equal(ours.conv2d(x, w, **STEM[4]).isnan(), expected)
+            assert not torch.equal(ours.conv2d(x, w, strict_nonfinite=False, **STEM[4]).isnan(), expected)
+        assert not torch.equal(ours.conv2d(x, w, **STEM[4]).isnan(), expected)
+        ours.set_strict_nonfinite(True)
+        try:
+            assert torch.equal(ours.conv2d(x, w, **STEM[4]).isnan(), expected)
+        finally:
+            ours.set_strict_nonfinite(False)
+
+
+def test_a_block_that_raises_leaves_it_as_it_was():
+    with pytest.raises(ZeroDivisionError), ours.strict_nonfinite():
+        raise ZeroDivisionError
+    assert not ours.functional.modes.wants_strict_nonfinite(None)
+
+
+class Functions(torch.nn.Module):
+    def __init__(self, w):
+        super().__init__()
+        self.w = torch.nn.Parameter(w)
+
+    def forward(self, x):
+        return F.conv2d(x, self.w, stride=2, padding=3)
+
+
+class Subclass(torch.nn.Conv2d):
+    def forward(self, x):
+        return F.conv2d(x, self.weight * 1.0, stride=2, padding=3)
+
+
+@pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions"])
+def test_of_modules(stem, kind):
+    """Also under torch.compile, and with the module's own value before the process's."""
+    x, w, expected = stem
+    arguments = 3, 8, 7, 2, 3
+    for strict in (None, True):
+        if kind == "module":
+            module = ours.nn.Conv2d(*arguments, bias=False, strict_nonfinite=strict)
+        elif kind == "functions":
+            module = ours.convert(Functions(w), functional=True, strict_nonfinite=strict).model
+        else:
+            plain = (Subclass if kind == "subclass" else torch.nn.Conv2d)(*arguments, bias=False)
+            module = ours.convert(plain, strict_nonfinite=strict).model
+        if kind != "functions":
+            module.weight.data.copy_(w)
+        with computing("simulate"), torch.no_grad():
+            assert torch.equal(module(x).isnan(), expected) is (strict is True)
+            with ours.strict_nonfinite(strict is None):
+                assert torch.equal(module(x).isnan(), expected)
+            if kind == "swapped":
+                compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+                assert torch.equal(compiled(x).isnan(), expected) is (strict is True)
+                with ours.strict_nonfinite():
+                    assert torch.equal(compiled(x).isnan(), expected)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("how", ["rows", "states", "update"])
+def test_of_causal_rows(how, strict):
+    """One row is not finite: the others, their states and gradients are the same; strictly its channels are apart."""
+    x, w, state = values(6, 8, 1 if how == "update" else 40), values(8, 4, seed=1), values(6, 8, 3, seed=2)
+    results = []
+    for value in (1.0, BAD):
+        given = x.clone()
+        given[3, 2] *= value
+        more = {"strict_nonfinite": strict}
+        with computing("simulate"):
+            if how == "update":
+                held = state.clone()
+                results.append((ours.causal_conv1d_update(given, held, w, **more), held))
+                continue
+            given.requires_grad_()
+            if how == "states":
+                y, final = ours.causal_conv1d_fn(given, w, None, None, state, True, **more)
+            else:
+                y = final = ours.causal_conv1d_fn(given, w, **more)
+            g = values(*y.shape, seed=3)
+            g[3, 2] *= value
+            results.append((y.detach(), final.detach(), torch.autograd.grad(y, given, g)[0]))
+    for clean, spoilt in zip(*results, strict=True):
+        rest = [0, 1, 2, 4, 5]
+        assert torch.equal(clean[rest], spoilt[rest])
+        assert spoilt[3, 2].isnan().any()
+        if strict:
+            channels = [0, 1, *range(3, 8)]
+            assert torch.equal(clean[3][channels], spoilt[3][channels])
+
+
+@pytest.mark.parametrize("value", [1, "yes", 0.0])
+def test_what_is_no_bool_is_refused(value):
+    x, w = values(1, 2, 5), values(2, 2, 3)
+    calls = (
+        lambda: ours.conv1d(x, w, strict_nonfinite=value),
+        lambda: ours.conv_transpose1d(x, w, strict_nonfinite=value),
+        lambda: ours.causal_conv1d_fn(x, w[:, 0], strict_nonfinite=value),
+        lambda: ours.causal_conv1d_update(x[..., 0], x[..., :2].clone(), w[:, 0], strict_nonfinite=value),
+        lambda: ours.nn.Conv1d(2, 2, 3, strict_nonfinite=value),
+        lambda: ours.nn.ConvTranspose1d(2, 2, 3, strict_nonfinite=value),
+        lambda: ours.convert(torch.nn.Conv1d(2, 2, 3), strict_nonfinite=value),
+        lambda: ours.intercept(value),
+        lambda: ours.set_strict_nonfinite(value),
+    )
+    for call in calls:
+        with pytest.raises(KindError, match="strict_nonfinite="):
+            call()
+    with pytest.raises(KindError, match="strict_nonfinite=None"):
+        ours.set_strict_nonfinite(None)
+
+
+def test_plans_are_looked_up_by_it():
+    """What a device's kernel is called with, and a model's plan."""
+    problem = ConvProblem(N=3, C=3, K=8, H=14, W=15, R=7, S=7, stride=(2, 2), padding=((3, 3), (3, 3)), dtype="fp32")
+    found = [dict(device._arguments(problem, "conv2d", device.Asked(strict_nonfinite=one), 2, "estimate"))
+             for one in (False, True)]  # fmt: skip
+    assert found[1]["strict_nonfinite"] is True
+    assert "strict_nonfinite" not in found[0]
+    assert found[0]["algorithm"] != found[1]["algorithm"] == "implicit_gemm"
+    module = ours.nn.Conv2d(3, 8, 7, 2, 3, strict_nonfinite=True)
+    assert ours.plan_model(module, [torch.zeros(3, 3, 14, 15)]).rows[0].plan.algorithm == "implicit_gemm"
+
+
+def test_of_a_models_file():
+    """Layers that call `causal_conv1d_fn` by a name of their file."""
+    seen = []
+    layer = torch.nn.Module()
+    layer.conv1d = torch.nn.Conv1d(2, 2, 3, groups=2)
+    layer.causal_conv1d_fn = lambda *args, **named: seen.append(named)
+    report = ours.convert(layer, strict_nonfinite=True, inplace=True)
+    assert report.model.causal_conv1d_fn.strict_nonfinite is True
+    x = values(2, 2, 30)
+    x[0, 0, 3] = BAD
+    with computing("simulate"):
+        y = layer.causal_conv1d_fn(x, values(2, 3))
+    assert y.isnan().sum() == 3
+    report.installation.undo()
+    assert report.model.causal_conv1d_fn.__name__ == "<lambda>"
