@@ -76,10 +76,11 @@ def steps(x, conv_state, w, bias=None, activation=None, begins=None, rows=None):
     return ys, buffer
 
 
-def numbered(x, seq_idx, w, bias=None, activation=None):
-    """y of rows whose tokens see those of their own number only; tokens with a negative one give 0."""
+def numbered(x, seq_idx, w, bias=None, activation=None, before=None):
+    """y of rows whose tokens see those of their own number only, in front of a row `before` [N, C, width - 1]; tokens
+    with a negative number give 0."""
     found = []
-    for one, numbers in zip(x, seq_idx.tolist(), strict=True):
+    for row_number, (one, numbers) in enumerate(zip(x, seq_idx.tolist(), strict=True)):
         columns = []
         for t, number in enumerate(numbers):
             total = torch.zeros(one.shape[0], dtype=torch.float64)
@@ -88,6 +89,8 @@ def numbered(x, seq_idx, w, bias=None, activation=None):
                     at = t - (w.shape[1] - 1) + s
                     if at >= 0 and numbers[at] == number:
                         total = total + w[:, s].double() * one[:, at].double()
+                    elif at < 0 and before is not None and numbers[0] == number:
+                        total = total + w[:, s].double() * before[row_number, :, at].double()
                 total = total if bias is None else total + bias.double()
                 total = silu(total) if activation else total
             columns.append(total)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from causal import computing, integers, leaves_of
+from causal import MODES, computing, integers, leaves_of, numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from nkiconv.pytorch.computers import dispatch
 def test_second_derivatives_of_packed_sequences(by, activation):
     """In float64, which torch computes; of all that has a gradient, states too where they are taken."""
     generator = torch.Generator().manual_seed(0)
-    shapes = [(1, 2, 7), (2, 3), (2,), *([(3, 2, 2)] if by == "cu_seqlens" else [])]
+    shapes = [(1, 2, 7), (2, 3), (2,), (3 if by == "cu_seqlens" else 1, 2, 2)]
     leaves = [torch.randn(one, generator=generator, dtype=torch.float64, requires_grad=True) for one in shapes]
     numbers = torch.tensor([0, 2, 2, 7]) if by == "cu_seqlens" else torch.tensor([[0, 0, 1, -1, 2, 2, 2]])
 
@@ -32,6 +32,37 @@ def test_second_derivatives_of_packed_sequences(by, activation):
 
     assert torch.autograd.gradcheck(packed, leaves)
     assert torch.autograd.gradgradcheck(packed, leaves)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_rows_of_numbered_sequences_in_pieces(data):
+    """States go from one piece to the next where a sequence does; y, states and derivatives are those of the whole."""
+    width, length, channels = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 9)), 2
+    numbers = []
+    for _ in range(2):
+        row = sorted(data.draw(st.lists(st.integers(0, 3), min_size=length, max_size=length), "numbers"))
+        none = data.draw(st.lists(st.sampled_from([False, False, True]), min_size=length, max_size=length), "none")
+        numbers.append([-1 if skip and at else number for at, (number, skip) in enumerate(zip(row, none, strict=True))])
+    seq_idx, cut = torch.tensor(numbers), data.draw(st.integers(1, length - 1), "cut")
+    seq_idx[:, cut] = torch.where(seq_idx[:, cut] < 0, seq_idx[:, :cut].amax(1), seq_idx[:, cut])
+    given_x, given_w = integers(2, channels, length), integers(channels, width, seed=1)
+    ours, theirs = leaves_of(given_x, given_w, integers(2, channels, width - 1, seed=2))
+    x, w, before = ours
+    pieces, states = [], before
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        for begin, end in ((0, cut), (cut, length)):
+            y, final = causal_conv1d_fn(x[..., begin:end], w, None, seq_idx[:, begin:end], states, True)
+            assert final.shape == (2, channels, width - 1)
+            pieces.append(y)
+            goes_on = seq_idx[:, :end].amax(1) == seq_idx[:, min(end, length - 1)]
+            states = torch.where(goes_on[:, None, None], final, 0)
+        y, g = torch.cat(pieces, 2), integers(2, channels, length, seed=3)
+        found = torch.autograd.grad(y, ours, g)
+    expected = numbered(theirs[0], seq_idx, theirs[1], None, None, theirs[2])
+    assert torch.equal(y.double(), expected)
+    for one, other in zip(found, torch.autograd.grad(expected, theirs, g.double(), allow_unused=True), strict=True):
+        assert torch.equal(one.double(), torch.zeros_like(one).double() if other is None else other)
 
 
 def test_second_derivatives_of_packed_sequences_by_the_kernels(monkeypatch):

@@ -15,7 +15,7 @@ from ..operators.tensor_kinds import are_positive, tensor_violations
 #: Activations by their names there, and by ours.
 ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
 #: Arguments that may not be left out.
-_NEEDED = ("x", "weight", "conv_state")
+_NEEDED = ("x", "weight", "conv_state", "conv_states")
 #: Dtypes of numbers of tokens, sequences and rows.
 INTEGERS = (torch.int32, torch.int64)
 
@@ -40,8 +40,8 @@ def check_call(
     states = {"initial_states": initial_states, "final_states_out": final_states_out}
     given = {"x": x, "weight": weight, "bias": bias, **states}
     numbers = {"cu_seqlens": cu_seqlens, "seq_idx": seq_idx}
-    raise_all(summary, list(_kinds(given, numbers)))
-    raise_all(summary, [*_shapes(x, weight, bias), *_excluded(numbers, states, return_final_states)])
+    raise_all(summary, list(kinds(given, numbers)))
+    raise_all(summary, [*shapes(x, weight, bias), *_excluded(numbers, states, return_final_states)])
     raise_all(summary, [*_sequences(x, cu_seqlens, seq_idx), *_states(x, weight, states, cu_seqlens)])
 
 
@@ -50,7 +50,7 @@ def check_update(
 ) -> None:
     """The same for causal_conv1d_update; x: [N, C, L]."""
     _check_update(where, x, conv_state, weight, bias, cache_seqlens, conv_state_indices)
-    if conv_state_indices is not None and _has_values(conv_state_indices):
+    if conv_state_indices is not None and has_values(conv_state_indices):
         raise_all(f"{where} cannot run this call", list(_rows(conv_state_indices, conv_state)))
 
 
@@ -60,8 +60,8 @@ def _check_update(
 ) -> None:
     summary = f"{where} cannot run this call"
     numbers = {"cache_seqlens": cache_seqlens, "conv_state_indices": conv_state_indices}
-    raise_all(summary, list(_kinds({"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}, numbers)))
-    raise_all(summary, list(_shapes(x, weight, bias)))
+    raise_all(summary, list(kinds({"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}, numbers)))
+    raise_all(summary, list(shapes(x, weight, bias)))
     raise_all(summary, [*_buffer(x, conv_state, weight, conv_state_indices), *_per_row(x, numbers)])
 
 
@@ -74,7 +74,7 @@ def activation_of(where: str, activation: Any) -> str | None:
     return ACTIVATIONS[activation]
 
 
-def _kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvError]:
+def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvError]:
     """Errors of kinds, dtypes and devices."""
     sound = True
     for name, tensor in given.items():
@@ -111,7 +111,7 @@ def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
             )
 
 
-def _shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
+def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
     """Errors of what both functions take."""
     if x.dim() != 3:
         yield LayoutError(f"x.shape={tuple(x.shape)}: must have 3 axes, [N, C, L]; reshape it")
@@ -133,16 +133,8 @@ def _shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
 
 def _excluded(numbers: dict[str, Any], states: dict[str, Any], return_final_states: bool) -> Iterator[NkiconvError]:
     """Errors of arguments that exclude or need each other."""
-    if numbers["seq_idx"] is not None:
-        if numbers["cu_seqlens"] is not None:
-            yield UnsupportedError("seq_idx: given together with cu_seqlens, which says the same; pass one of them")
-        for name, wanted in (("initial_states", states["initial_states"] is not None), ("", return_final_states)):
-            if wanted:
-                what = name or "return_final_states=True"
-                yield UnsupportedError(
-                    f"seq_idx: given together with {what}, but a row has one state and several sequences; pass "
-                    f"cu_seqlens, with a state for each sequence"
-                )
+    if numbers["seq_idx"] is not None and numbers["cu_seqlens"] is not None:
+        yield UnsupportedError("seq_idx: given together with cu_seqlens, which says the same; pass one of them")
     if states["final_states_out"] is not None and not return_final_states:
         yield UnsupportedError("final_states_out: is written with return_final_states=True only; pass that too")
 
@@ -218,7 +210,7 @@ def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]
             )
 
 
-def _has_values(tensor: torch.Tensor) -> bool:
+def has_values(tensor: torch.Tensor) -> bool:
     """Whether numbers can be read without waiting for a device, and without a tracer that does not tell them."""
     return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and not modes.is_recorded()
 

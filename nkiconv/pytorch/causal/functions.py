@@ -40,7 +40,8 @@ def causal_conv1d_fn(
             other is not, both are taken as fp32, which moves twice the bytes, and y has x's dtype.
         seq_idx: [N, L], int32 or int64: the sequence of each token, not falling along a row. A token sees tokens of its
             own number only. Tokens with a negative number belong to no sequence: nothing sees them, their y and their
-            derivatives are 0. Without states.
+            derivatives are 0. initial_states precede each row's first sequence, which begins with the row, and final
+            states are those of its last: so rows may come in pieces that cut a sequence.
         initial_states: [N, C, width - 1], x's dtype: what precedes each row.
         return_final_states: also return what the next piece of each row needs as initial_states.
         final_states_out: [N, C, width - 1], x's dtype: is overwritten by the final states and returned in their place.

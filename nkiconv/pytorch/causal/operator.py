@@ -53,10 +53,10 @@ def _forward(
         asked = states.causal(channels, width - 1, activation, layer, strict_nonfinite)
         y, final = states.convolve(asked, x, w, bias, initial_states, return_final_states)
         return _own(y), final
-    packing = sequences.packing_of(x, width, cu_seqlens, seq_idx)
+    packing = sequences.packing_of(x, width, cu_seqlens, seq_idx, initial_states)
     asked = states.causal(channels, 0, activation, layer, strict_nonfinite=True)
     y, final = sequences.forward(packing, x, w, bias, initial_states, return_final_states, asked)
-    return _own(y), final if cu_seqlens is not None else x.new_empty(x.shape[0], channels, 0)
+    return _own(y), final if cu_seqlens is not None or return_final_states else x.new_empty(x.shape[0], channels, 0)
 
 
 def _own(y: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ def _packed_backward(
     activation: str | None,
     layer: str | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    packing = sequences.packing_of(x, weight.shape[1], cu_seqlens, seq_idx)
+    packing = sequences.packing_of(x, weight.shape[1], cu_seqlens, seq_idx, initial_states)
     asked = states.causal(weight.shape[0], 0, activation, layer, strict_nonfinite=True)
     wanted = (needs[0], needs[1], needs[2], needs[3])
     of_x, of_w, of_bias, of_states = sequences.backward(
@@ -232,7 +232,7 @@ def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | Non
     sequences is multiplied by zeros here, NaN or not."""
     saved = ctx.saved_tensors
     x, weight, *rest = saved[2:]
-    packing = sequences.packing_of(x, weight.shape[1], *rest[2:])
+    packing = sequences.packing_of(x, weight.shape[1], *rest[2:], rest[1])
     asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
     with torch.enable_grad():
         needs: Any = tuple(ctx.needs)

@@ -41,7 +41,8 @@ class Packing:
 
     gap: columns of a state, width - 1. total: tokens. tokens: the numbers of those that belong to a sequence, or None
     where all do. sequence: the sequence of each of them, from 0. starts, ends: first token of each sequence, and the
-    one behind its last. All are int64, on x's device.
+    one behind its last. firsts, lasts: of each row of x the first and last sequence, whose states are the row's; None
+    where each sequence has states. All are int64, on x's device.
     """
 
     gap: int
@@ -50,6 +51,8 @@ class Packing:
     sequence: torch.Tensor
     starts: torch.Tensor
     ends: torch.Tensor
+    firsts: torch.Tensor | None = None
+    lasts: torch.Tensor | None = None
 
     @property
     def count(self) -> int:
@@ -67,16 +70,18 @@ class Packing:
         return tokens + self.gap * self.sequence
 
     def initial(self) -> torch.Tensor:
-        """Columns of the row that hold initial states, sequence by sequence."""
-        return self._states(self.starts)
+        """Columns of the row that hold the initial states that a call gives, one after the other."""
+        return self._states(self.starts, self.firsts)
 
     def final(self) -> torch.Tensor:
-        """Columns of the row that are final states."""
-        return self._states(self.ends)
+        """Columns of the row that are the final states that it wants."""
+        return self._states(self.ends, self.lasts)
 
-    def _states(self, begins: torch.Tensor) -> torch.Tensor:
+    def _states(self, begins: torch.Tensor, some: torch.Tensor | None) -> torch.Tensor:
+        """Columns of the states of all sequences, or of some."""
         order, columns = (torch.arange(size, device=begins.device) for size in (self.count, self.gap))
-        return ((begins + self.gap * order)[:, None] + columns).flatten()
+        found = begins + self.gap * order
+        return ((found if some is None else found[some])[:, None] + columns).flatten()
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(columns of the row that windows of no token see too; for each tap whether a token's window does: [columns,
@@ -88,7 +93,7 @@ class Packing:
             columns = (~seen.all(1)).nonzero()[:, 0]
             return columns, seen.index_select(0, columns)
         # as many whatever the offsets are; those of a sequence shorter than a state are among the initial ones already
-        initial, final = self.initial(), self.final()
+        initial, final = self._states(self.starts, None), self._states(self.ends, None)
         again = final < initial.reshape(self.count, self.gap)[:, :1].add(self.gap).expand(-1, self.gap).flatten()
         seen = torch.cat([seen.index_select(0, initial), seen.index_select(0, final) & ~again[:, None]])
         return torch.cat([initial, final]), seen
@@ -105,7 +110,7 @@ class Packing:
         return values.reshape(shape[1], shape[0], shape[2]).transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     def row(self, x: torch.Tensor, initial_states: torch.Tensor | None) -> torch.Tensor:
-        """[C, length] of x [N, C, L] and states [count, C, gap]."""
+        """[C, length] of x [N, C, L] and states [count, C, gap], or of rows [N, C, gap]."""
         row = x.new_zeros(x.shape[1], self.length)
         row.index_copy_(1, self.outputs() + self.gap, self.take(x))
         if initial_states is not None:
@@ -113,12 +118,19 @@ class Packing:
         return row
 
     def as_states(self, columns: torch.Tensor) -> torch.Tensor:
-        """[count, C, gap] of columns [C, count * gap] as `initial` and `final` number them."""
-        found = columns.reshape(columns.shape[0], self.count, self.gap).transpose(0, 1)
+        """The states [count, C, gap], or of rows, of columns as `initial` and `final` number them."""
+        count = self.count if self.firsts is None else self.firsts.shape[0]
+        found = columns.reshape(columns.shape[0], count, self.gap).transpose(0, 1)
         return found.clone(memory_format=torch.contiguous_format)
 
 
-def packing_of(x: torch.Tensor, width: int, cu_seqlens: torch.Tensor | None, seq_idx: torch.Tensor | None) -> Packing:
+def packing_of(
+    x: torch.Tensor,
+    width: int,
+    cu_seqlens: torch.Tensor | None,
+    seq_idx: torch.Tensor | None,
+    initial_states: torch.Tensor | None,
+) -> Packing:
     """The packing of x [N, C, L] by one of both, whose shapes are right. Raises GeometryError for wrong numbers.
 
     The numbers are worked out on the host: how long the row is depends on them, and so does which kernel is compiled.
@@ -133,7 +145,7 @@ def packing_of(x: torch.Tensor, width: int, cu_seqlens: torch.Tensor | None, seq
             f"seq_idx.shape={tuple(seq_idx.shape)}: how many sequences it numbers is read from it, which torch.compile "
             f"cannot for a Neuron device; pass cu_seqlens, or call this outside of the compiled function"
         )
-    return _by_numbers(seq_idx, x, width - 1)
+    return _by_numbers(seq_idx, x, width - 1, initial_states is not None)
 
 
 def _has_data(tensor: torch.Tensor) -> bool:
@@ -155,7 +167,7 @@ def _by_offsets(cu_seqlens: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
     return Packing(gap, total, None, *(one.to(x.device) for one in (sequence, offsets[:-1], offsets[1:])))
 
 
-def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
+def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int, with_states: bool) -> Packing:
     seq_idx, total = seq_idx.cpu(), seq_idx.numel()
     belongs = seq_idx >= 0
     current = seq_idx.cummax(1).values.clamp(min=0)  # a token of no sequence keeps its neighbours' distance
@@ -166,14 +178,29 @@ def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int) -> Packing:
             f"seq_idx[{row}]={_shown(seq_idx[row])}: must not fall along a row, but for negative numbers (tokens of no "
             f"sequence); number the sequences in their order"
         )
+    late = (~belongs[:, 0] & belongs.any(1)).nonzero()
+    if with_states and len(late):
+        row = int(late[0])
+        raise GeometryError(
+            f"seq_idx[{row}]={_shown(seq_idx[row])}: with initial_states must begin with a token of a sequence, which "
+            f"goes on behind them; cut the tokens of no sequence off"
+        )
     begins = torch.ones_like(belongs)
     begins[:, 1:] = current[:, 1:] != current[:, :-1]
     sequence, starts = begins.flatten().cumsum(0) - 1, begins.flatten().nonzero()[:, 0]
     ends = torch.cat([starts[1:], starts.new_tensor([total])])
-    if bool(belongs.all()):
-        return Packing(gap, total, None, *(one.to(x.device) for one in (sequence, starts, ends)))
-    tokens = belongs.flatten().nonzero()[:, 0]
-    return Packing(gap, total, *(one.to(x.device) for one in (tokens, sequence[tokens], starts, ends)))
+    by_row, device = sequence.reshape(belongs.shape), x.device
+    tokens = None if bool(belongs.all()) else belongs.flatten().nonzero()[:, 0]
+    return Packing(
+        gap,
+        total,
+        None if tokens is None else tokens.to(device),
+        (sequence if tokens is None else sequence[tokens]).to(device),
+        starts.to(device),
+        ends.to(device),
+        firsts=by_row[:, 0].to(device),
+        lasts=by_row[:, -1].to(device),
+    )
 
 
 def _shown(numbers: torch.Tensor) -> str:
@@ -191,7 +218,8 @@ def forward(
     return_final_states: bool,
     asked: Convolution,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y [N, C, L], final states [count, C, gap], or [count, C, 0]); asked: the convolution of the row."""
+    """(y [N, C, L], final states [count, C, gap], of rows where these have them, or of no columns); asked: the
+    convolution of the row."""
     row = packing.row(x, initial_states)
     y = dispatch.convolve(asked, row[None], w, bias, None)[0]
     if not return_final_states:

@@ -1,0 +1,273 @@
+"""What the functions of `nkiconv.pytorch.serving` refuse, by name and before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DtypeError, GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
+from .checks import INTEGERS, activation_of, has_values, kinds, shapes
+
+#: The slot of a sequence that is padding, unless a call says another.
+PAD_SLOT_ID = -1
+_BLOCKS = (
+    "block_idx_first_scheduled_token", "block_idx_last_scheduled_token", "initial_state_idx", "num_computed_tokens"
+)  # fmt: skip
+
+
+def flag_of(where: str, activation: Any) -> str | None:
+    """Our name of an activation, True for silu. Raises UnsupportedError."""
+    if isinstance(activation, bool):
+        return "silu" if activation else None
+    return activation_of(where, activation)
+
+
+def check_fn(
+    where: str,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    conv_states: Any,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    blocks: tuple[Any, ...],
+    block_size: Any,
+    pad_slot_id: Any,
+) -> None:
+    """Refuse arguments of causal_conv1d_fn that do not go together, naming all violated rules.
+
+    blocks: in the order of _BLOCKS. Raises: DtypeError, GeometryError, LayoutError, UnsupportedError.
+    """
+    summary = f"{where} cannot run this call"
+    named = dict(zip(_BLOCKS, blocks, strict=True))
+    numbers = {"query_start_loc": query_start_loc, "cache_indices": cache_indices, **named}
+    given = {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}
+    raise_all(summary, [*kinds(given, numbers), *_needed(query_start_loc), *_pad(pad_slot_id)])
+    if x.dim() != 2:
+        raise_all(summary, [LayoutError(f"x.shape={tuple(x.shape)}: must have 2 axes, [C, tokens]; reshape it")])
+    raise_all(summary, list(shapes(x[None], weight, bias)))
+    raise_all(summary, [*_offsets(query_start_loc, x.shape[1], "x's", whole=True), *_missing(named, block_size)])
+    count, several = query_start_loc.shape[0] - 1, blocks[0] is not None
+    raise_all(
+        summary,
+        [
+            *_slots("conv_states", conv_states, x, x.shape[0], weight.shape[1] - 1),
+            *_indices("cache_indices", cache_indices, count, conv_states.shape[0], several),
+            *_each({**named, "has_initial_state": has_initial_state}, count),
+            *_flags(has_initial_state),
+        ],
+    )
+    if cache_indices is not None:
+        raise_all(summary, list(_named_once("cache_indices", cache_indices, conv_states, pad_slot_id, blocks[1:3])))
+
+
+def check_update(
+    where: str,
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    conv_state_indices: Any,
+    num_accepted_tokens: Any,
+    query_start_loc: Any,
+    max_query_len: Any,
+    blocks: tuple[Any, ...],
+    pad_slot_id: Any,
+) -> int:
+    """The same for causal_conv1d_update; the tokens of the longest sequence. blocks: the last, and the initial one."""
+    summary = f"{where} cannot run this call"
+    named = dict(zip(_BLOCKS[1:3], blocks, strict=True))
+    numbers = {"conv_state_indices": conv_state_indices, "num_accepted_tokens": num_accepted_tokens, **named}
+    numbers["query_start_loc"] = query_start_loc
+    given = {"x": x, "weight": weight, "bias": bias, "conv_state": conv_state}
+    raise_all(summary, [*kinds(given, numbers), *_pad(pad_slot_id), *_length(max_query_len)])
+    packed = query_start_loc is not None
+    letters = "[tokens, C] with query_start_loc" if packed else "[sequences, C] or [sequences, C, L]"
+    if x.dim() not in ((2,) if packed else (2, 3)):
+        raise_all(summary, [LayoutError(f"x.shape={tuple(x.shape)}: must be {letters}; reshape it")])
+    raise_all(summary, list(shapes(x if x.dim() == 3 else x.unsqueeze(-1), weight, bias)))
+    offsets = _offsets(query_start_loc, x.shape[0], "x's", whole=False) if packed else ()
+    raise_all(summary, [*offsets, *_missing(named, 1)])
+    count = query_start_loc.shape[0] - 1 if packed else x.shape[0]
+    longest = _longest(summary, query_start_loc, max_query_len) if packed else (x.shape[2] if x.dim() == 3 else 1)
+    size = weight.shape[1] - 1
+    columns = size if num_accepted_tokens is None or size == 0 else max(size, size - 1 + longest)
+    raise_all(
+        summary,
+        [
+            *_slots("conv_state", conv_state, x, x.shape[1], columns, size),
+            *_indices("conv_state_indices", conv_state_indices, count, conv_state.shape[0], blocks[0] is not None),
+            *_each({"num_accepted_tokens": num_accepted_tokens, **named}, count),
+        ],
+    )
+    indices = conv_state_indices
+    if indices is not None:
+        raise_all(summary, list(_named_once("conv_state_indices", indices, conv_state, pad_slot_id, blocks)))
+    if size > 0:  # one tap has no state to take back
+        raise_all(summary, list(_accepted(num_accepted_tokens, indices, pad_slot_id, conv_state.shape[2] - size + 1)))
+    return longest
+
+
+def _needed(query_start_loc: Any) -> Iterator[NkiconvError]:
+    if query_start_loc is None:
+        yield DtypeError("query_start_loc=None: must be a torch.Tensor, [sequences + 1]; pass where sequences begin")
+
+
+def _pad(pad_slot_id: Any) -> Iterator[NkiconvError]:
+    if pad_slot_id is not None and type(pad_slot_id) is not int:
+        yield KindError(f"pad_slot_id={pad_slot_id!r}: must be an int or None; pass the number of padding's slot")
+
+
+def _length(max_query_len: Any) -> Iterator[NkiconvError]:
+    if isinstance(max_query_len, bool) or not isinstance(max_query_len, (int, torch.SymInt)):
+        yield KindError(f"max_query_len={max_query_len!r}: must be an int; pass the longest sequence's tokens, or -1")
+
+
+def _offsets(starts: Tensor, tokens: int, whose: str, whole: bool) -> Iterator[NkiconvError]:
+    """Errors of query_start_loc; whole: whether it ends with the tokens."""
+    if starts.dim() != 1 or starts.shape[0] < 2:
+        yield GeometryError(
+            f"query_start_loc.shape={tuple(starts.shape)}: must be [sequences + 1], 2 or more; pass 0 and their ends"
+        )
+        return
+    if not has_values(starts):
+        return
+    found = starts.long()
+    rises = bool((found[1:] >= found[:-1]).all())
+    ends = int(found[-1]) == tokens or (not whole and int(found[-1]) <= tokens)
+    if int(found[0]) != 0 or not rises or not ends:
+        at = "with" if whole else "at most with"
+        yield GeometryError(
+            f"query_start_loc={found.tolist()}: must begin with 0, never fall, and end {at} {whose} {tokens} tokens; "
+            f"pass the cumulated lengths of the sequences"
+        )
+
+
+def _longest(summary: str, starts: Tensor, max_query_len: int) -> int:
+    """Tokens of the longest sequence. Raises GeometryError, UnsupportedError."""
+    if max_query_len >= 0:
+        if has_values(starts) and int(starts.diff().max()) > max_query_len:
+            raise_all(
+                summary,
+                [
+                    GeometryError(
+                        f"max_query_len={max_query_len}: query_start_loc={starts.tolist()} has a sequence of "
+                        f"{int(starts.diff().max())} tokens; pass the tokens of the longest, or -1"
+                    )
+                ],
+            )
+        return max_query_len
+    if torch.compiler.is_compiling():
+        raise UnsupportedError(
+            f"{summary}: max_query_len={max_query_len}: torch.compile cannot read it in query_start_loc; pass it"
+        )
+    return int(starts.diff().max())
+
+
+def _missing(named: dict[str, Any], block_size: Any) -> Iterator[NkiconvError]:
+    """Errors of arguments of blocks, of which there are all or none."""
+    given = [name for name, one in named.items() if one is not None]
+    if given and len(given) < len(named):
+        others = ", ".join(name for name in named if name not in given)
+        yield UnsupportedError(f"{', '.join(given)}: given without {others}; pass all of them, or none")
+    if given and (type(block_size) is not int or block_size < 1):
+        yield KindError(f"block_size_to_align={block_size!r}: must be an int of at least 1 with blocks; pass it")
+
+
+def _slots(
+    name: str, states: Tensor, x: Tensor, channels: int, columns: int, size: int | None = None
+) -> Iterator[NkiconvError]:
+    """Errors of the cache; columns: that it needs, more than a state's `size` where tokens are kept."""
+    shape = tuple(states.shape)
+    if states.dim() != 3:
+        yield LayoutError(f"{name}.shape={shape}: must have 3 axes, [slots, C, state_len]; reshape it")
+        return
+    if shape[1] != channels or shape[0] < 1:
+        yield GeometryError(f"{name}.shape={shape}: must be [slots, C, state_len] for C={channels}; pass such a cache")
+    if shape[2] < columns:
+        why = "width - 1" if size in (None, columns) else "width - 2 + the longest sequence's tokens"
+        yield GeometryError(f"{name}.shape={shape}: state_len must be at least {why} = {columns}; pass a longer one")
+    if states.dtype != x.dtype:
+        yield DtypeError(f"{name}.dtype={states.dtype}: must be x's, {x.dtype}; cast one of them")
+    if states.requires_grad and torch.is_grad_enabled():
+        yield UnsupportedError(
+            f"{name}.requires_grad=True: it is overwritten, and has no derivative; pass {name}.detach(), or use "
+            f"nkiconv.pytorch.causal_conv1d_fn with initial_states"
+        )
+
+
+def _indices(name: str, indices: Tensor | None, count: int, slots: int, several: bool) -> Iterator[NkiconvError]:
+    """Errors of the shape of slots' numbers; several: whether each sequence has blocks."""
+    if indices is None:
+        if several:
+            yield UnsupportedError(f"{name}=None: blocks of a sequence are numbered by it; pass [sequences, blocks]")
+        elif slots < count:
+            yield GeometryError(f"{name}=None: {count} sequences have {slots} slots; pass it, or as many slots")
+        return
+    shape = tuple(indices.shape)
+    if several and (indices.dim() != 2 or shape[0] != count or shape[1] < 1):
+        yield GeometryError(f"{name}.shape={shape}: must be [sequences, blocks], {count} of them; pass such numbers")
+    if not several and shape != (count,):
+        yield GeometryError(f"{name}.shape={shape}: must be [sequences] = ({count},); pass a slot for each")
+
+
+def _each(named: dict[str, Any], count: int) -> Iterator[NkiconvError]:
+    for name, one in named.items():
+        if isinstance(one, Tensor) and tuple(one.shape) != (count,):
+            yield GeometryError(f"{name}.shape={tuple(one.shape)}: must be [sequences] = ({count},); pass such numbers")
+
+
+def _flags(has_initial_state: Any) -> Iterator[NkiconvError]:
+    if has_initial_state is None:
+        return
+    if not isinstance(has_initial_state, Tensor) or has_initial_state.dtype not in (torch.bool, *INTEGERS):
+        told = getattr(has_initial_state, "dtype", type(has_initial_state).__name__)
+        yield DtypeError(f"has_initial_state: must be a torch.Tensor of torch.bool, not {told}; cast it")
+
+
+def _named_once(
+    name: str, indices: Tensor, states: Tensor, pad_slot_id: int | None, blocks: tuple[Any, ...]
+) -> Iterator[NkiconvError]:
+    """Errors of the numbers of slots, and of those of blocks (the one written, the one read), where they can be read.
+
+    Sequences may share the slot that they read, as prefixes are shared, but not the one that they write.
+    """
+    numbers = [one for one in blocks if one is not None]
+    if not all(has_values(one) for one in (indices, *numbers)):
+        return
+    table = indices.long().reshape(indices.shape[0], -1)
+    for one in numbers:
+        if bool(((one < 0) | (one >= table.shape[1])).any()):
+            yield GeometryError(f"{name}: blocks {one.tolist()} are not all among its {table.shape[1]}; pass such")
+            return
+    used = [table.gather(1, one.long()[:, None])[:, 0] for one in numbers] if numbers else [table[:, 0]]
+    idle = used[-1] == pad_slot_id if pad_slot_id is not None else torch.zeros(len(table), dtype=torch.bool)
+    for place, one in enumerate(used):
+        own = one[~idle]
+        if bool(((own < 0) | (own >= states.shape[0])).any()):
+            yield GeometryError(
+                f"{name}={indices.tolist()}: must be from 0 to below the cache's {states.shape[0]} slots, or "
+                f"pad_slot_id={pad_slot_id} for padding; pass such numbers"
+            )
+        elif place == 0 and bool((own.sort().values.diff() == 0).any()):
+            yield GeometryError(f"{name}={indices.tolist()}: must name each slot once; two sequences would write it")
+
+
+def _accepted(
+    accepted: Tensor | None, indices: Tensor | None, pad_slot_id: int | None, most: int
+) -> Iterator[NkiconvError]:
+    """Errors of the numbers of accepted tokens of sequences that are no padding."""
+    if accepted is None or not has_values(accepted) or (indices is not None and not has_values(indices)):
+        return
+    own = accepted
+    if indices is not None and pad_slot_id is not None:
+        own = accepted[indices.reshape(indices.shape[0], -1)[:, 0] != pad_slot_id]
+    if bool(((own < 1) | (own > most)).any()):
+        yield GeometryError(
+            f"num_accepted_tokens={accepted.tolist()}: must be from 1, the token of a step, to the {most} that the "
+            f"cache can hold; pass such numbers"
+        )

@@ -1,0 +1,296 @@
+"""`nkiconv.pytorch.serving` equals what vLLM's functions say, sequence by sequence, and decoding equals the whole."""
+
+import causal
+import pytest
+import serving as reference
+import torch
+from causal import DTYPES, MODES, computing, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv.pytorch import causal_conv1d_fn as of_rows
+from nkiconv.pytorch.serving import causal_conv1d_fn, causal_conv1d_update
+
+
+def tensor(numbers, dtype=torch.int32):
+    return torch.tensor(numbers, dtype=dtype)
+
+
+def cumulated(lengths):
+    return [0, *torch.tensor(lengths).cumsum(0).tolist()]
+
+
+def drawn_slots(data, count, more):
+    """(slots of sequences, some of them padding, how many there are)."""
+    slots = count + data.draw(st.integers(0, more), "more slots")
+    order = data.draw(st.permutations(range(slots)), "order")[:count]
+    padding = data.draw(st.lists(st.booleans(), min_size=count, max_size=count), "padding")
+    return [-1 if none else one for one, none in zip(order, padding, strict=True)], slots
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_prefill(data):
+    lengths = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any), "lengths")
+    count, width, channels = len(lengths), data.draw(st.integers(1, 5), "width"), data.draw(st.integers(1, 4), "C")
+    dtype, starts = data.draw(st.sampled_from(DTYPES)), cumulated(lengths)
+    slots, held = drawn_slots(data, count, 2)
+    if data.draw(st.booleans(), "in order"):
+        slots = None
+    has = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=count, max_size=count)), "has")
+    x, w = integers(channels, starts[-1], dtype=dtype), integers(channels, width, seed=1, dtype=dtype)
+    bias = data.draw(st.sampled_from([None, integers(channels, seed=2, dtype=dtype)]))
+    states = integers(held, channels, width - 1 + data.draw(st.integers(0, 2)), seed=3, dtype=dtype)
+    y, after = reference.fn(x, w, bias, states, starts, slots, has, None)
+    given_slots = None if slots is None else tensor(slots)
+    flags = None if has is None else torch.tensor(has)
+    with computing(data.draw(st.sampled_from(MODES))):
+        found = causal_conv1d_fn(x, w, bias, states, tensor(starts), given_slots, flags, None)
+    assert found.dtype == dtype
+    assert torch.equal(found, y.to(dtype))
+    assert torch.equal(states, after)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_steps(data):
+    """Rows or packed tokens, with drafts or without, in slots or in order."""
+    count, width, channels = (data.draw(st.integers(1, most), name) for name, most in (("N", 4), ("W", 5), ("C", 4)))
+    dtype, packed = data.draw(st.sampled_from(DTYPES)), data.draw(st.booleans(), "packed")
+    longest = data.draw(st.integers(1, 4), "tokens")
+    lengths = [longest] * count
+    if packed:
+        lengths = data.draw(st.lists(st.integers(0, longest), min_size=count, max_size=count), "lengths")
+    slots, held = drawn_slots(data, count, 2)
+    drafts = data.draw(st.booleans(), "drafts")
+    accepted = data.draw(st.lists(st.integers(1, longest), min_size=count, max_size=count), "accepted")
+    accepted = accepted if drafts else None
+    columns = max(width - 1, width - 2 + longest) if drafts and width > 1 else width - 1
+    states = integers(held, channels, columns + data.draw(st.integers(0, 1)), seed=3, dtype=dtype)
+    tokens = [integers(channels, length, seed=5 + k, dtype=dtype) for k, length in enumerate(lengths)]
+    w = integers(channels, width, seed=1, dtype=dtype)
+    expected, after = reference.update(tokens, w, None, states, slots, accepted)
+    more = {"conv_state_indices": tensor(slots)}
+    more |= {} if accepted is None else {"num_accepted_tokens": tensor(accepted)}
+    x = torch.stack(tokens) if not packed else torch.cat([*tokens, integers(channels, 2, dtype=dtype)], 1).T
+    if packed:
+        starts = tensor(cumulated(lengths))
+        more |= {"query_start_loc": starts, "max_query_len": data.draw(st.sampled_from([-1, longest]))}
+        expected = torch.cat([*expected, torch.zeros(channels, 2)], 1).T
+    elif longest == 1 and data.draw(st.booleans(), "flat"):
+        x, expected = x[..., 0], torch.stack(expected)[..., 0]
+    else:
+        expected = torch.stack(expected)
+    with computing(data.draw(st.sampled_from(MODES))):
+        y = causal_conv1d_update(x, states, w, None, None, **more)
+    assert y.dtype == dtype
+    assert torch.equal(y, expected.to(dtype))
+    assert torch.equal(states, after)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("packed", [False, True])
+def test_drafts_that_are_taken_back_leave_nothing(packed, width):
+    """Prefill, then steps of 4 tokens of which some are kept: y of these is that of the whole text."""
+    generator = torch.Generator().manual_seed(0)
+    text, w, drafts = integers(2, 3, 40), integers(3, width, seed=1), 4
+    whole = of_rows(text, w)
+    states, slots = torch.zeros(5, 3, width - 2 + drafts), tensor([3, 1])
+    begin = 7
+    x = text[..., :begin].transpose(0, 1).flatten(1)
+    y = causal_conv1d_fn(x, w, None, states, tensor([0, begin, 2 * begin]), slots, None, None)
+    assert torch.equal(y.unflatten(1, (2, begin)).transpose(0, 1), whole[..., :begin])
+    places, accepted = [begin, begin], tensor([1, 1])
+    while max(places) + drafts <= 40:
+        kept = torch.randint(1, drafts + 1, (2,), generator=generator, dtype=torch.int32)
+        x = integers(2, 3, drafts, seed=9) + 100
+        for k in range(2):
+            x[k, :, : kept[k]] = text[k, :, places[k] : places[k] + int(kept[k])]
+        more = {"conv_state_indices": slots, "num_accepted_tokens": accepted}
+        if packed:
+            starts = tensor([0, drafts, 2 * drafts])
+            tokens = x.transpose(1, 2).flatten(0, 1)
+            y = causal_conv1d_update(tokens, states, w, None, None, query_start_loc=starts, max_query_len=4, **more)
+            y = y.unflatten(0, (2, drafts)).transpose(1, 2)
+        else:
+            y = causal_conv1d_update(x, states, w, None, None, **more)
+        for k in range(2):
+            assert torch.equal(y[k, :, : kept[k]], whole[k, :, places[k] : places[k] + int(kept[k])])
+            places[k] += int(kept[k])
+        accepted = kept
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_states_at_the_ends_of_blocks(mode):
+    """Prefix caching: each sequence has had some tokens, reads one block and fills those up to its last."""
+    size, lengths, computed = 4, [9, 3, 6, 1], [0, 6, 5, 7]
+    starts = cumulated(lengths)
+    first = [had // size for had in computed]
+    last = [(had + length - 1) // size for had, length in zip(computed, lengths, strict=True)]
+    initial = [max(0, one - (had % size == 0)) for one, had in zip(first, computed, strict=True)]
+    slots = torch.randperm(20, generator=torch.Generator().manual_seed(1))[:16].reshape(4, 4).int()
+    has = [had > 0 for had in computed]
+    x, w, states = integers(3, starts[-1]), integers(3, 4, seed=1), integers(20, 3, 3, seed=2)
+    blocks = first, last, initial, computed
+    y, after = reference.fn(x, w, None, states, starts, slots, has, None, -1, blocks, size)
+    with computing(mode):
+        named = dict(zip(("block_idx_first_scheduled_token", "block_idx_last_scheduled_token", "initial_state_idx",
+                          "num_computed_tokens"), map(tensor, blocks), strict=True))  # fmt: skip
+        found = causal_conv1d_fn(
+            x, w, None, states, tensor(starts), slots, torch.tensor(has), None, block_size_to_align=size, **named
+        )
+    assert torch.equal(found, y.float())
+    assert torch.equal(states, after)
+
+
+def test_a_step_reads_one_block_and_writes_another():
+    """Sequences may share the block that they read."""
+    x, w, states = integers(3, 2, 1), integers(2, 4, seed=1), integers(9, 2, 3, seed=2)
+    slots, last, initial = tensor([[5, 1, 0], [5, 2, 3], [-1, 4, 6]]), [1, 2, 0], [0, 0, 0]
+    expected, after = reference.update(list(x), w, None, states, slots, None, None, -1, (last, initial))
+    more = {"block_idx_last_scheduled_token": tensor(last), "initial_state_idx": tensor(initial)}
+    y = causal_conv1d_update(x, states, w, None, None, slots, **more)
+    assert torch.equal(y, torch.stack(expected).float())
+    assert torch.equal(states, after)
+
+
+def test_padding_may_have_any_number_or_none():
+    x, w, states = integers(2, 2, 1), integers(2, 4, seed=1), integers(3, 2, 3, seed=2)
+    expected, after = reference.update(list(x), w, None, states, [7, 1], None, None, 7)
+    held = states.clone()
+    assert torch.equal(causal_conv1d_update(x, held, w, None, None, tensor([7, 1]), pad_slot_id=7)[1], expected[1])
+    assert torch.equal(held, after)
+    with pytest.raises(GeometryError, match=r"conv_state_indices=\[7, 1\]"):
+        causal_conv1d_update(x, held, w, None, None, tensor([7, 1]), pad_slot_id=None)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_what_is_not_finite_stays_in_its_sequence(mode):
+    """Padding too: neither its tokens nor its slot reach others."""
+    x, w, states = integers(4, 8, 2), integers(8, 4, seed=1), integers(6, 8, 4, seed=2)
+    slots, accepted = tensor([4, -1, 0, 2]), tensor([1, 2, 2, 1])
+    results = []
+    for bad in (1.0, float("nan")):
+        tokens, held = x.clone(), states.clone()
+        tokens[1:3] *= bad
+        held[0] *= bad
+        with computing(mode):
+            y = causal_conv1d_update(tokens, held, w, None, None, slots, accepted)
+            packed = causal_conv1d_fn(
+                tokens.transpose(0, 1).flatten(1), w, None, held, tensor([0, 2, 4, 6, 8]), slots, torch.ones(4) > 0
+            )
+        rest = [0, 1, 2, 3, 6, 7]
+        results.append((y[[0, 1, 3]], packed[:, rest], held[[1, 2, 3, 4, 5]]))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    assert not results[1][0][1].any()
+
+
+def test_derivatives():
+    """Of y by x, weight and bias; the cache is constant, and changed behind the forward."""
+    x, w, bias, states = integers(3, 8), integers(3, 4, seed=1), integers(3, seed=2), integers(4, 3, 3, seed=3)
+    starts, slots, has = [0, 5, 8], tensor([2, 0]), torch.tensor([True, False])
+    ours, theirs = causal.leaves_of(x, w, bias)
+    g = integers(3, 8, seed=4)
+    held = states.clone()
+    y = causal_conv1d_fn(*ours, held, tensor(starts), slots, has, None)
+    found = torch.autograd.grad(y, ours, g)
+    befores = [states[2].double(), torch.zeros(3, 3).double()]
+    pieces = [
+        causal.row(theirs[0][:, begin:end], theirs[1], theirs[2], before)
+        for begin, end, before in zip(starts[:-1], starts[1:], befores, strict=True)
+    ]
+    for one, other in zip(found, torch.autograd.grad(torch.cat(pieces, 1), theirs, g.double()), strict=True):
+        assert torch.equal(one.double(), other)
+    rows = integers(2, 3, 2)
+    ours, theirs = causal.leaves_of(rows, w)
+    y = causal_conv1d_update(ours[0], held, ours[1], None, None, slots)
+    held.fill_(float("nan"))
+    found = torch.autograd.grad(y.sum(), ours)
+    before = torch.stack([x[:, 2:5], x[:, 5:8]])
+    expected = sum(causal.row(theirs[0][k], theirs[1], None, before[k].double()).sum() for k in range(2))
+    for one, other in zip(found, torch.autograd.grad(expected, theirs), strict=True):
+        assert torch.equal(one.double(), other)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_compiled_without_a_break(mode):
+    """Numbers change between calls, and nothing is compiled again."""
+    torch._dynamo.reset()
+    compiles = []
+
+    def backend(graph, _):
+        compiles.append(graph)
+        return graph
+
+    def both(x, w, states, starts, slots, has, steps, accepted):
+        y = causal_conv1d_fn(x, w, None, states, starts, slots, has)
+        return y, causal_conv1d_update(steps, states, w, None, "silu", slots, accepted, starts, 4)
+
+    compiled = torch.compile(both, backend=backend, fullgraph=True)
+    with computing(mode):
+        for seed, (lengths, order) in enumerate([([3, 4], [1, -1]), ([4, 3], [2, 0])]):
+            given = (
+                integers(2, 7, seed=seed), integers(2, 4), integers(3, 2, 6, seed=seed), tensor(cumulated(lengths)),
+                tensor(order), torch.tensor([True, False]), integers(7, 2, seed=seed), tensor([1, 2]),
+            )  # fmt: skip
+            again = [one.clone() for one in given]
+            for one, other in zip(compiled(*given), both(*again), strict=True):
+                assert torch.equal(one, other)
+            assert torch.equal(given[2], again[2])
+    assert len(compiles) == 1
+
+
+REFUSED = {
+    "x.shape": (LayoutError, {"x": integers(1, 2, 6)}),
+    "weight.shape": (GeometryError, {"weight": integers(3, 4)}),
+    "conv_states.shape": (GeometryError, {"conv_states": integers(4, 2, 2)}),
+    "conv_states.dtype": (DtypeError, {"conv_states": integers(4, 2, 3, dtype=torch.bfloat16)}),
+    "conv_states.requires_grad": (UnsupportedError, {"conv_states": integers(4, 2, 3).requires_grad_()}),
+    "query_start_loc=None": (DtypeError, {"query_start_loc": None}),
+    "query_start_loc.dtype": (DtypeError, {"query_start_loc": torch.tensor([0.0, 6.0])}),
+    "query_start_loc=": (GeometryError, {"query_start_loc": tensor([0, 4, 5])}),
+    "cache_indices.shape": (GeometryError, {"cache_indices": tensor([0])}),
+    "cache_indices=": (GeometryError, {"cache_indices": tensor([1, 1])}),
+    "cache_indices=.0, 4": (GeometryError, {"cache_indices": tensor([0, 4])}),
+    "has_initial_state": (DtypeError, {"has_initial_state": torch.ones(2)}),
+    "activation=": (UnsupportedError, {"activation": "relu"}),
+    "pad_slot_id=": (GeometryError, {"pad_slot_id": "none"}),
+    "num_computed_tokens": (UnsupportedError, {"num_computed_tokens": tensor([0, 0])}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_before_any_work(name):
+    error, changed = REFUSED[name]
+    arguments = {
+        "x": integers(2, 6), "weight": integers(2, 4), "bias": None, "conv_states": integers(4, 2, 3),
+        "query_start_loc": tensor([0, 4, 6]), "cache_indices": tensor([3, 1]),
+    }  # fmt: skip
+    before = arguments["conv_states"].clone()
+    with pytest.raises(error, match=name):
+        causal_conv1d_fn(**(arguments | changed))
+    assert torch.equal(arguments["conv_states"], before)
+
+
+REFUSED_STEPS = {
+    "x.shape": (LayoutError, {"x": integers(2)}),
+    "conv_state.shape": (GeometryError, {"num_accepted_tokens": tensor([1, 1]), "conv_state": integers(4, 2, 3)}),
+    "num_accepted_tokens=": (GeometryError, {"num_accepted_tokens": tensor([0, 1])}),
+    "num_accepted_tokens=.1, 9": (GeometryError, {"num_accepted_tokens": tensor([1, 9])}),
+    "num_accepted_tokens.shape": (GeometryError, {"num_accepted_tokens": tensor([1])}),
+    "max_query_len=": (GeometryError, {"x": integers(6, 2), "query_start_loc": tensor([0, 4, 6]), "max_query_len": 3}),
+    "query_start_loc=": (GeometryError, {"x": integers(6, 2), "query_start_loc": tensor([0, 4, 7])}),
+    "conv_state_indices=": (GeometryError, {"conv_state_indices": tensor([2, 2])}),
+    "initial_state_idx": (UnsupportedError, {"initial_state_idx": tensor([0, 0])}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_STEPS)
+def test_steps_refused_before_any_work(name):
+    error, changed = REFUSED_STEPS[name]
+    arguments = {"x": integers(2, 2, 2), "conv_state": integers(4, 2, 5), "weight": integers(2, 4)}
+    arguments["conv_state_indices"] = tensor([3, 1])
+    with pytest.raises(error, match=name):
+        causal_conv1d_update(**(arguments | changed))
