@@ -33,10 +33,12 @@ except ModuleNotFoundError as error:
 from . import nn, serving
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
+from .chunks import conv1d_chunk, conv_transpose1d_chunk
 from .computers.modes import set_strict_nonfinite, strict_nonfinite
 from .functional import conv1d, conv2d, conv3d, depthwise_conv1d, depthwise_conv2d
 from .models.intercept import intercept
 from .operators.filters import pack_filter
+from .streams import StreamingConv1d, StreamingConvTranspose1d
 from .transposed import conv_transpose1d, conv_transpose2d, conv_transpose3d
 
 if TYPE_CHECKING:
@@ -49,12 +51,16 @@ __all__ = [
     "ModelPlan",
     "Report",
     "Share",
+    "StreamingConv1d",
+    "StreamingConvTranspose1d",
     "causal_conv1d_fn",
     "causal_conv1d_update",
     "conv1d",
+    "conv1d_chunk",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
+    "conv_transpose1d_chunk",
     "conv_transpose2d",
     "conv_transpose3d",
     "convert",

@@ -1,0 +1,170 @@
+"""Rows in chunks: convolutions and transposed ones that give what those of the whole rows give, and a state to go on.
+
+A state holds inputs, not partial sums, so that each output is summed in fp32 and rounded once, whole or in chunks; it
+is a tensor that the caller keeps, so that nothing is hidden from torch.compile, torch.export or autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from .functional import conv1d, per_axis, refuse_script
+from .operators.tensor_kinds import tensor_violations
+from .transposed import conv_transpose1d
+
+
+def conv1d_chunk(
+    input: Tensor,
+    state: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    activation: str | None = None,
+    layer: str | None = None,
+    strict_nonfinite: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`conv1d` of the next chunk of rows behind those before: all outputs whose windows are there.
+
+        y of chunk 1, chunk 2, ... one after the other = conv1d(all chunks one after the other, without padding)
+
+    Args:
+        input: [N, C, W] or [C, W], W at least 1, any from chunk to chunk.
+        state: what the call before returned, [N, C, F] or [C, F] of input's dtype; before the first chunk what stands
+            in front of the rows (zeros for padding), or None for nothing.
+        weight, bias, stride, dilation, groups: as of `conv1d`, stride at most the window, (S - 1) * dilation + 1.
+        activation, layer, strict_nonfinite: as of `conv1d`.
+
+    Returns: (y, state). y: [N, K, Q] or [K, Q] of input's dtype, Q = 0 where no window is there yet. state: the inputs
+    that windows to come see: window - stride of them while chunks are multiples of stride.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    rows = _behind(input, state, weight)
+    (step,), (gap,) = per_axis("stride", stride, 1), per_axis("dilation", dilation, 1)
+    window = (weight.shape[2] - 1) * gap + 1
+    if not 1 <= step <= window:
+        raise GeometryError(
+            f"stride={stride!r}: must be from 1 to the window, {window}, for rows in chunks; leave inputs out before"
+        )
+    count = (rows.shape[-1] - window) // step + 1
+    more: dict[str, Any] = {"activation": activation, "layer": layer, "strict_nonfinite": strict_nonfinite}
+    if count > 0:
+        y = conv1d(rows, weight, bias, step, 0, gap, groups, **more)
+    else:
+        count, y = 0, rows.new_zeros(*rows.shape[:-2], weight.shape[0], 0)
+    return y, rows[..., count * step :].clone(memory_format=torch.contiguous_format)
+
+
+def conv_transpose1d_chunk(
+    input: Tensor,
+    state: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    activation: str | None = None,
+    layer: str | None = None,
+    strict_nonfinite: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`conv_transpose1d` of the next chunk of rows behind those before: `stride` outputs for each input.
+
+        y of chunk 1, chunk 2, ... one after the other = conv_transpose1d(all chunks, no padding)[..., : W * stride]
+
+    which is what causal codecs keep. The window - stride outputs behind are those of a chunk of zeros.
+
+    Args:
+        input: [N, C, W] or [C, W], W at least 1, any from chunk to chunk.
+        state: what the call before returned, [N, C, F] or [C, F] of input's dtype with F = (window - 1) // stride;
+            None before the first chunk, which is zeros.
+        weight, bias, stride, groups, dilation: as of `conv_transpose1d`; window: (S - 1) * dilation + 1.
+        activation, layer, strict_nonfinite: as of `conv1d`.
+
+    Returns: (y, state). y: [N, K, W * stride] or [K, W * stride] of input's dtype. state: the last F inputs.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    (step,), (gap,) = per_axis("stride", stride, 1), per_axis("dilation", dilation, 1)
+    _check(input, state, weight)
+    window = (weight.shape[2] - 1) * gap + 1
+    if step < 1 or gap < 1:
+        raise GeometryError(f"stride={stride!r}, dilation={dilation!r}: must be at least 1; pass such ints")
+    held = (window - 1) // step
+    if state is None:
+        state = input.new_zeros(*input.shape[:-1], held)
+    if state.shape[-1] != held:
+        raise GeometryError(
+            f"state.shape={tuple(state.shape)}: must have {held} inputs, (window - 1) // stride; pass what the call "
+            f"before returned"
+        )
+    rows = torch.cat([state, input], -1) if held else input
+    more: dict[str, Any] = {"activation": activation, "layer": layer, "strict_nonfinite": strict_nonfinite}
+    # outputs from the chunk's first input on, and none beyond the last one's `stride`
+    sides, end = held * step, step - 1 - (window - 1) % step
+    y = conv_transpose1d(rows, weight, bias, step, sides, end, groups, gap, **more)
+    return y, rows[..., rows.shape[-1] - held :].clone(memory_format=torch.contiguous_format)
+
+
+def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
+    """What stands in front of a first chunk: zeros, or copies of its first element."""
+    if padding_mode == "replicate":
+        return input[..., :1].expand(*input.shape[:-1], front)
+    return input.new_zeros(*input.shape[:-1], front)
+
+
+def check_front(front: int | None, window: int, stride: int, padding_mode: str) -> int:
+    """Columns in front of a first chunk; None: window - stride. Raises GeometryError, UnsupportedError."""
+    if padding_mode not in ("zeros", "replicate"):
+        raise UnsupportedError(f"padding_mode={padding_mode!r}: accepted are zeros, replicate; pad the chunks before")
+    found = window - stride if front is None else front
+    if type(found) is not int or found < 0 or not 1 <= stride <= window:
+        raise GeometryError(
+            f"front={front!r}, stride={stride}: front must be an int of at least 0, and stride from 1 to the window, "
+            f"{window}; pass such"
+        )
+    return found
+
+
+def _behind(input: Tensor, state: Tensor | None, weight: Tensor) -> Tensor:
+    """input behind a state."""
+    _check(input, state, weight)
+    return input if state is None or state.shape[-1] == 0 else torch.cat([state, input], -1)
+
+
+def _check(input: Any, state: Any, weight: Any) -> None:
+    """Refuse tensors that are no rows, or a state that is not input's. Raises DtypeError, GeometryError and others."""
+    given = {"input": input, "weight": weight, **({} if state is None else {"state": state})}
+    errors: list[NkiconvError] = [error for name, one in given.items() for error in tensor_violations(name, one)]
+    raise_all("a chunk cannot be convolved", errors)
+    if input.dim() not in (2, 3) or weight.dim() != 3 or min(input.shape[-2:]) < 1 or min(weight.shape) < 1:
+        errors.append(
+            GeometryError(
+                f"input.shape={tuple(input.shape)}, weight.shape={tuple(weight.shape)}: must be [N, C, W] or [C, W], "
+                f"and have three axes, none of them 0 but N; reshape them"
+            )
+        )
+    elif state is not None and (state.dim() != input.dim() or state.shape[:-1] != input.shape[:-1]):
+        errors.append(
+            GeometryError(
+                f"state.shape={tuple(state.shape)}: must be input's, {tuple(input.shape)}, but for the last axis; pass "
+                f"what the call before returned"
+            )
+        )
+    if state is not None and state.dtype != input.dtype:
+        errors.append(DtypeError(f"state.dtype={state.dtype}: must be input's, {input.dtype}; cast it"))
+    if state is not None and state.device != input.device:
+        errors.append(UnsupportedError(f"state.device={state.device}: must be input's, {input.device}; move it"))
+    raise_all("a chunk cannot be convolved", errors)
+
+
+for _function in (conv1d_chunk, conv_transpose1d_chunk):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -1,0 +1,164 @@
+"""Rows in chunks equal the whole: functions and modules, with the states that neural codecs keep."""
+
+import pytest
+import torch
+from causal import DTYPES, MODES, computing, integers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import nkiconv.pytorch as ours
+from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
+
+
+def cut(data, length):
+    """Lengths of chunks of a row."""
+    found = []
+    while sum(found) < length:
+        found.append(data.draw(st.integers(1, length - sum(found)), "chunk"))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_chunks_of_convolutions(data):
+    S, dilation, groups = (
+        data.draw(st.integers(1, 5)),
+        data.draw(st.integers(1, 3)),
+        data.draw(st.sampled_from([1, 2, 4])),
+    )
+    window = (S - 1) * dilation + 1
+    stride, length = data.draw(st.integers(1, window)), data.draw(st.integers(window, 14))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    x, w = integers(2, 4, length, dtype=dtype), integers(4, 4 // groups, S, seed=1, dtype=dtype)
+    bias = integers(4, seed=2, dtype=dtype)
+    expected = F.conv1d(x.double(), w.double(), bias.double(), stride, 0, dilation, groups)
+    state, found = None, []
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        for chunk in x.split(cut(data, length), 2):
+            y, state = ours.conv1d_chunk(chunk, state, w, bias, stride, dilation, groups)
+            assert y.dtype == state.dtype == dtype
+            found.append(y)
+    assert torch.equal(torch.cat(found, 2), expected.to(dtype))
+    assert state.shape[2] == length - expected.shape[2] * stride
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_chunks_of_transposed_convolutions(data):
+    S, dilation, groups = (
+        data.draw(st.integers(1, 6)),
+        data.draw(st.integers(1, 2)),
+        data.draw(st.sampled_from([1, 2, 4])),
+    )
+    stride, length, window = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)), (S - 1) * dilation + 1
+    dtype = data.draw(st.sampled_from(DTYPES))
+    x, w = integers(2, 4, length, dtype=dtype), integers(4, 4 // groups, S, seed=1, dtype=dtype)
+    bias = integers(4, seed=2, dtype=dtype)
+    whole = F.conv_transpose1d(x.double(), w.double(), None, stride, 0, 0, groups, dilation)
+    whole = F.pad(whole, (0, max(0, stride - window))) + bias.double()[:, None]
+    held = (window - 1) // stride
+    state, found = None, []
+    with computing(data.draw(st.sampled_from(MODES), "mode")):
+        for chunk in x.split(cut(data, length), 2):
+            y, state = ours.conv_transpose1d_chunk(chunk, state, w, bias, stride, groups, dilation)
+            assert y.shape == (2, 4, chunk.shape[2] * stride)
+            assert state.shape == (2, 4, held)
+            found.append(y)
+        if held:  # what is behind the last input's outputs
+            y, _ = ours.conv_transpose1d_chunk(
+                torch.zeros(2, 4, held, dtype=dtype), state, w, bias, stride, groups, dilation
+            )
+            found.append(y)
+    y = torch.cat(found, 2)[..., : whole.shape[2]]
+    assert torch.equal(y, whole[..., : y.shape[2]].to(dtype))
+    assert y.shape[2] == whole.shape[2] or held == 0
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
+def test_a_codec_in_chunks(padding_mode):
+    """Strided down and up again, as EnCodec and Mimi do; torch's state_dict loads; derivatives go through states."""
+    torch.manual_seed(0)
+    down = ours.StreamingConv1d(1, 4, 4, 2, padding_mode=padding_mode, activation="silu").double()
+    up = ours.StreamingConvTranspose1d(4, 1, 4, 2, groups=1).double()
+    plain = torch.nn.Conv1d(1, 4, 4, 2).double(), torch.nn.ConvTranspose1d(4, 1, 4, 2).double()
+    for module, one in zip((down, up), plain, strict=True):
+        one.load_state_dict(module.state_dict())
+    x = torch.randn(2, 1, 24, dtype=torch.float64, requires_grad=True)
+    mode = "constant" if padding_mode == "zeros" else "replicate"
+    expected = plain[1](F.silu(plain[0](F.pad(x, (2, 0), mode=mode))))[..., :24]
+    states, found = [None, None], []
+    for chunk in x.split([6, 8, 2, 8], 2):
+        y, states[0] = down(chunk, states[0])
+        y, states[1] = up(y, states[1])
+        found.append(y)
+        assert [one.shape[2] for one in states] == [2, 1]
+    y = torch.cat(found, 2)
+    torch.testing.assert_close(y, expected)
+    g = torch.randn_like(y)
+    leaves = [x, down.weight, down.bias, up.weight, up.bias]
+    theirs = [x, plain[0].weight, plain[0].bias, plain[1].weight, plain[1].bias]
+    for one, other in zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, theirs, g), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_compiled_once(mode):
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    layers = ours.StreamingConv1d(2, 4, 4, 2), ours.StreamingConvTranspose1d(4, 2, 4, 2)
+
+    def step(x, one, two):
+        y, one = layers[0](x, one)
+        y, two = layers[1](y, two)
+        return y, one, two
+
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    states = again = torch.zeros(1, 2, 2), torch.zeros(1, 4, 1)
+    with computing(mode), torch.no_grad():
+        for seed in range(3):
+            x = integers(1, 2, 8, seed=seed)
+            y, *states = compiled(x, *states)
+            z, *again = step(x, *again)
+            assert torch.equal(y, z)
+    assert len(graphs) == 1
+
+
+def test_rows_without_a_batch():
+    layer = ours.StreamingConv1d(2, 3, 3)
+    x = torch.randn(2, 9)
+    y, state = layer(x)
+    pieces, state_of = [], None
+    for chunk in x.split(2, 1):
+        one, state_of = layer(chunk, state_of)
+        pieces.append(one)
+    torch.testing.assert_close(torch.cat(pieces, 1), y)
+    assert torch.equal(state, state_of)
+    torch.testing.assert_close(y, layer(x[None])[0][0])
+
+
+X, W = torch.zeros(1, 2, 5), torch.zeros(2, 2, 3)
+chunk, layer = ours.conv1d_chunk, ours.StreamingConv1d
+REFUSED = {
+    "stride": (GeometryError, "stride=4: must be from 1 to the window, 3", lambda: chunk(X, None, W, None, 4)),
+    "channels of the state": (GeometryError, r"state.shape=\(1, 3, 2\)", lambda: chunk(X, torch.zeros(1, 3, 2), W)),
+    "dtype of the state": (DtypeError, "state.dtype=torch.float16", lambda: chunk(X, X.half(), W)),
+    "size of the state": (GeometryError, "must have 2 inputs", lambda: ours.conv_transpose1d_chunk(X, X, W)),
+    "no tensor": (DtypeError, "input: must be a torch.Tensor", lambda: chunk(None, None, W)),
+    "no elements": (GeometryError, r"input.shape=\(1, 2, 0\)", lambda: chunk(X[..., :0], None, W)),
+    "front": (GeometryError, "front=-1", lambda: layer(2, 2, 3, front=-1)),
+    "module's stride": (GeometryError, "stride=4", lambda: layer(2, 2, 3, 4)),
+    "padding_mode": (UnsupportedError, "padding_mode='reflect'", lambda: layer(2, 2, 3, padding_mode="reflect")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    error, message, call = REFUSED[name]
+    with pytest.raises(error, match=message):
+        call()
