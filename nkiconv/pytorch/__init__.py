@@ -9,9 +9,9 @@ aside for its own functions, unless torch.compile, torch.export, torch.jit.trace
 way derivatives go in both directions, twice and under torch.func's transforms, and refusals are RuntimeErrors too.
 
 `causal_conv1d_fn` and `causal_conv1d_update` are those of the package causal-conv1d; `install_causal_conv1d()` makes
-libraries that import that package find them, `serving` has functions of these names with vLLM's arguments. `nn` has
-modules, `convert(model)` swaps a model's own for these, `intercept` takes over torch's functions while a block runs,
-`plan_model` says what they would take on trn2.
+libraries that import that package find them. `serving` has functions of these names with vLLM's arguments, `fla`
+flash-linear-attention's. `nn` has modules, `convert(model)` swaps a model's own for these, `intercept` takes over
+torch's functions while a block runs, `plan_model` says what they would take on trn2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
         "nkiconv.pytorch", "torch", "torch", "Builds for CPUs are a tenth of the size: docs/torch.md, Install"
     ) from None
 
-from . import nn, serving
+from . import fla, nn, serving
 from .causal.functions import causal_conv1d_fn, causal_conv1d_update
 from .causal.install import install_causal_conv1d
 from .chunks import conv1d_chunk, conv_transpose1d_chunk
@@ -66,6 +66,7 @@ __all__ = [
     "convert",
     "depthwise_conv1d",
     "depthwise_conv2d",
+    "fla",
     "install_causal_conv1d",
     "intercept",
     "nn",

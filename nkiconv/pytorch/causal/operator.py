@@ -232,7 +232,7 @@ def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | Non
     sequences is multiplied by zeros here, NaN or not."""
     saved = ctx.saved_tensors
     x, weight, *rest = saved[2:]
-    packing = sequences.packing_of(x, weight.shape[1], *rest[2:], rest[1])
+    packing = sequences.packing_of(x, weight.shape[1], rest[2], rest[3], rest[1])
     asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
     with torch.enable_grad():
         needs: Any = tuple(ctx.needs)

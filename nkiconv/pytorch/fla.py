@@ -1,0 +1,137 @@
+"""`causal_conv1d` and `causal_conv1d_update` as flash-linear-attention's layers call them: tokens before channels.
+
+    from nkiconv.pytorch.fla import causal_conv1d, causal_conv1d_update
+
+Names and meaning of the arguments are those of `fla.modules.convolution`. States have `width` columns, of which the
+first is no longer seen. The convolution is nkiconv's depthwise kernel. What differs: `backend` is not there, weight is
+not left out, and a residual is added to y as it is rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .causal.functions import causal_conv1d_fn
+from .causal.functions import causal_conv1d_update as of_steps
+from .errors import DtypeError, GeometryError, LayoutError, NkiconvError, raise_all
+from .functional import refuse_script
+
+__all__ = ["causal_conv1d", "causal_conv1d_update"]
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    activation: str | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    layer: str | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Convolve each channel of each row with its own filter, over what precedes.
+
+    Args:
+        x: [N, L, C]; bf16, fp16 or fp32. weight: [C, width]. bias: [C].
+        residual: of x's shape and dtype, added behind the activation.
+        initial_state: [N, C, width], x's dtype, the inputs before each row, of which the last width - 1 are seen; with
+            cu_seqlens [sequences, C, width].
+        output_final_state: whether the last `width` inputs are returned too, those of the initial state among them.
+        activation: None, "silu" or "swish", which is the same.
+        cu_seqlens: [sequences + 1], int32 or int64: x is one row [1, total, C] of sequences, as of `causal_conv1d_fn`.
+        layer: a name for messages.
+
+    Returns: (y, final state). y: [N, L, C] of x's dtype. final state: as initial_state; None unless asked for. Both
+    have derivatives by x, weight, bias, residual and initial_state.
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "causal_conv1d"
+    _check(where, x, weight, {"residual": residual})
+    if initial_state is not None:
+        width = weight.shape[1] if weight.dim() == 2 else 0
+        if not isinstance(initial_state, Tensor) or initial_state.dim() != 3 or initial_state.shape[2] != width:
+            told = tuple(initial_state.shape) if isinstance(initial_state, Tensor) else type(initial_state).__name__
+            text = f"initial_state: must be [N, C, width] = [..., {width}], not {told}; pass such a state"
+            raise_all(f"{where} cannot run this call", [GeometryError(text)])
+    before = None if initial_state is None else initial_state[..., 1:]
+    rows = x.transpose(1, 2)
+    y = causal_conv1d_fn(rows, weight, bias, None, before, activation=activation, cu_seqlens=cu_seqlens, layer=where)
+    found: Tensor = y.transpose(1, 2).contiguous()
+    final = _final(rows, weight.shape[1], initial_state, cu_seqlens) if output_final_state else None
+    return found if residual is None else found + residual, final
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    cache: Tensor,
+    residual: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    layer: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of decoding: convolve x behind what the cache holds, and put x there too.
+
+    Args:
+        x: [N, C], [N, 1, C] or [1, N, C]; bf16, fp16 or fp32.
+        cache: [N, C, width], x's dtype: the last inputs. Moved on by one in place.
+        residual: of x's shape and dtype, added behind the activation. weight: [C, width]. bias: [C].
+        activation, layer: as of `causal_conv1d`.
+
+    Returns: (y of x's shape and dtype, cache).
+
+    Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
+    """
+    where = layer or "causal_conv1d_update"
+    _check(where, x, weight, {"residual": residual}, steps=True)
+    steps = x.reshape(-1, x.shape[-1])
+    y = of_steps(steps, cache, weight, bias, activation, layer=where).reshape(x.shape)  # type: ignore[arg-type]
+    return y if residual is None else y + residual, cache
+
+
+def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = False) -> None:
+    """Refuse what `causal_conv1d_fn` could not name as it is called here. Raises DtypeError, LayoutError."""
+    errors: list[NkiconvError] = []
+    for name, one in (("x", x), ("weight", weight), *more.items()):
+        if not isinstance(one, Tensor) and (one is not None or name in ("x", "weight")):
+            errors.append(DtypeError(f"{name}: must be a torch.Tensor, not {type(one).__name__}; pass one"))
+    raise_all(f"{where} cannot run this call", errors)
+    shapes = ((2, 3), "[N, C], [N, 1, C] or [1, N, C]") if steps else ((3,), "[N, L, C]")
+    if x.dim() not in shapes[0] or (steps and x.dim() == 3 and 1 not in x.shape[:2]):
+        errors.append(LayoutError(f"x.shape={tuple(x.shape)}: must be {shapes[1]}; reshape it"))
+    for name, one in more.items():
+        if one is not None and (one.shape != x.shape or one.dtype != x.dtype):
+            text = (
+                f"{name}: must be of x's shape {tuple(x.shape)} and {x.dtype}, not {tuple(one.shape)} and {one.dtype}"
+            )
+            errors.append(GeometryError(f"{text}; expand or cast it"))
+    raise_all(f"{where} cannot run this call", errors)
+
+
+def _final(rows: Tensor, width: int, initial_state: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:
+    """[N, C, width], or of sequences: the last inputs of rows [N, C, L] behind their states."""
+    if cu_seqlens is None:
+        before = rows.new_zeros(*rows.shape[:2], width) if initial_state is None else initial_state
+        whole = torch.cat([before, rows], 2)
+        return whole[..., whole.shape[2] - width :].clone(memory_format=torch.contiguous_format)
+    offsets = cu_seqlens.to(rows.device).long()
+    numbers = torch.arange(width, device=rows.device)
+    places = offsets[1:, None] - width + numbers  # of the last tokens of each sequence in the row
+    own = places >= offsets[:-1, None]
+    last = rows[0][:, places.clamp(min=0)].transpose(0, 1)
+    if initial_state is None:
+        return torch.where(own[:, None], last, 0)
+    columns = (offsets[1:] - offsets[:-1])[:, None] + numbers  # of the state, moved on by as many
+    kept = initial_state.gather(2, columns.clamp(max=width - 1)[:, None].expand(-1, rows.shape[1], -1))
+    return torch.where(own[:, None], last, kept)
+
+
+for _function in (causal_conv1d, causal_conv1d_update):
+    vars(_function)["__prepare_scriptable__"] = refuse_script

@@ -1,0 +1,93 @@
+"""`nkiconv.pytorch.fla` equals what flash-linear-attention's functions say, row by row in float64."""
+
+import causal
+import pytest
+import torch
+from causal import DTYPES, MODES, computing, integers, leaves_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nkiconv.errors import DtypeError, GeometryError, LayoutError
+from nkiconv.pytorch.fla import causal_conv1d, causal_conv1d_update
+
+
+def expected_of(x, w, bias, residual, state, offsets):
+    """(y [tokens, C], final states) of tokens [tokens, C] of sequences: a state's first column is seen by none."""
+    size, found, finals = w.shape[1], [], []
+    for k in range(len(offsets) - 1):
+        tokens = x[offsets[k] : offsets[k + 1]].T
+        before = x.new_zeros(w.shape[0], size) if state is None else state[k]
+        if tokens.shape[1]:
+            found.append(causal.row(tokens, w, bias, before[:, 1:]).T)
+        finals.append(torch.cat([before, tokens], 1)[:, tokens.shape[1] :])
+    y = torch.cat(found)
+    return y if residual is None else y + residual, torch.stack(finals)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_rows_and_sequences(data):
+    lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any), "lengths")
+    packed = data.draw(st.booleans(), "packed")
+    lengths = lengths if packed else [max(lengths)] * len(lengths)
+    offsets = [0, *torch.tensor(lengths).cumsum(0).tolist()]
+    channels, width = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4), "width")
+    x, w = integers(offsets[-1], channels), integers(channels, width, seed=1)
+    bias = integers(channels, seed=2) if data.draw(st.booleans(), "bias") else None
+    residual = integers(offsets[-1], channels, seed=4) if data.draw(st.booleans(), "residual") else None
+    state = integers(len(lengths), channels, width, seed=3) if data.draw(st.booleans(), "state") else None
+    ours, theirs = leaves_of(x, w, bias, residual, state)
+    expected = expected_of(*theirs, offsets)
+    shape = (1 if packed else len(lengths), -1, channels)
+    with computing(data.draw(st.sampled_from(MODES))):
+        added = None if residual is None else ours[3].reshape(shape)
+        more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
+        y, final = causal_conv1d(ours[0].reshape(shape), ours[1], ours[2], added, ours[4], True, **more)
+        y = y.reshape(x.shape)
+        gs = integers(*x.shape, seed=5), integers(*final.shape, seed=6)
+        given_to = [one for one in ours if one is not None]
+        found = torch.autograd.grad((y, final), given_to, gs, allow_unused=True)
+    for one, other in zip((y, final), expected, strict=True):
+        assert torch.equal(one.double(), other)
+    wanted = torch.autograd.grad(
+        expected, [one for one in theirs if one is not None], [g.double() for g in gs], allow_unused=True
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None and not other.any()) if one is None or other is None else torch.equal(one.double(), other)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(3, 2), (3, 1, 2), (1, 3, 2)])
+def test_steps(shape, dtype, mode):
+    """As many steps as a row has tokens give the row, and its final state."""
+    text, w = integers(3, 6, 2, dtype=dtype), integers(2, 4, seed=1, dtype=dtype)
+    whole, final = causal_conv1d(text, w, None, text, output_final_state=True)
+    cache = torch.zeros(3, 2, 4, dtype=dtype)
+    for t in range(6):
+        x = text[:, t].reshape(shape)
+        with computing(mode):
+            y, held = causal_conv1d_update(x, cache, x, w)
+        assert y.shape == shape
+        assert held is cache
+        assert torch.equal(y.reshape(3, 2), whole[:, t])
+    assert torch.equal(cache, final)
+
+
+X, W = integers(2, 5, 3), integers(3, 4)
+REFUSED = {
+    "x.shape": (LayoutError, lambda: causal_conv1d(X[0], W)),
+    "weight: must be": (DtypeError, lambda: causal_conv1d(X, None)),
+    "weight.shape": (GeometryError, lambda: causal_conv1d(X, W[:2])),
+    "residual: must be": (GeometryError, lambda: causal_conv1d(X, W, None, X[:1])),
+    "initial_state: must be": (GeometryError, lambda: causal_conv1d(X, W, None, None, integers(2, 3, 3))),
+    "x.shape=.2, 5, 3.": (LayoutError, lambda: causal_conv1d_update(X, integers(2, 3, 4), None, W)),
+    "conv_state.shape": (GeometryError, lambda: causal_conv1d_update(X[:, 0], integers(3, 3, 4), None, W)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused_by_name(message):
+    error, call = REFUSED[message]
+    with pytest.raises(error, match=message):
+        call()
