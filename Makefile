@@ -21,6 +21,8 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' Makefile
 	@echo
+	@echo "durations in brackets are of two cores, without set-up"
+	@echo
 	@echo "PYTHON=python3.12   makes .venv of that Python (now: $(PYTHON)); make clean first to change it"
 	@echo "TORCH=2.14.1        installs that torch into .venv (now: $(TORCH)), as in make test TORCH=2.14.1"
 
@@ -50,15 +52,15 @@ $(ALL): $(RUN)
 	  $(PIP) -e '.[dev]' && $(TOOK)
 	@touch $@
 
-demo: $(RUN) ## run the guided tour; its files go to demo-out/
+demo: $(RUN) ## run the guided tour; its files go to demo-out/ (half a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv demo --out demo-out
 
 # One BLAS thread for each of the two test processes: more would fight over the same cores.
-test: $(ALL) ## run the tests
+test: $(ALL) ## run the tests (tens of minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # Coverage more than doubles the time, so sweeps over many geometries of what other tests go through are left out.
-coverage: $(ALL) ## print what the tests but for sweeps cover
+coverage: $(ALL) ## print what the tests, except for sweeps, cover (twice as long as test)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not sweep and not slow" --cov=nkiconv --cov-report=term-missing:skip-covered
 
 test-slow: $(ALL) ## run the tests that take minutes
@@ -94,7 +96,7 @@ zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 135 models (s
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (a quarter of an hour)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
 
-lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder
+lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder (a minute)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -108,24 +110,27 @@ format: $(ALL) ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/
+readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/ (two minutes)
+	@echo "the front page, coverage and rules (seconds)"
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
-	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
 	@$(BIN)/python -m nkiconv.tools.tables.rules docs/rules.md
+	@echo "what the commands of first_kernel.md print (half a minute)"
 	@$(BIN)/python -m nkiconv.tools.tables.console docs/first_kernel.md
+	@echo "what is supported, asked of the code (a minute or more)"
+	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
 
-docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors
+docs: $(ALL) ## write the site of docs/ and of the docstrings to build/docs; warnings are errors (half a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
 	@echo "wrote build/docs/index.html"
 
 wheel: $(ALL) ## build dist/: the sdist, and the wheel from it
 	@$(BIN)/python -m build
 
-bench: $(RUN) ## time the simulator itself
+bench: $(RUN) ## time the simulator itself (a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv bench-simulator
 
-profiles: $(RUN) ## model every headline case again: profiles/ and the tables of it (minutes)
+profiles: $(RUN) ## model every headline case again: profiles/ and its tables (ten minutes)
 	@$(BIN)/nkiconv profiles --csv profiles/modelled_trn2.csv --force
 	@for suite in depthwise conv2d conv3d conv_transpose; do \
 	  $(BIN)/nkiconv bench --suite $$suite --csv profiles/$${suite}_modelled_trn2.csv --force --readme docs/performance.md \
@@ -141,11 +146,11 @@ deepbench: $(RUN) ## plan DeepBench's training list in three directions and both
 	    --csv profiles/deepbench_$$(echo $$layout | tr A-Z a-z)_modelled_trn2.csv || exit 1; done
 
 # Needs a checkout of AWS's nki-library, whose kernel it loads.
-against: $(RUN) ## model AWS's depthwise kernel beside ours: make against CHECKOUT=PATH
+against: $(RUN) ## model AWS's depthwise kernel and ours: make against CHECKOUT=PATH (minutes)
 	@$(BIN)/nkiconv bench --suite depthwise --against "$(CHECKOUT)" --check --readme docs/performance.md \
 	  --csv profiles/depthwise_against_nki_library.csv --force
 
-models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch
+models: $(ALL) ## compare models of transformers, with random weights, by nkiconv and by torch (minutes)
 	@OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python examples/compare_models.py
 
 training: $(ALL) ## train five small networks by kernels and by torch (one to two minutes): profiles/training.png

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from shell import run
 
+from nkiconv.tools.cli import shell
 from nkiconv.tools.cli.grid import Grid
 
 CASE = "nkl_n1_c16_w512_s7"
@@ -46,6 +48,55 @@ def test_a_table_of_many_columns_is_whole_or_paragraphs(width):
     assert max(map(len, lines)) <= width
     assert any("dma latency" in line for line in lines)
     assert any("60" in line for line in lines)
+
+
+MANY = ("case", "shape", "algorithm", "mean", "phase 0", "instructions", "bound by")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_main_columns_are_a_table_at_any_width(width):
+    """Those that come first in `main` stay longest; what is left out is named."""
+    grid = Grid("them", MANY, ("case", "shape", "algorithm", "bound by"), ("case", "mean", "bound by", "shape"))
+    grid.add("short bf16", "8 256 14 14 -> 256 14 14", "implicit_gemm", "16.53", "17.01", "310", "tensor")
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    grid.show(screen)
+    *lines, hidden = screen.file.getvalue().splitlines()
+    assert hidden.startswith("--wide also shows:")
+    assert max(map(len, lines)) <= width
+    headings = next(line for line in lines if "mean" in line)
+    assert "case" in headings
+    assert "phase 0" not in headings
+    assert any("16.53" in line for line in lines)
+    if width >= 60:
+        assert "shape" in headings
+
+
+def test_wide_shows_every_column():
+    found = run("plan", CASE, "--wide", width=200)
+    assert "settings" in found.stdout
+    assert "--wide" not in found.stdout
+    assert "--wide also shows: settings" in run("plan", CASE, width=200).stdout
+
+
+def test_progress_through_a_pipe_is_a_line_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(shell, "PLAIN_SECONDS", 0.0)
+    with shell.progress(show=True) as advance:
+        advance("planning", None)
+        advance("timing", 0.5)
+    assert re.fullmatch(r"0 s: planning\n0 s: timing, 50%\n", capsys.readouterr().err)
+    with shell.progress(show=False) as advance:
+        advance("nothing", 0.5)
+    assert capsys.readouterr().err == ""
+
+
+def test_sentences_wrap_at_words_on_a_terminal_and_are_whole_elsewhere():
+    sentence = "modelled: mean over phases of the throttle's grid, program order; searched for a while"
+    for terminal in (True, False):
+        screen = Console(file=io.StringIO(), width=40, color_system=None, force_terminal=terminal)
+        shell.say(screen, sentence)
+        lines = screen.file.getvalue().splitlines()
+        assert " ".join(line.strip() for line in lines) == sentence
+        assert (max(map(len, lines)) <= 40) == terminal
 
 
 def test_a_table_without_rows_is_its_headings():

@@ -1,6 +1,7 @@
 """`nkiconv run` and `nkiconv profile` of kernels in files: results, traces, comparisons, and bad input by name."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shell import run
+
+from nkiconv.simulator.profiling import picture
 
 pytestmark = pytest.mark.simulator_only
 FILE = Path(__file__).parents[1] / "examples" / "kernels" / "rms_norm.py"
@@ -171,6 +174,37 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
 def test_terminals_without_room_wrap_by_themselves(columns):
     found = run("run", PLAIN, *INPUTS, "--lnc", 1, width=columns)
     assert found.exit_code == 0, found.output
+
+
+OLD = "import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n"
+CALLS = [
+    (("run", "old.py", "--input", "128x64:bf16"), r"old.py: is a file, which defines double, .*; write old.py:double"),
+    (
+        ("profile", "old.py", "--input", "128x64:bf16"),
+        r"is a file, which defines double, .*write old.py:double",
+    ),
+    (("run", "old.py:double", "--input", "128,64:bf16"), r"--input=128,64:bf16: 128,64 is no shape; write 128x64:bf16"),
+    (("profile", "old.py:double", "--input", "(128, 64)"), r"\(128, 64\) is no shape; write 128x64"),
+    (("run", "old.py:double", "--input", "128x64"), r"write import nki, nki\.isa and nki\.language for neuronxcc\.nki"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), CALLS, ids=lambda one: " ".join(one) if isinstance(one, tuple) else ""
+)
+def test_a_refusal_says_what_to_write(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.py").write_text(OLD)
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(message, result.stderr), result.stderr
+
+
+def test_a_kernel_without_matmuls_is_drawn_against_its_bytes(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(picture, "peak_flops_per_ns", lambda *_: drawn.append("flops"))
+    result = run("profile", PLAIN, *INPUTS, "--plot", tmp_path / "p.png")
+    assert (result.exit_code, drawn) == (0, []), result.output
 
 
 def test_run_as_csv():

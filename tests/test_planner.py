@@ -392,7 +392,7 @@ REFUSED = [
     ("a residual", {}, {"residual": np.ones(130)}, "residual_position=ndarray: accepted are pre_activation"),
     ("one name", {}, {"algorithms": "mixed"}, r"algorithms='mixed': must be several names; write \('mixed',\)"),
     ("words", {}, {"constants": {"scalar.ns_per_elem": "fast"}}, "must be numbers by name"),
-    ("activation", {}, {"activation": "mish"}, "activation='mish'"),
+    ("activation", {}, {"activation": "nonesuch"}, "activation='nonesuch'"),
     ("residual", {}, {"residual": "before"}, "residual_position='before'"),
     ("output", {}, {"out_dtype": "int8"}, "out_dtype='int8'"),
     ("state", {"stride": (1, 2)}, {"initial_state": True}, "a state needs 1 and 1"),
@@ -400,7 +400,7 @@ REFUSED = [
     ("algorithm", {}, {"algorithms": ("fft",)}, "algorithms='fft'"),
     ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
     ("constant", {}, {"constants": {"vector.speed": 1.0}}, "there is none of this name"),
-    ("both", {"H": 3}, {"activation": "mish", "lnc": 3}, "2 reasons"),
+    ("both", {"H": 3}, {"activation": "nonesuch", "lnc": 3}, "2 reasons"),
 ]
 
 
@@ -485,3 +485,15 @@ def test_explain_says_what_differs_from_an_algorithms_first_row():
     others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
     assert text.count("but ") >= len(others) > 0
     assert "but: the settings of the algorithm's first row, except for these" in text
+
+
+@pytest.mark.usefixtures("plans")
+def test_printed_a_plan_is_a_short_table():
+    found = nkiconv.plan(ConvProblem(N=2, C=64, H=14, W=14, K=64, R=3, S=3, padding=((1, 1), (1, 1))))
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 10
+    assert lines[0] == "conv2d, 2 64 14 14 -> 64 14 14, 3x3 bf16, 2 cores"
+    assert f"{found.modelled_us:,.1f}" in lines[3]
+    assert lines[3].startswith(found.algorithm)
+    assert any(line.startswith("next best: ") for line in lines)

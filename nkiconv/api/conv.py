@@ -81,7 +81,7 @@ def conv2d(
         batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
             of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
         layout: of x, residual and y.
-        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", as torch defines them.
+        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
             "post_activation", act(sum + bias) + beta * residual.
         pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P

@@ -51,7 +51,7 @@ def conv1d(
         bias: [K].
         stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
             (S - 1) * dilation zeros in front of a row.
-        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
+        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; fused.
         residual: shape of y, added before the activation, or behind it with residual_position="post_activation".
         layer: a name for messages.
         packed: what `pack_filter(weight)` returned, which the kernel then takes; not of groups.

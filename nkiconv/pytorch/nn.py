@@ -137,7 +137,7 @@ class Conv1d(_Fused, torch.nn.Conv1d):
 
     Args:
         in_channels, ..., dtype: torch's own. Where padding_mode is not "zeros", torch pads, then the kernel runs.
-        activation: None, "relu", "silu", "gelu", "gelu_tanh", "tanh" or "sigmoid", fused.
+        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; fused.
         residual_position: where forward's residual is added: "pre_activation" or "post_activation".
         layer: a name for messages.
         strict_nonfinite: as of `functional.conv1d`; None: as `set_strict_nonfinite` says when forward runs.

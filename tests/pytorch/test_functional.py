@@ -295,7 +295,7 @@ REFUSED = [
     ({"padding": "reflect"}, GeometryError, "padding='reflect': accepted are ints, 'same' and 'valid'"),
     ({"padding": "same", "stride": 2}, GeometryError, "padding='same', stride="),
     ({"dilation": 9}, GeometryError, r"padded by \(\(0, 0\), \(0, 0\)\) it is smaller than the window"),
-    ({"activation": "mish"}, UnsupportedError, "activation='mish': accepted are None, relu"),
+    ({"activation": "nonesuch"}, UnsupportedError, "activation='nonesuch': accepted are None, relu"),
     ({"residual": X}, GeometryError, r"residual.shape=\(2, 6, 9, 11\): must be y's, \(2, 4, 7, 10\)"),
     ({"residual_position": "before"}, UnsupportedError, "residual_position='before': accepted are"),
 ]

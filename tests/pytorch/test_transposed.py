@@ -166,7 +166,7 @@ REFUSED = [
     ({"output_padding": 2, "stride": 2}, GeometryError, "output_padding=2: must be from 0 to below stride=2"),
     ({"bias": torch.zeros(3)}, GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
     ({"weight": W.half()}, DtypeError, "weight.dtype=torch.float16: must be torch.float32 exactly when input's is"),
-    ({"activation": "mish"}, UnsupportedError, "activation='mish': accepted are None"),
+    ({"activation": "nonesuch"}, UnsupportedError, "activation='nonesuch': accepted are None"),
 ]
 
 

@@ -78,7 +78,7 @@ def conv2d_implicit_gemm(
             (between taps), lhs_dilation (zeros between inputs): (height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm). out_perm: storage = transpose(canonical, perm).
-        activation: None or one of relu, silu, gelu, gelu_tanh, tanh, sigmoid, as torch defines them.
+        activation: None or a name of `_epilogue.ACTIVATIONS`, as torch defines it.
         pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
             to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at

@@ -169,16 +169,22 @@ def _path(axes: Axes, found: Profile) -> None:
 
 
 def _roofline(axes: Axes, found: Profile, timed: Timed) -> None:
-    """Useful TFLOP/s against flops a byte, under the limits of the launch's cores."""
+    """Useful TFLOP/s against flops per byte, under the limits of the launch's cores; of a kernel without matmuls, whose
+    only limit is HBM, times."""
+    if not (found.flops or found.matmul_flops):
+        axes.barh(["modelled", "limit of HBM"], [found.modelled_us, found.roofline_us], color=["#c44e52", "black"])
+        axes.set(xlabel="us")
+        axes.set_title(f"no matmuls: {found.roofline_fraction:.0%} of the limit of its bytes", fontsize=10)
+        return
     rates = timed.rates
     peak, slope = peak_flops_per_ns(found.dtype, found.lnc, rates) / 1e3, bytes_per_ns(found.lnc, rates) / 1e3
     flops = found.flops if found.flops else found.matmul_flops
-    intensity = max(flops, 1) / max(found.min_bytes, 1)
+    intensity = flops / max(found.min_bytes, 1)
     xs: list[float] = [min(intensity, 0.1), peak / slope, max(intensity, peak / slope) * 20]
     axes.plot(xs, [min(peak, slope * x) for x in xs], color="black")
-    done = max(flops, 1) / (found.modelled_us * 1e6)
+    done = flops / (found.modelled_us * 1e6)
     axes.plot([intensity], [done], "o", color="#c44e52")
     axes.plot([intensity, intensity], [done, min(peak, slope * intensity)], color="#c44e52", linestyle=":")
     axes.annotate(f"{found.roofline_fraction:.0%}", (intensity, done), xytext=(6, -10), textcoords="offset points")
-    axes.set(xscale="log", yscale="log", xlabel="useful flops a byte moved at least", ylabel="TFLOP/s")
+    axes.set(xscale="log", yscale="log", xlabel="useful flops per byte moved at least", ylabel="TFLOP/s")
     axes.set_title(f"roofline, {found.dtype}, {found.lnc} core{'s' if found.lnc > 1 else ''}", fontsize=10)

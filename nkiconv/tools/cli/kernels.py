@@ -22,6 +22,8 @@ from .scripts import attribute_of, guarded
 #: Elements of one random input, at most: 4 GiB of fp32.
 ELEMENTS_MAX = 1 << 30
 _SHAPE = re.compile(r"\d+(x\d+)*")
+#: What seems to be one, written otherwise.
+_LIKE_SHAPE = re.compile(r"[(\[]?\d+(\s*[,*X]\s*\d+)+[)\]]?")
 #: What `--arg NAME=VALUE` may name beside Python's literals.
 _LANGUAGE = "nl."
 
@@ -30,6 +32,21 @@ def is_kernel(name: str) -> bool:
     """Whether an argument names a kernel in a file, not a case."""
     script, colon, _ = name.rpartition(":")
     return bool(colon) and Path(script).suffix == ".py"
+
+
+def unnamed(names: Sequence[str]) -> Iterator[NkiconvError]:
+    """Refusals of Python files without the name of a kernel in them; the message names what they define."""
+    for name in names:
+        path = Path(name)
+        if path.suffix == ".py" and not is_kernel(name):
+            try:
+                parsed = ast.parse(path.read_text(encoding="utf-8"))
+                found = [one.name for one in parsed.body if isinstance(one, ast.FunctionDef)]
+            except (OSError, ValueError, SyntaxError):
+                found = []
+            remedy = f"write {name}:{found[-1] if found else 'KERNEL'}"
+            defined = f", which defines {', '.join(found)}" if found else ""
+            yield UnsupportedError(f"{name}: is a file{defined}, and no kernel of it is named; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,9 @@ def spec_of(text: str) -> Any:
     Raises DtypeError, GeometryError: there is no such dtype, or an extent of 0.
     """
     shape, colon, dtype = text.partition(":")
+    if _LIKE_SHAPE.fullmatch(shape) and not Path(text).exists():
+        sizes = "x".join(re.findall(r"\d+", shape))
+        raise GeometryError(f"--input={text}: {shape} is no shape; write {sizes}{colon}{dtype}")
     if not _SHAPE.fullmatch(shape):
         return None
     name = canonical(dtype or "float32") or canonical(_SHORT.get(dtype, ""))

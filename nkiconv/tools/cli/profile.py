@@ -20,7 +20,7 @@ from ...problem import dtype_name
 from ...simulator.profiling.show import show
 from ...whole_file import whole_file
 from . import shapes
-from .kernels import KernelCall, is_kernel, keywords
+from .kernels import KernelCall, is_kernel, keywords, unnamed
 from .options import (
     Algorithm,
     Constants,
@@ -104,6 +104,7 @@ def command(
         lhs_dilation=lhs_dilation, transposed=transposed, output_padding=output_padding,
     )  # fmt: skip
     named = names or []
+    raise_all("nkiconv profile cannot run this call", list(unnamed(named)))
     kernels = [name for name in (*named, against or "") if is_kernel(name)]
     calls = {name: KernelCall(name, tuple(input or ()), tuple(arg or ()), lnc) for name in kernels}
     kinds = Kinds(dtype, precision, layout, algorithm)

@@ -15,9 +15,10 @@ from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
+from ...reference import ACTIVATIONS
 from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
-from .kernels import KernelCall, is_kernel
+from .kernels import KernelCall, is_kernel, unnamed
 from .options import Algorithm, NoNames, Precision, named_cases
 from .shell import CHECK_FAILED, JsonOption, asked, console, notes, print_json, prints_tables, progress, say
 from .show import REPORT_NOTES, report_grid, show_verdict, verdict
@@ -64,7 +65,7 @@ def command(
     residual_position: Annotated[
         str | None, typer.Option(help="pre_activation (default) or post_activation.", show_default=False)
     ] = None,
-    activation: Annotated[str | None, typer.Option(help="relu, silu, gelu, gelu_tanh, tanh or sigmoid.")] = None,
+    activation: Annotated[str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.")] = None,
     out: Annotated[str | None, _file("Write y to this file if it is right; arrays by the name y.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out overwrite.")] = False,
     dtype: Annotated[
@@ -112,6 +113,7 @@ def command(
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
     Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
     """
+    raise_all("nkiconv run cannot run this", list(unnamed(names or [])))
     kernels = [name for name in names or [] if is_kernel(name)]
     first = input[0] if input else None
     options = FileOptions(

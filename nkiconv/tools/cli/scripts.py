@@ -111,7 +111,17 @@ def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[
     except BaseException as error:
         if isinstance(error, passing):
             raise
-        raise UnsupportedError(f"{what} raised {type(error).__name__}{_line(path, error)}: {error}; mend it") from error
+        remedy = _OLD_NKI if _is_old_nki(error) else "correct it"
+        raised = f"{what} raised {type(error).__name__}{_line(path, error)}: {error}"
+        raise UnsupportedError(f"{raised}; {remedy}") from error
+
+
+#: What to write for the package that NKI was in before 0.3.
+_OLD_NKI = "NKI is a package of its own: write import nki, nki.isa and nki.language for neuronxcc.nki"
+
+
+def _is_old_nki(error: BaseException) -> bool:
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "neuronxcc"
 
 
 def _line(path: Path, error: BaseException) -> str:

@@ -1,11 +1,14 @@
-"""Writes into a page what its commands print: `python -m nkiconv.tools.tables.console docs/first_kernel.md`.
+"""Writes into a page what its commands print and the functions that it shows:
+`python -m nkiconv.tools.tables.console docs/first_kernel.md`.
 
 After a fence of console lines that is followed by `<!-- prints -->`, the next fence holds what those lines print, 80
-columns wide, errors too. Commands run in the folder above the page's.
+columns wide, errors too. Commands run in the folder above the page's. The fence after `<!-- shows FILE.py:NAME -->`
+holds that function.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -17,11 +20,22 @@ from ...whole_file import write_page
 
 #: A fence of commands, the mark, the fence that is written.
 _BLOCK = re.compile(r"(```console\n(.*?)```\n\n<!-- prints -->\n```text\n)(.*?)(```\n)", re.DOTALL)
+#: The mark, with a file and a function's name, and the fence that is written.
+_SHOWN = re.compile(r"(<!-- shows ([\w./]+):(\w+) -->\n```py\n)(.*?)(```\n)", re.DOTALL)
 
 
 def filled(text: str, root: Path) -> str:
-    """A page with what its commands print."""
+    """A page with the functions that it shows and with what its commands print."""
+    text = _SHOWN.sub(lambda found: found[1] + source_of(root / found[2], found[3]) + found[5], text)
     return _BLOCK.sub(lambda found: found[1] + printed(found[2], root) + found[4], text)
+
+
+def source_of(path: Path, name: str) -> str:
+    """A function's lines, decorators included."""
+    text = path.read_text(encoding="utf-8")
+    (node,) = (one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == name)
+    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n"
 
 
 def printed(commands: str, root: Path) -> str:
