@@ -102,9 +102,14 @@ def _computing(mode: str) -> Iterator[None]:
 
 def draw(found: Sequence[Curves], path: Path) -> None:
     """Write one picture, a panel for each network."""
-    drawn = plots.figure(4 * len(found), 3.6)
-    for axis, curves in zip(drawn.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+    columns = min(3, len(found))
+    rows = -(-len(found) // columns)
+    drawn = plots.figure(4 * columns, 3.8 * rows)
+    axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    for axis, curves in zip(axes, found, strict=False):
         curves.draw(axis)
+    for axis in axes[len(found) :]:
+        axis.set_axis_off()
     plots.save_figure(drawn, path)
 
 

@@ -180,7 +180,7 @@ def test_the_environment_is_settled_before_anything_is_imported(monkeypatch):
 @pytest.mark.usefixtures("environment")
 def test_a_package_that_cannot_be_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_neuronx", None)
-    with pytest.raises(UnsupportedError, match=r"^torch_neuronx: cannot be imported \(.*\); mend its installation"):
+    with pytest.raises(UnsupportedError, match=r"^torch_neuronx: cannot be imported \(.*\); reinstall it"):
         torch_neuron.TorchNeuron(2)
 
 

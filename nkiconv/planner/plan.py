@@ -206,7 +206,7 @@ class Plan:
             f"{self.worst_us:,.2f})",
             f"copy floor {self.copy_floor_us:,.2f} us ({self.x_copy_floor:.2f} x); roofline {self.roofline_us:,.2f} us "
             f"({self.roofline_fraction:.1%}); bound by {self.bound_by}",
-            f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF a partition and "
+            f"{self.instructions:,} instructions; at most {self.sbuf_bytes:,} B of SBUF per partition and "
             f"{self.psum_banks} PSUM banks",
         ]
         if self.in_turns is not None:

@@ -32,6 +32,8 @@ _BINS = 600
 _EDGED_MAX, _CHANGES_MAX = 200, 12
 #: Share of the width below which a stall's name does not fit.
 _NAMED_SHARE = 0.24
+#: Of the axis, a character of such a name: one that is longer than its bar is left out.
+_CHARACTER = 0.017
 
 
 def picture(found: Profile, timed: Timed, path: Path, title: str = "") -> None:
@@ -150,7 +152,7 @@ def _use(axes: Axes, found: Profile) -> None:
         for what, us in stalls[:2]:
             share = us / span
             axes.barh(height, share, left=left, color=_COLOURS["stall"], edgecolor="white")
-            if share > _NAMED_SHARE:
+            if share > max(_NAMED_SHARE, _CHARACTER * len(f"waits for {what}")):
                 axes.text(left + share / 2, height, f"waits for {what}", ha="center", va="center", fontsize=7)
             left += share
     axes.set_yticks(range(len(uses)), [use.engine for use in uses])

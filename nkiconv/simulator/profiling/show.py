@@ -139,7 +139,7 @@ def notes(found: Profile) -> Iterator[str]:
         f"elements {elements}"
     )
     yield (
-        f"memory: SBUF {found.sbuf_peak_bytes:,} B a partition "
+        f"memory: SBUF {found.sbuf_peak_bytes:,} B per partition "
         f"({found.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION:.0%}), PSUM {found.psum_peak_banks} of "
         f"{PSUM_BANKS} banks; stalled for space {found.space_stall_us:,.2f} us"
     )

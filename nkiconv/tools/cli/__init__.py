@@ -1,4 +1,4 @@
-"""The command line, one file a command.
+"""The command line, one file per command.
 
     nkiconv doctor | cases | run | lint | demo
     nkiconv plan | tune | plan-model | crossover | profile | profiles | bench | bench-simulator | cache

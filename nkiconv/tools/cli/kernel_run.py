@@ -1,4 +1,4 @@
-"""`nkiconv run FILE.py:KERNEL`: a kernel of one's own in the simulator, what it returns and what it took."""
+"""`nkiconv run FILE.py:KERNEL`: the caller's kernel in the simulator, what it returns and what it took."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _lines(one: KernelRun) -> Iterator[str]:
     yield f"{cores}: {sum(one.instructions.values()):,} instructions: {counts}"
     share = one.sbuf_peak_bytes / SBUF_USABLE_BYTES_PER_PARTITION
     yield (
-        f"DMA {quantity(one.dma_bytes, 'B')}; SBUF {one.sbuf_peak_bytes:,} B a partition ({share:.0%}), PSUM "
+        f"DMA {quantity(one.dma_bytes, 'B')}; SBUF {one.sbuf_peak_bytes:,} B per partition ({share:.0%}), PSUM "
         f"{one.psum_peak_banks} of {PSUM_BANKS} banks"
     )
 

@@ -1,4 +1,4 @@
-"""A kernel of one's own: FILE.py:KERNEL, its arguments as typed, and its errors with the lines of that file first."""
+"""The caller's kernel: FILE.py:KERNEL, its arguments as typed, and its errors with the lines of that file first."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def spec_of(text: str) -> Any:
     """
     shape, colon, dtype = text.partition(":")
     if _LIKE_SHAPE.fullmatch(shape) and not Path(text).exists():
-        sizes = "x".join(re.findall(r"\d+", shape))
-        raise GeometryError(f"--input={text}: {shape} is no shape; write {sizes}{colon}{dtype}")
+        wanted = "x".join(re.findall(r"\d+", shape))
+        raise GeometryError(f"--input={text}: {shape} is no shape; write {wanted}{colon}{dtype}")
     if not _SHAPE.fullmatch(shape):
         return None
     name = canonical(dtype or "float32") or canonical(_SHORT.get(dtype, ""))

@@ -93,7 +93,7 @@ def command(
     constant: Constants = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say where the time of a case, or of a kernel of one's own (FILE.py:KERNEL), would go on trn2.
+    """Say where the time of a case, or of your own kernel (FILE.py:KERNEL), would go on trn2.
 
     A model of the NeuronCore, not a measurement.
     """

@@ -106,7 +106,7 @@ def command(
     channels: Annotated[str, typer.Option(help="How many to check: auto, all, or a number.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    r"""Run convolutions, check them against the float64 reference, and say what they took; or a kernel of one's own.
+    r"""Run convolutions, check them against the float64 reference, and say what they took; or your own kernel.
 
     y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations.
     A picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind.
@@ -200,7 +200,7 @@ def _run_kernel(
 def _of_one_kernel(
     names: list[str], options: FileOptions, others: dict[str, str | None], strict_nonfinite: bool, channels: str
 ) -> Iterator[NkiconvError]:
-    """Options that a kernel of one's own has no use for."""
+    """Options that a kernel in a file has no use for."""
     if len(names) > 1:
         yield UnsupportedError(f"{', '.join(names)}: a kernel runs alone; name it alone")
     given = [option for option in options.given() if option not in ("--out", "--force")]

@@ -70,5 +70,5 @@ class Curves:
             axis.plot([step + 1 for step in self.steps], losses, style, color=colour, label=name)
         axis.set_title(f"{self.title}\napart by {self.most:.0e} of the loss at most", fontsize=10)
         axis.set(xlabel="step", ylabel="loss", xticks=range(0, len(self.expected) + 1, 5))
-        axis.legend()
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, fontsize=8, frameon=False)
         axis.grid(alpha=0.3)

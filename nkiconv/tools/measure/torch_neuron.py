@@ -206,7 +206,9 @@ def _lacking(lnc: int) -> Iterator[UnsupportedError]:
             remedy = "install the one that torch-neuronx wants" if name == "torch" else _FROM_AWS
             yield UnsupportedError(f"{name}: is {status[name]}; {remedy}")
     if status["nki"] == INSTALLED and found.provider != "aws":
-        yield UnsupportedError(f"nki: AWS's must run the kernels, and {found.reason}; unset NKICONV_NKI or mend nki")
+        yield UnsupportedError(
+            f"nki: AWS's must run the kernels, and {found.reason}; unset NKICONV_NKI or reinstall nki"
+        )
     if not found.device:
         yield UnsupportedError(
             f"{DEVICE}: there is no Neuron device here; use a trn2 instance with the Neuron driver installed"
@@ -232,4 +234,4 @@ def _imported(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UnsupportedError(f"{module}: cannot be imported ({error}); mend its installation") from error
+        raise UnsupportedError(f"{module}: cannot be imported ({error}); reinstall it") from error

@@ -1,4 +1,4 @@
-"""A picture of a suite's rows under the rooflines of trn2: TFLOP/s over flops a byte, one dot a case and dtype."""
+"""A picture of a suite's rows under the rooflines of trn2: TFLOP/s over flops per byte, one dot per case and dtype."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ COLOURS = {
     "fp8_e5m2": "tab:olive",
 }
 
-#: Names of cases one under the other.
-NAMES_A_COLUMN = 48
+#: Columns of the names of cases, below the plot.
+NAME_COLUMNS = 5
 #: In pixels of the figure: half a dot's side, a character, a line, and where a number may stand beside its dot.
-DOT_PIXELS, CHARACTER_PIXELS, LINE_PIXELS = 3, 6, 10
+DOT_PIXELS, CHARACTER_PIXELS, LINE_PIXELS = 3, 8, 13
 OFFSETS = ((5, 5), (-5, 5), (5, -5), (-5, -5), (5, 12), (-5, 12), (5, -12), (-5, -12), (14, 0), (-14, 0))
 
 
@@ -58,13 +58,13 @@ def check_matplotlib() -> None:
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
     """Write the picture as PNG: a number a case, whose names stand beside it, and a colour a dtype."""
-    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(12.5, 7.2), layout="constrained")
+    figure = importlib.import_module("matplotlib.figure").Figure(figsize=(10, 8), layout="constrained")
     axes = figure.subplots()
     rates = Rates()
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="flops a byte, x and w read once and y written once",
+        xlabel="flops per byte, x and w read once and y written once",
         ylabel="TFLOP/s, modelled",
         title=title,
     )
@@ -72,21 +72,13 @@ def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(dot.name for dot in dots), 1)}
     for dot in dots:
         axes.scatter(dot.intensity, dot.tflops, color=COLOURS[dot.problem.dtype], s=16, zorder=3)
-    columns = -(-len(numbers) // NAMES_A_COLUMN)
-    names = [f"{number:>2}  {name}" for name, number in numbers.items()]
-    for column in range(columns):
-        part = names[column * NAMES_A_COLUMN : (column + 1) * NAMES_A_COLUMN]
-        axes.annotate(
-            "\n".join(part),
-            (1.0, 1.0),
-            xytext=(8 + 150 * column, 0),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="top",
-            fontsize=7,
-            family="monospace",
-        )
-    axes.legend(loc="lower right", fontsize=8)
+    each = -(-len(numbers) // NAME_COLUMNS)
+    names = [f"{number:>2} {name}" for name, number in numbers.items()]
+    for column in range(NAME_COLUMNS):
+        part = "\n".join(names[column * each : (column + 1) * each])
+        below = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-30, -44)}
+        axes.annotate(part, (column / NAME_COLUMNS, 0.0), va="top", fontsize=9, **below)
+    axes.legend(loc="lower right", fontsize=10)
     axes.grid(alpha=0.3, which="both")
     figure.canvas.draw()
     _number(axes, dots, numbers)
@@ -130,7 +122,7 @@ def _number(axes: Any, dots: Sequence[Dot], numbers: dict[str, int]) -> None:
         _, _, chosen = min(crowds)
         taken.append(chosen)
         at = axes.transData.inverted().transform(chosen[:2])
-        axes.text(*at, text, fontsize=7, ha="center", va="center", color=COLOURS[dot.problem.dtype])
+        axes.text(*at, text, fontsize=9, ha="center", va="center", color=COLOURS[dot.problem.dtype])
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
