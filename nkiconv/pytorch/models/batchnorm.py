@@ -18,9 +18,10 @@ from torch.nn.utils import parametrize
 
 from ...errors import NkiconvError, UnsupportedError
 from ..computers.host import activate
-from .follows import Copy, pairs
+from .follows import pairs
 from .norms import CLOSE, Affine, affine_of, channels_of, is_norm
 from .report import Fold
+from .ways import Copy
 
 _SHOWN = 3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -36,7 +37,8 @@ def violations(model: torch.nn.Module, argument: str) -> Iterator[NkiconvError]:
 
 def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[Fold, ...]:
     """What is to become of every norm; swapped: names of the convolutions that may take one."""
-    before = {pair.norm: (pair.convolution, how) for pair, how in pairs(model, "", copied)}
+    proved = pairs(model, copied)
+    before = {pair.norm: pair.convolution for pair in proved.pairs}
     places = Counter(id(module) for _name, module in model.named_modules(remove_duplicate=False))
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
     found = []
@@ -44,15 +46,15 @@ def find(model: torch.nn.Module, swapped: Sequence[str], copied: Copy) -> tuple[
         if not is_norm(module):
             continue
         if name not in before:
-            found.append(Fold(name, None, reason="does not follow one convolution that nothing else sees"))
+            found.append(Fold(name, None, reason=proved.why_not(name)))
             continue
-        convolution, how = before[name]
+        convolution = before[name]
         reason, activation = "its convolution stays in torch, or has its own forward", None
         if convolution in swapped:
             other = model.get_submodule(convolution)
             reason = "; ".join(_reasons(other, module, places, owners))
             reason, activation = (reason, None) if reason else _computes(other, module)
-        found.append(Fold(name, convolution, how, reason, activation))
+        found.append(Fold(name, convolution, reason, activation))
     return tuple(found)
 
 

@@ -68,9 +68,8 @@ def convert(
         fold_batchnorm: multiply a batch norm that follows a convolution into its filters and bias, and put an Identity
             in its place. Only in eval mode. A norm is whatever has running_mean and running_var and is found, on
             numbers in float64, to compute act(scale * x + shift): its activation goes into the convolution where
-            nkiconv fuses it, and otherwise takes its place. Who follows whom is found by tracing the model with
-            torch.fx; of what cannot be traced, by a run on shapes alone of it or of its parts, and by the order in
-            nn.Sequential, where nobody else may call the convolution.
+            nkiconv fuses it, and otherwise takes its place. It must be the only one to see the convolution's output,
+            whatever the inputs: torch.fx's graphs of all ways through the model prove that, or the norm stays.
         causal_conv1d: where layers pass a convolution's weight to `causal_conv1d_fn` and `causal_conv1d_update`
             (transformers' Mamba, Qwen3-Next and others), let these be nkiconv's: in the file that defines the layers,
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv

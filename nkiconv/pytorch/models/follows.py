@@ -1,29 +1,26 @@
-"""Which norms follow convolutions: their input is the output of one convolution that nothing else sees.
+"""Which norms follow convolutions: their input is the output of one convolution that nothing else sees, whatever a
+model's inputs are.
 
-torch.fx's graph of the model shows that. What cannot be traced so is run once on shapes alone, with a made-up image,
-while every operator is watched; of what does not run either, its parts are tried, and the order in nn.Sequential.
+torch.fx's graphs of the model prove that. Where a forward branches on what it is given, such as an image's size, each
+way through it is a graph, and a pair is one in all of them. Of a module that torch.fx cannot trace, the module around
+it sees one call; what is inside is proved by its own graphs, as long as nobody reaches past it. A module that has no
+graph proves nothing about its parts.
 """
 
 from __future__ import annotations
 
-import inspect
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import fx
 from torch.nn.modules.conv import _ConvNd
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from .norms import is_norm
-
-Copy = Callable[[torch.nn.Module], torch.nn.Module]
-#: Positions along each axis of a made-up image, the first that runs.
-_EXTENTS = (64, 224)
+from .uses import called_whole
+from .ways import Copy, UntraceableError, graphs_of
 
 
 class Pair(NamedTuple):
@@ -33,133 +30,72 @@ class Pair(NamedTuple):
     norm: str
 
 
-def pairs(module: torch.nn.Module, prefix: str, copied: Copy) -> Iterator[tuple[Pair, str]]:
-    """(pair, how it was found) below a module of the model, whose names begin with `prefix`."""
+@dataclass
+class Found:
+    """The pairs of a model, and why there can be none inside of some modules."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    unproved: dict[str, str] = field(default_factory=dict)  # by the module's name
+
+    def why_not(self, norm: str) -> str:
+        """Why a norm is in no pair."""
+        around = [name for name in self.unproved if not name or norm.startswith(f"{name}.")]
+        if around:
+            return self.unproved[max(around, key=len)]
+        return "does not follow one convolution that nothing else sees"
+
+
+def pairs(model: torch.nn.Module, copied: Copy) -> Found:
+    """What is proved of a model."""
+    found = Found()
+    _prove(model, "", copied, found)
+    return found
+
+
+def _prove(module: torch.nn.Module, name: str, copied: Copy, found: Found) -> None:
+    """Add the pairs inside of a module that others call as a whole."""
     if is_norm(module) or not any(is_norm(one) for one in module.modules()):
         return
-    for how, find in (("traced", _traced), ("watched", _watched)):
-        found = find(module, copied)
-        if found is not None:
-            yield from ((Pair(prefix + one, prefix + other), how) for one, other in sorted(found))
-            return
-    if type(module).forward is torch.nn.Sequential.forward and "forward" not in vars(module):
-        for (name, one), (following, other) in itertools.pairwise(module._modules.items()):
-            if isinstance(one, _ConvNd) and other is not None and is_norm(other):
-                yield Pair(prefix + name, prefix + following), "by order"
-    for name, child in module.named_children():
-        yield from pairs(child, f"{prefix}{name}.", copied)
-
-
-def _traced(module: torch.nn.Module, copied: Copy) -> set[Pair] | None:
-    """The pairs of a module's graph; None where it has none.
-
-    An argument with a default is a tensor in one trace and its default in another: pairs are those of both.
-    """
+    prefix = f"{name}." if name else ""
     try:
-        parameters = inspect.signature(module.forward).parameters.values()
-        defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-        graphs = [_Tracer().trace(copied(module))]
-        if defaults:
-            graphs.append(_Tracer().trace(copied(module), concrete_args=defaults))
-    except Exception:  # it is the model's code that runs on fx's proxies, and may raise whatever it likes
-        return None
-    kinds = dict(module.named_modules())
-    return set.intersection(*(set(_of_graph(graph, kinds)) for graph in graphs))
+        graphs, whole = graphs_of(module, copied)
+    except UntraceableError as error:
+        parts = [*called_whole(module)]
+        for part in parts:
+            _prove(module.get_submodule(part), prefix + part, copied, found)
+        found.unproved[name] = f"torch.fx cannot trace {name or 'the model'}, which runs it: {error}"
+        return
+    seen = [_Graph(graph, dict(module.named_modules())) for graph in graphs]
+    for pair in sorted(set().union(*(graph.pairs for graph in seen))):
+        if all(pair in graph.pairs or graph.used.isdisjoint(pair) for graph in seen):
+            found.pairs.append(Pair(prefix + pair.convolution, prefix + pair.norm))
+    closed = [inner for inner, part in module.named_modules() if inner and type(part) in whole]
+    for inner in closed:
+        if any(inner.startswith(f"{outer}.") for outer in closed):
+            continue
+        if any(used.startswith(f"{inner}.") for graph in seen for used in graph.used):
+            found.unproved[prefix + inner] = f"{name or 'the model'} reaches into {prefix}{inner}, around its forward"
+        else:
+            _prove(module.get_submodule(inner), prefix + inner, copied, found)
 
 
-class _Tracer(fx.Tracer):
-    """torch.fx's, for which every convolution and every norm is one node."""
+class _Graph:
+    """Which modules one graph calls or reads, and its pairs."""
 
-    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _ConvNd) or is_norm(m) or super().is_leaf_module(m, module_qualified_name)
+    def __init__(self, graph: fx.Graph, kinds: Mapping[str, torch.nn.Module]) -> None:
+        self.calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
+        self.read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+        self.used = self.calls.keys() | self.read
+        self.pairs = {pair for node in graph.nodes for pair in self._pair(node, kinds)}
 
-
-def _of_graph(graph: fx.Graph, kinds: Mapping[str, torch.nn.Module]) -> Iterator[Pair]:
-    """Norms of a convolution's result, where both are called once, and nothing else sees the result."""
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    for node in graph.nodes:
+    def _pair(self, node: fx.Node, kinds: Mapping[str, torch.nn.Module]) -> Iterator[Pair]:
+        """A norm of a convolution's result, where both are called once, and nothing else sees the result."""
         before = node.args[0] if len(node.args) == 1 and not node.kwargs else None
         if not (isinstance(before, fx.Node) and node.op == before.op == "call_module"):
-            continue
-        one, other = str(before.target), str(node.target)
-        if not (isinstance(kinds[one], _ConvNd) and is_norm(kinds[other])):
-            continue
-        once = calls[before.target] == calls[node.target] == len(before.users) == 1
-        if once and len(before.args) == 1 and read.isdisjoint((one, other)):
-            yield Pair(one, other)
-
-
-def _watched(module: torch.nn.Module, copied: Copy) -> set[Pair] | None:
-    """The pairs of one run on shapes alone; None where the module does not run on one made-up image."""
-    first = next((one for one in module.modules() if isinstance(one, _ConvNd)), None)
-    if first is None or isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
-        return None
-    for extent in _EXTENTS:
-        alone = copied(module)
-        watch = _Watch(alone)
-        shape = (1, first.in_channels, *[extent] * len(first.kernel_size))
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), watch:
-            try:
-                outputs = alone(torch.empty(shape, dtype=first.weight.dtype, device=first.weight.device))
-            except Exception:  # the module's own code, which may raise whatever it likes
-                continue
-        return set(watch.pairs(outputs))
-    return None
-
-
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees who makes and who reads the results of convolutions, and who reads parameters of either."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.running: list[str] = []
-        self.calls: Counter[str] = Counter()
-        self.made: dict[int, tuple[str, Tensor]] = {}  # results, by id; held, so that no id comes twice
-        self.norms: dict[str, str] = {}  # the convolution whose result a norm was given
-        self.spoilt: set[str] = set()  # whose results or parameters others see
-        self.owners: dict[int, str] = {}
-        for name, module in model.named_modules():
-            if isinstance(module, _ConvNd) or is_norm(module):
-                self.owners |= {id(one): name for one in (*module.parameters(), *module.buffers())}
-                module.register_forward_pre_hook(self._enter(name), with_kwargs=True)
-                module.register_forward_hook(self._leave(name, isinstance(module, _ConvNd)))
-
-    def _enter(self, name: str) -> Any:
-        def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-            self.calls[name] += 1
-            given = self.made.get(id(args[0])) if len(args) == 1 and not named else None
-            if is_norm(module) and given is not None:
-                self.norms[name] = given[0]
-            self.running.append(name)
-
-        return hook
-
-    def _leave(self, name: str, convolves: bool) -> Any:
-        def hook(_module: Any, _args: Any, output: Any) -> None:
-            self.running.pop()
-            if convolves and isinstance(output, Tensor):
-                self.made[id(output)] = (name, output)
-
-        return hook
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, and see what it reads."""
-        for one in tree_leaves((args, kwargs or {})):
-            maker, owner = self.made.get(id(one)), self.owners.get(id(one))
-            if maker is not None and not any(self.norms.get(name) == maker[0] for name in self.running):
-                self.spoilt.add(maker[0])
-            if owner is not None and owner not in self.running:
-                self.spoilt.add(owner)
-        return func(*args, **(kwargs or {}))
-
-    def pairs(self, outputs: Any) -> Iterator[Pair]:
-        """What was seen; outputs: of the model, which sees what it returns."""
-        for one in tree_leaves(outputs):
-            if id(one) in self.made:
-                self.spoilt.add(self.made[id(one)][0])
-        norms = Counter(self.norms.values())
-        for norm, convolution in self.norms.items():
-            once = self.calls[norm] == self.calls[convolution] == norms[convolution] == 1
-            if once and self.spoilt.isdisjoint((norm, convolution)):
-                yield Pair(convolution, norm)
+            return
+        pair = Pair(str(before.target), str(node.target))
+        if not (isinstance(kinds[pair.convolution], _ConvNd) and is_norm(kinds[pair.norm])):
+            return
+        once = self.calls[pair.convolution] == self.calls[pair.norm] == len(before.users) == 1
+        if once and len(before.args) == 1 and self.read.isdisjoint(pair):
+            yield pair

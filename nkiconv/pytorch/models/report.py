@@ -46,7 +46,6 @@ class Fold:
 
     batchnorm: str
     convolution: str | None
-    how: str = ""  # how they were found to follow each other
     reason: str = ""
     activation: str | None = None  # the norm's own, which is in the convolution's epilogue now
 
@@ -131,7 +130,7 @@ class Report:
             told = fold.reason
             if fold.folded:
                 more = f" with its {fold.activation}" if fold.activation else ""
-                told = f"folded{more} into {fold.convolution or 'the model'} ({fold.how})"
+                told = f"folded{more} into {fold.convolution or 'the model'}"
             table.add_row(Text(fold.batchnorm), "batch norm", "", "", Text(told))
         return table
 

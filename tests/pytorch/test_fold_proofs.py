@@ -1,0 +1,324 @@
+"""A batch norm is folded only where torch.fx's graphs of all ways through a model prove that nothing else sees what
+its convolution gives."""
+
+import copy
+
+import pytest
+import torch
+from folding import Block, ConvLayer, X, assert_near, exact, random_statistics
+from torch import nn
+from torch.nn import functional as F
+
+from nkiconv.pytorch import convert
+
+
+def test_layers_with_several_ways():
+    """The convolution's output goes to the norm alone in each of them."""
+    torch.manual_seed(0)
+    model = random_statistics(nn.Sequential(ConvLayer()))
+    before = {name: one.clone() for name, one in model.state_dict().items()}
+    report = convert(model, fold_batchnorm=True)
+    assert [(fold.convolution, fold.folded) for fold in report.folds] == [("0.convolution", True)]
+    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    for size in (6, 7):
+        x = torch.randn(2, 3, size, size)
+        assert_near(report.model(x), copy.deepcopy(model).double()(x.double()), 27)
+
+
+class ReadingLayer(ConvLayer):
+    def forward(self, features):
+        return super().forward(features) + self.convolution.weight.sum()
+
+
+class ReturningLayer(ConvLayer):
+    def forward(self, features):
+        height = features.shape[-2]
+        y = self.convolution(F.pad(features, (0, 1, 0, 1)) if height % 2 == 0 else features)
+        return y, self.normalization(y)
+
+
+class TwiceLayer(ConvLayer):
+    def forward(self, features):
+        return super().forward(features) + super().forward(-features)
+
+
+@pytest.mark.parametrize("layer", [lambda: ConvLayer(stray=True), ReadingLayer, ReturningLayer, TwiceLayer])
+def test_results_that_others_see_in_layers_with_several_ways_stay(layer):
+    model = random_statistics(nn.Sequential(layer()))
+    report = convert(model, fold_batchnorm=True)
+    assert [fold.reason for fold in report.folds] == ["does not follow one convolution that nothing else sees"]
+
+
+class Choosing(nn.Module):
+    """What happens depends on the data, outside of its parts."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = nn.Sequential(*parts)
+        self.block = Block()
+
+    def forward(self, x):
+        return self.parts(x) if x.sum() > 0 else self.block(x)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_parts_of_a_model_with_several_ways():
+    parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Branching(), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.BatchNorm2d(4)
+    model = exact(Choosing(*parts))
+    report = convert(model, fold_batchnorm=True)
+    assert {fold.batchnorm: fold.convolution for fold in report.folds} == {
+        "parts.1": "parts.0",
+        "parts.5": None,
+        "block.bn": "block.conv",
+    }
+    for x in (X.abs(), -X.abs()):
+        assert torch.equal(report.model(x), model(x))
+
+
+class Small(Block):
+    """Of small images the norm sees more; so it would in a run with a large one alone not be seen."""
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.bn(y) + (y if x.shape[-1] < 6 else 0)
+
+
+class Large(Block):
+    def forward(self, x):
+        return self.conv(x) if x.shape[-1] > 64 else self.bn(self.conv(x))
+
+
+class OnlyNorm(Block):
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return self.bn(self.conv(x) if x.shape[2] % 2 else self.other(x))
+
+
+class Batched(Block):
+    def forward(self, x):
+        return self.bn(self.conv(x)) if x.size(0) == 1 else self.conv(x)
+
+
+class Lists(Block):
+    """Of what is no tensor, the convolution alone."""
+
+    def forward(self, x):
+        return self.bn(self.conv(x)) if isinstance(x, torch.Tensor) else self.conv(x[0])
+
+
+class Catching(Block):
+    def forward(self, x):
+        try:
+            return self.bn(self.conv(x)) if x.sum() > 0 else self.conv(x)
+        except Exception:
+            return self.bn(self.conv(x))
+
+
+class Buffers(Block):
+    def forward(self, x):
+        return self.bn(self.conv(x)) + self.bn.running_mean.sum()
+
+
+class Indexed(nn.Module):
+    """Runs a part of its Sequential, in a way that torch.fx cannot trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+    def forward(self, x):
+        layers = self.layers[: min(int(x.abs().max()), 1)] if x.shape[-1] < 7 else self.layers
+        return layers(x)
+
+
+class Reaching(nn.Module):
+    """Calls a layer as a whole, and a part of it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x) + self.layer.convolution(x).mean()
+
+
+class Methodical(ConvLayer):
+    def features(self, x):
+        return self.convolution(x)
+
+
+class ByMethod(Reaching):
+    def forward(self, x):
+        return self.layer(x) + self.layer.features(x).mean()
+
+
+class Weighing(Reaching):
+    def forward(self, x):
+        return self.layer(x) + self.layer.convolution.weight.mean()
+
+
+NOTHING_ELSE = "does not follow one convolution that nothing else sees"
+#: What makes a model, its norm, and why that stays.
+UNPROVED = {
+    "small": (Small, "bn", NOTHING_ELSE),
+    "large": (Large, "bn", NOTHING_ELSE),
+    "another convolution": (OnlyNorm, "bn", NOTHING_ELSE),
+    "batch": (Batched, "bn", NOTHING_ELSE),
+    "kind": (Lists, "bn", NOTHING_ELSE),
+    "caught": (Catching, "bn", "torch.fx cannot trace the model, which runs it: its forward catches exceptions"),
+    "buffers": (Buffers, "bn", NOTHING_ELSE),
+    "indexed": (Indexed, "layers.1", "torch.fx cannot trace the model, which runs it: TypeError"),
+    "reaching": (lambda: Reaching(ConvLayer()), "layer.normalization", "the model reaches into layer, around its"),
+    "method": (lambda: ByMethod(Methodical()), "layer.normalization", "the model reaches into layer, around its"),
+    "weight": (lambda: Weighing(ConvLayer()), "layer.normalization", "the model reaches into layer, around its"),
+}
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_what_is_not_proved_for_every_input_stays(name):
+    make, norm, reason = UNPROVED[name]
+    model = random_statistics(make())
+    report = convert(model, fold_batchnorm=True)
+    [fold] = report.folds
+    assert (fold.batchnorm, fold.folded) == (norm, False)
+    assert reason in fold.reason
+    for shape in ((1, 3, 9, 8), (2, 3, 6, 5), (2, 3, 5, 70)):
+        x = torch.randn(shape)
+        assert torch.equal(report.model(x), model(x))
+
+
+class Scaled(nn.Module):
+    """torch.fx cannot trace it; what it does with its layers is the subclass's."""
+
+    def __init__(self):
+        super().__init__()
+        self.block, self.layers = Block(), nn.ModuleList([Block(), nn.Sequential(Block())])
+        self.pool, self.by_hand = nn.Sequential(Block()), []
+
+    def forward(self, x):
+        x = x / float(x.abs().max())
+        return self.run(x)
+
+    def run(self, x):
+        if self.block is not None:
+            y = self.block(x)
+        for layer in self.layers:
+            y = y + layer(x)
+        for _, layer in enumerate(self.layers):
+            y = y + layer(x)
+        return y + self.layers[0](x) + self.pool(x)
+
+
+class Property(Scaled):
+    @property
+    def first(self):
+        return self.block.conv
+
+    def run(self, x):
+        return self.block(x) + self.first(x)
+
+
+class InAList(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.by_hand = [self.block.conv]
+
+    def run(self, x):
+        return self.block(x) + self.by_hand[0](x)
+
+
+class InAFunction(Scaled):
+    def __init__(self):
+        super().__init__()
+        self.extra = lambda x: self.block.conv(x)
+
+    def run(self, x):
+        return self.block(x) + self.extra(x)
+
+
+class HandedOn(Scaled):
+    def run(self, x):
+        return self.block(x) + both(self, x)
+
+
+def both(model, x):
+    return model.block.conv(x)
+
+
+class Renamed(Scaled):
+    def run(self, x):
+        block = self.block
+        return block(x) + block.conv(x)
+
+
+class LoopedInside(Scaled):
+    def run(self, x):
+        y = self.block(x)
+        for layer in self.pool:
+            y = y + layer.conv(x)
+        return y
+
+
+ALL_BLOCKS = {"block.bn", "layers.0.bn", "layers.1.0.bn", "pool.0.bn"}
+#: Norms that are folded all the same.
+UNTRACED = {
+    Scaled: ALL_BLOCKS,
+    Property: set(),
+    InAList: set(),
+    InAFunction: set(),
+    HandedOn: set(),
+    Renamed: {"pool.0.bn"},
+    LoopedInside: {"block.bn"},
+}
+
+
+@pytest.mark.parametrize("kind", UNTRACED, ids=lambda kind: kind.__name__)
+def test_parts_that_a_model_only_calls(kind):
+    torch.manual_seed(0)
+    model = random_statistics(kind())
+    report = convert(model, fold_batchnorm=True)
+    assert {fold.batchnorm for fold in report.folds if fold.folded} == UNTRACED[kind]
+    assert all(fold.reason.startswith("torch.fx cannot trace") for fold in report.folds if not fold.folded)
+    x = torch.randn(2, 3, 7, 6)
+    assert_near(report.model(x), model(x), 2 * 27)
+
+
+class Checking(Block):
+    """Refuses what does not fit, and goes round."""
+
+    def forward(self, x):
+        if x.shape[1] != 3:
+            raise ValueError("channels")
+        assert x.dim() == 4
+        size = x.shape[-1]
+        if size > 64:
+            x = F.avg_pool2d(x, 2)
+        return self.bn(self.conv(x))
+
+
+class Looping(Block):
+    def forward(self, x):
+        while x.shape[-1] > 16:
+            x = F.avg_pool2d(x, 2)
+        return self.bn(self.conv(x))
+
+
+def test_ways_that_end_in_an_error_do_not_count():
+    model = exact(nn.Sequential(Checking()))
+    report = convert(model, fold_batchnorm=True)
+    assert [fold.folded for fold in report.folds] == [True]
+    for x in (X, X.repeat(1, 1, 10, 11)):
+        assert torch.equal(report.model(x), model(x))
+
+
+def test_loops_are_told():
+    [fold] = convert(exact(Looping()), fold_batchnorm=True).folds
+    assert fold.reason == "torch.fx cannot trace the model, which runs it: its forward loops on what it is given"
