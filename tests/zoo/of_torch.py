@@ -16,7 +16,7 @@ _TIMM = (
     ("resnetv2_50x1_bit", 448), ("resnest50d", 224), ("skresnet50", 224), ("dla60", 224), ("cspdarknet53", 256),
     ("mixnet_s", 224), ("edgenext_small", 256), ("coatnet_0_rw_224", 224), ("maxvit_tiny_rw_224", 224),
     ("halonet50ts", 256), ("repvgg_a0", 224), ("fastvit_t8", 256), ("vgg16", 224),
-    ("vit_base_patch16_224", 224),
+    ("vit_base_patch16_224", 224), ("repvit_m0_9", 224), ("shvit_s1", 224), ("iformer_t", 224),
 )  # fmt: skip
 _PICTURE = (1, 3, 224, 224)
 _CLIP = (1, 3, 16, 112, 112)

@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
@@ -57,8 +58,7 @@ def _ways(module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     if with_defaults and not defaults:
         return
-    kind: Any = type(module)
-    if _catches(kind):
+    if _catches(module):
         raise UntraceableError("its forward catches exceptions")
     decisions: list[bool] = []
     norms = {name for name, one in module.named_modules() if is_norm(one)}
@@ -91,7 +91,9 @@ def _ways(module: torch.nn.Module, copied: Copy, whole: set[type], with_defaults
 
 
 def _is_raised_by_model(error: Exception) -> bool:
-    """Whether a `raise` or `assert` of other code than torch.fx's ended a way, as it would with such inputs."""
+    """Whether a `raise` or `assert` of other code than torch.fx's ended a way, or a None, as with such inputs."""
+    if isinstance(error, (AttributeError, TypeError)) and "'NoneType' object" in str(error):
+        return True
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -100,11 +102,16 @@ def _is_raised_by_model(error: Exception) -> bool:
     return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
 
-@functools.cache
-def _catches(kind: Any) -> bool:
-    """Whether a class's forward catches exceptions, perhaps those that are the tracer's alone."""
+def _catches(module: torch.nn.Module) -> bool:
+    """Whether a module's forward catches exceptions, perhaps those that are the tracer's alone."""
+    kind: Any = type(module)
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    names = {one.opname for one in dis.get_instructions(code)} if code is not None else set()
+    return code is not None and _code_catches(code)
+
+
+@functools.cache
+def _code_catches(code: CodeType) -> bool:
+    names = {one.opname for one in dis.get_instructions(code)}
     return "POP_EXCEPT" in names and ("WITH_EXCEPT_START" not in names or not names.isdisjoint(_MATCHES))
 
 
@@ -134,7 +141,8 @@ def _asked(module: torch.nn.Module, tracer: _Tracer) -> Iterator[None]:
     changed = []
     for name, file in files.items():
         if not name.startswith("torch."):
-            ours = {"isinstance": ask, "int": whole} if _only_calls_int(name) else {"isinstance": ask}
+            source = _source(name)
+            ours = {"isinstance": ask, "int": whole} if source and _only_calls_int(source) else {"isinstance": ask}
             changed.append((file, {key: one for key, one in ours.items() if key not in file}))
     for file, ours in changed:
         file.update(ours)
@@ -146,12 +154,20 @@ def _asked(module: torch.nn.Module, tracer: _Tracer) -> Iterator[None]:
                 del file[key]
 
 
-@functools.cache
-def _only_calls_int(name: str) -> bool:
+def _source(name: str) -> str:
+    """Of a file; "" where it cannot be had."""
+    try:
+        return inspect.getsource(sys.modules[name])
+    except (KeyError, OSError, TypeError):
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _only_calls_int(source: str) -> bool:
     """Whether a file calls int, asks isinstance of it and annotates with it, and does nothing else with it."""
     try:
-        nodes = [*ast.walk(ast.parse(inspect.getsource(sys.modules[name])))]
-    except (KeyError, OSError, TypeError, SyntaxError):
+        nodes = [*ast.walk(ast.parse(source))]
+    except SyntaxError:
         return False
     fine: list[ast.AST | None] = []
     for node in nodes:
@@ -189,10 +205,9 @@ class _Tracer(fx.Tracer):
         """As torch.fx's; a module inside of which something fails is noted, and one that forward has made is run."""
         if id(m) not in self.parts:
             return forward(*args, **kwargs)
-        kind: Any = type(m)
         self.running.append(m)
         try:
-            if _catches(kind) and not self.is_leaf_module(m, self.path_of_module(m)):
+            if _catches(m) and not self.is_leaf_module(m, self.path_of_module(m)):
                 raise UntraceableError
             return super().call_module(m, forward, args, kwargs)
         except Exception:
