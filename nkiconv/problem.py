@@ -122,9 +122,10 @@ class ConvProblem:
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise ints and dtype, and refuse what cannot be."""
+        for name in (*_COUNTS, *_PER_AXIS):
+            object.__setattr__(self, name, plain_ints(getattr(self, name)))
         filled = _filled(self)
-        ints = {name: plain_ints(getattr(self, name)) for name in (*_COUNTS, *_PER_AXIS) if name not in filled}
-        for name, value in (filled | ints).items():
+        for name, value in filled.items():
             object.__setattr__(self, name, value)
         raise_all("ConvProblem cannot be built", list(_violations(self, filled)))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
@@ -275,8 +276,12 @@ class ConvProblem:
                 and behind each axis.
             taps: (R, S) or (T, R, S). fields: those of a ConvProblem without taps, stride, padding and dilations.
 
-        Raises: as the constructor.
+        Raises: as the constructor; GeometryError where padding takes off all of the result.
         """
+        fields = {name: plain_ints(value) for name, value in fields.items()}
+        stride, padding, output_padding, dilation, taps = plain_ints((stride, padding, output_padding, dilation, taps))
+        taken = _takes_all(fields, stride, padding, output_padding, dilation, taps)
+        raise_all("ConvProblem.transpose cannot be built", list(taken))
         around = []
         for count, step, (before, after), more in zip(taps, dilation, padding, output_padding, strict=True):
             window = (count - 1) * step
@@ -330,6 +335,23 @@ class ConvProblem:
             TypeError: a name is not a field.
         """
         return dataclasses.replace(self, **changes)
+
+
+def _takes_all(
+    fields: dict[str, Any], stride: Any, padding: Any, output_padding: Any, dilation: Any, taps: Any
+) -> Iterator[NkiconvError]:
+    """Errors of padding that leaves nothing of a transposed convolution's result, of arguments that are numbers."""
+    letters = zip("DHW"[-len(taps) :], "TRS"[-len(taps) :], "ZPQ"[-len(taps) :], strict=True)
+    per_axis = zip(stride, padding, output_padding, dilation, taps, strict=True)
+    for (size, tap, out), (step, (before, after), more, apart, count) in zip(letters, per_axis, strict=True):
+        extent = fields.get(size, 1)
+        whole = (extent - 1) * step + (count - 1) * apart + 1 + more
+        if whole >= 1 and whole - before - after < 1:
+            yield GeometryError(
+                f"{out}={whole - before - after}: padding {before}+{after} takes off all {whole} outputs "
+                f"(({size}={extent} - 1) * stride {step} + dilation {apart} * ({tap}={count} - 1) + 1 + output_padding "
+                f"{more}); use less padding"
+            )
 
 
 def _filled(problem: ConvProblem) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class KernelRun:
 def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int, trace_only: bool) -> KernelRun:
     """Launch a kernel on `lnc` cores; y is whatever it returned.
 
-    Raises UnsupportedError: trace_only where AWS's NKI runs.
+    Raises UnsupportedError: trace_only where AWS's NKI runs; the kernel refuses its arguments, with its words.
     """
     launched = kernel[plain(lnc)]
     kwargs = {name: plain(value) for name, value in kwargs.items()}
@@ -56,7 +56,10 @@ def launch(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], lnc: int,
             raise UnsupportedError("trace_only=True: only nkiconv's simulator traces; set NKICONV_NKI=simulator")
         y = simulate(launched)(*args, **kwargs)
         return KernelRun(y, "aws", lnc, time.perf_counter() - began, {}, 0, 0, 0)
-    execution = simulator.execute(launched, args, kwargs, trace_only=trace_only)
+    try:
+        execution = simulator.execute(launched, args, kwargs, trace_only=trace_only)
+    except simulator.KernelAssertionError as error:
+        raise UnsupportedError(str(error).removeprefix("KERNEL: assert: ").splitlines()[0]) from error
     instructions = execution.instructions
     return KernelRun(
         y=execution.outputs,

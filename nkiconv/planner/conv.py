@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from ..axis import EXTENT_MAX
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
 from ..kernels.conv import (
     conv2d_implicit_gemm,
@@ -206,7 +207,10 @@ def is_stream(problem: ConvProblem, asked: Asked) -> bool:
     of planes begin anew in each chunk."""
     if problem.depth is None or problem.transposed or asked.precision == "winograd":
         return False
-    return problem.depth.taps > 1 and problem.depth.lhs_dilation == 1 and problem.depth.hi <= 0
+    depth = problem.depth
+    if (max(STREAM_PLANES) - 1) * depth.stride + depth.window > EXTENT_MAX:
+        return False  # no chunk has several planes
+    return depth.taps > 1 and depth.lhs_dilation == 1 and depth.hi <= 0
 
 
 def chunk_of(problem: ConvProblem, planes: int) -> ConvProblem:

@@ -23,7 +23,8 @@ PIECES = 3_000
 #: rows, which may lie on the partitions.
 CUTS = {"N": 8, "Z": 8, "P": 32, "Q": 2048}
 CUTS_OF_ROWS = {"N": PARTITIONS, "groups": 2 * PARTITIONS, "Q": 2048}
-#: Output channels of a part, or channels of its groups where there are several, at least; the step by which they are cut.
+#: Output channels of a part, or channels of its groups where there are several, at least; the step by which these are
+#: cut.
 OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITIONS
 #: Rows of outputs of a piece, at most, and bytes of x that one output may see: of more each output is a piece.
 ROWS, WINDOW_BYTES = 16, 32_768
@@ -51,8 +52,8 @@ def part_of(problem: ConvProblem, asked: Asked = Asked()) -> tuple[ConvProblem, 
     """(A problem of at most about `PIECES` pieces with the same tiles, how many times its pieces the problem has, from
     1); the problem itself where it has no more.
 
-    Frames in front and behind are planes of the whole; a filter gradient of rows keeps Q, as gy is a filter there; P and
-    Q stay multiples of pooling windows.
+    Frames in front and behind are planes of the whole; a filter gradient of rows keeps Q, as gy is a filter there; P
+    and Q stay multiples of pooling windows.
     """
     found, pool = problem, dict(zip("PQ", asked.pool, strict=True))
     kept = {"Z"} if asked.has_frames else {"Q"} if problem.direction == "wgrad" and is_rows(problem) else set()
@@ -65,7 +66,7 @@ def part_of(problem: ConvProblem, asked: Asked = Asked()) -> tuple[ConvProblem, 
 
 
 def is_too_much(part: ConvProblem) -> bool:
-    """Whether filters or phases alone are more than cost models may look at, so that the kernel's default rule holds."""
+    """Whether filters or phases alone are more than cost models may look at: the kernel's default rule chooses then."""
     if is_rows(part):
         return False
     C, K = div_ceil(part.C // part.groups, PARTITIONS), div_ceil(part.K // part.groups, PARTITIONS)
@@ -98,8 +99,15 @@ def _cut(problem: ConvProblem, name: str, least: int) -> ConvProblem:
         return problem.replace(N=fewer)
     if name == "groups":
         return problem.replace(C=fewer, K=fewer, groups=fewer)
-    axis, size = {"Z": ("depth", "D"), "P": ("height", "H"), "Q": ("width", "W")}[name]
-    return problem.replace(**{size: size_for(getattr(problem, axis), fewer)})
+    index, axis, size = {"Z": (-3, "depth", "D"), "P": (-2, "height", "H"), "Q": (-1, "width", "W")}[name]
+    whole, pairs = getattr(problem, axis), list(problem.padding)
+    # zeros that meet none of x are outputs too
+    excess = (count - fewer) * whole.stride
+    after = min(excess, max(0, whole.hi - whole.window + 1))
+    before = min(excess - after, max(0, whole.lo - whole.window + 1))
+    pairs[index] = whole.lo - before, whole.hi - after
+    found = problem.replace(padding=tuple(pairs))
+    return found.replace(**{size: size_for(getattr(found, axis), fewer)})
 
 
 def size_for(axis: Axis, outputs: int) -> int:

@@ -5,6 +5,7 @@ What every call on the host takes where no plan is known. Nothing here needs a s
 
 from __future__ import annotations
 
+from ..errors import UnsupportedError, raise_all
 from ..simulator.timing import Rates
 from . import cache
 from .operations import operation_for
@@ -15,7 +16,7 @@ from .request import Config, Request
 def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     """What cost models choose for a request without violations; kept in memory and on disk.
 
-    Where no algorithm runs it, the operation's fallback, whose refusal says why.
+    Raises UnsupportedError: no algorithm runs it; of every one the reason.
     """
     kept = cache.load_estimate(request) if use_cache else None
     if kept is not None:
@@ -23,6 +24,9 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
     found = Estimate(*operation.choice(shape))
+    if found.config is None and operation.refusal_of(found.algorithm, shape, None):
+        reasons = [f"{one}: {operation.refusal(one, shape, None)}" for one in operation.algorithms]
+        raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])
     if use_cache:
         cache.store_estimate(request, found)
     return found

@@ -126,8 +126,8 @@ class Operation(ABC):
         its stream, where the kernel takes them.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
-        fallback, which says why. Where filters or phases are too many for cost models, what the kernel's default rule
-        says, without settings.
+        fallback, which refuses too. Where filters or phases are too many for cost models, what the kernel's default
+        rule says, without settings.
         """
         if shape.by_rule:
             return self.default_of(shape), None

@@ -1,6 +1,7 @@
 """Estimates against plans, on random problems: writes what it found, the worst first.
 
     make choice COUNT=500 SEED=47
+    python tests/choice --times     how long estimates of named and of very big problems take, nothing else
 
 Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Those
 whose kernel has more than --most instructions either way are left out, and counted. Nothing here ran on hardware.
@@ -20,7 +21,8 @@ from pathlib import Path
 from rich.progress import track
 
 import nkiconv
-from nkiconv import ConvProblem
+from nkiconv import ConvProblem, cases
+from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.simulator.launch import execute
@@ -30,9 +32,12 @@ from nkiconv.whole_file import write_page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
 import random_problems
+from big_problems import BIG
 
 #: Instructions of a kernel, all cores, that is still timed.
 MOST = 40_000
+#: ms of CPU that an estimate may take.
+BUDGET_MS = 50
 #: What shares are told of, and how many of the worst problems.
 LIMITS, WORST = (1.05, 1.1, 1.3), 10
 
@@ -112,6 +117,33 @@ def section(operation: str, count: int, seed: int, most: int, seconds: float) ->
     yield ""
 
 
+def choosing(problem: ConvProblem) -> tuple[float, str]:
+    """(seconds of CPU that an estimate takes, what it chose, or why nothing runs)."""
+    request, began = Request(problem=problem), time.process_time()
+    try:
+        found = estimate(request, use_cache=False)
+        chosen = f"{found.algorithm}{'' if found.config else ', by the default rule'}"
+    except nkiconv.NkiconvError as error:
+        chosen = f"refused: {error.violations[0]:.60}"
+    return time.process_time() - began, chosen
+
+
+def times() -> Iterator[str]:
+    """What estimates take, as lines of Markdown: named cases with their gradients, then very big problems one by one."""
+    named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
+    toward = [problem.toward(way) for problem in named for way in ("forward", "dgrad", "wgrad")]
+    took = sorted(choosing(problem)[0] * 1e3 for problem in track(toward, description="named"))
+    quick = sum(one <= BUDGET_MS for one in took) / len(took)
+    yield f"Of {len(took)} named problems: {took[len(took) // 2]:.0f} ms in the median, {took[-1]:.0f} at most; "
+    yield f"{quick:.0%} take up to {BUDGET_MS} ms."
+    yield ""
+    yield "| problem | ms | choice |"
+    yield "|---|---:|---|"
+    for name, make in BIG.items():
+        seconds, chosen = choosing(make())
+        yield f"| {name} | {seconds * 1e3:,.0f} | {chosen} |"
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
@@ -122,8 +154,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=MOST, help=f"instructions of a kernel; default: {MOST}")
     parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
     parser.add_argument("--operation", choices=[*random_problems.OF], action="append", help="only this one")
+    parser.add_argument("--times", action="store_true", help="only how long estimates take")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
+    if asked.times:
+        write_page(list(times()), asked.out)
+        return
     lines = ["# Estimates against plans", "", "Written by `make choice`; all times are modelled.", ""]
     for operation in asked.operation or random_problems.OF:
         count = asked.count if operation == "depthwise_conv1d" else max(1, asked.count * 3 // 10)

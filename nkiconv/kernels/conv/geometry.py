@@ -350,9 +350,12 @@ def bytes_of(dtype, precision):
     return 4 if dtype == nl.float32 and precision != "bf16" else 2
 
 
-def instructions_refusal(geometry, algorithm, count):
-    """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not."""
-    count = count * geometry.times
+def instructions_refusal(geometry, algorithm, count, looped=False):
+    """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not.
+
+    looped: whether loops on the device do most of the work, so that more of it takes no more instructions.
+    """
+    count = count if looped else count * geometry.times
     if count <= INSTRUCTIONS_MAX:
         return ""
     calls = div_ceil(count, INSTRUCTIONS_MAX)

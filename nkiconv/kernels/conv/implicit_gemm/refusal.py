@@ -49,8 +49,19 @@ def plan_product(geometry, extras, config, cores, product):
     if reason == "":
         reason = slots_refusal(geometry, plan)
     if reason == "":
-        reason = instructions_refusal(geometry, "implicit_gemm", count // geometry.times if plan.loop > 0 else count)
+        reason = instructions_refusal(geometry, "implicit_gemm", count, loops_most(geometry, plan, cores, count))
     return (plan, "") if reason == "" else (None, reason)
+
+
+def loops_most(geometry, plan, cores, count):
+    """Whether `count` instructions with a loop on the device are less than half of those without, of a part."""
+    if geometry.times == 1 or plan.loop == 0:
+        return False
+    loop = plan.loop
+    plan.loop = 0
+    unrolled = count_taps_instructions(geometry, plan, cores)
+    plan.loop = loop
+    return 2 * count < unrolled
 
 
 def slots_refusal(geometry, plan):

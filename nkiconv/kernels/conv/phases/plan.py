@@ -20,7 +20,6 @@ from .blocks import num_steps
 from .config import phases_config, phases_config_refusal
 from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions
 
-
 #: Phases of outputs, at most: each has filters and read-outs of its own.
 PHASES_MAX = 65_536
 

@@ -40,7 +40,7 @@ def plan_turned(geometry, extras, config, cores):
         plan.loop = 1
         plan.steps = steps_alike(geometry, plan)
         count = turned_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, "turned", count // geometry.times if plan.steps != None else count)
+    reason = instructions_refusal(geometry, "turned", count, plan.steps != None)
     return (plan, "") if reason == "" else (None, reason)
 
 
