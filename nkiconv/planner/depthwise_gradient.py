@@ -55,6 +55,7 @@ class DepthwiseConv1dWeight(Operation):
     kernel = depthwise_conv1d_weight_gradient
     algorithms = ROWS_ALGORITHMS
     fallback = _ROWS.fallback
+    kept = frozenset({"Q"})  # gy is the filter
     dtypes = DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -48,15 +48,15 @@ def is_rows(problem: ConvProblem) -> bool:
     return problem.is_depthwise and not problem.is_volume and (problem.H, problem.R) == (1, 1)
 
 
-def part_of(problem: ConvProblem, asked: Asked = Asked()) -> tuple[ConvProblem, int]:  # noqa: B008  # frozen
+def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset()) -> tuple[ConvProblem, int]:
     """(A problem of at most about `PIECES` pieces with the same tiles, how many times its pieces the problem has, from
     1); the problem itself where it has no more.
 
-    Frames in front and behind are planes of the whole; a filter gradient of rows keeps Q, as gy is a filter there; P
-    and Q stay multiples of pooling windows.
+    Frames in front and behind are planes of the whole; P and Q stay multiples of pooling windows. kept: extents that
+    the part has all of.
     """
     found, pool = problem, dict(zip("PQ", asked.pool, strict=True))
-    kept = {"Z"} if asked.has_frames else {"Q"} if problem.direction == "wgrad" and is_rows(problem) else set()
+    kept |= {"Z"} if asked.has_frames else set()
     for name, least in (CUTS_OF_ROWS if is_rows(problem) else CUTS).items():
         if name not in kept and pieces_of(found) > PIECES:
             found = _cut(found, name, math.lcm(least, pool.get(name, 1)))

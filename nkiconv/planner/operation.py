@@ -48,6 +48,8 @@ class Operation(ABC):
     algorithms: tuple[str, ...]
     #: nkiconv's names of the dtypes of x and w that it takes
     dtypes: tuple[str, ...]
+    #: extents of which a part has as many as the whole, see `effort.part_of`
+    kept: frozenset[str] = frozenset()
     #: the algorithm that says why nothing runs, where nothing does
     fallback: str
 
@@ -58,7 +60,7 @@ class Operation(ABC):
     def shape(self, request: Request, rates: Rates) -> Shape:
         """A request as the kernel's own compile-time code describes it; of a big problem that of a part, which
         `effort.part_of` says, with the whole in its `whole`."""
-        part, times = part_of(request.problem, request.asked)
+        part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
         by_rule = is_too_much(part)
         if part is request.problem:
