@@ -219,3 +219,17 @@ def test_a_call_that_no_kernel_runs_is_refused_by_name(algorithm):
         nkiconv.conv_transpose2d(x, w, stride=32, groups=21, algorithm=algorithm)
     with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
         estimated(Request(problem=big_problems.BIG["FCN-32s, 21 groups"]()))
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+@pytest.mark.parametrize("padding", [2**27, 2**31, 2**62])
+def test_torch_refuses_padding_that_no_memory_holds(quickly, monkeypatch, mode, padding):
+    """Before torch allocates it, which ends the process."""
+    torch = pytest.importorskip("torch")
+    functional = pytest.importorskip("nkiconv.pytorch.functional")
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    x, w = torch.ones(1, 8, 9, 9, dtype=torch.bfloat16), torch.ones(8, 8, 3, 3, dtype=torch.bfloat16)
+    with pytest.raises(GeometryError, match=r"padding=.*(pad less|must be at most)|HBM holds"):
+        functional.conv2d(x, w, padding=padding)
+    with pytest.raises(GeometryError, match="must be at most|smaller than the window"):
+        functional.conv2d(x, w, dilation=2 * padding - 1)

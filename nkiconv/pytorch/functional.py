@@ -301,7 +301,7 @@ def _run(
 
 def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
     """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name."""
-    if not modes.is_torchs(x) or numbers[1] == "causal":
+    if not modes.is_torchs(x) or numbers[1] == "causal" or _is_huge(numbers):
         return None
     for one in (x, w) if bias is None else (x, w, bias):
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided
@@ -312,6 +312,24 @@ def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) ->
         return function(x, w, bias, *numbers)
     except (RuntimeError, TypeError, ValueError):
         return None
+
+
+#: Strides, padding and dilations above which a call is checked before torch has it: results may be larger than memory,
+#: which ends the process, and torch's own arithmetic may overflow.
+_HUGE = 2**20
+
+
+def _is_huge(numbers: tuple[Any, ...]) -> bool:
+    """Whether any of these is above `_HUGE`."""
+    for one in numbers[:3]:
+        if type(one) is int:
+            if one > _HUGE:
+                return True
+        elif type(one) is tuple or type(one) is list:
+            for each in one:
+                if type(each) is int and each > _HUGE:
+                    return True
+    return False
 
 
 def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convolution:

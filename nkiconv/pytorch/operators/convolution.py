@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ...axis import Axis
-from ...problem import ConvProblem
+from ...axis import EXTENT_MAX, Axis
+from ...problem import HBM_BYTES, ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from . import frames as front
@@ -18,6 +19,10 @@ from .filters import packed_shape
 from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 _AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
+
+
+#: Zeros around an axis from which on results may be larger than memory.
+HUGE = 2**20
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,10 @@ class Convolution:
             if min(getattr(self, name)) < 1:
                 called = "stride" if self.transposed and name == "lhs_dilation" else name
                 yield GeometryError(f"{called}={getattr(self, name)}: must be at least 1 on every axis; pass such ints")
+            elif max(getattr(self, name)) > EXTENT_MAX:
+                yield GeometryError(f"{name}={getattr(self, name)}: must be at most {EXTENT_MAX:,}; use smaller ints")
+        if max(abs(one) for pair in self.padding for one in pair) > EXTENT_MAX:
+            yield GeometryError(f"padding={self.padding}: must be at most {EXTENT_MAX:,}; pad less")
         if self.groups < 1:
             yield GeometryError(f"groups={self.groups}: must be at least 1; pass a divisor of both channel counts")
         if self.activation is not None and self.activation not in ACTIVATIONS:
@@ -202,6 +211,12 @@ class Convolution:
             yield GeometryError(
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
+            )
+        elif max(map(max, self.padding)) > HUGE and math.prod(self.shape(x, w)) * x.element_size() > HBM_BYTES:
+            size = math.prod(self.shape(x, w)) * x.element_size() / 2**30
+            yield GeometryError(
+                f"padding={self.padding}: the result {tuple(self.shape(x, w))} takes {size:,.0f} GiB, at most "
+                f"{HBM_BYTES >> 30} are possible; pad less"
             )
         if bias is not None and tuple(bias.shape) != (self.outputs(w),):
             yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({self.outputs(w)},)")
