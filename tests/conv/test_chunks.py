@@ -83,7 +83,7 @@ def test_any_chunks_have_the_bits_of_the_whole(video, seed):
     check(*video, seed)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(video=videos(least_taps=1), seed=st.integers(0, 2**31))
 def test_chunks_of_integers_are_the_whole(video, seed):
     """Windows of one plane too, whose chunks may add in another order."""

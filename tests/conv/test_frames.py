@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import integer_inputs
+from tolerances import assert_exact, integer_inputs
 from volumes import volume_ref
 
 import nkiconv
+from nkiconv.problem import ConvProblem
+from nkiconv.reference import conv_ref
 from nkiconv.simulator import KernelAssertionError
 
 SIDES = (5, 2, 1, 1, 1, 1, 0), (6, 3, 1, 1, 1, 1, 1)
@@ -183,3 +185,22 @@ REFUSED = [
 def test_refusals(kwargs, text):
     with pytest.raises(KernelAssertionError, match=text):
         nkiconv.simulate(nkiconv.conv3d_implicit_gemm[2])(**{"img_ref": X, "filter_ref": W, **kwargs})
+
+
+@pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
+@pytest.mark.parametrize(("channels", "groups", "frames", "stride"), [(16, 1, 2, 1), (16, 1, 1, 3), (6, 6, 3, 3)])
+def test_one_plane_of_one_pixel(channels, groups, frames, stride, layout):
+    """Channels of such an x are neighbours in HBM in either layout, those of several frames in one."""
+    rng = np.random.default_rng(6)
+    x, before = (integer_inputs(rng, (2, channels, planes, 1, 1), "bf16") for planes in (1, frames))
+    w = integer_inputs(rng, (channels, channels // groups, 3, 1, 1), "bf16")
+    places = {"padding": ((2, 0), (0, 0), (0, 2)), "stride": (1, 1, stride), "groups": groups}
+    both = np.concatenate([before, x], 2)
+    stored = [one if layout == "NCDHW" else np.moveaxis(one, 1, -1).copy() for one in (x, before)]
+    whole = conv_ref(
+        both, w,
+        ConvProblem(N=2, C=channels, D=frames + 1, H=1, W=1, K=channels, T=3, R=1, S=1, **places),
+    )  # fmt: skip
+    for algorithm in (None, "implicit_gemm", "toeplitz_rows" if groups > 1 else "stacked"):
+        y = nkiconv.conv3d(stored[0], w, initial_frames=stored[1], layout=layout, algorithm=algorithm, **places)
+        assert_exact(y if layout == "NCDHW" else np.moveaxis(y, -1, 1), whole, "bf16")

@@ -34,6 +34,13 @@ class PlanePiece(nl.NKIObject):
     framed: bool
 
 
+def are_side_by_side(geometry):
+    """Whether channels of x, and of the frames in front of it, are neighbours in HBM: of x of one pixel in NCDHW those
+    of several frames are not."""
+    frames = geometry.frames
+    return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames == None or frames.strides[0] == 1)
+
+
 def parts_of_x(geometry, axis):
     """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
     frames, size = geometry.frames, axis.size // axis.images

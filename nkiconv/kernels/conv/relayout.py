@@ -15,7 +15,7 @@ from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
 from .boxes import offset_at, pattern_of
 from .cuts import cut_volumes, most_of, part_of_core
 from .flip import flip_instructions, forwards_of
-from .frames import parts_of_x
+from .frames import are_side_by_side, parts_of_x
 from .geometry import copy_of
 from .transposes import load_transposed
 
@@ -48,7 +48,7 @@ class Transposed(nl.NKIObject):
 def copies_x(algorithm, geometry):
     """Whether an algorithm gets a copy of x."""
     own = algorithm in OWN and geometry.hbm_itemsize > 1
-    return not own and geometry.x_strides[0] == 1 and geometry.C > 1 and geometry.x_strides[3] > 1
+    return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
 
 
 def copies_y(algorithm, geometry):

@@ -8,11 +8,12 @@ from ..._nki import nisa, nl
 from .._dma import copy
 from .._engines import is_16bit, pick
 from .._tiles import BANK_COLUMNS, cut_into, div_ceil
+from .frames import are_side_by_side
 
 
 def is_transposed(geometry):
     """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
-    return geometry.x_strides[0] == 1 and geometry.C > 1 and geometry.hbm_itemsize > 1
+    return are_side_by_side(geometry) and geometry.hbm_itemsize > 1
 
 
 def load_transposed(dst, hbm, strides, offset, alone, ledger):
