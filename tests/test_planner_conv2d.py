@@ -78,7 +78,9 @@ def test_a_plan_tries_every_number_of_neighbours():
     problem = cases.get("rn50_1x1").problem
     found = plan(problem.replace(layout="NHWC"), use_cache=False)
     assert (found.algorithm, dict(found.config)["side"]) == ("swapped", 7)
-    assert found.phase0_us <= 1.25 * plan(problem, use_cache=False).phase0_us
+    others = [one.us for one in found.alternatives if dict(one.config).get("side", 7) != 7]
+    assert others
+    assert found.phase0_us < min(others)
 
 
 @pytest.mark.parametrize(
