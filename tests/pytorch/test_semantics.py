@@ -333,3 +333,29 @@ def test_mimi_trains(monkeypatch):
     assert "nkiconv::conv1d" in seen.names
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.detach().abs().max()))
+
+
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("computer", ["torch", "operators in torch", "simulate"], indirect=True)
+def test_bias_and_residual_may_be_changed_before_backward(rank, activation, position, computer):
+    """Neither is read again but where the argument of an activation is summed anew."""
+    x, w = integers(1, 2, *[4] * rank).requires_grad_(), integers(3, 2, *[2] * rank).requires_grad_()
+    frames = {"initial_frames": integers(1, 2, 1, 4, 4)} if rank == 3 else {}
+    residual, bias = integers(1, 3, *[3] * rank), integers(3)
+    if frames:
+        residual = integers(1, 3, 4, 3, 3)
+
+    def gradients(changed):
+        added, offsets = residual.clone(), bias.clone()
+        more = {"activation": activation, "residual": added, "residual_position": position, **frames}
+        y = getattr(pytorch, f"conv{rank}d")(x, w, offsets, **more)
+        if changed:
+            added.add_(1)
+            if activation is None or position == "pre_activation":
+                offsets.add_(1)
+        return torch.autograd.grad(y.sum(), [x, w])
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(one, other)

@@ -66,8 +66,7 @@ def register(
     function: Any = type(f"nkiconv_{name}", (_SingleLevelFunction,), {k: staticmethod(v) for k, v in methods.items()})
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        tangents = forward_ad._current_level >= 0
-        if tangents or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
+        if is_forward_mode() or (torch.is_grad_enabled() and _C._any_requires_grad(*args)):
             with enable_single_level_autograd_function():
                 return function.apply(keyset, *args)
         return below(keyset, args)
@@ -92,8 +91,13 @@ def _primal(tensor: torch.Tensor) -> torch.Tensor:
     return primal
 
 
+def is_forward_mode() -> bool:
+    """Whether somebody may ask for derivatives in forward mode."""
+    return forward_ad._current_level >= 0
+
+
 def save(ctx: Any, *tensors: Any) -> None:
     """Keep tensors for derivatives in both directions."""
     ctx.save_for_backward(*tensors)
-    if forward_ad._current_level >= 0:
+    if is_forward_mode():
         ctx.save_for_forward(*tensors)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..computers import dispatch
-from . import autograd, flop_formulas, gradients, sharding
+from . import autograd, flop_formulas, sharding
 from .calls import ARGUMENTS, asked_of, with_batch
 from .convolution import Convolution
-from .custom import batched_call, derivatives, tangent_of
+from .custom import batched_call, derivatives, remember_call, tangent_of
 from .fakes import fake_kernel
 from .frames import joined, shaped
 from .registrar import registrar
@@ -66,10 +66,8 @@ def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    asked, _ = _asked(inputs[5:])
-    by_result = asked.activation is not None and not gradients.needs_argument(asked, inputs[3] is not None)
-    ctx.asked, ctx.num_inputs = asked, len(inputs)
-    autograd.save(ctx, *inputs[:5], output if by_result else None)
+    ctx.asked, ctx.num_inputs = _asked(inputs[5:])[0], len(inputs)
+    remember_call(ctx, inputs[:4], output, inputs[4])
 
 
 def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -80,9 +78,8 @@ def _backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
     of_x, of_w, of_bias, of_residual, of_frames = ctx.needs_input_grad[1:6]
     needs = of_x or of_frames, of_w, of_bias, of_residual
     # values are read where the filters' gradients are wanted, or sums again
-    again = gradients.needs_argument(ctx.asked, residual is not None)
-    whole = joined(x, frames) if of_w or again else shaped(x, frames)
-    both, *others = derivatives(ctx.asked, (whole, w, bias, residual, y), needs, g)
+    whole = joined(x, frames) if of_w or ctx.again else shaped(x, frames)
+    both, *others = derivatives(ctx, (whole, w, bias, residual, y), needs, g)
     before = after = None
     if both is not None:
         before, after = both.narrow(2, 0, frames.shape[2]), both.narrow(2, frames.shape[2], x.shape[2])

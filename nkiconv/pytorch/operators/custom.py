@@ -65,17 +65,14 @@ def _define(name: str) -> Any:
         return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=order)
 
     def remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, w, bias, residual = inputs[:4]
-        asked = asked_of(name, *inputs[4:])
-        by_result = asked.activation is not None and not gradients.needs_argument(asked, residual is not None)
-        ctx.asked, ctx.num_inputs = asked, len(inputs)
-        autograd.save(ctx, x, w, bias, residual, output if by_result else None)
+        ctx.asked, ctx.num_inputs = asked_of(name, *inputs[4:]), len(inputs)
+        remember_call(ctx, inputs[:4], output)
 
     def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
         nothing = (None,) * (ctx.num_inputs - 4)
         if g is None:
             return (None, None, None, None, *nothing)
-        return (*derivatives(ctx.asked, ctx.saved_tensors, ctx.needs_input_grad[1:5], g), *nothing)
+        return (*derivatives(ctx, ctx.saved_tensors, ctx.needs_input_grad[1:5], g), *nothing)
 
     def forward_mode(ctx: Any, saved: Sequence[Any], tangents: Sequence[Any]) -> Tensor:
         return tangent_of(ctx.asked, saved[:4], tangents[:4])
@@ -103,18 +100,34 @@ def _argument(asked: Convolution, x: Tensor, w: Tensor, bias: Tensor | None, res
     return call(asked.plain(), x, w, bias, residual if asked.residual_position == "pre_activation" else None)
 
 
-def derivatives(
-    asked: Convolution, saved: Sequence[Any], needs: Sequence[bool], g: Tensor
-) -> tuple[Tensor | None, ...]:
-    """dL/d input, weight, bias and residual of dL/dy, those that are needed; saved: these, and y or None."""
+def remember_call(ctx: Any, tensors: Sequence[Any], output: Tensor, *more: Tensor) -> None:
+    """Keep of a call that ctx.asked describes, of input, weight, bias and residual, what `derivatives` needs.
+
+    Bias and residual only where the activation's argument is computed again: others may be changed in place, as with
+    torch's convolutions.
+    """
+    x, w, bias, residual = tensors
+    asked: Convolution = ctx.asked
+    ctx.dtypes = [None if one is None else one.dtype for one in (bias, residual)]
+    ctx.again = gradients.needs_argument(asked, residual is not None)
+    y = None if asked.activation is None or ctx.again else output
+    if not autograd.is_forward_mode():
+        bias = bias if ctx.again else None
+        residual = residual if ctx.again and asked.residual_position == "pre_activation" else None
+    autograd.save(ctx, x, w, bias, residual, *more, y)
+
+
+def derivatives(ctx: Any, saved: Sequence[Any], needs: Sequence[bool], g: Tensor) -> tuple[Tensor | None, ...]:
+    """dL/d input, weight, bias and residual of dL/dy, those that are needed; ctx, saved: as `remember_call` keeps."""
     x, w, bias, residual, y = saved
+    asked: Convolution = ctx.asked
+    bias_dtype, residual_dtype = ctx.dtypes
     before = asked.residual_position == "pre_activation"
     of_x = of_w = of_bias = None
-    of_residual = None if before or not needs[3] else g.to(residual.dtype)
+    of_residual = None if before or not needs[3] else g.to(residual_dtype)
     if not any(needs[:3]) and not (before and needs[3]):
         return of_x, of_w, of_bias, of_residual
-    again = gradients.needs_argument(asked, residual is not None)
-    of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if again else None)
+    of_z = gradients.of_argument(asked, g, y, _argument(asked, x, w, bias, residual) if ctx.again else None)
     if needs[0]:
         back, filters = gradients.of_input(asked, x.shape[2:], w)
         of_x = call(back, of_z, filters, None, None)
@@ -123,9 +136,9 @@ def derivatives(
     elif needs[2]:
         of_bias = gradients.of_bias(of_z)
     if of_bias is not None:
-        of_bias = of_bias.to(bias.dtype)
+        of_bias = of_bias.to(bias_dtype)
     if before and needs[3]:
-        of_residual = of_z.to(residual.dtype)
+        of_residual = of_z.to(residual_dtype)
     return of_x, of_w, of_bias, of_residual
 
 
