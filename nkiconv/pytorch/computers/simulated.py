@@ -21,7 +21,7 @@ from ..errors import ComparisonError
 from ..operators.convolution import Convolution
 from ..operators.frames import joined, shaped
 from ..operators.tensor_kinds import DTYPES
-from . import host
+from . import agreements, host
 from .arrays import from_numpy, to_numpy
 
 #: The functions of arrays by axes.
@@ -142,6 +142,7 @@ def require_agreement(
 ) -> None:
     """Raise ComparisonError where torch's y and the kernel's differ by more than both may be off by."""
     worst = _worst(asked, x, w, bias, residual, expected, found)
+    agreements.note(worst <= 1)
     if not worst <= 1:
         raise ComparisonError(
             f"{asked.where}: the kernel and torch differ by {2 * worst:.3g} times what one of them may be off by, on "
@@ -225,6 +226,7 @@ def compare_filters_gradient(
             continue
         bound = error_bound(terms, to_numpy(total), to_numpy(sums), DTYPES[one.dtype])
         worst = _over(one, other, bound, spreads)
+        agreements.note(worst <= 1)
         if not worst <= 1:
             raise ComparisonError(
                 f"{asked.where}: filters' gradients of the kernel and of torch differ by {2 * worst:.3g} times what "
