@@ -7,8 +7,9 @@ convolution is nkiconv's depthwise kernel, one launch a call; torch's indexing t
 them back. States begin at a slot's first column, there as here (in `nkiconv.pytorch.causal_conv1d_update` they end at
 its last).
 
-What differs from vLLM: y of sequences without a slot, and of tokens of no sequence, is 0 there undefined; x and states
-have one dtype; sequences of different lengths need no num_accepted_tokens; y has derivatives by x, weight and bias.
+What differs from vLLM: y is a tensor of its own, x stays as it is; y of sequences without a slot, and of tokens of no
+sequence, is 0, which vLLM leaves undefined; x and states have one dtype; sequences of different lengths need no
+num_accepted_tokens; y has derivatives by x, weight and bias.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Subclass(torch.nn.Conv2d):
         return F.conv2d(x, self.weight * 1.0, stride=2, padding=3)
 
 
-@pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions"])
+@pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions", "graph"])
 def test_of_modules(stem, kind):
     """Also under torch.compile, and with the module's own value before the process's."""
     x, w, expected = stem
@@ -131,12 +131,15 @@ def test_of_modules(stem, kind):
     for strict in (None, True):
         if kind == "module":
             module = ours.nn.Conv2d(*arguments, bias=False, strict_nonfinite=strict)
+        elif kind == "graph":
+            exported = torch.export.export(Functions(w), (x,)).module()
+            module = ours.convert(exported, strict_nonfinite=strict).model
         elif kind == "functions":
             module = ours.convert(Functions(w), functional=True, strict_nonfinite=strict).model
         else:
             plain = (Subclass if kind == "subclass" else torch.nn.Conv2d)(*arguments, bias=False)
             module = ours.convert(plain, strict_nonfinite=strict).model
-        if kind != "functions":
+        if kind not in ("functions", "graph"):
             module.weight.data.copy_(w)
         with computing("simulate"), torch.no_grad():
             assert torch.equal(module(x).isnan(), expected) is (strict is True)
