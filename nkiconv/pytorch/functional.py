@@ -15,6 +15,7 @@ from ..axis import same_padding
 from .computers import host, modes
 from .computers.passed import key_of, remember
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
+from .function_modes import is_watched
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
 from .operators.calls import call
 from .operators.convolution import Convolution
@@ -236,8 +237,7 @@ def convolve(
     residual_position, layer, strict_nonfinite; reads: what makes a Convolution of these numbers, where they are others;
     frames: planes in front of x's.
     """
-    if not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
-        # A mode sees one call of this function instead of every attribute that it reads.
+    if is_watched():
         given = x, w, bias, residual, numbers, more, packed, reads, frames
         found: Tensor = handle_torch_function(convolve, (x, w), name, *given)
         return found

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from nkiconv import ComparisonError
+from nkiconv import ComparisonError, pytorch
 from nkiconv.pytorch import convert, intercept
 
 
@@ -211,6 +211,18 @@ def test_what_ours_reads_does_not_pass(grad):
         found = made(X)
     assert passing.calls == 3
     assert found.requires_grad == grad
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_causal_functions_are_one_call_too(state):
+    x, w = torch.randn(2, 6, 9), torch.randn(6, 4)
+    states = torch.zeros(2, 6, 3)
+    expected = pytorch.causal_conv1d_update(x[..., 0], states.clone(), w) if state else pytorch.causal_conv1d_fn(x, w)
+    rows = x[..., 0]
+    with Passing() as passing:
+        found = pytorch.causal_conv1d_update(rows, states, w) if state else pytorch.causal_conv1d_fn(x, w)
+    assert passing.calls == 1
+    assert torch.equal(found, expected)
 
 
 def test_it_holds_in_its_own_thread_only():

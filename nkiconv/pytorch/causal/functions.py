@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from ..computers import host, modes
+from ..function_modes import one_call
 from ..functional import refuse_script
 from .checks import activation_of, check_call, check_update
 from .operator import convolve
 from .ring import ConvState
 
 
+@one_call
 def causal_conv1d_fn(
     x: Tensor,
     weight: Tensor,
@@ -79,6 +81,7 @@ def causal_conv1d_fn(
     return y, final if final_states_out is None else final_states_out.copy_(final)
 
 
+@one_call
 def causal_conv1d_update(
     x: Tensor,
     conv_state: Tensor,

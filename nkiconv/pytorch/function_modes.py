@@ -1,0 +1,29 @@
+"""What torch's function modes, such as `intercept`, see of nkiconv's functions: one call, and not what this reads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import handle_torch_function
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def one_call(function: Function) -> Function:
+    """The function, which a mode sees whole; each attribute of a tensor that it reads would be a call otherwise."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        if is_watched():
+            return handle_torch_function(call, args, *args, **named)
+        return function(*args, **named)
+
+    return call  # type: ignore[return-value]  # it has the function's signature
+
+
+def is_watched() -> bool:
+    """Whether a function mode is on; code that torch.compile traces asks nothing."""
+    return not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled()
