@@ -57,19 +57,25 @@ class Axis:
         spread = self.lhs_dilation
         if spread == 1:
             return self.out * self.taps
-        period = spread // math.gcd(self.stride, spread)
-        found = 0
+        common = math.gcd(self.stride, spread)
+        period, found = spread // common, 0
         for tap in range(min(self.taps, spread)):
-            # taps that are spread apart meet the same outputs
+            # taps that are spread apart meet the same outputs, each period-th from q on
             alike = -(-(self.taps - tap) // spread)
-            for q in range(min(period, self.out)):
-                if (q * self.stride + tap * self.rhs_dilation - self.lo) % spread == 0:
-                    found += alike * -(-(self.out - q) // period)
+            place = (self.lo - tap * self.rhs_dilation) % spread
+            if place % common == 0:
+                q = place // common * pow(self.stride // common, -1, period) % period
+                found += alike * max(0, -(-(self.out - q) // period))
         return found
 
     @property
     def met(self) -> int:
         """Inputs that an output meets: not those cropped, between windows, or behind the last."""
+        dense = self.rhs_dilation == 1 and self.taps >= self.stride
+        if dense or (self.stride == 1 and self.out >= self.rhs_dilation):
+            end = (self.out - 1) * self.stride + self.window
+            before = max(0, -(self.lo // self.lhs_dilation))
+            return max(0, min(self.size, (end - 1 - self.lo) // self.lhs_dilation + 1) - before)
         seen = bytearray(self.padded)
         for tap in range(self.taps):
             first = tap * self.rhs_dilation

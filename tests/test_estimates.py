@@ -12,6 +12,7 @@ import pytest
 import random_problems
 
 import nkiconv
+import nkiconv.axis
 from nkiconv import ConvProblem, GeometryError, NkiconvError, UnsupportedError
 from nkiconv.axis import EXTENT_MAX
 from nkiconv.kernels._axis import outputs_met
@@ -231,5 +232,21 @@ def test_torch_refuses_padding_that_no_memory_holds(quickly, monkeypatch, mode, 
     x, w = torch.ones(1, 8, 9, 9, dtype=torch.bfloat16), torch.ones(8, 8, 3, 3, dtype=torch.bfloat16)
     with pytest.raises(GeometryError, match=r"padding=.*(pad less|must be at most)|HBM holds"):
         functional.conv2d(x, w, padding=padding)
-    with pytest.raises(GeometryError, match="must be at most|smaller than the window"):
+    with pytest.raises(GeometryError, match=r"must be at most|smaller than the window"):
         functional.conv2d(x, w, dilation=2 * padding - 1)
+
+
+def test_products_and_inputs_met_are_counted_by_arithmetic():
+    """Against each output and tap one by one; of the largest numbers at once."""
+    rng = random.Random(7)
+    for _ in range(2000):
+        axis = drawn_axis(rng)
+        after = (axis.out - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+        after -= axis.before + (axis.size - 1) * axis.lhs_dilation + 1
+        one = nkiconv.axis.Axis(axis.size, axis.taps, axis.stride, axis.before, after, axis.dilation, axis.lhs_dilation)
+        places = [q * one.stride + tap * one.rhs_dilation - one.lo for q in range(one.out) for tap in range(one.taps)]
+        meets = [place // one.lhs_dilation for place in places if place % one.lhs_dilation == 0]
+        assert one.products == len(meets)
+        assert one.met == len({element for element in meets if 0 <= element < one.size})
+    huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
+    assert (huge.met, huge.products) == (9, (huge.out * 3 + 1) // 2)

@@ -30,7 +30,7 @@ WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 8, 32
 #: Settings that are priced, at most: those that take least of the array.
-PRICED = 3_000
+PRICED = 20_000
 
 
 class Diagonals(Enumerated):
