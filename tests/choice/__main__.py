@@ -129,7 +129,7 @@ def choosing(problem: ConvProblem) -> tuple[float, str]:
 
 
 def times() -> Iterator[str]:
-    """What estimates take, as lines of Markdown: named cases with their gradients, then very big problems one by one."""
+    """What estimates take, as lines of Markdown: named cases with gradients, then very big problems one by one."""
     named = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
     toward = [problem.toward(way) for problem in named for way in ("forward", "dgrad", "wgrad")]
     took = sorted(choosing(problem)[0] * 1e3 for problem in track(toward, description="named"))
