@@ -126,3 +126,20 @@ def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> Ge
         f"{out}={axis.out}: output {direction} must be at least 1 ({size}={axis.size}{spread} + pad {axis.lo}+{axis.hi}"
         f", window {axis.window} = dilation {axis.rhs_dilation}*({taps}-1)+1); {remedy}"
     )
+
+
+def takes_all(
+    fields: dict[str, Any], stride: Any, padding: Any, output_padding: Any, dilation: Any, taps: Any
+) -> Iterator[NkiconvError]:
+    """Errors of padding that leaves nothing of a transposed convolution's result; arguments of `ConvProblem.transpose`."""
+    letters = zip("DHW"[-len(taps) :], "TRS"[-len(taps) :], "ZPQ"[-len(taps) :], strict=True)
+    per_axis = zip(stride, padding, output_padding, dilation, taps, strict=True)
+    for (size, tap, out), (step, (before, after), more, apart, count) in zip(letters, per_axis, strict=True):
+        extent = fields.get(size, 1)
+        whole = (extent - 1) * step + (count - 1) * apart + 1 + more
+        if whole >= 1 and whole - before - after < 1:
+            yield GeometryError(
+                f"{out}={whole - before - after}: padding {before}+{after} takes off all {whole} outputs "
+                f"(({size}={extent} - 1) * stride {step} + dilation {apart} * ({tap}={count} - 1) + 1 + output_padding "
+                f"{more}); use less padding"
+            )

@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.axis import EXTENT_MAX, Axis, output_of
+from nkiconv.axis import EXTENT_MAX, Axis, output_of, takes_all
 from nkiconv.dgrad import is_dgrad_transposed
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from nkiconv.integers import plain_ints
@@ -280,7 +280,7 @@ class ConvProblem:
         """
         fields = {name: plain_ints(value) for name, value in fields.items()}
         stride, padding, output_padding, dilation, taps = plain_ints((stride, padding, output_padding, dilation, taps))
-        taken = _takes_all(fields, stride, padding, output_padding, dilation, taps)
+        taken = takes_all(fields, stride, padding, output_padding, dilation, taps)
         raise_all("ConvProblem.transpose cannot be built", list(taken))
         around = []
         for count, step, (before, after), more in zip(taps, dilation, padding, output_padding, strict=True):
@@ -335,23 +335,6 @@ class ConvProblem:
             TypeError: a name is not a field.
         """
         return dataclasses.replace(self, **changes)
-
-
-def _takes_all(
-    fields: dict[str, Any], stride: Any, padding: Any, output_padding: Any, dilation: Any, taps: Any
-) -> Iterator[NkiconvError]:
-    """Errors of padding that leaves nothing of a transposed convolution's result, of arguments that are numbers."""
-    letters = zip("DHW"[-len(taps) :], "TRS"[-len(taps) :], "ZPQ"[-len(taps) :], strict=True)
-    per_axis = zip(stride, padding, output_padding, dilation, taps, strict=True)
-    for (size, tap, out), (step, (before, after), more, apart, count) in zip(letters, per_axis, strict=True):
-        extent = fields.get(size, 1)
-        whole = (extent - 1) * step + (count - 1) * apart + 1 + more
-        if whole >= 1 and whole - before - after < 1:
-            yield GeometryError(
-                f"{out}={whole - before - after}: padding {before}+{after} takes off all {whole} outputs "
-                f"(({size}={extent} - 1) * stride {step} + dilation {apart} * ({tap}={count} - 1) + 1 + output_padding "
-                f"{more}); use less padding"
-            )
 
 
 def _filled(problem: ConvProblem) -> dict[str, Any]:
