@@ -131,7 +131,7 @@ def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> Ge
 def takes_all(
     fields: dict[str, Any], stride: Any, padding: Any, output_padding: Any, dilation: Any, taps: Any
 ) -> Iterator[NkiconvError]:
-    """Errors of padding that leaves nothing of a transposed convolution's result; arguments of `ConvProblem.transpose`."""
+    """Errors of padding that leaves nothing of a transposed convolution's result; see `ConvProblem.transpose`."""
     letters = zip("DHW"[-len(taps) :], "TRS"[-len(taps) :], "ZPQ"[-len(taps) :], strict=True)
     per_axis = zip(stride, padding, output_padding, dilation, taps, strict=True)
     for (size, tap, out), (step, (before, after), more, apart, count) in zip(letters, per_axis, strict=True):
