@@ -410,3 +410,24 @@ def test_what_a_run_records_ends_with_its_last_user():
         assert program() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda y, core: (y, core),
+        lambda y, core: [y] if core else (y,),
+        lambda y, core: {"b": y} if core else {"a": y},
+        lambda y, core: None if core else y,
+        lambda y, core: (y, y) if core else (y,),
+        lambda y, core: y[0:2] if core else y,
+    ],
+)
+def test_cores_return_the_same(form):
+    def kernel(x, same):
+        y = halves(x)
+        return form(y, 0 if same else nl.program_id(0))
+
+    nki.jit(kernel)[2](X, True)
+    with pytest.raises(NkiError, match="NKI027: launch: core 1 does not return what core 0 returns"):
+        nki.jit(kernel)[2](X, False)

@@ -430,28 +430,6 @@ def test_NKI027_results():
     check(caught.value, "NKI027", "core 1 does not return what core 0 returns")
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda y, core: (y, core),
-        lambda y, core: [y] if core else (y,),
-        lambda y, core: {"b": y} if core else {"a": y},
-        lambda y, core: None if core else y,
-        lambda y, core: (y, y) if core else (y,),
-        lambda y, core: y[0:2] if core else y,
-    ],
-)
-def test_NKI027_forms_of_results(form):
-    def kernel(same):
-        y = nl.zeros((4, 8), F32, nl.shared_hbm) if nl.program_id(0) == 0 else new(buffer=nl.shared_hbm)
-        return form(y, 0 if same else nl.program_id(0))
-
-    execute(jit(kernel)[2], (True,))
-    with pytest.raises(NkiError, match="NKI027") as caught:
-        execute(jit(kernel)[2], (False,))
-    check(caught.value, "NKI027", "core 1 does not return what core 0 returns")
-
-
 def test_NKI029():
     run(lambda: dropped(new()))
     with pytest.raises(NkiError, match="NKI029") as caught:
