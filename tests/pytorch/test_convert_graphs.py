@@ -108,6 +108,18 @@ def test_calls_that_stay_in_torch():
     assert torch.equal(found, Whole()(x))
 
 
+@pytest.mark.parametrize("name", ["export", "decomposed", "fx"])
+def test_strict_nonfinite_reaches_graphs(name, model):
+    """Of a model converted before it is traced, and of a graph."""
+    converted = fx.symbolic_trace(convert(model, strict_nonfinite=True).model)
+    if name != "fx":
+        converted = convert(GRAPHS[name](model), strict_nonfinite=True).model
+    calls = [node for node in converted.graph.nodes if "conv" in str(node.target) and node.op == "call_function"]
+    assert len(calls) == 4
+    assert all(node.kwargs["strict_nonfinite"] for node in calls)
+    assert torch.equal(converted(X), model(X))
+
+
 def test_converted_models_are_traced_with_nkiconv_s_functions(model):
     traced = fx.symbolic_trace(convert(model).model)
     for one in (traced, copy.deepcopy(traced)):

@@ -30,15 +30,18 @@ def _convolution(
     transposed: bool,
     output_padding: Any,
     groups: int,
+    *,
+    strict_nonfinite: bool | None,
 ) -> Any:
     """`torch.convolution`, which graphs of torch.export have in the place of all others."""
     rank = weight.dim() - 2
     if rank not in (1, 2, 3):
         raise UnsupportedError(f"weight.shape={tuple(weight.shape)}: must have 3 to 5 axes; convolve by torch")
     if transposed:
-        numbers = stride, padding, output_padding, groups, dilation
-        return _TRANSPOSED[rank - 1](input, weight, bias, *numbers)
-    return _PLAIN[rank - 1](input, weight, bias, stride, padding, dilation, groups)
+        ends = stride, padding, output_padding, groups, dilation
+        return _TRANSPOSED[rank - 1](input, weight, bias, *ends, strict_nonfinite=strict_nonfinite)
+    numbers = stride, padding, dilation, groups
+    return _PLAIN[rank - 1](input, weight, bias, *numbers, strict_nonfinite=strict_nonfinite)
 
 
 _PLAIN: tuple[Any, ...] = (functional.conv1d, functional.conv2d, functional.conv3d)
@@ -118,7 +121,8 @@ class Intercept(TorchFunctionMode):
         ours = _OURS.get(func)
         named = kwargs or {}
         if ours is not None and any(issubclass(kind, torch.fx.Proxy) for kind in types):
-            found: Any = torch.fx.Proxy.__torch_function__(taken(FUNCTIONS[func]), types, args, named)
+            more = {} if self.strict_nonfinite is None else {"strict_nonfinite": self.strict_nonfinite}
+            found: Any = torch.fx.Proxy.__torch_function__(taken(FUNCTIONS[func]), types, args, {**named, **more})
             return found
         if ours is None or self._is_inner() or "out" in named or not _are_tensors(types):
             return func(*args, **named)
