@@ -1,6 +1,7 @@
 """What torch says of its convolutions beside their values holds for ours, whoever computes."""
 
 import copy
+import functools
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
@@ -359,3 +361,38 @@ def test_bias_and_residual_may_be_changed_before_backward(rank, activation, posi
 
     for one, other in zip(gradients(True), gradients(False), strict=True):
         assert torch.equal(one, other)
+
+
+#: What a checkpointed function does by torch (F) and by us, with results changed in place behind what is fused.
+CHECKPOINTED = {
+    "activation": (
+        lambda x, w: F.silu(F.conv2d(x, w)).add_(1),
+        lambda x, w: pytorch.conv2d(x, w, activation="silu").add_(1),
+    ),
+    "residual": (
+        lambda x, w: F.silu(F.conv2d(x, w, padding=1) + x).add_(1),
+        lambda x, w: pytorch.conv2d(x, w, padding=1, activation="silu", residual=x).add_(1),
+    ),
+    "frames": (
+        lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
+        lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("saved", ["conv", ""])
+@pytest.mark.parametrize(("theirs", "mine"), CHECKPOINTED.values(), ids=CHECKPOINTED)
+def test_selective_checkpointing_lets_results_be_changed(theirs, mine, saved):
+    """Whether a policy keeps results of convolutions or of all operators."""
+
+    def policy(_context, operator, *_args, **_named):
+        return CheckpointPolicy.MUST_SAVE if saved in str(operator) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    given = [integers(2, 4, 6, 5).requires_grad_(), integers(4, 4, 3, 3).requires_grad_()]
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    found = [
+        torch.autograd.grad(checkpoint(one, *given, use_reentrant=False, context_fn=contexts).sum(), given)
+        for one in (theirs, mine)
+    ]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

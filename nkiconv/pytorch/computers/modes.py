@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..errors import KindError, UnsupportedError
 
@@ -102,13 +103,21 @@ def is_onnx() -> bool:
 
 
 def is_recorded() -> bool:
-    """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is at work."""
+    """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is at work.
+
+    Selective checkpointing's modes are none of these: they hold what a policy says of torch's operators, and refuse a
+    result that is changed in place, as one with its activation may be, but not what is below the activation.
+    """
     return bool(
         torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
+        or (torch._C._len_torch_dispatch_stack() and not all(map(_is_checkpoints, _get_current_dispatch_mode_stack())))
         or _len_torch_dispatch_stack_pre_dispatch()  # type: ignore[no-untyped-call]
         or torch._C._get_tracing_state() is not None
     )
+
+
+def _is_checkpoints(mode: object) -> bool:
+    return type(mode).__module__ == "torch.utils.checkpoint"
 
 
 def is_traced() -> bool:
