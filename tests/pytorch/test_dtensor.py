@@ -6,10 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nkiconv import pytorch
+from nkiconv.errors import UnsupportedError
 
 #: of fp32 sums of at most some hundred terms of order 1
 CLOSE = {"rtol": 1e-5, "atol": 1e-4}
@@ -120,3 +122,12 @@ def test_modules(inference, mesh):
 def _replicate(module, mesh):
     for name, one in list(module.named_parameters(recurse=False)):
         setattr(module, name, nn.Parameter(there(mesh, one, Replicate())))
+
+
+def test_models_of_fsdp2_are_converted_in_place_only(mesh):
+    """FSDP2's hooks hold the modules that they were put on; a copy of these would not be gathered."""
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU())
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(UnsupportedError, match=r"model: cannot be copied \(.*FSDP.*convert it with inplace=True"):
+        pytorch.convert(model)
+    assert isinstance(pytorch.convert(model, inplace=True).model[0], pytorch.nn.Conv2d)
