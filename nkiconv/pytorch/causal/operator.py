@@ -300,7 +300,7 @@ def convolve(
     """What the operator returns for checked arguments; torch's own functions of rows without packing on the host."""
     if cu_seqlens is None and seq_idx is None and modes.is_torchs(x):
         channels, width = weight.shape
-        asked, w = states.on_hosts(channels, width - 1, activation, layer), weight[:, None]
+        asked, w = states.on_hosts(channels, width - 1, activation, layer), weight.unsqueeze(1)
         if initial_states is not None or return_final_states:
             y, final = states.on_host(host.convolve, asked, x, w, bias, initial_states)
         else:
