@@ -1,4 +1,4 @@
-"""Causal convolutions of videos whose forward is a published one, line for line, without its copies.
+"""Causal convolutions of videos whose forward is a published one, known by its `fingerprint`, without its copies.
 
 Such a forward puts planes in front of a video and zeros around it, then convolves. Here the same attributes, read in
 each call, become the padding and the initial frames of one convolution. A forward of any other code stays as it is, and
@@ -7,8 +7,13 @@ so does a call whose attributes or tensors mean something else than planes in fr
 
 from __future__ import annotations
 
+import ast
 import functools
+import hashlib
+import inspect
+import textwrap
 from collections.abc import Callable
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,29 +32,6 @@ class Around(NamedTuple):
     planes: tuple[int, int]  # zeros in front of these, and behind
     height: tuple[int, int]
     width: tuple[int, int]
-
-
-class _Wan(torch.nn.Conv3d):
-    """The causal convolution of Wan 2.1's VAE, and of diffusers' Wan and Qwen-Image."""
-
-    def forward(self: Any, x: Any, cache_x: Any = None) -> Any:
-        padding = list(self._padding)
-        if cache_x is not None and self._padding[4] > 0:
-            cache_x = cache_x.to(x.device)
-            x = torch.cat([cache_x, x], dim=2)
-            padding[4] -= cache_x.shape[2]
-        x = F.pad(x, padding)
-        return super().forward(x)
-
-
-class _Cosmos(torch.nn.Conv3d):
-    """The causal convolution of diffusers' Cosmos VAE."""
-
-    def forward(self: Any, hidden_states: Any) -> Any:
-        hidden_states_prev = hidden_states[:, :, :1, ...].repeat(1, 1, self.temporal_pad, 1, 1)
-        hidden_states = torch.cat([hidden_states_prev, hidden_states], dim=2)
-        hidden_states = F.pad(hidden_states, (*self.spatial_pad, 0, 0), mode=self.pad_mode, value=0.0)
-        return super().forward(hidden_states)
 
 
 def _around_wan(module: Any, x: Tensor, cache_x: Tensor | None = None) -> Around | None:
@@ -75,17 +57,52 @@ def _without_planes(x: Tensor) -> tuple[int, ...]:
     return (*x.shape[:2], *x.shape[3:])
 
 
-#: What puts the same around a video as a published forward.
-_KNOWN: tuple[tuple[Any, Callable[..., Around | None]], ...] = (
-    (_Wan.forward, _around_wan),
-    (_Cosmos.forward, _around_cosmos),
-)
+#: What puts the same around a video as a published forward, by its `fingerprint`.
+_KNOWN: dict[str, Callable[..., Around | None]] = {
+    # Wan 2.1's VAE, WanCausalConv3d and QwenImageCausalConv3d of diffusers 0.42
+    "102b75c40c894332a1044f2c0bfa167c77ed691fde88db68ab96e4595e2342ba": _around_wan,
+    # CosmosCausalConv3d of diffusers 0.42
+    "e367ede310a3fc2c3f5f83c4f53b34d7a8d0290f35ae56785109b5bb9d1cab85": _around_cosmos,
+}
+
+
+@functools.cache
+def fingerprint(function: Any) -> str | None:
+    """A hash of a method's statements, without its annotations; None where nobody knows that its source is its code."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        [method] = ast.parse(source).body
+        kind = compile(_imports(function) + "class _:\n" + textwrap.indent(source, "    "), "source", "exec", 0, True)
+    except (OSError, TypeError, ValueError, SyntaxError, AttributeError):
+        return None
+    if not isinstance(method, ast.FunctionDef) or method.decorator_list or function.__kwdefaults__:
+        return None
+    body = next(one for one in kind.co_consts if isinstance(one, CodeType))
+    compiled = next((one for one in body.co_consts if isinstance(one, CodeType)), None)
+    if compiled is None or _statements(compiled) != _statements(function.__code__):
+        return None
+    method.name, method.returns = "forward", None
+    for argument in ast.walk(method.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    return hashlib.sha256(f"{ast.unparse(method)} {function.__defaults__}".encode()).hexdigest()
+
+
+def _imports(function: Any) -> str:
+    """Imports of the modules that a function names: Python compiles calls of their attributes in another way."""
+    names = [name for name in function.__code__.co_names if isinstance(function.__globals__.get(name), ModuleType)]
+    return "".join(f"import {name}\n" for name in names)
+
+
+def _statements(code: CodeType) -> tuple[Any, ...]:
+    """What two functions share that were compiled from the same statements."""
+    return code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount
 
 
 def forward_of(kind: Any) -> Callable[..., Any] | None:
     """A forward that computes what a class's own does, in every state of its instances; None where nobody knows one."""
     own = kind.forward
-    around = next((around for known, around in _KNOWN if _same_code(own, known)), None)
+    around = _KNOWN.get(fingerprint(own) or "")
     if around is None or not _calls_torch(kind, own):
         return None
 
@@ -107,18 +124,6 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
         return conv3d(found.video, weight, self.bias, *numbers, **more)
 
     return forward
-
-
-def _same_code(one: Any, other: Any) -> bool:
-    """Whether two functions were compiled from the same statements."""
-    codes: list[Any] = [getattr(function, "__code__", None) for function in (one, other)]
-    if None in codes or one.__defaults__ != other.__defaults__ or one.__kwdefaults__:
-        return False
-    first, second = (
-        (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
-        for code in codes
-    )
-    return first == second
 
 
 def _calls_torch(kind: Any, own: Any) -> bool:
