@@ -195,7 +195,7 @@ class Cost:
         elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            return self._transposed_ns(num_bytes)
+            return self._transposed_ns(num_bytes, len(self.plan.chunks))
         run = columns if geometry.x_strides[3] == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
@@ -213,7 +213,7 @@ class Cost:
         kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, num_taps(geometry)
         num_bytes = kn * geometry.C * taps * item
         if plan.way == "dma":
-            return self._transposed_ns(num_bytes)
+            return self._transposed_ns(num_bytes, taps * len(plan.chunks))
         run = 1.0
         if plan.way == "copy":
             run = kn if geometry.packed == 0 else min(kn, geometry.packed)
@@ -239,11 +239,11 @@ class Cost:
         engines_ns = num_bytes / run_bytes * target.run_ns(run_bytes) / target.dma_engines
         return max(engines_ns, num_bytes * target.hbm_byte_ns)
 
-    def _transposed_ns(self, num_bytes: float) -> float:
-        """All engines, or HBM, for so many bytes that DMA transposes."""
+    def _transposed_ns(self, num_bytes: float, triggers: int) -> float:
+        """All engines, HBM, or the one queue that triggers them, for so many bytes that DMA transposes."""
         target = self.target
         engines_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
-        return max(engines_ns, num_bytes * target.hbm_byte_ns)
+        return float(max(engines_ns, num_bytes * target.hbm_byte_ns, triggers * target.hwdge_again_ns))
 
 
 ALGORITHM = Swapped()
