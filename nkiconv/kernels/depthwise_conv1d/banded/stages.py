@@ -131,7 +131,9 @@ def start_blocks(tile, size, dtype):
     end = tile.data0 + tile.chunks_in * tile.blocks_in
     zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
     if tile.datan == 0:
-        zero0, zero_end = 0, tile.x_width
+        zero0 = 0
+    if tile.datan == 0 or tile.jn > nl.tile_size.psum_fmax:  # sums of a bank may meet no data at all
+        zero_end = tile.x_width
     if zero0 < tile.data0:
         nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
     if end < zero_end:

@@ -117,7 +117,7 @@ def plan_tile(blocks, cuts, g_index, n_index, j_index):
     rows = gn * nn
     repeats = max(1, min(div_ceil(blocks.config.streamed, nn * jn), nl.tile_size.pmax // (nn * jn)))
     needed = jn + blocks.num_taps - 1
-    data0 = max(0, blocks.first_data - j0)
+    data0 = min(needed, max(0, blocks.first_data - j0))
     datan = max(0, min(needed, blocks.end_data - j0) - data0)
     most = max(1, nl.tile_size.pmax // rows)
     blocks_in, chunks_in = 0, 0
