@@ -26,7 +26,8 @@ CUTS_OF_ROWS = {"N": PARTITIONS, "groups": 2 * PARTITIONS, "Q": 2048}
 #: Output channels of a part, or channels of its groups where there are several, at least; the step by which these are
 #: cut.
 OUTPUTS, CHANNELS, CHANNELS_STEP = 64 * PARTITIONS, 16 * PARTITIONS, 8 * PARTITIONS
-#: Rows of outputs of a piece, at most, and bytes of x that one output may see: of more each output is a piece.
+#: Rows of outputs of a piece, at most, and bytes of x and of zeros around it under the window of an output, at most: of
+#: more each output is a piece.
 ROWS, WINDOW_BYTES = 16, 32_768
 #: Tiles of filters of a part, 128 by 128 for each tap, phases of its outputs and pieces above which no cost model is
 #: asked.
@@ -38,9 +39,14 @@ def pieces_of(problem: ConvProblem) -> int:
     P, Q = problem.P, problem.Q
     if is_rows(problem):
         return -(-problem.C // PARTITIONS) * problem.N * -(-Q // BANK_COLUMNS)
-    seen = [min(axis.window // axis.lhs_dilation + 1, axis.size) for axis in problem.axes]
-    wide = math.prod(seen) * problem.itemsize > WINDOW_BYTES
+    wide = math.prod(map(_seen, problem.axes)) * problem.itemsize > WINDOW_BYTES
     return problem.N * problem.Z * (P * Q if wide else max(-(-P * Q // BANK_COLUMNS), -(-P // ROWS)))
+
+
+def _seen(axis: Axis) -> int:
+    """Elements from one end of a window to the other; of a dense one those of x, at most."""
+    elements = axis.window // axis.lhs_dilation + 1
+    return elements if axis.rhs_dilation > 1 else min(elements, axis.size)
 
 
 def is_rows(problem: ConvProblem) -> bool:

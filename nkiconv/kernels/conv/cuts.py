@@ -221,21 +221,20 @@ def window_of(axis, outputs):
     return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
 
-def is_tapped(axis, outputs, place):
-    """Whether a tap of any of so many neighbouring outputs is at a place of their window."""
-    for u in range(outputs):
-        behind = place - u * axis.stride
-        if behind >= 0 and behind % axis.dilation == 0 and behind // axis.dilation < axis.taps:
-            return True
-    return False
-
-
 def places_met(axis, outputs):
     """Places of the window of neighbouring outputs at which a tap is, ascending."""
-    found = []
-    for place in range(window_of(axis, outputs)):
-        if is_tapped(axis, outputs, place):
-            found.append(place)
+    last = axis.taps - 1
+    found, place = [], 0
+    while place >= 0:
+        found.append(place)
+        following = -1
+        for u in range(outputs):
+            # the first tap of this output behind the place
+            tap = max(0, (place - u * axis.stride) // axis.dilation + 1)
+            at = u * axis.stride + tap * axis.dilation
+            if tap <= last and (following < 0 or at < following):
+                following = at
+        place = following
     return found
 
 

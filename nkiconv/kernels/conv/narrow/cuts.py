@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
-from ..cuts import BlockBand, axis_elements, block_bands, is_tapped, most_of, parts_for_cores
-from ..geometry import Axis, images_axis, num_taps, sees_itself, span
+from ..cuts import BlockBand, axis_elements, block_bands, most_of, parts_for_cores, places_met
+from ..geometry import Axis, images_axis, met, num_taps, sees_itself, span
 from ..planes import chunks_of_windows, window_channels, with_windows
 from ..sums import taps_by_cover
 
@@ -206,15 +206,17 @@ def lines_of(rows, U):
     start = first_row(rows) * rows.lhs_dilation + rows.before
     window = ((U - 1) * rows.stride + (rows.taps - 1) * rows.dilation - start) // rows.lhs_dilation + 1
     found = []
-    for row in range(max(0, window)):
-        if is_tapped(rows, U, start + row * rows.lhs_dilation):
-            found.append(row)
+    for place in places_met(rows, U):
+        if place >= start and (place - start) % rows.lhs_dilation == 0:
+            found.append((place - start) // rows.lhs_dilation)
     return found, start, max(0, window)
 
 
 def tiles_of(sums):
     """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where an
     output's window is wider than a bank, or meets nothing."""
+    if widest_window(sums) > BANK_COLUMNS:
+        return []
     for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
         outputs = cut_into(sums.out, parts)
         found = []
@@ -227,6 +229,20 @@ def tiles_of(sums):
         if len(found) == parts:
             return found
     return []
+
+
+def widest_window(sums):
+    """Columns of sums from the first to the last that one output meets, of the output that meets most."""
+    widest = 0
+    for tap in range(sums.taps):
+        for other in range(tap, sums.taps):
+            first, last = met(sums, tap, 0, sums.out), met(sums, other, 0, sums.out)
+            # both meet every first[1]-th output
+            low = max(first[0], last[0])
+            end = min(first[0] + first[1] * first[2], last[0] + last[1] * last[2])
+            if (first[0] - last[0]) % first[1] == 0 and low < end:
+                widest = max(widest, (other - tap) * sums.dilation // sums.lhs_dilation + 1)
+    return widest
 
 
 def columns_of_group(narrow, g, tile):

@@ -18,7 +18,7 @@ from ..call import taken_refusal
 from ..geometry import instructions_refusal, num_taps
 from .blocks import num_steps
 from .config import phases_config, phases_config_refusal
-from .shape import axes_by_phases, beside_counts, make_phases, phases_bytes, phases_instructions
+from .shape import axes_by_phases, beside_counts, least_instructions, make_phases, phases_bytes, phases_instructions
 
 #: Phases of outputs, at most: each has filters and read-outs of its own.
 PHASES_MAX = 65_536
@@ -31,6 +31,8 @@ def plan_phases(geometry, extras, config, cores):
         return None, reason
     settings, axes = phases_config(geometry, config), axes_by_phases(geometry)
     reason = beside_refusal(geometry, extras, settings, beside_counts(axes, settings.beside))
+    if reason == "":
+        reason = instructions_refusal(geometry, "phases", least_instructions(geometry, axes, settings, cores))
     if reason != "":
         return None, reason
     phases = make_phases(geometry, axes, settings)

@@ -9,6 +9,9 @@ from ..geometry import num_taps
 from .blocks import part_lists, phase_axis
 from .config import ALONG
 
+#: Instructions of an item, at least, as `phases_instructions` counts them.
+ITEM_INSTRUCTIONS = 14
+
 
 @dataclass
 class PhaseJob(nl.NKIObject):
@@ -62,9 +65,9 @@ def beside_counts(axes, beside):
 def make_phases(geometry, axes, config):
     """The Phases of a PhasesConfig; axes: as of `axes_by_phases`."""
     blocks, chunks = cut(geometry.K, config.channels), chunks_of_x(geometry.C, config.segments)
+    by_channels = shares_channels(geometry, config)
     widest = most_of(blocks)
     at_once = max(1, config.filter_bytes // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
-    by_channels = config.shard == "channels" and len(blocks) > 1
     outputs = []
     for half in cut_into(len(blocks), PARTS if by_channels else 1):
         for part in cut(half[1], at_once):
@@ -89,6 +92,11 @@ def make_phases(geometry, axes, config):
         ahead=config.ahead,
         warmup=config.warmup,
     )
+
+
+def shares_channels(geometry, config):
+    """Whether cores share blocks of output channels, not items."""
+    return config.shard == "channels" and geometry.K > config.channels
 
 
 def chunks_of_x(C, segments):
@@ -144,8 +152,20 @@ def phase_products(geometry, axes, phases):
 def items_of(geometry, axes, config, chunks, by_channels):
     """Lists of segments: of as many blocks as x and results have room for, as many for one core as for the other where
     they share them."""
+    sizes, segments = item_sizes(geometry, axes, config, chunks, by_channels)
+    lists, found = [], []
+    for axis in range(3):
+        lists.append(part_lists(axes[axis], sizes[axis], config.segments > 1, segments[axis]))
+    for one in combined(lists[0], lists[1], lists[2]):
+        # one of the three lists at most has several Parts
+        found.append(combined(one[0], one[1], one[2]))
+    return found
+
+
+def item_sizes(geometry, axes, config, chunks, by_channels):
+    """(blocks of an item, segments) along planes, rows and columns."""
     most_x, most_y = config.x_bytes // (chunks * geometry.itemsize), config.y_bytes // 4
-    whole, segments, most = config.segments > 1, [1, 1, 1], []
+    segments, most = [1, 1, 1], []
     segments[index_of(ALONG, config.along)] = config.segments
     for axis in range(3):
         most.append(div_ceil(axes[axis].blocks, segments[axis]))
@@ -157,13 +177,15 @@ def items_of(geometry, axes, config, chunks, by_channels):
         sizes[1] = min(most[1], blocks_with_room(axes, sizes, 1, most_x, most_y))
         if sizes[1] == most[1]:
             sizes[0] = min(most[0], blocks_with_room(axes, sizes, 0, most_x, most_y))
-    sizes, lists, found = evened(axes, sizes, segments, 1 if by_channels else PARTS), [], []
+    return evened(axes, sizes, segments, 1 if by_channels else PARTS), segments
+
+
+def count_items(axes, sizes, segments):
+    """Items of so many blocks and segments along each axis."""
+    total = axes[0].images
     for axis in range(3):
-        lists.append(part_lists(axes[axis], sizes[axis], whole, segments[axis]))
-    for one in combined(lists[0], lists[1], lists[2]):
-        # one of the three lists at most has several Parts
-        found.append(combined(one[0], one[1], one[2]))
-    return found
+        total = total * div_ceil(div_ceil(axes[axis].blocks, sizes[axis]), segments[axis])
+    return total
 
 
 def blocks_with_room(axes, sizes, which, most_x, most_y):
@@ -179,13 +201,9 @@ def blocks_with_room(axes, sizes, which, most_x, most_y):
 
 def evened(axes, sizes, segments, cores):
     """Sizes of at least as many items as cores, and of as many for each, where that can be; items as even as can be."""
-    counts, found, total = [], [], axes[0].images
+    found, uneven = [], count_items(axes, sizes, segments) % cores > 0
     for axis in range(3):
-        counts.append(div_ceil(axes[axis].blocks, sizes[axis]))
-        total = total * div_ceil(counts[axis], segments[axis])
-    uneven = total % cores > 0
-    for axis in range(3):
-        count, blocks = counts[axis], axes[axis].blocks
+        count, blocks = div_ceil(axes[axis].blocks, sizes[axis]), axes[axis].blocks
         if uneven and count + segments[axis] <= blocks and sizes[axis] > 1:
             count, uneven = count + segments[axis], False
         found.append(div_ceil(blocks, count))
@@ -223,6 +241,14 @@ def width_of(phases, kn):
     """Columns of a stationary of so many output channels, and partitions of its sums."""
     job = phases.jobs[0]
     return len(job.phases) * phases.slot if is_built(phases) else kn
+
+
+def least_instructions(geometry, axes, config, cores):
+    """Instructions of a core, at least, before items are listed: of each a load, a product and a read-out."""
+    by_channels, chunks = shares_channels(geometry, config), len(chunks_of_x(geometry.C, config.segments))
+    sizes, segments = item_sizes(geometry, axes, config, chunks, by_channels)
+    items = div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
+    return ITEM_INSTRUCTIONS * items
 
 
 def phases_instructions(geometry, phases, cores):
