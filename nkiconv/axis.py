@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ from nkiconv.errors import GeometryError, NkiconvError
 
 #: Of every extent, so that its bytes fit 32-bit counts of elements.
 EXTENT_MAX = 2**31 - 1
+#: Outputs of an axis from which on one of so many must see an input: others are zeros of padding or between inputs.
+BLANK_FROM, BLANK_MOST = 2**20, 1024
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Axis:
     def out(self) -> int:
         """Z, P or Q: how many places the window has; below 1 if it has none."""
         return (self.padded - self.window) // self.stride + 1
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there are very many outputs, of which nearly none sees an input."""
+        return self.out > BLANK_FROM and self.out > BLANK_MOST * self.size * self.taps
 
     @property
     def backwards(self) -> tuple[int, int]:
@@ -103,6 +110,17 @@ def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any],
             yield _no_output(axis, out, direction, size, taps)
 
     return rule
+
+
+def blank_violations(axes: Iterable[tuple[str, Axis]]) -> Iterator[NkiconvError]:
+    """Errors of axes, each with the letter of its outputs, nearly all of whose outputs are zeros."""
+    for name, axis in axes:
+        if axis.is_blank:
+            yield GeometryError(
+                f"{name}={axis.out:,}: of so many outputs at most {axis.size * axis.taps:,} see an input ({axis.size} "
+                f"inputs, {axis.taps} taps, padding {axis.lo}+{axis.hi}, lhs_dilation {axis.lhs_dilation}), from "
+                f"{BLANK_FROM:,} on one in {BLANK_MOST:,} must; pad or spread less, and put zeros around the result"
+            )
 
 
 def _too_long(axis: Axis, direction: str, size: str, taps: str) -> GeometryError:

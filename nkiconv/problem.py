@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.axis import EXTENT_MAX, Axis, output_of, takes_all
+from nkiconv.axis import EXTENT_MAX, Axis, blank_violations, output_of, takes_all
 from nkiconv.dgrad import is_dgrad_transposed
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from nkiconv.integers import plain_ints
@@ -248,8 +248,9 @@ class ConvProblem:
             return self.itemsize * (x + y), DTYPES["fp32"].itemsize * w
         return self.itemsize * (x + w), DTYPES[self.out_dtype].itemsize * y
 
-    def memory_violations(self) -> Iterator[NkiconvError]:
-        """An error where x, w and y do not fit the HBM of one logical core, as they must for one launch."""
+    def launch_violations(self) -> Iterator[NkiconvError]:
+        """Errors of what no launch is for: more than one logical core's HBM holds, and `Axis.is_blank`."""
+        yield from blank_violations(zip("ZPQ"[-len(self.axes) :], self.axes, strict=True))
         if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)

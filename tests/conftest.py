@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,3 +132,17 @@ def plans(tmp_path, monkeypatch):
     cache.forget()
     monkeypatch.setenv("NKICONV_CACHE", str(tmp_path / "plans"))
     return tmp_path / "plans"
+
+
+@pytest.fixture
+def quickly():
+    """Ends a test after 10 seconds, of estimates and refusals that take 0.2 and once had no end."""
+
+    def late(*_):
+        raise TimeoutError("took more than 10 seconds")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(10)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

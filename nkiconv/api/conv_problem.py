@@ -81,7 +81,7 @@ def checked_conv(
     axes = {"bias": "K", "residual": ", ".join(of_y.translate(OF_Y))}
     raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])
     problem = conv_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
-    raise_all(kind.cannot, [*result_violations(epilogue, problem), *problem.memory_violations()])
+    raise_all(kind.cannot, [*result_violations(epilogue, problem), *problem.launch_violations()])
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
     raise_all(kind.cannot, list(precision_violations(problem, asked)))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))

@@ -272,7 +272,7 @@ def checked_transpose(
         layout=layout,
         **dict(zip(letters[2:], sizes, strict=True)),
     )
-    raise_all(cannot, [*result_violations(epilogue, problem), *problem.memory_violations()])
+    raise_all(cannot, [*result_violations(epilogue, problem), *problem.launch_violations()])
     raise_all(cannot, [*precision_violations(problem, epilogue.asked())])
     raise_all(cannot, list(choice_refusals(operation, problem, epilogue.asked(), *choice, lnc)))
     return problem

@@ -146,7 +146,7 @@ def checked_depthwise_conv1d(
     choice = choice_violations(_OPERATION.algorithms, algorithm, config)
     raise_all(_CANNOT, [*_array_violations(x, w, lnc), *epilogue.violations(_AXES), *choice])
     problem = depthwise_problem(x, w, lnc=lnc, **geometry)
-    raise_all(_CANNOT, [*_epilogue_shape_violations(epilogue, problem), *problem.memory_violations()])
+    raise_all(_CANNOT, [*_epilogue_shape_violations(epilogue, problem), *problem.launch_violations()])
     raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
     return problem
 

@@ -64,7 +64,7 @@ def depthwise_conv1d_weight(
     N, C, Q = x.shape[0], problem.C, problem.Q
     check_gradients(gy, (N, C, Q), accumulate_into, size)
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype))
-    raise_all(_CANNOT, [*asked_violations(asked), *problem.memory_violations()])
+    raise_all(_CANNOT, [*asked_violations(asked), *problem.launch_violations()])
     if N == 0:
         return of_no_images(size, accumulate_into, asked)
     into = None if accumulate_into is None else accumulate_into.reshape(C, 1, 1, -1)

@@ -278,7 +278,7 @@ def _weight(
     raise_all(cannot, list(choice_violations(operation.algorithms, algorithm, config)))
     asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
     problem = problem.replace(direction="wgrad")
-    refused = [*asked_violations(asked), *operation.violations(problem, asked), *problem.memory_violations()]
+    refused = [*asked_violations(asked), *operation.violations(problem, asked), *problem.launch_violations()]
     raise_all(cannot, refused)
     if has_no_images(x):
         return of_no_images(size, into, asked)

@@ -92,7 +92,7 @@ def violations(request: Request) -> Iterator[NkiconvError]:
     errors = list(asked_violations(asked))
     yield from errors
     yield from found.violations(problem, Asked() if errors else asked)
-    yield from problem.memory_violations()
+    yield from problem.launch_violations()
     yield from algorithm_violations(found, request.algorithms)
 
 

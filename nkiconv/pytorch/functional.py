@@ -18,7 +18,7 @@ from .errors import GeometryError, KindError, LayoutError, UnsupportedError, rai
 from .function_modes import is_watched
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
 from .operators.calls import call
-from .operators.convolution import Convolution
+from .operators.convolution import FAR, Convolution
 from .operators.custom import NAMES
 from .operators.frames import joined, last
 from .operators.tensor_kinds import tensor_violations
@@ -315,13 +315,13 @@ def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) ->
 
 
 #: Strides, padding and dilations above which a call is checked before torch has it: results may be larger than memory,
-#: which ends the process, and torch's own arithmetic may overflow.
-_HUGE = 2**20
+#: which ends the process, or blank, and torch's own arithmetic may overflow.
+_HUGE = FAR
 
 
 def _is_huge(numbers: tuple[Any, ...]) -> bool:
-    """Whether any of these is above `_HUGE`."""
-    for one in numbers[:3]:
+    """Whether any of these but groups is above `_HUGE`."""
+    for one in numbers[:3] + numbers[4:]:
         if type(one) is int:
             if one > _HUGE:
                 return True

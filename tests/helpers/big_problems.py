@@ -7,11 +7,11 @@ from collections.abc import Callable
 from nkiconv import ConvProblem
 
 
-def transposed(size: int, taps: int, stride: int, channels: int = 8, groups: int = 1) -> ConvProblem:
+def transposed(size: int, taps: int, stride: int, channels: int = 8, groups: int = 1, dilation: int = 1) -> ConvProblem:
     """A transposed convolution of square images without padding."""
     return ConvProblem.transpose(
         N=1, C=channels, K=channels, H=size, W=size, groups=groups, stride=(stride, stride), padding=((0, 0),) * 2,
-        output_padding=(0, 0), dilation=(1, 1), taps=(taps, taps),
+        output_padding=(0, 0), dilation=(dilation, dilation), taps=(taps, taps),
     )  # fmt: skip
 
 
@@ -24,6 +24,13 @@ def patches(size: int, taps: int) -> ConvProblem:
 def rows(**fields: int) -> ConvProblem:
     """Depthwise rows."""
     return ConvProblem(K=fields["C"], groups=fields["C"], **fields)
+
+
+def sparse_row(size: int, dilation: int) -> ConvProblem:
+    """A transposed convolution of a row whose 3 taps are far from each other."""
+    return ConvProblem(
+        N=1, C=8, K=8, W=size, S=3, padding=((0, 0), (2 * dilation,) * 2), rhs_dilation=(1, dilation), transposed=True
+    )
 
 
 _SAME = ((1, 1), (1, 1))
@@ -49,6 +56,11 @@ BIG: dict[str, Callable[[], ConvProblem]] = {
     "stride 200, dgrad": lambda: ConvProblem(**_SPARSE).toward("dgrad"),
     "stride 200, 200 x 200 taps, transposed": lambda: transposed(5, 200, 200),
     "stride 2**31 - 1, dgrad": lambda: ConvProblem(**{**_SPARSE, "stride": (2**31 - 1, 1)}).toward("dgrad"),
+    "dilation of 1,000, transposed": lambda: transposed(64, 3, 1, dilation=1000),
+    "dilation of 1,000, transposed, stride 2": lambda: transposed(64, 3, 2, dilation=1000),
+    "dilation of 2**16, transposed rows": lambda: sparse_row(9, 2**16),
+    "dilation of 2**20, transposed rows": lambda: sparse_row(100_000, 2**20),
+    "stride of 2**20, volumes": lambda: ConvProblem(N=1, C=8, D=4, H=9, W=9, T=2, R=3, S=3, stride=(2**20,) * 3),
     "patches of 16, dgrad": lambda: patches(224, 16),
     "patches of 32, dgrad": lambda: patches(224, 32),
     "patches of 64, dgrad": lambda: patches(256, 64),
@@ -61,5 +73,4 @@ BIG: dict[str, Callable[[], ConvProblem]] = {
     "16,384 channels": lambda: ConvProblem(N=1, C=16_384, H=8, W=8, R=3, S=3),
     "32,768 groups, wgrad": lambda: ConvProblem(N=1, C=65_536, H=8, W=8, R=3, S=3, groups=32_768).toward("wgrad"),
     "1,048,576 filters": lambda: ConvProblem(N=1, C=1, K=1 << 20, H=8, W=8, S=1),
-    "padding of 2**27": lambda: ConvProblem(N=1, C=8, W=9, S=3, padding=((0, 0), (2**27, 2**27))),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...axis import EXTENT_MAX, Axis
+from ...axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis, blank_violations
 from ...problem import HBM_BYTES, ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -20,9 +20,8 @@ from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 _AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 
-
-#: Zeros around an axis from which on results may be larger than memory.
-HUGE = 2**20
+#: Zeros around an axis, and steps between inputs, above which results may be larger than memory, or blank.
+HUGE, FAR = BLANK_FROM // 4, BLANK_MOST // 2
 
 
 @dataclass(frozen=True)
@@ -212,17 +211,23 @@ class Convolution:
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
             )
-        elif max(map(max, self.padding)) > HUGE and math.prod(self.shape(x, w)) * x.element_size() > HBM_BYTES:
-            size = math.prod(self.shape(x, w)) * x.element_size() / 2**30
-            yield GeometryError(
-                f"padding={self.padding}: the result {tuple(self.shape(x, w))} takes {size:,.0f} GiB, at most "
-                f"{HBM_BYTES >> 30} are possible; pad less"
-            )
+        elif max(map(max, self.padding)) > HUGE or max(self.lhs_dilation) > FAR:
+            yield from self._too_large(x, w)
         if bias is not None and tuple(bias.shape) != (self.outputs(w),):
             yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({self.outputs(w)},)")
         if residual is not None and list(residual.shape) != self.shape(x, w):
             yield GeometryError(
                 f"residual.shape={tuple(residual.shape)}: must be y's, {tuple(self.shape(x, w))}; expand or permute it"
+            )
+
+    def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
+        """Errors of a result that no memory holds, or nearly all of which are zeros."""
+        yield from blank_violations(zip("ZPQ"[-self.rank :], self.axes(x.shape[2:], w.shape[2:]), strict=True))
+        size = math.prod(self.shape(x, w)) * x.element_size()
+        if size > HBM_BYTES:
+            yield GeometryError(
+                f"padding={self.padding}: the result {tuple(self.shape(x, w))} takes {size / 2**30:,.0f} GiB, at most "
+                f"{HBM_BYTES >> 30} are possible; pad less"
             )
 
     def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:

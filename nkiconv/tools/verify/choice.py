@@ -36,7 +36,7 @@ def case_refusals(
     """Why no kernel runs this case, or not by this algorithm on one of these LNC degrees; empty if it does."""
     operation, problem = case_operation(case), case.problem
     asked = Asked(strict_nonfinite=strict_nonfinite, precision=precision)
-    found = list(asked_violations(asked)) or [*operation.violations(problem, asked), *problem.memory_violations()]
+    found = list(asked_violations(asked)) or [*operation.violations(problem, asked), *problem.launch_violations()]
     found += name_violations(operation, algorithm)
     for lnc in () if found else degrees:
         found = found or list(choice_refusals(operation, problem, asked, algorithm, config, lnc))

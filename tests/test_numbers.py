@@ -1,0 +1,158 @@
+"""Numbers of any size are run or refused by name quickly, and NumPy's ints are ints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import big_problems
+import numpy as np
+import pytest
+
+import nkiconv
+from nkiconv import ConvProblem, GeometryError, NkiconvError, UnsupportedError
+from nkiconv.axis import EXTENT_MAX
+from nkiconv.planner.entry import estimated
+from nkiconv.planner.request import Request
+
+pytestmark = pytest.mark.simulator_only
+
+X, W = np.ones((1, 8, 9, 9), np.float16), np.ones((8, 8, 3, 3), np.float16)
+ROW, TAPS = X[:, :, 0], W[:, 0, 0]
+VOLUME, VOLUME_W = np.ones((1, 8, 4, 9, 9), np.float16), np.ones((8, 8, 2, 3, 3), np.float16)
+ONE = VOLUME[:, :, :1, :1, :1]
+#: Each is of one output, or sees one, with a stride of 7.
+CALLS = {
+    "conv1d": lambda **more: nkiconv.conv1d(ROW, W[:, :, 0], **more),
+    "conv2d": lambda **more: nkiconv.conv2d(X, W, **more),
+    "conv3d": lambda **more: nkiconv.conv3d(VOLUME, VOLUME_W, **more),
+    "conv_transpose1d": lambda **more: nkiconv.conv_transpose1d(ROW, W[:, :, 0], **more),
+    "conv_transpose2d": lambda **more: nkiconv.conv_transpose2d(X, W, **more),
+    "conv_transpose3d": lambda **more: nkiconv.conv_transpose3d(VOLUME, VOLUME_W, **more),
+    "depthwise_conv1d": lambda **more: nkiconv.depthwise_conv1d(ROW, TAPS, **more),
+    "depthwise_conv2d": lambda **more: nkiconv.depthwise_conv2d(X, W[:, :1], **more),
+    "conv1d_input": lambda **more: nkiconv.conv1d_input((1, 8, 9), W[:, :, 0], ROW[:, :, :1], **more),
+    "conv2d_input": lambda **more: nkiconv.conv2d_input((1, 8, 9, 9), W, X[:, :, :1, :1], **more),
+    "conv3d_input": lambda **more: nkiconv.conv3d_input((1, 8, 4, 9, 9), VOLUME_W, ONE, **more),
+    "conv1d_weight": lambda **more: nkiconv.conv1d_weight(ROW, (8, 8, 3), ROW[:, :, :1], **more),
+    "conv2d_weight": lambda **more: nkiconv.conv2d_weight(X, (8, 8, 3, 3), X[:, :, :1, :1], **more),
+    "conv3d_weight": lambda **more: nkiconv.conv3d_weight(VOLUME, (8, 8, 2, 3, 3), ONE, **more),
+    "conv_transpose1d_weight": lambda **more: nkiconv.conv_transpose1d_weight(ROW[:, :, :1], (8, 8, 3), ROW, **more),
+    "conv_transpose2d_weight": lambda **more: nkiconv.conv_transpose2d_weight(X[:, :, :1, :1], (8, 8, 3, 3), X, **more),
+    "conv_transpose3d_weight": lambda **more: nkiconv.conv_transpose3d_weight(ONE, (8, 8, 2, 3, 3), VOLUME, **more),
+    "depthwise_conv1d_input": lambda **more: nkiconv.depthwise_conv1d_input((1, 8, 9), TAPS, ROW[:, :, :1], **more),
+    "depthwise_conv1d_weight": lambda **more: nkiconv.depthwise_conv1d_weight(ROW, (8, 3), ROW[:, :, :1], **more),
+}
+
+
+HUGE = [2**20, 2**24, 2**27, 2**29, 2**30, EXTENT_MAX, 2**31, 2**33, 2**62, 2**63, 2**70]
+#: How a number is refused: it is too long for 32-bit ints or for memory, leaves nothing or next to nothing of an input,
+#: or is none of the gradient's y.
+REFUSED = (
+    r"must be at most 2,147,483,647|must be at least 1|less padding|of so many outputs at most|HBM holds 24|"
+    r"shape.*(must be y's|pass the gradient)|takes no padding"
+)
+
+
+@pytest.mark.parametrize("name", ["stride", "dilation", "padding", "lhs_dilation"])
+@pytest.mark.parametrize("call", CALLS)
+def test_huge_numbers_are_run_or_refused_by_name(quickly, call, name):
+    """Strides that leave one window are run, all else is refused."""
+    if name == "lhs_dilation" and ("transpose" in call or "_input" in call or call == "depthwise_conv2d"):
+        pytest.skip("has no such argument")
+    runs = name == "stride" and (call.endswith("_weight") or "transpose" not in call)
+    of_one = CALLS[call](stride=7) if runs else None
+    for value in HUGE:
+        if runs and value <= EXTENT_MAX:
+            assert (CALLS[call](stride=value) == of_one).all()
+            continue
+        with pytest.raises(NkiconvError, match=REFUSED):
+            CALLS[call](**{name: value})
+
+
+def test_outputs_that_see_no_input_are_told():
+    with pytest.raises(GeometryError, match=r"Q=2,097,159: of so many outputs at most 27 see an input .*; pad or"):
+        CALLS["depthwise_conv1d"](padding=2**20)
+    problem = ConvProblem(N=1, C=8, W=9, S=3, groups=8, padding=((0, 0), (2**20, 2**20)))
+    with pytest.raises(GeometryError, match=r"Q=2,097,159: of so many outputs"):
+        nkiconv.plan(problem)
+    assert list(problem.replace(W=2048).launch_violations()) == []
+
+
+@pytest.mark.parametrize("padding", [(0, 40_000), (30_000, 0), (20_000, 20_000)])
+def test_padding_longer_than_a_tile_of_banded(padding):
+    """Tiles, and sums of a bank, that meet no data at all."""
+    x, w = np.arange(72, dtype=np.float16).reshape(1, 8, 9) % 7, np.arange(24, dtype=np.float16).reshape(8, 3) % 5
+    whole = np.pad(x, ((0, 0), (0, 0), padding))
+    expected = sum(w[:, s, None] * whole[..., s : whole.shape[-1] - 2 + s] for s in range(3))
+    assert (nkiconv.depthwise_conv1d(x, w, padding=padding, algorithm="banded") == expected).all()
+
+
+@pytest.mark.parametrize("padding", [2**24, 2**27, 2**29])
+def test_results_that_no_memory_holds_are_refused_before_any_work(quickly, padding):
+    for call in ("conv2d", "conv3d"):
+        with pytest.raises(GeometryError, match="a logical core's HBM holds 24; split the problem"):
+            CALLS[call](padding=padding)
+
+
+ints = [np.int64, np.int32, np.uint8, np.int16]
+
+
+@pytest.mark.parametrize("kind", ints)
+@pytest.mark.parametrize("call", CALLS)
+def test_ints_of_numpy_are_ints(call, kind):
+    is_gradient = "_input" in call or "_weight" in call
+    more = {"stride": 7} if is_gradient else {"stride": 2, "padding": 1, "dilation": 1}
+    assert (CALLS[call](**{name: kind(value) for name, value in more.items()}) == CALLS[call](**more)).all()
+
+
+@pytest.mark.parametrize("kind", ints)
+def test_problems_have_ints_of_python(kind):
+    given = {"N": 1, "C": 8, "H": 9, "W": 9, "K": 4, "R": 3, "S": 3, "groups": 2}
+    pairs = {"stride": (2, 1), "rhs_dilation": (1, 2), "padding": ((1, 0), (0, 1))}
+    tuples = {"stride": (kind(2), 1), "rhs_dilation": (1, kind(2)), "padding": ((kind(1), 0), (0, kind(1)))}
+    found = ConvProblem(**{name: kind(value) for name, value in given.items()}, **tuples)
+    assert found == ConvProblem(**given, **pairs)
+    assert all(type(value) is int for value in dataclasses.asdict(found).values() if isinstance(value, np.integer))
+    assert type(ConvProblem(N=1, C=kind(8), W=9, S=3).K) is int
+    with pytest.raises(GeometryError, match="must be an int"):
+        ConvProblem(**{**given, "N": np.bool_(1)})
+
+
+def test_padding_of_transposed_convolutions_that_takes_all_is_told_so():
+    """In the words of the call, not in those of the convolution that computes it, which crops."""
+    with pytest.raises(GeometryError, match=r"P=-29: padding 20\+20 takes off all 11 outputs .*; use less padding"):
+        nkiconv.conv_transpose2d(X, W, padding=20)
+
+
+@pytest.mark.parametrize("algorithm", [None, "implicit_gemm"])
+def test_a_call_that_no_kernel_runs_is_refused_by_name(algorithm):
+    """FCN-32s: one filter of 64 x 64 for each of 21 channels."""
+    x, w = np.ones((1, 21, 16, 16), np.float16), np.ones((21, 1, 64, 64), np.float16)
+    with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
+        nkiconv.conv_transpose2d(x, w, stride=32, groups=21, algorithm=algorithm)
+    with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
+        estimated(Request(problem=big_problems.BIG["FCN-32s, 21 groups"]()))
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+@pytest.mark.parametrize("number", [2**20, 2**27, 2**31, 2**62])
+def test_torch_refuses_huge_numbers(quickly, monkeypatch, mode, number):
+    """Before torch allocates a result, which ends the process."""
+    torch = pytest.importorskip("torch")
+    functional, nn = (pytest.importorskip(f"nkiconv.pytorch.{name}") for name in ("functional", "nn"))
+    transposed = pytest.importorskip("nkiconv.pytorch.transposed")
+    monkeypatch.setenv("NKICONV_CPU", mode)
+    refused = r"of so many outputs at most|must be at most|HBM holds|are possible; pad less|takes off all|smaller than"
+    for rank in (1, 2, 3):
+        x, w = (torch.ones(n, 8, *(size,) * rank, dtype=torch.bfloat16) for n, size in ((1, 9), (8, 3)))
+        conv, back = getattr(functional, f"conv{rank}d"), getattr(transposed, f"conv_transpose{rank}d")
+        for call, name in ((conv, "padding"), (conv, "dilation"), (back, "stride"), (back, "dilation")):
+            with pytest.raises(NkiconvError, match=refused):
+                call(x, w, **{name: number})
+        with pytest.raises(NkiconvError, match=refused):
+            getattr(nn, f"Conv{rank}d")(8, 8, 3, padding=number, dtype=torch.bfloat16)(x)
+    row, taps = torch.ones(1, 8, 9), torch.ones(8, 1, 3)
+    with pytest.raises(NkiconvError, match=refused):
+        functional.depthwise_conv1d(row, taps, padding=number)
+    with pytest.raises(NkiconvError, match=refused):
+        nn.Conv1d(8, 8, 3, padding=number, groups=8)(row)
