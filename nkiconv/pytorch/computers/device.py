@@ -25,7 +25,7 @@ from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
 from ...planner.request import Asked, Request
 from ...problem import ConvProblem
-from ..operators.convolution import Convolution, filter_like
+from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
 
 #: Cores of a launch: those of a logical NeuronCore, which AWS's runtime reads from the same variable.
@@ -59,7 +59,7 @@ def convolve(
     """
     whole = shaped(x, frames)
     shape = asked.shape(whole, w)
-    if x.shape[0] == 0:
+    if is_empty(x):
         return x.new_empty(shape)
     problem = asked.problem(whole, w)
     tensors: dict[str, torch.Tensor] = {}

@@ -18,7 +18,7 @@ from ...api.gradients import conv1d_weight, conv2d_weight, conv3d_weight
 from ...bounds import epilogue_bound, error_bound
 from ...reference import abs_sum_ref, conv_ref, num_terms
 from ..errors import ComparisonError
-from ..operators.convolution import Convolution
+from ..operators.convolution import Convolution, is_empty
 from ..operators.frames import joined, shaped
 from ..operators.tensor_kinds import DTYPES
 from . import agreements, host
@@ -40,7 +40,7 @@ def convolve(
     frames: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y of the kernel that a Neuron device would run, by the packed filter where there is one."""
-    if x.shape[0] == 0:
+    if is_empty(x):
         return x.new_empty(asked.shape(shaped(x, frames), w))
     arrays: list[Any] = [to_numpy(tensor) if tensor is not None else None for tensor in (x, w, bias, residual)]
     more: dict[str, Any] = {"bias": arrays[2], "residual": arrays[3], "residual_position": asked.residual_position}
@@ -125,7 +125,7 @@ def compare(
     """
     whole = joined(x, frames)
     expected = host.reference(asked, whole, w, bias, residual)
-    if x.shape[0] > 0:
+    if not is_empty(x):
         found = convolve(asked, x, w, bias, residual, packed, frames)
         require_agreement(asked, whole, w, bias, residual, expected, found)
     return expected

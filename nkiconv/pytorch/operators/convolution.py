@@ -72,8 +72,9 @@ class Convolution:
         return [axis.out for axis in self.axes(size, taps)]
 
     def shape(self, x: torch.Tensor, w: torch.Tensor) -> list[int]:
-        """Of y."""
-        return [x.shape[0], self.outputs(w), *self.extents(x.shape[2:], w.shape[2:])]
+        """Of y; without input channels it has none, as torch's."""
+        channels = 0 if x.shape[1] == 0 else self.outputs(w)
+        return [x.shape[0], channels, *self.extents(x.shape[2:], w.shape[2:])]
 
     def outputs(self, w: torch.Tensor) -> int:
         """Output channels of a filter."""
@@ -201,9 +202,12 @@ class Convolution:
                 f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
                 f"[K, {x.shape[1]} / groups, ...] with K a multiple of groups; pass such filters, or other groups"
             )
-        if not (are_positive(w.shape) and are_positive(x.shape[1:])):
+        lacks_channels = x.shape[1] == 0 and not self.transposed
+        if not are_positive([w.shape[0], *w.shape[1 + lacks_channels :], *x.shape[1 + lacks_channels :]]):
+            but = "N" if self.transposed else "N and C"
             yield GeometryError(
-                f"input.shape={tuple(x.shape)}, weight.shape={tuple(w.shape)}: every extent but N must be at least 1"
+                f"input.shape={tuple(x.shape)}, weight.shape={tuple(w.shape)}: every extent but {but} must be at least "
+                f"1, as in torch"
             )
             return
         if not are_positive(self.extents(x.shape[2:], w.shape[2:])):
@@ -247,6 +251,11 @@ class Convolution:
                 f"packed.shape={tuple(packed.shape)}: must be {wanted} for weight.shape={tuple(w.shape)}; pass what "
                 f"pack_filter(weight) returns"
             )
+
+
+def is_empty(x: torch.Tensor) -> bool:
+    """Whether a call has no images or no input channels, so that y has no elements."""
+    return x.shape[0] == 0 or x.shape[1] == 0
 
 
 def filter_like(tensor: torch.Tensor, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

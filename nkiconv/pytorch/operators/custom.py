@@ -122,6 +122,12 @@ def derivatives(ctx: Any, saved: Sequence[Any], needs: Sequence[bool], g: Tensor
     x, w, bias, residual, y = saved
     asked: Convolution = ctx.asked
     bias_dtype, residual_dtype = ctx.dtypes
+    if x.shape[1] == 0:
+        sizes = ((x.shape, x.dtype), (w.shape, w.dtype), (w.shape[:1], bias_dtype), (g.shape, residual_dtype))
+        found = (
+            x.new_zeros(size, dtype=kind) if need else None for need, (size, kind) in zip(needs, sizes, strict=True)
+        )
+        return tuple(found)
     before = asked.residual_position == "pre_activation"
     of_x = of_w = of_bias = None
     of_residual = None if before or not needs[3] else g.to(residual_dtype)
