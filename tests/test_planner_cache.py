@@ -265,8 +265,8 @@ def test_an_estimate_that_was_edited_is_made_again(plans):
 def test_a_plan_that_is_tuned_during_a_search_stays(plans, monkeypatch):
     search = entry.search
 
-    def slow(request, *, wide, advance):
-        found = search(request, wide=wide, advance=advance)
+    def slow(request, *, wide, advance, quick):
+        found = search(request, wide=wide, advance=advance, quick=quick)
         if not wide:
             monkeypatch.setattr(entry, "search", search)
             plan(PROBLEM, wide=True)
