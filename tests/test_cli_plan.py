@@ -1,5 +1,6 @@
 """`nkiconv plan` and `nkiconv tune`: the row, the explanation, JSON, the cache, and bad input by name."""
 
+import dataclasses
 import json
 
 import pytest
@@ -9,6 +10,7 @@ import nkiconv
 from nkiconv import Plan, cases
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import cache
+from nkiconv.planner.request import Request
 
 pytestmark = [pytest.mark.simulator_only, pytest.mark.usefixtures("plans")]
 CASE = "nkl_n1_c16_w512_s7"
@@ -33,6 +35,16 @@ def test_explain():
     for text in ("x best", "rejected", "C=16", "S=7", *ALGORITHMS):
         assert text in result.output
     assert "dot computes at most" in " ".join(result.output.split())
+
+
+def test_what_the_default_rule_chose_is_said():
+    problem = cases.get(CASE).problem
+    cache.store(
+        Request(problem=problem, operation="depthwise_conv1d"), dataclasses.replace(nkiconv.plan(problem), by_rule=True)
+    )
+    assert one_plan()["by_rule"]
+    for arguments in ((), ("--explain",)):
+        assert "too big for cost models" in " ".join(run("plan", CASE, *arguments).output.split())
 
 
 def test_json_is_a_plan():

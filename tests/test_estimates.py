@@ -19,8 +19,9 @@ from nkiconv.kernels.conv.geometry import Axis, met, span
 from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import effort
 from nkiconv.planner.effort import part_of, pieces_of
-from nkiconv.planner.entry import estimated
+from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
+from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.timing import Rates
 
@@ -47,7 +48,22 @@ def test_estimates_of_big_problems(quickly, name):
         with pytest.raises(UnsupportedError, match=r"instructions on a core|of SBUF"):
             estimated(request)
     else:
-        assert estimated(request).config is not None or shape.by_rule
+        found = estimated(request)
+        assert found.by_rule == shape.by_rule
+        assert (found.config is None) == shape.by_rule
+
+
+def test_what_the_default_rule_chose_is_said(quickly):
+    """In the estimate, in its plan, as text and as JSON."""
+    few = ConvProblem(N=1, C=2, W=3, S=3)
+    by_rule = Request(problem=few.replace(padding=((0, 0), (2, 2)), lhs_dilation=(1, 5000)))
+    assert Estimate.from_dict(estimated(by_rule).as_dict()) == estimated(by_rule)
+    for request, said in ((by_rule, True), (Request(problem=few.replace(W=9)), False)):
+        found = answer(request, quick=True, use_cache=False)
+        assert (found.by_rule, estimated(request).by_rule) == (said, said)
+        for text in (str(found), found.explain()):
+            assert ("default rule" in text) == said
+        assert Plan.from_json(found.to_json()) == found
 
 
 def test_what_an_estimate_chooses_for_many_images_is_what_it_chooses_for_some():

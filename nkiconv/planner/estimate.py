@@ -23,7 +23,7 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
         return kept
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    found = Estimate(*operation.choice(shape))
+    found = Estimate(*operation.choice(shape), by_rule=shape.by_rule)
     if found.config is None and operation.refusal_of(found.algorithm, shape, None):
         reasons = [f"{one}: {operation.refusal(one, shape, None)}" for one in operation.algorithms]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])

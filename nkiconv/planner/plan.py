@@ -27,6 +27,11 @@ from .request import Asked, Config, config_violations, tuples
 #: How hard a plan was looked for: the one that cost models choose, timed; the best few of what they say, or many more.
 ESTIMATED, TIMED, TUNED = "estimated", "timed", "tuned"
 
+#: What is said of a plan `by_rule`.
+BY_RULE = (
+    "the problem is too big for cost models: settings are those of the kernel's default rule; name others by config="
+)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -34,6 +39,8 @@ class Estimate:
 
     algorithm: str
     config: Config
+    #: whether they are those of the kernel's default rule, as the problem is too big for cost models (`effort`)
+    by_rule: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -42,13 +49,13 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"algorithm": self.algorithm, "config": self.config}
+        return dataclasses.asdict(self)
 
     @staticmethod
     def from_dict(document: Any) -> Estimate:
         """The estimate of an `as_dict` document, or of its JSON. Raises FileFormatError: it is none."""
         try:
-            return Estimate(document["algorithm"], tuples(document["config"]))
+            return Estimate(document["algorithm"], tuples(document["config"]), document["by_rule"])
         except (KeyError, TypeError) as error:
             raise FileFormatError(f"estimate: is not what was written ({type(error).__name__}: {error})") from None
 
@@ -91,6 +98,8 @@ class Plan:
     #: extrapolated from, None: all is of the whole; the same in words
     extrapolated_from: int | None = None
     part: str = ""
+    #: as in `Estimate`: the settings, and the algorithm where none was faster
+    by_rule: bool = False
     effort: str = TIMED
     seconds: float = field(default=0.0, compare=False)  # the search took
     cached: bool = field(default=False, compare=False)  # whether this came from memory or disk
@@ -187,6 +196,7 @@ class Plan:
         headings = "algorithm", "modelled us", "of the limit", "x copy floor", "bound by", "instructions"
         notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
         notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
+        notes += [BY_RULE] if self.by_rule else []
         wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
         return "\n".join(
             [f"{self.operation}, {shape}, {filters}, {cores}", *table(headings, [cells], right=(1, 2, 3, 5)), *wrapped]
@@ -213,6 +223,8 @@ class Plan:
             lines.append(self.in_turns.text)
         if self.extrapolated_from is not None:
             lines.append(f"times and instructions are extrapolated from {self.part}; nkiconv tune times the whole")
+        if self.by_rule:
+            lines.append(BY_RULE)
         if self.constants:
             lines.append("with " + ", ".join(f"{name}={value:g}" for name, value in self.constants.items()))
         return lines

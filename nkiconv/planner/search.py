@@ -329,6 +329,7 @@ class _Search:
             in_turns=in_turns(best, trials, constants, self.times.settled),
             extrapolated_from=best.extrapolated_from,
             part=self._part(best),
+            by_rule=self.field.shape.by_rule and best.candidate.config is None,
             effort=TUNED if self.wide else TIMED,
             seconds=seconds + clock.perf_counter() - began,
         )
