@@ -61,13 +61,15 @@ class Busy:
 
 @dataclass(frozen=True)
 class Traffic:
-    """ns of the busiest DMA engine, and bytes of HBM."""
+    """ns of the busiest DMA engine, bytes of HBM, and DMA transposes, which one queue triggers."""
 
     engine_ns: float = 0.0
     hbm_bytes: float = 0.0
+    transposes: int = 0
 
     def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(self.engine_ns + other.engine_ns, self.hbm_bytes + other.hbm_bytes)
+        transposes = self.transposes + other.transposes
+        return Traffic(self.engine_ns + other.engine_ns, self.hbm_bytes + other.hbm_bytes, transposes)
 
 
 def taps_ns(target: Target, geometry: Any, plan: Any) -> float:
@@ -253,7 +255,8 @@ class _Price:
 
     def traffic_ns(self, traffic: Traffic) -> float:
         """ns of a core's DMA for a Traffic."""
-        return max(traffic.engine_ns, traffic.hbm_bytes * self.target.hbm_byte_ns)
+        triggers_ns = traffic.transposes * self.target.hwdge_again_ns
+        return max(traffic.engine_ns, traffic.hbm_bytes * self.target.hbm_byte_ns, triggers_ns)
 
     def filters_moved(self, jobs: Sequence[Any], first: int, end: int, moved_from: int) -> Traffic:
         """Traffic of the filters of jobs first .. end-1; DMA transposes those from `moved_from` on."""
@@ -279,7 +282,7 @@ class _Price:
             else:
                 rows_ns = frames_share(self.geometry, band.zn) * slots_of(chunk) * self.rows_ns(band, chunk, band.hn)
                 engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * rows_ns
-        return Traffic(engine_ns, hbm_bytes)
+        return Traffic(engine_ns, hbm_bytes, len(chunks) if is_transposed(self.geometry) else 0)
 
     def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
         """ns of one DMA engine for so many rows of x of a band, of one input channel."""
