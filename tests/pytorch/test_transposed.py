@@ -174,3 +174,23 @@ REFUSED = [
 def test_refusals(changed, error, message):
     with pytest.raises((error, TypeError), match=message):
         pytorch.conv_transpose2d(**{"input": X, "weight": W, **changed})
+
+
+@pytest.mark.simulator_only
+def test_what_no_algorithm_runs_is_refused_by_name(plans, monkeypatch):
+    """FCN-32s, one filter of 64 x 64 for each of 21 channels: in calls, compiled or converted, and in gradients."""
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    x = torch.ones(1, 21, 16, 16)
+    numbers = {"stride": 32, "groups": 21, "bias": False}
+    layer = pytorch.nn.ConvTranspose2d(21, 21, 64, **numbers)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    plain = nn.Sequential(nn.ConvTranspose2d(21, 21, 64, **numbers))
+    for model in (layer, compiled, pytorch.convert(plain).model):
+        with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
+            model(x)
+    forward = pytorch.convert(nn.Conv2d(21, 21, 64, **numbers)).model
+    with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
+        forward(torch.ones(1, 21, 544, 544))
+    [row] = pytorch.plan_model(plain, x).rows
+    assert row.plan is None
+    assert "implicit_gemm needs up to" in row.reason
