@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -83,12 +84,27 @@ class Axis:
             end = (self.out - 1) * self.stride + self.window
             before = max(0, -(self.lo // self.lhs_dilation))
             return max(0, min(self.size, (end - 1 - self.lo) // self.lhs_dilation + 1) - before)
-        seen = bytearray(self.padded)
+        common = math.gcd(self.stride, self.lhs_dilation)
+        period, found, starts = self.lhs_dilation // common, 0, defaultdict[int, list[int]](list)
         for tap in range(self.taps):
-            first = tap * self.rhs_dilation
-            seen[first : first + (self.out - 1) * self.stride + 1 : self.stride] = b"\1" * self.out
-        first = self.lo if self.lo >= 0 else self.lo % self.lhs_dilation  # of the inputs that are not cropped
-        return sum(seen[first : max(0, self.lo + self.dilated) : self.lhs_dilation])
+            start, rest = divmod(tap * self.rhs_dilation, self.stride)
+            starts[rest].append(start)  # the tap is at places rest + stride * j, j from start on
+        for rest, ascending in starts.items():
+            place = rest - self.lo
+            if place % common:
+                continue
+            # each period-th j meets an input
+            first = -(place // common) * pow(self.stride // common, -1, period) % period
+            seen, end = (
+                max(0, -(place // self.stride)),
+                ((self.size - 1) * self.lhs_dilation - place) // self.stride + 1,
+            )
+            for start in ascending:
+                low, high = max(seen, start), min(end, start + self.out)
+                if low < high:
+                    found += -((first - high) // period) + (first - low) // period
+                    seen = high
+        return found
 
 
 def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:

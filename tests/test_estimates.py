@@ -165,4 +165,5 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
         assert one.products == len(meets)
         assert one.met == len({element for element in meets if 0 <= element < one.size})
     huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
+    assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).met == 5  # two windows share an input
     assert (huge.met, huge.products) == (9, (huge.out * 3 + 1) // 2)
