@@ -25,11 +25,11 @@ def searched(monkeypatch):
 
     asked, search = [], child.search
 
-    def counted(request, *, wide, advance):
+    def counted(request, *, wide, advance, quick=False):
         asked.append(request)
-        key = child.MODULE, request, wide
+        key = child.MODULE, request, wide, quick
         if key not in FOUND:
-            FOUND[key] = search(request, wide=wide, advance=advance)
+            FOUND[key] = search(request, wide=wide, advance=advance, quick=quick)
         return FOUND[key]
 
     monkeypatch.setattr(child, "search", counted)

@@ -127,11 +127,11 @@ def test_too_many_pixels_are_refused(monkeypatch):
     assert "split N over several calls" in reason
 
 
-#: cases in NHWC, and how much slower than NCHW they may be, modelled: by estimates, which for rn50_1x1 lets the
-#: array fall back to half rate (a plan takes 1.21 of NCHW's time)
+#: cases in NHWC, and how much slower than NCHW they may be, modelled, by estimates; one queue triggers all DMA
+#: transposes (trn2.toml, dma.hwdge_again_ns), which rn50_1x1 and rn50_proj_s2 wait for
 SLOWER = {
     "rn50_stem": 2.8, "vit_patch16": 2.25, "convnext_dw7": 2.0, "mobilenet_dw": 1.5, "resnext_g32": 2.5,
-    "rn50_c2": 1.5, "rn50_c4": 1.25, "rn50_c5": 1.25, "rn50_1x1": 1.55, "unet_320": 1.15, "rn50_proj_s2": 0.7,
+    "rn50_c2": 1.5, "rn50_c4": 1.25, "rn50_c5": 1.25, "rn50_1x1": 1.55, "unet_320": 1.15, "rn50_proj_s2": 0.75,
 }  # fmt: skip
 
 
