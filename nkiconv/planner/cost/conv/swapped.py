@@ -12,6 +12,7 @@ from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.config import SWAPPED_SHARDS, read_swapped, swapped_config
 from ....kernels.conv.swapped.filters import transposes_of
+from ....kernels.conv.swapped.load import load_parts
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
 from ....kernels.conv.swapped.shape import blocks_of, outputs_apart, window_shape
 from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
@@ -156,6 +157,8 @@ class Cost:
                     known[key] = self.band_ns(item)
                 ns = known[key]
                 array, dma, read = array + ns[0], dma + ns[1], read + ns[2]
+                if item is items[first]:
+                    dma += self.x_ns(band, start=True) - self.x_ns(band)
             most = max(most, array + waits_ns, dma, read)
         return most
 
@@ -187,15 +190,18 @@ class Cost:
                 found /= axis.lhs_dilation
         return found
 
-    def x_ns(self, band: Any) -> float:
-        """DMA, or HBM, for the window of a band: its rows of x, all columns."""
+    def x_ns(self, band: Any, *, start: bool = False) -> float:
+        """DMA, or HBM, for the window of a band: its rows of x, all columns; start: of a core's first band."""
         target, geometry, source = self.target, self.geometry, self.plan.source
         _, hn, wn = window_shape(source, band)
         columns = min(wn, source.columns.size)
         elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            return self._transposed_ns(num_bytes, len(self.plan.chunks))
+            chunks, block = len(self.plan.chunks), blocks_of(self.plan.sizes, band)[0]
+            return self._transposed_ns(
+                num_bytes, chunks * len(load_parts(geometry, source, band, block, chunks, start))
+            )
         run = columns if geometry.x_strides[3] == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
@@ -213,7 +219,7 @@ class Cost:
         kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, num_taps(geometry)
         num_bytes = kn * geometry.C * taps * item
         if plan.way == "dma":
-            return self._transposed_ns(num_bytes, taps * len(plan.chunks))
+            return self._transposed_ns(num_bytes, len(plan.chunks))
         run = 1.0
         if plan.way == "copy":
             run = kn if geometry.packed == 0 else min(kn, geometry.packed)
