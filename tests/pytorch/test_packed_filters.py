@@ -187,6 +187,9 @@ class TestFrozen:
             lambda weight: setattr(weight, "data", torch.zeros(128, 70, 3, 3)),
             lambda weight: setattr(weight, "requires_grad", True),
             lambda weight: nn.init.zeros_(weight),
+            lambda weight: nn.functional.conv2d(torch.zeros(1, 70, 4, 4), weight),
+            lambda weight: torch.ones(1) * weight,
+            lambda weight: torch.stack([weight]),
         ],
     )  # fmt: skip
     def test_nothing_writes_to_it(self, change):
@@ -197,6 +200,18 @@ class TestFrozen:
         model[0].weight.plain().zero_()
         model.state_dict()["0.weight"].zero_()
         self.run(model, weight)
+
+    @pytest.mark.parametrize("made", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+    def test_copies_of_inference_mode(self, made):
+        with torch.inference_mode():
+            model = made(frozen())
+            weight = model.to(memory_format=torch.channels_last)[0].weight.plain()
+            self.run(model, weight)
+        with torch.inference_mode():
+            model = made(model)
+        model[0].unpack_filter()
+        assert model[0].weight.requires_grad
+        assert not model[0].weight.is_inference()
 
     def test_what_it_says(self):
         model = frozen()

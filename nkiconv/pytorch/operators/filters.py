@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves
 
 from ..errors import DtypeError, FrozenFilterError, LayoutError, UnsupportedError, raise_all
 from .tensor_kinds import DTYPES, tensor_violations
@@ -100,6 +101,12 @@ class FrozenFilter:
             kept = {"_plain": plain, "_packed": pack_filter(plain), "_learns": weight.requires_grad}
         vars(self).update(kept, made=f"{datetime.now().isoformat(' ', 'seconds')} from {source}")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy or a pickle, as `__init__`: under torch.inference_mode its tensors come as inference tensors."""
+        with torch.inference_mode(False):
+            plain, packed = (one.clone() if one.is_inference() else one for one in (state["_plain"], state["_packed"]))
+        vars(self).update({**state, "_plain": plain, "_packed": packed})
+
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
         """(plain, packed) of calls. They are the filter itself: for modules only, never to be handed out."""
@@ -142,6 +149,12 @@ class FrozenFilter:
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises FrozenFilterError."""
         self._refuse(name)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        """Called for functions of torch that are given a frozen filter. Raises FrozenFilterError."""
+        given = tree_leaves((args, kwargs))
+        next(one for one in given if isinstance(one, cls))._refuse(getattr(func, "__name__", str(func)))
 
     def _refuse(self, name: str) -> NoReturn:
         raise FrozenFilterError(
