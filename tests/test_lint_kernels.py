@@ -136,6 +136,7 @@ ENTRY = [
     ("NKL208", "@nki.jit(«platform_target='trn2')\ndef kernel(x):\n    return x\n"),
     ("NKL210", "«import neuronxcc.nki.language as nl\n\n@nki.jit\ndef kernel(x):\n    return nl.add(x, nl.exp(x))\n"),
     ("NKL210", "«from neuronxcc.nki import isa as nisa\n\n@nki.jit\ndef kernel(x):\n    return nisa.f(x)\n"),
+    ("NKL210", "«import neuronxcc.nki\n\n@neuronxcc.nki.jit\ndef kernel(x):\n    return x\n"),
     ("NKL210", "«import neuronxcc.nki\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     ("NKL210", "«import neuronxcc.nki.isa\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     (

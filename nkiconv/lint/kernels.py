@@ -30,6 +30,9 @@ def check(context: Context) -> Iterator[Problem]:
     """Problems of signatures, of calls that make tensors or name engines, and of what kernels return."""
     for function in functions_of(context):
         yield from _signature(context, function)
+        for node in (node for decorator in function.decorator_list for node in ast.walk(decorator)):
+            if isinstance(node, ast.Name):
+                yield from _old_namespace(context, node)
     for node in context.unit.code:
         if isinstance(node, ast.Call):
             yield from _buffer(context, node)
