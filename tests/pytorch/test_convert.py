@@ -60,6 +60,26 @@ def test_models_compute_what_they_did(name, mode, monkeypatch):
     assert not torch.equal(found, torch.zeros_like(found))
 
 
+def test_a_model_that_refuses_its_example_inputs_stays_as_it_was():
+    class Refuses(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            if x.shape[1] != 4:
+                raise ValueError("takes 4 channels")
+            return self.conv(x)
+
+    model = Refuses()
+    with pytest.raises(ValueError, match="takes 4 channels"):
+        convert(model, inplace=True, example_inputs=[torch.randn(1, 3, 5, 5)])
+    assert [type(module) for module in model.modules()] == [Refuses, nn.Conv2d]
+    report = convert(model, inplace=True, example_inputs=[torch.randn(1, 4, 5, 5)])
+    assert report.model is model
+    assert report.measured.fraction == 1.0
+
+
 @pytest.mark.parametrize("inplace", [False, True])
 def test_parameters_stay_the_same_objects(inplace):
     model, x = build("resnet")

@@ -112,7 +112,18 @@ def convert(
         errors += batchnorm.violations(model, argument) if wanted else ()
     raise_all("convert cannot run this call", errors)
     modes.wants_strict_nonfinite(strict_nonfinite)
-    options = {"fold_batchnorm": fold_batchnorm, "causal_conv1d": causal_conv1d, "functional": functional}
+    options: dict[str, Any] = {
+        "fold_batchnorm": fold_batchnorm,
+        "causal_conv1d": causal_conv1d,
+        "functional": functional,
+    }
+    share = None
+    if inplace and example_inputs is not None and _can_be_copied(model):
+        more: dict[str, Any] = {"pack_filters": pack_filters, "strict_nonfinite": strict_nonfinite, "filter": filter}
+        # on a copy first: what its run raises comes before any change
+        first = convert(model, example_inputs=example_inputs, **options, **more)
+        first.installation.undo()
+        share = first.measured
     times = packing.times(model, _arguments(example_inputs), **options) if pack_filters else {}
     entries = tuple(_entry(name, module, filter) for name, module in _convolutions(model))
     swapped = [entry.name for entry in entries if entry.swapped]
@@ -142,8 +153,21 @@ def convert(
         graphs.take(target, strict_nonfinite)
         target = _intercepted(target, strict_nonfinite)
         entries = tuple(map(_by_intercepted, entries))
-    share = None if example_inputs is None else share_of(target, *_arguments(example_inputs))
+    if example_inputs is not None and share is None:
+        try:
+            share = share_of(target, *_arguments(example_inputs))
+        except BaseException:
+            installation.undo()
+            raise
     return Report(target, entries, folds, installation, functional, share)
+
+
+def _can_be_copied(model: torch.nn.Module) -> bool:
+    try:
+        copied(model)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
