@@ -102,9 +102,8 @@ def test_random_problems():
 
 
 @pytest.mark.parametrize("S", [51_000, 60_000])
-def test_filters_too_long_for_banded_take_taps_on_partition(S):
+def test_filters_too_long_for_banded_take_what_the_plan_takes(S):
     problem = ConvProblem(N=1, C=1, W=S + 100, S=S)
-    assert chosen(problem)[0] == "taps_on_partition"
     assert times_slower(problem) == 1
 
 

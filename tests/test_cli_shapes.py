@@ -107,10 +107,10 @@ def test_profile_of_a_shape():
         ),
         ("--C 5 --W 9 --S 2 --transposed --output-padding -1", "--output-padding=-1: must be at least 0 and below"),
         ("--C 5 --W 9 --S 2 --transposed --output-padding 1,1", "--output-padding=1,1: must be one number"),
-        ("--C 5 --W 9 --S 2 --transposed --padding 5", "Q=0: output width must be at least 1"),
+        ("--C 5 --W 9 --S 2 --transposed --padding 5", "Q=0: padding 5+5 takes off all 10 outputs"),
         ("--transposed --C 5", "--W, --S: a shape has at least C, W and S"),
         ("kda_bf16 --transposed", "--transposed: a shape, and kda_bf16 is named too; drop one"),
-        ("--C 8 --W 100 --S 3 --lhs-dilation 1000000000", "a logical core's HBM holds 24; split the problem"),
+        ("--C 8 --W 100 --S 3 --lhs-dilation 1000000000", "padded input width 99,000,000,001 must be at most"),
     ],
 )
 def test_bad_input(command, options, words):

@@ -58,7 +58,7 @@ def small_picture(monkeypatch):
 
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "folder")])
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "new" / "folder")], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
     written = {path.name: path for path in (tmp_path / "new" / "folder").iterdir()}
     assert set(written) == PICTURES

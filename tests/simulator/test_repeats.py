@@ -96,7 +96,12 @@ def test_the_last_iteration_is_recorded(monkeypatch):
     @jit
     def kernel(x):
         register = nisa.register_alloc(0)
-        nl.fori_loop(0, 1000, lambda i: (nisa.memset(tile(), 0.0), nisa.register_move(register, i)))
+
+        def body(i):
+            nisa.memset(tile(), 0.0)
+            nisa.register_move(register, i)
+
+        nl.fori_loop(0, 1000, body)
         left.append(register.value)
 
     [program] = execute(kernel, (X,), trace_only=True).programs

@@ -15,11 +15,10 @@ from .banded import ALGORITHM as BANDED
 from .banded import runs_banded
 from .common import rows_loaded_us
 
-#: ns to begin and end; of a channel tile's filters; from one load of a tile to the next, on two queues in turn; of a
-#: padded row's way to the read-out beside what its length takes: the zeros of the next one are made after it.
+#: ns to begin and end; of a channel tile's filters; of a padded row's way to the read-out beside what its length takes:
+#: the zeros of the next one are made after it.
 ENDS_NS = 2500.0
 FILTERS_NS = 1200.0
-ISSUE_NS = 265.0
 STAGED_NS = 3800.0
 #: Taps for which `banded`, which is faster wherever it runs, may have no room.
 MANY_TAPS = 16_384
@@ -85,7 +84,7 @@ def columns_ns(shape: Shape, tiling: Any, q0: int, qn: int) -> tuple[float, floa
         if dmas > 1:
             padded = span.size
             dmas -= 1
-        loads_ns += max(dmas * ISSUE_NS, tensor_ns, min(rows, target.rows_an_engine) * row_ns)
+        loads_ns += max(dmas * target.hwdge_again_ns, tensor_ns, min(rows, target.rows_an_engine) * row_ns)
     if not padded:
         return loads_ns, 0.0
     zeros_ns = padded * target.vector_memset_ns + target.run_ns(padded * geometry.itemsize)
