@@ -56,7 +56,7 @@ demo: $(RUN) ## run the guided tour; its files go to demo-out/ (half a minute)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/nkiconv demo --out demo-out
 
 # One BLAS thread for each of the two test processes: more would fight over the same cores.
-test: $(ALL) ## run the tests (tens of minutes)
+test: $(ALL) ## run the tests (nine minutes on two cores)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 # Coverage more than doubles the time, so sweeps over many geometries of what other tests go through are left out.
