@@ -4,7 +4,10 @@ The array starts at half rate and stays there until a window of 3.4 us in which 
 (trn2.toml, throttle.*). Zeros are of 16 bits whatever the data are: an fp32 matmul takes four times as long.
 """
 
+from dataclasses import dataclass
+
 from .._nki import nisa, nl
+from ._tiles import BANK_COLUMNS
 
 #: Matmuls that a config can ask for, at most.
 WARM_UP_MAX = 256
@@ -17,15 +20,43 @@ def warm_zeros():
     return zeros_sbuf
 
 
+@dataclass
+class WarmBank(nl.NKIObject):
+    """A PSUM bank, fp32 [128, 512], with the zeros of a warm-up in its first `columns`; None once sums have it."""
+
+    psum: object
+    columns: int
+
+
 def warm_up(zeros_sbuf, count, blocks):
-    """`count` matmuls of `blocks` times 128 columns of zeros; results are never read."""
-    if count > 0:
-        shape = (nl.tile_size.pmax, blocks, nl.tile_size.pmax)
-        zeros_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-        for _ in range(count):
-            nisa.nc_matmul(
-                dst=zeros_psum,
-                stationary=zeros_sbuf,
-                moving=zeros_sbuf.expand_dim(1).broadcast(1, blocks),
-                accumulate=False,
-            )
+    """`count` matmuls of `blocks` times 128 columns of zeros, blocks 1, 2 or 4; returns [WarmBank], [] without any.
+
+    Products that are added to these zeros (`accumulator`) keep the matmuls from a compiler that drops what nobody
+    reads.
+    """
+    if count <= 0:
+        return []
+    pmax, turns = nl.tile_size.pmax, BANK_COLUMNS // (blocks * nl.tile_size.pmax)
+    bank_psum = nl.ndarray((pmax, turns, blocks, pmax), dtype=nl.float32, buffer=nl.psum)
+    moving = zeros_sbuf.expand_dim(1).broadcast(1, blocks)
+    for index in range(count):
+        dst = bank_psum[0:pmax, index % turns, 0:blocks, 0:pmax]
+        nisa.nc_matmul(dst=dst, stationary=zeros_sbuf, moving=moving, accumulate=index >= turns)
+    return [WarmBank(psum=bank_psum, columns=min(count, turns) * blocks * pmax)]
+
+
+def accumulator(warm, shape):
+    """(fp32 sums of this shape in PSUM, whether they are zeros already): a bank of a warm-up that is as wide, or a new
+    tile, and then no later sums get a bank. warm: WarmBanks."""
+    columns, pattern = 1, []
+    for axis in range(len(shape) - 1, 0, -1):
+        pattern = [[columns, shape[axis]]] + pattern
+        columns = columns * shape[axis]
+    for bank in warm:
+        if bank.psum != None and columns <= bank.columns:
+            sums_psum = bank.psum.ap(pattern=[[BANK_COLUMNS, shape[0]]] + pattern, offset=0)
+            bank.psum = None
+            return sums_psum, True
+    for bank in warm:
+        bank.psum = None
+    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum), False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import START_WORK, copy_work, new_ledger
 from ..._tiles import div_ceil
-from ..._warm import warm_up, warm_zeros
+from ..._warm import accumulator, warm_up, warm_zeros
 from ..boxes import box_at, load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..call import finish_shared, of_array
 from ..cuts import part_of_core
@@ -51,7 +51,7 @@ def run_grouped(operands, geometry, extras, grouped):
         waves.append(start_wave(operands, geometry, grouped, order[1]))
     zeros_sbuf = warm_zeros()
     rulers = make_rulers(operands, geometry, grouped, min(FILTER_BUFFERS, len(order)))
-    warm_up(zeros_sbuf, grouped.warmup, 1)
+    warm = warm_up(zeros_sbuf, grouped.warmup, 1)
     spread_wave(geometry, grouped, rulers, waves, 0)
     finish_wave(operands, geometry, grouped, rulers, waves, 0, ledger)
     spread_wave(geometry, grouped, rulers, waves, 1)
@@ -74,7 +74,8 @@ def run_grouped(operands, geometry, extras, grouped):
         x_sbuf = None
         if len(ring.tiles) > 0:
             x_sbuf = of_array(tile_of_load(ring, index), operands)
-        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, x_sbuf, zeros_sbuf, ledger, last)
+        zeros = (zeros_sbuf, warm)
+        work_on_unit(operands, geometry, extras.epilogue, grouped, own, here, x_sbuf, zeros, ledger, last)
 
 
 def order_of(units):
@@ -169,10 +170,10 @@ def grouped_place(grouped, tile):
     return page * grouped.Uh + own, first // each * each, own
 
 
-def work_on_unit(operands, geometry, epilogue, grouped, wave, unit, x_sbuf, zeros_sbuf, ledger, last):
+def work_on_unit(operands, geometry, epilogue, grouped, wave, unit, x_sbuf, zeros, ledger, last):
     """Results of a unit: banks of all tiles one after the other, then the stores.
 
-    last: whether nothing hides the stores, so that each bank's results leave at once.
+    zeros: (zeros in SBUF, WarmBanks); last: whether nothing hides the stores: each bank's results leave at once then.
     """
     tiles = wave.tiles[0 : len(wave.tiles) // grouped.waves[unit.wave][2] * len(unit.parts)]
     Q, Uh = geometry.columns.out, grouped.Uh
@@ -185,7 +186,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, wave, unit, x_sbuf, zero
     banks = banks_of_unit(grouped, unit)
     for which in range(len(banks)):
         bank = banks[which]
-        sums = sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros_sbuf)
+        sums = sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros)
         for index in range(len(tiles)):
             if sums[index] != None:
                 residual = residuals[index]
@@ -201,7 +202,7 @@ def work_on_unit(operands, geometry, epilogue, grouped, wave, unit, x_sbuf, zero
             store_tile(operands.y, geometry, grouped, tile, unit, 0, unit.mn, ys)
 
 
-def sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros_sbuf):
+def sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros):
     """Sums [(uw, uh, k), images, blocks of rows, blocks of columns] of a bank in PSUM, for each tile; None where its
     part has no such rows.
 
@@ -217,17 +218,18 @@ def sums_of_bank(geometry, grouped, wave, tiles, unit, bank, x_sbuf, zeros_sbuf)
     for tile in tiles:
         part, found = unit.parts[tile.lane], every[tile.lane]
         mn = min(most, part.mn - m)
-        covered = False
-        if len(found) > 0:
-            covered = is_whole(found[0], unit.zn, mn, jn)
-        acc_psum = None
+        acc_psum, are_zeros = None, False
         if mn > 0:
             acc_shape = (grouped.Uw * grouped.Uh * grouped.Kt, unit.zn, mn, jn)
-            acc_psum = nl.ndarray(acc_shape, dtype=nl.float32, buffer=nl.psum)
-            if not covered:
-                zero_sums(acc_psum, zeros_sbuf)
+            acc_psum, are_zeros = accumulator(zeros[1], acc_shape)
+            covered = False
+            if len(found) > 0:
+                covered = is_whole(found[0], unit.zn, mn, jn)
+            if not covered and not are_zeros:
+                zero_sums(acc_psum, zeros[0])
+                are_zeros = True
         sums.append(acc_psum)
-        started.append(not covered)
+        started.append(are_zeros)
     for which in range(longest):
         for index in range(len(tiles)):
             tile = tiles[index]

@@ -26,7 +26,7 @@ def run_items(operands, geometry, extras, plan):
     work = start_work(operands, geometry, extras, warm_zeros(), first, preparing)
     filters = work.batch.filters
     filters.first_bytes = plan.first_bytes
-    warm_up(work.zeros_sbuf, plan.warmup, 1)
+    work.warm = warm_up(work.zeros_sbuf, plan.warmup, 1)
     index, end = mine[0], mine[0] + mine[1]
     now = start_band(work, plan.items[index])
     for repeat in repeats_of(geometry, plan, mine[0], mine[1]):

@@ -11,6 +11,7 @@ from ..._dma import copy
 from ..._engines import Ledger, new_ledger
 from ..._epilogue import load_bias
 from ..._tiles import div_ceil, filled, index_of
+from ..._warm import accumulator
 from ..call import Extras, Operands, finish_shared
 from ..cuts import Band, Bank, chunks_of, copy_of_band, same_place
 from ..geometry import Geometry
@@ -101,6 +102,8 @@ class Work(nl.NKIObject):
     batch: Batch
     late: list
     pace: Pace
+    #: WarmBanks
+    warm: list
     following: object = None
     preparing: object = None
 
@@ -116,6 +119,7 @@ def start_work(operands, geometry, extras, zeros_sbuf, batch, preparing):
         batch=batch,
         late=[],
         pace=Pace(),
+        warm=[],
         preparing=preparing,
     )
 
@@ -306,10 +310,14 @@ def start_sums(work, results, which):
     apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
     shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
     # a last plane of a volume is none that the last bank of pairs of planes is for
-    alone, banks = bank_of_y(work.geometry, results.band, bank).zn < planes_at_once(work.geometry), []
-    for _ in range(sums_of(work.geometry) - (1 if alone else 0)):
+    alone = bank_of_y(work.geometry, results.band, bank).zn < planes_at_once(work.geometry)
+    count, banks, started = sums_of(work.geometry) - (1 if alone else 0), [], False
+    if count == 1:
+        first_psum, started = accumulator(work.warm, shape)
+        banks.append(first_psum)
+    while len(banks) < count:
         banks.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    return Sums(results=results, which=which, bank=bank, banks=banks, started=False)
+    return Sums(results=results, which=which, bank=bank, banks=banks, started=started)
 
 
 def finish_sums(work, one, item, last):

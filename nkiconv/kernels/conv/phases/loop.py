@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._engines import Ledger, new_ledger
 from ..._tiles import cut_at, some_of
-from ..._warm import warm_up, warm_zeros
+from ..._warm import accumulator, warm_up, warm_zeros
 from ..boxes import box_at, load_box, load_boxes, residual_of, store_boxes
 from ..call import Extras, Operands, finish_shared, of_array
 from ..cuts import part_of_core
@@ -27,6 +27,8 @@ class PhasesWork(nl.NKIObject):
     phases: Phases
     zeros_sbuf: object
     ledger: Ledger
+    #: WarmBanks
+    warm: list
     #: results of several items or blocks side by side on the partitions, as DMA has more engines for more of these; how
     #: many have been put there
     y_sbuf: object = None
@@ -43,7 +45,13 @@ def run_phases(operands, geometry, extras, phases):
     if len(batches) == 0 or len(items) == 0:
         return
     work = PhasesWork(
-        operands=operands, geometry=geometry, extras=extras, phases=phases, zeros_sbuf=warm_zeros(), ledger=new_ledger()
+        operands=operands,
+        geometry=geometry,
+        extras=extras,
+        phases=phases,
+        zeros_sbuf=warm_zeros(),
+        ledger=new_ledger(),
+        warm=[],
     )
     for index in range(len(batches)):
         work_batch(work, batches[index], items, index == 0)
@@ -60,7 +68,7 @@ def work_batch(work, batch, items, first):
                 tiles.append(load_chunk(work, items[0], chunk))
         own.append((batch[block], filters, bias_of(work, batch[block])))
         if first and block == 0:
-            warm_up(work.zeros_sbuf, phases.warmup, 1)
+            work.warm = warm_up(work.zeros_sbuf, phases.warmup, 1)
     coming = [tiles]
     for index in range(len(items)):
         while len(coming) <= phases.ahead and index + len(coming) < len(items):
@@ -174,12 +182,12 @@ def new_sums(work, kn, bank, segment):
     """(sums of a bank in PSUM, its Products in the order of the work, whether the first writes all sums); where none
     does, a product of zeros comes first."""
     z, p, q = bank.blocks
-    acc_psum = nl.ndarray((width_of(work.phases, kn), z[1], p[1], q[1]), dtype=nl.float32, buffer=nl.psum)
+    acc_psum, started = accumulator(work.warm, (width_of(work.phases, kn), z[1], p[1], q[1]))
     every = products_in(work.phases, bank, segment)
-    whole = len(every) > 0
+    whole = len(every) > 0 and not started
     if whole:
         whole = is_whole(every[0], z[1], p[1], q[1])
-    if not whole:
+    if not whole and not started:
         zero_sums(acc_psum, work.zeros_sbuf)
     return acc_psum, every, whole
 

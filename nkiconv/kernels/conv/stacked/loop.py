@@ -3,7 +3,7 @@
 from ...._nki import nisa, nl
 from ..._engines import new_ledger
 from ..._tiles import PARTS, share, slot_for
-from ..._warm import warm_up, warm_zeros
+from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import finish_shared, of_array, scale_residual
 from ..cuts import largest_band, part_of_core
 from ..filter_feed import tiles_in_turn
@@ -46,9 +46,9 @@ def run_stack(operands, geometry, extras, stack):
     bias_rows = load_stack_biases(operands.bias, stack)
     load_jobs(operands, geometry, stack, padded, ahead)
     load_bands(operands, geometry, stack, bands, ring, len(ring.tiles))
-    warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, 1)
+    warm = warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, 1)
     transpose_next(operands, geometry, stack, padded, filters, ledger)
-    warm_up(zeros_sbuf, stack.late_warmup, 1)
+    warm = warm + warm_up(zeros_sbuf, stack.late_warmup, 1)
     biases = transpose_biases(bias_rows, stack)
     for turn in range(len(bands) * jobs):
         index, job = turn // jobs, turn % jobs
@@ -64,7 +64,7 @@ def run_stack(operands, geometry, extras, stack):
         residual = scale_residual(residuals[turn], operands.beta) if len(residual_ring) > 0 else None
         last = start + index + 1 in ends and job + 1 == jobs
         x_sbuf = of_array(x_of_band(ring, geometry, stack, bands, index), operands)
-        x = (x_sbuf, zeros_sbuf)
+        x = (x_sbuf, zeros_sbuf, warm)
         work_stack(operands, geometry, extras.epilogue, stack, own, bands[index], x, residual, ledger, turn, last)
 
 
@@ -110,7 +110,7 @@ def transpose_next(operands, geometry, stack, padded, filters, ledger):
 def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf, ledger, turn, last):
     """Results of one job for one band: banks of sums one after the other, and stores of several of them at a time.
 
-    own: (channels of the job, its filters, its biases); x: (the band's X, zeros).
+    own: (channels of the job, its filters, its biases); x: (the band's X, zeros, WarmBanks).
     """
     job, filters_sbuf, bias_sbuf = own
     zn, Q, size = band.zn, geometry.columns.out, stack.U * job[1]
@@ -126,24 +126,24 @@ def work_stack(operands, geometry, epilogue, stack, own, band, x, residual_sbuf,
         for v in range(stack.V):
             for column in columns:
                 q, qn = column
-                acc_psum = nl.ndarray((size, zn, jn, qn), dtype=nl.float32, buffer=nl.psum)
-                sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q)
+                acc_psum = sum_tile((size, zn, jn, qn), geometry, stack, filters_sbuf, x, band, v, j, q)
                 y = y_sbuf[base : base + size, 0:zn, j : j + jn, v, q : q + qn]
                 residual = None if residual_sbuf == None else residual_sbuf[0:size, 0:zn, j : j + jn, v, q : q + qn]
                 finish_shared(y, acc_psum, bias_sbuf, residual, epilogue, ledger, zn * jn * qn)
         store_stack(operands.y, y_sbuf, base, geometry, stack, job, band, j, jn)
 
 
-def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
+def sum_tile(shape, geometry, stack, filters_sbuf, x, band, v, j, q):
     """Sums [(u, k), planes, blocks, columns] in PSUM of row v of blocks from j on for all u, columns from q on. x: (the
-    band's X, zeros)."""
-    outputs, zn, jn, qn = acc_psum.shape
-    x_sbuf, zeros_sbuf = x
+    band's X, zeros, WarmBanks)."""
+    outputs, zn, jn, qn = shape
+    x_sbuf, zeros_sbuf, warm = x
+    acc_psum, started = accumulator(warm, shape)
     d0, phases = planes_of_band(geometry, band)[0], len(stack.phases)
     planes = planes_in_order(geometry.planes, band.z0, zn)
-    started = len(planes) == 0 or planes[0][1][2] < zn
-    if started:
+    if not started and (len(planes) == 0 or planes[0][1][2] < zn):
         zero_sums(acc_psum, zeros_sbuf)
+        started = True
     order = order_of_groups(stack)
     for plane in planes:
         for place in range(len(order)):
@@ -161,6 +161,7 @@ def sum_tile(acc_psum, geometry, stack, filters_sbuf, x, band, v, j, q):
                     accumulate=started,
                 )
                 started = True
+    return acc_psum
 
 
 def columns_met(geometry, stack, g, q, qn):

@@ -65,6 +65,8 @@ class BandedRun(nl.NKIObject):
     #: band buffers, buffers of rows
     buffers: list
     ring: list
+    #: WarmBanks
+    warm: list
     ledger: Ledger
     #: what happens where sums leave PSUM for Y, and where they leave it for rows
     middle: Epilogue
@@ -95,6 +97,7 @@ def start_banded(operands, geometry, extras, config):
         queue=[],
         buffers=[],
         ring=[],
+        warm=[],
         ledger=new_ledger(),
         middle=Epilogue(activation=middle, bias=epilogue.bias, residual="", y_itemsize=item),
         end=Epilogue(activation=end, bias=False, residual=epilogue.residual, y_itemsize=item),
@@ -137,7 +140,7 @@ def start_work(run):
     if not run.geometry.flipped:
         start_loads(run, c0)
     zeros_sbuf = warm_zeros()
-    warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
+    run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     if run.geometry.flipped:  # which the array turns, after the zeros
         start_loads(run, c0)
     band_buffers(run)
@@ -148,7 +151,7 @@ def start_work(run):
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
     run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
-    warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
+    run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
 
 def banded(operands, geometry, extras, config):

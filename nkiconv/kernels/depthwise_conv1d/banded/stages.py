@@ -5,6 +5,7 @@ from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
 from ..._tiles import div_ceil, share
+from ..._warm import accumulator
 from .bands import as_words
 from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 
@@ -160,23 +161,24 @@ def multiply_group(run, tile, group, bands_sbuf):
             slots = nl.tile_size.psum_fmax // (tile.repeats * columns)
         slot = group % slots
         if slot == 0:
-            tile.acc = nl.ndarray((size, slots, tile.repeats, columns), dtype=nl.float32, buffer=nl.psum)
-        multiply_columns(run, tile, group, bands_sbuf, tile.acc[0:size, slot, 0 : tile.repeats, 0:columns], span)
+            acc_psum, started = accumulator(run.warm, (size, slots, tile.repeats, columns))
+            tile.acc = acc_psum
+            tile.started = started
+        sums_psum = tile.acc[0:size, slot, 0 : tile.repeats, 0:columns]
+        multiply_columns(run, tile, group, bands_sbuf, sums_psum, span, tile.started)
         if slot == slots - 1 or group == tile.gn - 1:
-            each = tile.repeats * columns
-            pattern = [[slots * each, size], [each, slot + 1], [span[3], span[1]], [1, span[3]]]
-            read_sums(run, tile, tile.acc.ap(pattern=pattern, offset=0), group - slot, slot + 1, span)
+            found = tile.acc[0:size, 0 : slot + 1, 0, 0:columns].reshape_dim(2, (span[1], span[3]))
+            read_sums(run, tile, found, group - slot, slot + 1, span)
 
 
-def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span):
-    """Sum over the tap blocks for some output blocks of some images of one group."""
+def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span, started):
+    """Sum over the tap blocks for some output blocks of some images of one group. started: acc_psum has zeros."""
     blocks = run.blocks
     n0, nn, j0, jn = span
     contraction = (tile.last if group == tile.gn - 1 else blocks.per_group) * blocks.block
     pattern = [[tile.rows * tile.x_width, contraction], [1, nn], [tile.rows, jn]]
     if tile.repeats > 1:
         pattern = [pattern[0], [0, tile.repeats], pattern[1], pattern[2]]
-    started = False
     for k in range(blocks.num_taps):
         meets = j0 + k < tile.data0 + tile.datan and j0 + k + jn > tile.data0
         if meets or (k == blocks.num_taps - 1 and not started):

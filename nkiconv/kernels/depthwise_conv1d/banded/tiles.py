@@ -61,6 +61,8 @@ class Tile(nl.NKIObject):
     y_blocks: object = None
     rows_out: object = None
     acc: object = None
+    #: whether they are zeros that products are added to
+    started: bool = False
 
 
 def banded_cuts(blocks, geometry, part):

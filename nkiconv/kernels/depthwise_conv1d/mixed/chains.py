@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ..._epilogue import finish
 from ..._tiles import BANK_COLUMNS, div_ceil
+from ..._warm import accumulator
 from .dma import store_y, tap_view
 from .tiles import place_of_tap
 
@@ -130,7 +131,7 @@ def run_step(run, place, step):
 def sum_on_tensor(run, piece):
     """Tensor's taps of a piece: sums in PSUM, a bank of columns after the other."""
     tile, taps = run.tiles[piece.tile], piece.recipe[0]
-    acc_psum = nl.ndarray((tile.rows, piece.qn), dtype=nl.float32, buffer=nl.psum)
+    acc_psum, started = accumulator(run.warm, (tile.rows, piece.qn))
     for begin in range(0, piece.qn, BANK_COLUMNS):
         count = min(BANK_COLUMNS, piece.qn - begin)
         for s in range(taps):
@@ -139,7 +140,7 @@ def sum_on_tensor(run, piece):
                 dst=acc_psum[0 : tile.rows, begin : begin + count],
                 stationary=tile.diagonals[0 : tile.rows, place, 0 : tile.rows],
                 moving=tap_view(run, tile, s, piece.q0 + begin, count),
-                accumulate=s > 0,
+                accumulate=started or s > 0,
             )
     return acc_psum
 

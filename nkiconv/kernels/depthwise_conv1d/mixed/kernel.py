@@ -57,6 +57,7 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
             chains=filled(len(pieces), (None, None)),
             filters=[],
             states=[],
+            warm=[],
         )
         for turn in range(len(pieces) + plan.phases - 1):
             if turn < len(pieces):

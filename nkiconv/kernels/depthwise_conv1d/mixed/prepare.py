@@ -31,6 +31,8 @@ class MixedRun(nl.NKIObject):
     filters: list
     #: of each block of channel tiles: states
     states: list
+    #: WarmBanks
+    warm: list
     #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
     loaded: int = 0
     prepared: int = 0
@@ -62,7 +64,7 @@ def load_next_tile(run, i):
     load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.extras.state and not staged)
     load_mixed_residual(run, tile)
     if i == 0 and plan.config.warmup > 0:
-        warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
+        run.warm = warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
 
 
 def load_mixed_filters(run, t):

@@ -27,7 +27,7 @@ from ...._nki import nisa, nl
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
 from ..._tiles import div_ceil, share, some_of
-from ..._warm import warm_up, warm_zeros
+from ..._warm import accumulator, warm_up, warm_zeros
 from ..free_channels import row_start
 from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
@@ -131,7 +131,7 @@ class Loaded(nl.NKIObject):
 def run_chunks(operands, geometry, extras, plan, settings, work):
     """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = row_kinds(operands, geometry, plan)
-    warm_up(warm_zeros(), settings.warmup, 1)
+    warm = warm_up(warm_zeros(), settings.warmup, 1)
     loaded = []
     fetch(loaded, operands, geometry, plan, kinds, work)
     for kind in kinds:
@@ -148,7 +148,8 @@ def run_chunks(operands, geometry, extras, plan, settings, work):
             for kind in range(len(kinds)):
                 now.rows[kind] = transpose_rows(now.rows[kind], plan, work[index], kinds[kind].width)
         if index > 0:
-            multiply_chunk(operands, geometry, extras, plan, work[index - 1], loaded[index - 1], settings.vector_reads)
+            own, vector_reads = loaded[index - 1], settings.vector_reads
+            multiply_chunk(operands, geometry, extras, plan, work[index - 1], own, warm, vector_reads)
             loaded[index - 1] = None
 
 
@@ -230,13 +231,13 @@ def transpose_rows(rows_sbuf, plan, chunk, width):
     return groups_sbuf
 
 
-def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, vector_reads):
+def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, warm, vector_reads):
     """Matmuls of a chunk, then each piece's own columns through the epilogue, and its channels' results to HBM.
 
     Of each piece those channels leave that no chunk or piece before it has.
     """
     Q, rows, size = geometry.Q, rows_of(plan, chunk), plan.channels * geometry.Q
-    sums_psum = nl.ndarray((rows, chunk.count, plan.pieces, size), dtype=nl.float32, buffer=nl.psum)
+    sums_psum, started = accumulator(warm, (rows, chunk.count, plan.pieces, size))
     for g in range(chunk.count):
         for kind in range(len(loaded.rows)):
             contraction = loaded.rows[kind].shape[0]
@@ -244,7 +245,7 @@ def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, vector_reads
                 dst=sums_psum[0:rows, g, 0 : plan.pieces, 0:size],
                 stationary=loaded.rows[kind][0:contraction, g, 0:rows],
                 moving=loaded.bands[kind][0:contraction, g, 0 : plan.pieces, 0:size],
-                accumulate=kind > 0,
+                accumulate=started or kind > 0,
             )
     y_sbuf = nl.ndarray((rows, chunk.width * Q), dtype=operands.y.dtype, buffer=nl.sbuf)
     for h in range(plan.pieces):
