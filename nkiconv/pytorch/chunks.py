@@ -17,6 +17,9 @@ from .functional import conv1d, per_axis, refuse_script
 from .operators.tensor_kinds import tensor_violations
 from .transposed import conv_transpose1d
 
+#: What may stand in front of a first chunk, by torch's padding_mode.
+FRONTS = ("zeros", "replicate")
+
 
 def conv1d_chunk(
     input: Tensor,
@@ -29,6 +32,7 @@ def conv1d_chunk(
     *,
     activation: str | None = None,
     layer: str | None = None,
+    packed: Tensor | None = None,
     strict_nonfinite: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`conv1d` of the next chunk of rows behind those before: all outputs whose windows are there.
@@ -40,7 +44,7 @@ def conv1d_chunk(
         state: what the call before returned, [N, C, F] or [C, F] of input's dtype; before the first chunk what stands
             in front of the rows (zeros for padding), or None for nothing.
         weight, bias, stride, dilation, groups: as of `conv1d`, stride at most the window, (S - 1) * dilation + 1.
-        activation, layer, strict_nonfinite: as of `conv1d`.
+        activation, layer, packed, strict_nonfinite: as of `conv1d`.
 
     Returns: (y, state). y: [N, K, Q] or [K, Q] of input's dtype, Q = 0 where no window is there yet. state: the inputs
     that windows to come see: window - stride of them while chunks are multiples of stride.
@@ -57,7 +61,7 @@ def conv1d_chunk(
     count = (rows.shape[-1] - window) // step + 1
     more: dict[str, Any] = {"activation": activation, "layer": layer, "strict_nonfinite": strict_nonfinite}
     if count > 0:
-        y = conv1d(rows, weight, bias, step, 0, gap, groups, **more)
+        y = conv1d(rows, weight, bias, step, 0, gap, groups, packed=packed, **more)
     else:
         count, y = 0, rows.new_zeros(*rows.shape[:-2], weight.shape[0], 0)
     return y, rows[..., count * step :].clone(memory_format=torch.contiguous_format)
@@ -121,10 +125,8 @@ def front_of(input: Tensor, front: int, padding_mode: str) -> Tensor:
     return input.new_zeros(*input.shape[:-1], front)
 
 
-def check_front(front: int | None, window: int, stride: int, padding_mode: str) -> int:
-    """Columns in front of a first chunk; None: window - stride. Raises GeometryError, UnsupportedError."""
-    if padding_mode not in ("zeros", "replicate"):
-        raise UnsupportedError(f"padding_mode={padding_mode!r}: accepted are zeros, replicate; pad the chunks before")
+def check_front(front: int | None, window: int, stride: int) -> int:
+    """Columns in front of a first chunk; None: window - stride. Raises GeometryError."""
     found = window - stride if front is None else front
     if type(found) is not int or found < 0 or not 1 <= stride <= window:
         raise GeometryError(

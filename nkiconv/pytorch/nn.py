@@ -52,6 +52,8 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 class _Fused(Freezes):
     """What our modules have beside torch's module of that name, which comes next in their order of classes."""
 
+    #: What padding_mode may be.
+    padding_modes = PADDING_MODES
     activation: str | None = None
     residual_position: str = "pre_activation"
     layer: str | None = None
@@ -76,7 +78,7 @@ class _Fused(Freezes):
         layer: str | None = None,
         strict_nonfinite: bool | None = None,
     ) -> None:
-        _check(type(self).__name__, padding_mode, activation, residual_position)
+        _check(type(self), padding_mode, activation, residual_position)
         modes.wants_strict_nonfinite(strict_nonfinite)
         super().__init__(
             in_channels,
@@ -99,6 +101,10 @@ class _Fused(Freezes):
         """The operator `torch.ops.nkiconv.*` that forward calls."""
         return operator_of(cast("torch.nn.Conv1d", self))
 
+    def _fused(self) -> dict[str, Any]:
+        """What every function takes of these, by name."""
+        return {"activation": self.activation, "layer": self.layer, "strict_nonfinite": self.strict_nonfinite}
+
     def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
         """forward's y by one of the functions; what is padded with other than zeros is so before."""
         conv = cast("torch.nn.Conv1d", self)
@@ -114,11 +120,9 @@ class _Fused(Freezes):
             padding,
             conv.dilation,
             conv.groups,
-            activation=self.activation,
             residual=residual,
             residual_position=self.residual_position,
-            layer=self.layer,
-            strict_nonfinite=self.strict_nonfinite,
+            **self._fused(),
             packed=packed,
         )
 
@@ -189,7 +193,7 @@ class _Transposed(_Fused):
         layer: str | None = None,
         strict_nonfinite: bool | None = None,
     ) -> None:
-        _check(type(self).__name__, padding_mode, activation, residual_position)
+        _check(type(self), padding_mode, activation, residual_position)
         modes.wants_strict_nonfinite(strict_nonfinite)
         super(_Fused, self).__init__(
             in_channels,
@@ -227,11 +231,9 @@ class _Transposed(_Fused):
             ends,
             conv.groups,
             conv.dilation,
-            activation=self.activation,
             residual=residual,
             residual_position=self.residual_position,
-            layer=self.layer,
-            strict_nonfinite=self.strict_nonfinite,
+            **self._fused(),
         )
 
 
@@ -285,26 +287,10 @@ class CausalConv1d(Conv1d):
         bias: bool = True,
         device: Any = None,
         dtype: Any = None,
-        *,
-        activation: str | None = None,
-        residual_position: str = "pre_activation",
-        layer: str | None = None,
-        strict_nonfinite: bool | None = None,
+        **fused: Any,
     ) -> None:
         super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-            device=device,
-            dtype=dtype,
-            activation=activation,
-            residual_position=residual_position,
-            layer=layer,
-            strict_nonfinite=strict_nonfinite,
+            in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, "zeros", device, dtype, **fused
         )
         self.padding = "causal"
 
@@ -387,11 +373,9 @@ class CausalConv3d(Conv3d):
             padding,
             self.dilation,
             self.groups,
-            activation=self.activation,
             residual=residual,
             residual_position=self.residual_position,
-            layer=self.layer,
-            strict_nonfinite=self.strict_nonfinite,
+            **self._fused(),
             packed=packed,
             initial_frames=frames if self.padding_mode == "zeros" else padded,
         )
@@ -415,17 +399,17 @@ def operator_of(module: Any) -> str:
     return "depthwise_conv1d" if module.groups == module.in_channels == module.out_channels else "conv1d"
 
 
-def _check(name: str, padding_mode: str, activation: str | None, residual_position: str) -> None:
+def _check(kind: type[_Fused], padding_mode: str, activation: str | None, residual_position: str) -> None:
     errors: list[NkiconvError] = []
     for argument, value, accepted in (
-        ("padding_mode", padding_mode, PADDING_MODES),
+        ("padding_mode", padding_mode, kind.padding_modes),
         ("activation", activation, (None, *ACTIVATIONS)),
         ("residual_position", residual_position, RESIDUAL_POSITIONS),
     ):
         if value not in accepted:
             names = ", ".join(map(str, accepted))
             errors.append(UnsupportedError(f"{argument}={value!r}: accepted are {names}; use one of them"))
-    raise_all(f"{name} cannot be built", errors)
+    raise_all(f"{kind.__name__} cannot be built", errors)
 
 
 def _padded(x: Tensor, sides: list[int], mode: str) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .chunks import check_front, conv1d_chunk, conv_transpose1d_chunk, front_of
+from .chunks import FRONTS, check_front, conv1d_chunk, conv_transpose1d_chunk, front_of
 from .nn import Conv1d, ConvTranspose1d
 
 __all__ = ["StreamingConv1d", "StreamingConvTranspose1d"]
@@ -25,13 +25,17 @@ class StreamingConv1d(Conv1d):
         y, state = layer(chunk, state)
 
     Args:
-        front: elements in front of the first chunk; None: window - stride, as causal codecs (EnCodec, Mimi) have it.
-        padding_mode: what these are, "zeros" or "replicate", the row's first element. There is no other padding: what
-            stands behind the rows is the last chunk's.
-        The rest: as of `Conv1d`, stride at most the window, (S - 1) * dilation + 1.
+        in_channels, ..., dtype: those of `Conv1d` in its order, without padding; stride at most the window,
+            (S - 1) * dilation + 1.
+        padding_mode: what stands in front of the first chunk, "zeros" or "replicate", the row's first element. There is
+            no other padding: what stands behind the rows is the last chunk's.
+        front: how many elements stand there; None: window - stride, as causal codecs (EnCodec, Mimi) have it.
+        The rest: as of `Conv1d`.
 
     Raises: UnsupportedError, GeometryError.
     """
+
+    padding_modes = FRONTS
 
     def __init__(
         self,
@@ -39,38 +43,21 @@ class StreamingConv1d(Conv1d):
         out_channels: int,
         kernel_size: int | tuple[int],
         stride: int | tuple[int] = 1,
-        dilation: int | tuple[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-        *,
+        *numbers: Any,
         front: int | None = None,
-        **fused: Any,
+        **named: Any,
     ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, 0, dilation, groups, bias, "zeros", device, dtype, **fused
-        )
+        super().__init__(in_channels, out_channels, kernel_size, stride, 0, *numbers, **named)
         window = (self.kernel_size[0] - 1) * self.dilation[0] + 1
-        mode: Any = padding_mode  # "replicate" is of the first chunk here
-        self.front, self.padding_mode = check_front(front, window, self.stride[0], padding_mode), mode
+        self.front = check_front(front, window, self.stride[0])
 
     def forward(self, input: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """(y, state) of a chunk [N, C, W]; state: of the chunk before, None for the first. As of `conv1d_chunk`."""
         if state is None and isinstance(input, Tensor):
             state = front_of(input, self.front, self.padding_mode)
+        weight, packed = self._filters()
         return conv1d_chunk(
-            input,
-            state,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.dilation,
-            self.groups,
-            activation=self.activation,
-            layer=self.layer,
-            strict_nonfinite=self.strict_nonfinite,
+            input, state, weight, self.bias, self.stride, self.dilation, self.groups, packed=packed, **self._fused()
         )
 
 
@@ -80,7 +67,7 @@ class StreamingConvTranspose1d(ConvTranspose1d):
         y, state = layer(chunk)  # the first one
         y, state = layer(chunk, state)
 
-    Args: as of `ConvTranspose1d`, padding and output_padding 0.
+    Args: those of `ConvTranspose1d` in its order, without padding and output_padding.
 
     Raises: UnsupportedError, GeometryError.
     """
@@ -91,42 +78,13 @@ class StreamingConvTranspose1d(ConvTranspose1d):
         out_channels: int,
         kernel_size: int | tuple[int],
         stride: int | tuple[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: int | tuple[int] = 1,
-        device: Any = None,
-        dtype: Any = None,
-        **fused: Any,
+        *numbers: Any,
+        **named: Any,
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            0,
-            0,
-            groups,
-            bias,
-            dilation,
-            "zeros",
-            device,
-            dtype,
-            **fused,
-        )
+        super().__init__(in_channels, out_channels, kernel_size, stride, 0, 0, *numbers, **named)
 
-    def forward(  # type: ignore[override]
-        self, input: Tensor, state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, input: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """(y, state) of a chunk [N, C, W]; state: of the chunk before. As of `conv_transpose1d_chunk`."""
         return conv_transpose1d_chunk(
-            input,
-            state,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.groups,
-            self.dilation,
-            activation=self.activation,
-            layer=self.layer,
-            strict_nonfinite=self.strict_nonfinite,
+            input, state, self.weight, self.bias, self.stride, self.groups, self.dilation, **self._fused()
         )

@@ -142,6 +142,29 @@ def test_rows_without_a_batch():
     torch.testing.assert_close(y, layer(x[None])[0][0])
 
 
+def test_arguments_are_those_of_the_modules_without_padding():
+    down = ours.StreamingConv1d(4, 8, 5, 2, 2, 4, False, "replicate", "cpu", torch.float64, layer="down")
+    assert (down.padding, down.dilation, down.groups, down.bias) == ((0,), (2,), 4, None)
+    assert (down.padding_mode, down.front, down.weight.dtype, down.layer) == ("replicate", 7, torch.float64, "down")
+    up = ours.StreamingConvTranspose1d(4, 8, 5, 2, 4, False, 3, dtype=torch.float64, activation="silu")
+    assert (up.padding, up.output_padding, up.groups, up.bias, up.dilation) == ((0,), (0,), 4, None, (3,))
+    assert (up.weight.dtype, up.activation) == (torch.float64, "silu")
+
+
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+def test_frozen_filters(mode):
+    plain, frozen = ours.StreamingConv1d(64, 64, 3).eval(), ours.StreamingConv1d(64, 64, 3).eval()
+    with torch.no_grad():
+        plain.weight.copy_(integers(64, 64, 3))
+        plain.bias.copy_(integers(64, seed=1))
+    frozen.load_state_dict(plain.state_dict())
+    frozen.pack_filter()
+    assert frozen.is_frozen
+    with computing(mode):
+        for one, other in zip(frozen(integers(1, 64, 4)), plain(integers(1, 64, 4)), strict=True):
+            assert torch.equal(one, other)
+
+
 X, W = torch.zeros(1, 2, 5), torch.zeros(2, 2, 3)
 chunk, layer = ours.conv1d_chunk, ours.StreamingConv1d
 REFUSED = {
@@ -153,7 +176,7 @@ REFUSED = {
     "no elements": (GeometryError, r"input.shape=\(1, 2, 0\)", lambda: chunk(X[..., :0], None, W)),
     "front": (GeometryError, "front=-1", lambda: layer(2, 2, 3, front=-1)),
     "module's stride": (GeometryError, "stride=4", lambda: layer(2, 2, 3, 4)),
-    "padding_mode": (UnsupportedError, "padding_mode='reflect'", lambda: layer(2, 2, 3, padding_mode="reflect")),
+    "padding_mode": (UnsupportedError, "padding_mode='reflect': accepted are zeros, replicate; use one of them", lambda: layer(2, 2, 3, padding_mode="reflect")),
 }  # fmt: skip
 
 

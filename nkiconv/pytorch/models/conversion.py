@@ -39,7 +39,7 @@ _METHODS = ("forward", "_conv_forward")
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "strict_nonfinite", "operator",
     "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",
-    "_transposed",
+    "_transposed", "_fused",
 )  # fmt: skip
 
 
