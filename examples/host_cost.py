@@ -115,23 +115,27 @@ def tiny_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], 
 def causal_calls() -> list[tuple[str, Callable[[], object], Callable[[], object], bool]]:
     """The same of causal_conv1d_fn and causal_conv1d_update, which torch's functions make up."""
     rows, taps, state = torch.randn(2, 16, 32), torch.randn(16, 4), torch.randn(2, 16, 3)
-    filters, token = taps[:, None], rows[..., 0].contiguous()
+    leaf, token = taps.clone().requires_grad_(), rows[..., 0].contiguous()
 
-    def whole() -> Tensor:
-        return F.silu(F.conv1d(rows, filters, padding=3, groups=16)[..., :32])
+    def whole(w: Tensor) -> Tensor:
+        return F.silu(F.conv1d(rows, w[:, None], padding=3, groups=16)[..., :32])
 
-    def one() -> Tensor:
+    def one(w: Tensor) -> Tensor:
         window = torch.cat([state, token[..., None]], -1)
         state.copy_(window[..., 1:])
-        return F.silu(F.conv1d(window, filters, groups=16))[..., 0]
+        return F.silu(F.conv1d(window, w[:, None], groups=16))[..., 0]
 
-    def ours_whole() -> object:
-        return pytorch.causal_conv1d_fn(rows, taps, activation="silu")
+    def ours_whole(w: Tensor) -> object:
+        return pytorch.causal_conv1d_fn(rows, w, activation="silu")
 
-    def ours_one() -> object:
-        return pytorch.causal_conv1d_update(token, state, taps, activation="silu")
+    def ours_one(w: Tensor) -> object:
+        return pytorch.causal_conv1d_update(token, state, w, activation="silu")
 
-    return [("causal_conv1d_fn", whole, ours_whole, False), ("causal_conv1d_update", one, ours_one, False)]
+    return [
+        (f"{name}{more}", lambda w=w, call=theirs: call(w), lambda w=w, call=ours: call(w), w is leaf)
+        for name, theirs, ours in (("causal_conv1d_fn", whole, ours_whole), ("causal_conv1d_update", one, ours_one))
+        for more, w in ((", no_grad", taps), (", a derivative to come", leaf))
+    ]
 
 
 def import_seconds(runs: int = 5) -> float:
@@ -147,11 +151,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"import nkiconv.pytorch: {import_seconds():.2f} CPU seconds over torch's")
-    print(f"{'us a call':36}{'torch':>8}{'nkiconv':>9}{'more':>7}")
+    print(f"{'us a call':42}{'torch':>8}{'nkiconv':>9}{'more':>7}")
     for what, theirs, ours, with_grad in tiny_calls():
         with torch.set_grad_enabled(with_grad):
             one, other = (1e6 * seconds for seconds in quickest([theirs, ours], _ROUNDS, _CALLS))
-        print(f"{what:36}{one:8.1f}{other:9.1f}{other - one:7.1f}")
+        print(f"{what:42}{one:8.1f}{other:9.1f}{other - one:7.1f}")
     model = build_model().eval().bfloat16()
     converted = pytorch.convert(model).model
     x = torch.randn(1, 3, 224, 224).bfloat16()

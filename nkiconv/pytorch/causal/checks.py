@@ -46,10 +46,17 @@ def check_call(
 
 
 def check_update(
-    where: str, x: Any, conv_state: Any, weight: Any, bias: Any, cache_seqlens: Any, conv_state_indices: Any
+    where: str,
+    x: Any,
+    conv_state: Any,
+    weight: Any,
+    bias: Any,
+    cache_seqlens: Any,
+    conv_state_indices: Any,
+    direct: bool = False,
 ) -> None:
-    """The same for causal_conv1d_update; x: [N, C, L]."""
-    _check_update(where, x, conv_state, weight, bias, cache_seqlens, conv_state_indices)
+    """The same for causal_conv1d_update; x: [N, C, L]; direct: as `once` has it."""
+    _check_update(where, x, conv_state, weight, bias, cache_seqlens, conv_state_indices, direct=direct)
     if conv_state_indices is not None and has_values(conv_state_indices):
         raise_all(f"{where} cannot run this call", list(_rows(conv_state_indices, conv_state)))
 

@@ -69,11 +69,13 @@ def causal_conv1d_fn(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d_fn"
-    act = activation_of(where, activation)
-    check_call(where, x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out)
+    act, direct = activation_of(where, activation), modes.is_torchs(x)
+    given = x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, final_states_out
+    check_call(where, *given, direct=direct)
     rows, filters, state = of_one_kind(x, weight, initial_states)
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, return_final_states, act, layer, strict)
+    more = return_final_states, act, layer, strict
+    y, final = convolve(rows, filters, bias, state, cu_seqlens, seq_idx, *more, direct=direct)
     y = like(x, host.in_dtype(y, x.dtype))
     if not return_final_states:
         return y
@@ -113,14 +115,14 @@ def causal_conv1d_update(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError (ValueError or TypeError), before any work.
     """
     where = layer or "causal_conv1d_update"
-    act = activation_of(where, activation)
+    act, direct = activation_of(where, activation), modes.is_torchs(x)
     steps = x.unsqueeze(-1) if isinstance(x, Tensor) and x.dim() == 2 else x
-    check_update(where, steps, conv_state, weight, bias, cache_seqlens, conv_state_indices)
+    check_update(where, steps, conv_state, weight, bias, cache_seqlens, conv_state_indices, direct)
     if steps.shape[0] == 0:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     buffer = ConvState(conv_state, cache_seqlens, conv_state_indices)
     state = buffer.before(weight.shape[1] - 1)
-    if torch.is_grad_enabled():  # the derivative needs it as it was
+    if not direct and torch.is_grad_enabled():  # the derivative needs it as it was, which torch's has a copy of
         state = state.clone()
     if buffer.padding is not None:  # what padding holds must not reach others through the kernel
         steps = torch.where(buffer.padding[:, None, None], 0, steps)
@@ -128,11 +130,11 @@ def causal_conv1d_update(
     rows, filters, before = of_one_kind(steps, weight, state)
     fits = cache_seqlens is None and conv_state.shape[2] == weight.shape[1] - 1
     strict = modes.wants_strict_nonfinite(strict_nonfinite)
-    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer, strict)
+    y, final = convolve(rows, filters, bias, before, None, None, fits, act, layer, strict, direct=direct, lent=True)
     y = host.in_dtype(y, x.dtype)
     if buffer.padding is not None:
         y = torch.where(buffer.padding[:, None, None], 0, y)
-    buffer.advance(steps.detach(), host.in_dtype(final.detach(), x.dtype) if fits else None)
+    buffer.advance(steps, host.in_dtype(final, x.dtype) if fits else None)
     return like(x, y.squeeze(-1) if x.dim() == 2 else y)
 
 

@@ -296,16 +296,23 @@ def convolve(
     activation: str | None,
     layer: str | None,
     strict_nonfinite: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """What the operator returns for checked arguments; torch's own functions of rows without packing on the host."""
-    if cu_seqlens is None and seq_idx is None and modes.is_torchs(x):
-        channels, width = weight.shape
-        asked, w = states.on_hosts(channels, width - 1, activation, layer), weight.unsqueeze(1)
-        if initial_states is not None or return_final_states:
-            y, final = states.on_host(host.convolve, asked, x, w, bias, initial_states)
-        else:
-            y = host.convolve(asked, x, w, bias, None)
-        return y, final if return_final_states else x.new_empty(*x.shape[:2], 0)
+    *,
+    direct: bool | None = None,
+    lent: bool = False,
+) -> tuple[Tensor, Any]:
+    """What the operator returns for checked arguments; torch's own functions of rows without packing on the host.
+
+    direct: whether `modes.is_torchs` holds, where a caller has asked. lent: final states may be a view of what autograd
+    keeps, for who copies them. Without return_final_states they are nothing, of any kind.
+    """
+    if cu_seqlens is None and seq_idx is None and (modes.is_torchs(x) if direct is None else direct):
+        (channels, width), w = weight.shape, weight.unsqueeze(1)
+        if initial_states is None and not return_final_states:
+            asked = states.on_hosts(channels, width - 1, activation, layer)
+            return host.convolve(asked, x, w, bias, None), None
+        rows = states.with_state(x, initial_states, width - 1)
+        y = host.convolve(states.on_hosts(channels, 0, activation, layer), rows, w, bias, None)
+        return y, states.last_of(rows, width - 1, lent) if return_final_states else None
     found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(
         x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer, strict_nonfinite
     )

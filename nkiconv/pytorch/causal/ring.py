@@ -33,11 +33,12 @@ class ConvState:
         length = self.conv_state.shape[2]
         kept = min(x.shape[2], length)
         if self.begins is not None:
-            self._write_ring(x[..., x.shape[2] - kept :], self._positions(x.shape[2] - kept, x.shape[2]))
+            self._write_ring(x[..., x.shape[2] - kept :].detach(), self._positions(x.shape[2] - kept, x.shape[2]))
             return
         held = self.conv_state if self.indices is None else self.conv_state.index_select(0, self._rows())
         if final is None:
             final = torch.cat([held[..., kept:], x[..., x.shape[2] - kept :]], dim=2)
+        final = final.detach()  # the buffer has no derivative
         if self.indices is None:
             self.conv_state.copy_(final)
         else:

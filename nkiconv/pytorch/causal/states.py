@@ -97,8 +97,13 @@ def on_host(
     size = w.shape[2] - 1
     rows = with_state(x, state, size)
     bare = on_hosts(x.shape[1], 0, asked.activation, asked.layer)
-    final = rows.narrow(2, rows.shape[2] - size, size).clone(memory_format=torch.contiguous_format)
-    return convolve(bare, rows, w, bias, None), final
+    return convolve(bare, rows, w, bias, None), last_of(rows, size)
+
+
+def last_of(rows: torch.Tensor, size: int, lent: bool = False) -> torch.Tensor:
+    """The last columns of rows [N, C, ...], a copy unless they are lent."""
+    last = rows.narrow(2, rows.shape[2] - size, size)
+    return last if lent else last.clone(memory_format=torch.contiguous_format)
 
 
 def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.Tensor:

@@ -39,14 +39,19 @@ def remember(passed: dict[Any, Any], key: Any, value: Any = None) -> None:
 
 
 def once(check: Callable[..., None]) -> Callable[..., None]:
-    """A check of kinds, shapes and dtypes, never of numbers in tensors, that is left out where it passed before."""
+    """A check of kinds, shapes and dtypes, never of numbers in tensors, that is left out where it passed before.
+
+    It takes `direct` beside its arguments: that `modes.is_torchs` holds, where a caller has asked.
+    """
     passed: dict[Any, None] = {}
 
     @functools.wraps(check)
-    def checked(*args: Any) -> None:
-        if modes.is_traced() or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-            return check(*args)  # shapes may be symbols or tensors, which have no hash
-        key = key_of(modes.mode(), torch.is_grad_enabled(), *args)
+    def checked(*args: Any, direct: bool = False) -> None:
+        if not direct and (
+            modes.is_traced() or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+        ):  # shapes may be symbols or tensors, which have no hash
+            return check(*args)
+        key = key_of("torch" if direct else modes.mode(), torch.is_grad_enabled(), *args)
         if key not in passed:
             check(*args)
             if key is not None:
