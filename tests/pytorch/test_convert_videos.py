@@ -1,6 +1,8 @@
 """Causal convolutions of videos: those whose code is published go without copies; any other forward runs as it is."""
 
 import copy
+import inspect
+import linecache
 import pickle
 
 import pytest
@@ -17,21 +19,28 @@ from nkiconv.pytorch.models import videos
 from nkiconv.pytorch.models.conversion import CALLED
 
 
-class Wan(nn.Conv3d):
-    """As diffusers' Wan and Qwen-Image VAEs: zeros around, and a cache in front."""
+def wan_above(base):
+    """As diffusers' Wan and Qwen-Image VAEs, zeros around and a cache in front, above any class."""
 
-    def __init__(self, *args, **named):
-        super().__init__(*args, **named)
-        self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
-        self.padding = (0, 0, 0)
+    class Wan(base):
+        def __init__(self, *args, **named):
+            super().__init__(*args, **named)
+            self._padding = (self.padding[2],) * 2 + (self.padding[1],) * 2 + (2 * self.padding[0], 0)
+            self.padding = (0, 0, 0)
 
-    def forward(self, x, cache_x=None):
-        sides = self._padding
-        if cache_x is not None and sides[4] > 0:
-            kept = cache_x.to(x.device)
-            sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
-            x = torch.cat((kept, x), dim=2)
-        return super().forward(F.pad(x, sides))
+        def forward(self, x, cache_x=None):
+            sides = self._padding
+            if cache_x is not None and sides[4] > 0:
+                kept = cache_x.to(x.device)
+                sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
+                x = torch.cat((kept, x), dim=2)
+            return super().forward(F.pad(x, sides))
+
+    Wan.__qualname__ = "Wan"
+    return Wan
+
+
+Wan = wan_above(nn.Conv3d)
 
 
 class Cosmos(nn.Conv3d):
@@ -210,16 +219,15 @@ class Keeping(nn.Conv3d):
         return super().forward(F.pad(x, (1, 1, 1, 1, 2, 0)))
 
 
-class NearlyWan(Wan):
-    """The known code but for a number."""
-
-    def forward(self, x, cache_x=None):
-        sides = self._padding
-        if cache_x is not None and sides[4] > 1:
-            kept = cache_x.to(x.device)
-            sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
-            x = torch.cat((kept, x), dim=2)
-        return super().forward(F.pad(x, sides))
+def nearly_wan():
+    """The known code but for a number, as another file has it."""
+    imports, namespace = "import torch\nfrom torch.nn import functional as F\n", {"__name__": "nearly"}
+    source = imports + inspect.getsource(wan_above).replace("sides[4] > 0", "sides[4] > 1")
+    linecache.cache["nearly"] = len(source), None, source.splitlines(keepends=True), "nearly"
+    exec(compile(source, "nearly", "exec"), namespace)
+    kind = namespace["wan_above"](nn.Conv3d)
+    assert videos.fingerprint(kind.forward) not in (None, videos.fingerprint(Wan.forward))
+    return kind(3, 4, 3, padding=1)
 
 
 def twice(x, *args, **named):
@@ -229,20 +237,6 @@ def twice(x, *args, **named):
 class Scaled(nn.Conv3d):
     def forward(self, x):
         return super().forward(twice(x, (1, 1, 1, 1, 2, 0)))
-
-
-class AboveOther(Scaled):
-    """The known code, whose super() is not torch's."""
-
-    _padding = (1, 1, 1, 1, 2, 0)
-
-    def forward(self, x, cache_x=None):
-        sides = self._padding
-        if cache_x is not None and sides[4] > 0:
-            kept = cache_x.to(x.device)
-            sides = (*sides[:4], sides[4] - kept.shape[2], *sides[5:])
-            x = torch.cat((kept, x), dim=2)
-        return super().forward(F.pad(x, sides))
 
 
 def other_names():
@@ -260,8 +254,8 @@ OTHERS = {
     "training": (lambda: Training(3, 4, 3), lambda module: module.train()),
     "long": (lambda: LongClips(3, 4, 3), None),
     "keeping": (lambda: Keeping(3, 4, 3), None),
-    "nearly": (lambda: NearlyWan(3, 4, 3, padding=1), None),
-    "above another": (lambda: AboveOther(3, 4, 3), None),
+    "nearly": (nearly_wan, None),
+    "above another": (lambda: wan_above(Scaled)(3, 4, 3, padding=1), None),
     "other names": (other_names, None),
 }
 
