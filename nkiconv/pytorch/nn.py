@@ -53,7 +53,7 @@ class _Fused(Freezes):
     """What our modules have beside torch's module of that name, which comes next in their order of classes."""
 
     #: What padding_mode may be.
-    padding_modes = PADDING_MODES
+    padding_modes: tuple[str, ...] = PADDING_MODES
     activation: str | None = None
     residual_position: str = "pre_activation"
     layer: str | None = None
@@ -108,7 +108,7 @@ class _Fused(Freezes):
     def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
         """forward's y by one of the functions; what is padded with other than zeros is so before."""
         conv = cast("torch.nn.Conv1d", self)
-        weight, packed = self._filters()
+        weight, packed = self._filters(input)
         padding: Any = conv.padding
         if conv.padding_mode != "zeros":
             input, padding = _padded(input, conv._reversed_padding_repeated_twice, conv.padding_mode), 0
@@ -132,7 +132,7 @@ class _Fused(Freezes):
         """As torch's, the activation, and when a frozen filter was made."""
         text: str = super().extra_repr()
         if self.is_frozen:
-            text += f", weight={vars(self)['weight']}"
+            text += f", weight={vars(self)['weight']!r}"
         return text if self.activation is None else f"{text}, activation={self.activation}"
 
 
@@ -358,7 +358,7 @@ class CausalConv3d(Conv3d):
             residual: of y's shape.
             return_final_frames: also return the cache_x of the next chunk, as `functional.conv3d` does.
         """
-        weight, packed = self._filters()
+        weight, packed = self._filters(input)
         frames, front = in_front(input, cache_x, self.sides[0][0], self.time_padding)
         images, padding = input, ((front, 0), *self.sides[1:])
         if self.padding_mode != "zeros":

@@ -55,7 +55,7 @@ class StreamingConv1d(Conv1d):
         """(y, state) of a chunk [N, C, W]; state: of the chunk before, None for the first. As of `conv1d_chunk`."""
         if state is None and isinstance(input, Tensor):
             state = front_of(input, self.front, self.padding_mode)
-        weight, packed = self._filters()
+        weight, packed = self._filters(input)
         return conv1d_chunk(
             input, state, weight, self.bias, self.stride, self.dilation, self.groups, packed=packed, **self._fused()
         )

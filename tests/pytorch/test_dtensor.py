@@ -124,10 +124,69 @@ def _replicate(module, mesh):
         setattr(module, name, nn.Parameter(there(mesh, one, Replicate())))
 
 
+def frozen(model):
+    """A converted model in eval mode, its filters frozen as convert freezes those that plans take packed."""
+    converted = pytorch.convert(model.eval()).model
+    converted[0].pack_filter()
+    return converted
+
+
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
+@pytest.mark.parametrize("compiles", [False, True])
+def test_frozen_filters_are_replicated(compiles, placement, mesh):
+    """What `distribute_module` does to parameters, of which a frozen filter is none."""
+    torch._dynamo.reset()
+    model = frozen(nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.ConvTranspose2d(64, 4, 3)))
+    x = torch.randn(2, 64, 4, 4, requires_grad=True)
+    expected = model(x)
+    (g,) = torch.autograd.grad(expected.sum(), x)
+    placed = distribute_module(model, mesh)
+    run = torch.compile(placed, backend="eager", fullgraph=True) if compiles else placed
+    leaf = there(mesh, x, placement).requires_grad_()
+    y = run(leaf)
+    assert y.placements == (placement,)
+    torch.testing.assert_close(y.to_local(), expected, **CLOSE)
+    y.to_local().sum().backward()
+    torch.testing.assert_close(leaf.grad.to_local(), g, **CLOSE)
+
+
+def test_frozen_filters_that_differ_between_devices(mesh, monkeypatch):
+    """A device that has another filter than the first one, which distribute_tensor gives it."""
+    model, x = distribute_module(frozen(nn.Sequential(nn.Conv2d(64, 64, 3))), mesh), torch.randn(2, 64, 4, 4)
+    name = "torch.distributed.tensor.distribute_tensor"
+    with monkeypatch.context() as other:
+        other.setattr(name, lambda tensor, mesh, placements: there(mesh, tensor + 1, *placements))
+        for _ in range(2):
+            with pytest.raises(UnsupportedError, match="not the same as that of the mesh's first device; call unpack"):
+                model(there(mesh, x, Shard(0)))
+    model(there(mesh, x, Shard(0)))
+    monkeypatch.setattr(name, None)  # one comparison is enough
+    model(there(mesh, x, Shard(0)))
+
+
+def test_functions_of_torch_keep_dtensors(mesh):
+    """As docs/torch.md says of `intercept`."""
+    x, w = (there(mesh, torch.randn(2, 4, 3, 3), Replicate()) for _ in range(2))
+    with pytorch.intercept(), pytest.warns(UserWarning, match="conv2d stays with torch: tensor kind: DTensor"):
+        y = torch.nn.functional.conv2d(x, w)
+    assert isinstance(y, DTensor)
+
+
+def test_fsdp2_keeps_frozen_filters(mesh):
+    x = torch.randn(2, 64, 4, 4)
+    model = frozen(nn.Sequential(nn.Conv2d(64, 64, 3, bias=False), nn.ReLU()))
+    expected = model(x)
+    fully_shard(model, mesh=mesh)
+    assert model[0].is_frozen
+    assert torch.equal(model(x), expected)
+
+
 def test_models_of_fsdp2_are_converted_in_place_only(mesh):
     """FSDP2's hooks hold the modules that they were put on; a copy of these would not be gathered."""
-    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU())
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU()).eval()
     fully_shard(model, mesh=mesh)
     with pytest.raises(UnsupportedError, match=r"model: cannot be copied \(.*FSDP.*convert it with inplace=True"):
         pytorch.convert(model)
+    with pytest.raises(UnsupportedError, match=r"cannot be copied \(.*FSDP.*convert it before that.*pack_filters=None"):
+        pytorch.convert(model, inplace=True, pack_filters="frozen", example_inputs=(torch.zeros(1, 4, 5, 5),))
     assert isinstance(pytorch.convert(model, inplace=True).model[0], pytorch.nn.Conv2d)

@@ -221,6 +221,16 @@ class TestFrozen:
         assert [name for name, _ in model.named_parameters()] == ["0.bias"]
         assert not list(model.buffers())
 
+    def test_functional_call_says_what_to_do(self):
+        """torch asks for a tensor under the name, so the error is torch's own; what it says of the filter is ours."""
+        model, x = frozen(), torch.zeros(1, 70, 4, 4)
+        message = (
+            r"a frozen module has no parameter weight: call its unpack_filter\(\), or convert without pack_filters"
+        )
+        with pytest.raises(TypeError, match=message):
+            torch.func.functional_call(model, model.state_dict(), (x,))
+        torch.func.functional_call(model, {"0.bias": torch.zeros(128)}, (x,))
+
     @pytest.mark.parametrize("call", [lambda model: model.train(), lambda model: model[0].train()])
     def test_it_does_not_train(self, call):
         model = frozen()

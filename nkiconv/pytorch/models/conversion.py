@@ -117,6 +117,8 @@ def convert(
         "causal_conv1d": causal_conv1d,
         "functional": functional,
     }
+    if pack_filters:
+        copied(model, "convert it before that (FSDP2's fully_shard keeps frozen filters), or pass pack_filters=None")
     share = None
     if inplace and example_inputs is not None and _can_be_copied(model):
         more: dict[str, Any] = {"pack_filters": pack_filters, "strict_nonfinite": strict_nonfinite, "filter": filter}
@@ -218,7 +220,7 @@ def _by_intercepted(entry: Entry) -> Entry:
     return dataclasses.replace(entry, reason="", function=f"torch's, intercepted ({entry.reason})")
 
 
-def copied(model: torch.nn.Module) -> torch.nn.Module:
+def copied(model: torch.nn.Module, remedy: str = "mend that, or convert it with inplace=True") -> torch.nn.Module:
     """A copy of the modules, and of what they hold, but with the same tensors.
 
     Raises UnsupportedError: something in the model cannot be copied.
@@ -228,9 +230,7 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     try:
         return copy.deepcopy(model, dict(shared))
     except Exception as error:
-        raise UnsupportedError(
-            f"model: cannot be copied ({type(error).__name__}: {error}); mend that, or convert it with inplace=True"
-        ) from error
+        raise UnsupportedError(f"model: cannot be copied ({type(error).__name__}: {error}); {remedy}") from error
 
 
 def _registered(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -118,7 +118,7 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
             with intercept(self.strict_nonfinite):
                 return own(self, *args, **named)
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
-        weight, packed = self._filters()
+        weight, packed = self._filters(found.video)
         more = {"layer": self.layer, "packed": packed, "initial_frames": found.frames}
         more["strict_nonfinite"] = self.strict_nonfinite
         return conv3d(found.video, weight, self.bias, *numbers, **more)

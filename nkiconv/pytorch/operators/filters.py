@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from ..errors import DtypeError, FrozenFilterError, LayoutError, UnsupportedError, raise_all
+from . import sharding
 from .tensor_kinds import DTYPES, tensor_violations
 
 
@@ -140,6 +141,13 @@ class FrozenFilter:
         """Shape, dtype, when it was made and of what."""
         return f"FrozenFilter({tuple(self.shape)}, {self.dtype}, made {self.made})"
 
+    def __str__(self) -> str:
+        """The same and what to do, for messages of torch's functions that want a tensor."""
+        return (
+            f"{repr(self)[:-1]}; a frozen module has no parameter weight: call its unpack_filter(), or convert without "
+            f"pack_filters)"
+        )
+
     def __getattr__(self, name: str) -> Any:
         """Called for what a frozen filter lacks. Raises FrozenFilterError."""
         if name.startswith("__") or "made" not in vars(self):
@@ -218,10 +226,13 @@ class Freezes(torch.nn.Module):
             )
         return super().train(mode)
 
-    def _filters(self) -> tuple[Tensor, Tensor | None]:
-        """(weight, packed filter or None) of a call."""
+    def _filters(self, input: Any) -> tuple[Tensor, Tensor | None]:
+        """(weight, packed filter or None) of a call with such an input."""
         weight: Any = self.weight
-        return weight.tensors if type(weight) is FrozenFilter else (weight, None)
+        if type(weight) is not FrozenFilter:
+            return weight, None
+        plain, packed = sharding.replicated(weight, weight.tensors, input)
+        return plain, packed
 
     def _freeze(self, source: str) -> None:
         reason = refusal(self)

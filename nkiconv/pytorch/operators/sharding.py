@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from ..errors import UnsupportedError
 
 #: What becomes of a result where inputs are sharded by images: it is too, it is a summand, or all have the same.
 SHARDED, SUMMAND, SAME = "sharded", "summand", "same"
@@ -32,6 +36,33 @@ def announce() -> None:
     """Tell DTensor, once it is imported, the strategies of all operators."""
     if "torch.distributed.tensor" in sys.modules and len(_registered) < len(_by_images):
         _register()
+
+
+#: Meshes on whose devices a filter that modules own was found to be the same.
+_same_on: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+
+
+def replicated(owner: Any, tensors: tuple[Tensor, ...], x: Any) -> tuple[Tensor, ...]:
+    """The tensors of a filter that each process made for itself, as DTensors on x's mesh where x is a DTensor.
+
+    The first of them is compared with the first device's, once for each owner and mesh: a DTensor that is replicated
+    says that all devices have the same. Raises UnsupportedError where they do not.
+    """
+    if type(x) in (torch.Tensor, torch.nn.Parameter) or "torch.distributed.tensor" not in sys.modules:
+        return tensors
+    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+    if not isinstance(x, DTensor):
+        return tensors
+    mesh, placements = x.device_mesh, [Replicate()] * x.device_mesh.ndim
+    if not torch.compiler.is_compiling() and mesh not in _same_on.setdefault(owner, set()):
+        if not torch.equal(distribute_tensor(tensors[0], mesh, placements).to_local(), tensors[0]):
+            raise UnsupportedError(
+                f"weight={owner!r}: the filter is frozen, and it is not the same as that of the mesh's first device; "
+                f"call unpack_filter() of each frozen module and distribute the model again, or load the same weights"
+            )
+        _same_on[owner].add(mesh)
+    return tuple(DTensor.from_local(one, mesh, placements, run_check=False) for one in tensors)
 
 
 def _register() -> None:
