@@ -1,10 +1,12 @@
 """Under intercept, torch's functions conv1d and conv2d are nkiconv's for whoever calls them; valid calls never fail."""
 
 import copy
+import math
 import pickle
 import threading
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from operators_seen import Seen
@@ -275,6 +277,45 @@ def test_compiled_code_is_traced_through_and_once_more_inside():
 
 
 @pytest.mark.usefixtures("fresh")
+class Padded(nn.Module):
+    """Pads rows to a multiple of a number that is NumPy's, as SNAC does."""
+
+    def __init__(self):
+        super().__init__()
+        self.hop = np.prod([2, 3])
+        self.conv = nn.Conv1d(3, 4, 3)
+
+    def forward(self, x):
+        to = self.hop * 2
+        return self.conv(F.pad(x, (0, math.ceil(x.shape[-1] / to) * to - x.shape[-1])))
+
+
+class Idle(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_remedies_where_numpy_numbers_do_not_compile():
+    """torch's own fault, under a mode that does nothing; docs/torch.md has the remedies: drop them when it is mended."""
+    model, x = Padded(), torch.randn(1, 3, 20)
+    expected = model(x)
+
+    def compiled(function, **named):
+        torch._dynamo.reset()
+        return torch.compile(function, backend="eager", **named)(x)
+
+    def idle(x):
+        with Idle():
+            return model(x)
+
+    for function in (idle, convert(model).model):
+        with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="'ndarray' object has no attribute 'mul'"):
+            compiled(function)
+    torch.testing.assert_close(compiled(convert(model, functional=False).model), expected)
+    model.hop = int(model.hop)
+    torch.testing.assert_close(compiled(convert(model).model, fullgraph=True), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_converted_models_compile(dtype):
     made, backend = model().to(dtype), Captured()
