@@ -300,8 +300,12 @@ def _run(
 
 
 def _by_torch(name: str, x: Any, w: Any, bias: Any, numbers: tuple[Any, ...]) -> Tensor | None:
-    """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name."""
-    if not modes.is_torchs(x) or numbers[1] == "causal" or _is_huge(numbers):
+    """torch's own y of a plain call that torch computes; None of any other, and of what it refuses, for us to name.
+
+    Under selective checkpointing nothing is tried: a kept result is given once, and what it refuses is no refusal of
+    this call.
+    """
+    if not modes.is_torchs(x) or numbers[1] == "causal" or _is_huge(numbers) or torch._C._len_torch_dispatch_stack():
         return None
     for one in (x, w) if bias is None else (x, w, bias):
         alike = isinstance(one, Tensor) and one.is_cpu and one.dtype == x.dtype and one.layout is torch.strided

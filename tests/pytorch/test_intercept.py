@@ -296,7 +296,7 @@ class Idle(TorchFunctionMode):
 
 
 def test_remedies_where_numpy_numbers_do_not_compile():
-    """torch's own fault, under a mode that does nothing; docs/torch.md has the remedies: drop them when it is mended."""
+    """torch's own fault, under a mode that does nothing; docs/torch.md has the remedies, until it is mended."""
     model, x = Padded(), torch.randn(1, 3, 20)
     expected = model(x)
 

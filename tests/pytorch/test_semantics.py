@@ -371,6 +371,11 @@ CHECKPOINTED = {
         lambda x, w: F.silu(F.conv2d(x, w, padding=1) + x).add_(1),
         lambda x, w: pytorch.conv2d(x, w, padding=1, activation="silu", residual=x).add_(1),
     ),
+    "plain": (lambda x, w: F.conv2d(x, w).add_(1), lambda x, w: pytorch.conv2d(x, w).add_(1)),
+    "causal": (
+        lambda x, w: F.silu(F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4)).mul_(2),
+        lambda x, w: pytorch.causal_conv1d_fn(x[..., 0], w[:, 0, 0], activation="silu").mul_(2),
+    ),
     "frames": (
         lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
         lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2),
@@ -378,10 +383,12 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.parametrize("computer", ["torch", "simulate"])
 @pytest.mark.parametrize("saved", ["conv", ""])
 @pytest.mark.parametrize(("theirs", "mine"), CHECKPOINTED.values(), ids=CHECKPOINTED)
-def test_selective_checkpointing_lets_results_be_changed(theirs, mine, saved):
+def test_selective_checkpointing_lets_results_be_changed(theirs, mine, saved, computer, monkeypatch):
     """Whether a policy keeps results of convolutions or of all operators."""
+    monkeypatch.setenv("NKICONV_CPU", computer)
 
     def policy(_context, operator, *_args, **_named):
         return CheckpointPolicy.MUST_SAVE if saved in str(operator) else CheckpointPolicy.PREFER_RECOMPUTE
@@ -394,3 +401,34 @@ def test_selective_checkpointing_lets_results_be_changed(theirs, mine, saved):
     ]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("computer", ["torch", "simulate"])
+def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
+    """What torch refuses, a kept result that was changed before another layer reads it, is refused or right."""
+
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return self.second(self.first(x).add_(1))
+
+    def policy(_context, operator, *_args, **_named):
+        return CheckpointPolicy.MUST_SAVE if "conv" in str(operator) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    monkeypatch.setenv("NKICONV_CPU", computer)
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    model, x = Layers(), integers(1, 4, 6, 5).requires_grad_()
+    for one in model.parameters():
+        one.data = integers(*one.shape)
+    leaves = [x, *model.parameters()]
+    expected = torch.autograd.grad(model(x).sum(), leaves)
+    y = checkpoint(pytorch.convert(model).model, x, use_reentrant=False, context_fn=contexts)
+    if computer == "torch":
+        with pytest.raises(RuntimeError, match="has been mutated"):
+            torch.autograd.grad(y.sum(), leaves)
+        return
+    for one, other in zip(torch.autograd.grad(y.sum(), leaves), expected, strict=True):
+        assert torch.equal(one, other)

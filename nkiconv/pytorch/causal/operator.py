@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from ..computers import host, modes
 from ..errors import UnsupportedError
 from ..operators import autograd, filter_gradients, flop_formulas, gradients, sharding
-from ..operators.calls import call, with_batch
+from ..operators.calls import call, own, with_batch
 from ..operators.fakes import fake_kernel
 from ..operators.registrar import registrar
 from . import sequences, states
@@ -316,7 +316,7 @@ def convolve(
     found: tuple[Tensor, Tensor] = CAUSAL_CONV1D(
         x, weight, bias, initial_states, cu_seqlens, seq_idx, return_final_states, activation, layer, strict_nonfinite
     )
-    return found
+    return own(found[0]), own(found[1])
 
 
 def _flops(x: Any, weight: Any, *_: Any, out_shape: Any) -> int:

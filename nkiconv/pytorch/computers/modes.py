@@ -105,8 +105,7 @@ def is_onnx() -> bool:
 def is_recorded() -> bool:
     """Whether torch.compile, torch.export, torch.jit.trace or a TorchDispatchMode is at work.
 
-    Selective checkpointing's modes are none of these: they hold what a policy says of torch's operators, and refuse a
-    result that is changed in place, as one with its activation may be, but not what is below the activation.
+    Selective checkpointing's modes are none of these: they hold what a policy says of torch's operators.
     """
     return bool(
         torch.compiler.is_compiling()
@@ -114,6 +113,13 @@ def is_recorded() -> bool:
         or _len_torch_dispatch_stack_pre_dispatch()  # type: ignore[no-untyped-call]
         or torch._C._get_tracing_state() is not None
     )
+
+
+def is_checkpointed() -> bool:
+    """Whether selective checkpointing keeps results of operators, or gives kept ones back."""
+    if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
+        return False
+    return any(map(_is_checkpoints, _get_current_dispatch_mode_stack()))
 
 
 def _is_checkpoints(mode: object) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..computers import modes
 from .convolution import Convolution
 
 #: Arguments of an operator behind its four tensors, and before the packed filter.
@@ -69,7 +70,12 @@ def call(
         packed,
         asked.strict_nonfinite,
     )
-    return y
+    return own(y)
+
+
+def own(y: Tensor) -> Tensor:
+    """An operator's result as callers may change it in place: selective checkpointing keeps the operator's."""
+    return y.clone() if modes.is_checkpointed() else y
 
 
 def with_batch(tensor: Tensor, dim: int | None, size: int) -> Tensor:
