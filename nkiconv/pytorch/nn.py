@@ -102,8 +102,13 @@ class _Fused(Freezes):
         return operator_of(cast("torch.nn.Conv1d", self))
 
     def _fused(self) -> dict[str, Any]:
-        """What every function takes of these, by name."""
-        return {"activation": self.activation, "layer": self.layer, "strict_nonfinite": self.strict_nonfinite}
+        """What every function takes of these, by name.
+
+        torch.compile reads `layer` only to compare: code that is compiled for one block of a model serves them all.
+        """
+        compiles = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+        layer = None if compiles and modes.mode() != "compare" else self.layer
+        return {"activation": self.activation, "layer": layer, "strict_nonfinite": self.strict_nonfinite}
 
     def _convolved(self, function: Callable[..., Tensor], input: Tensor, residual: Tensor | None) -> Tensor:
         """forward's y by one of the functions; what is padded with other than zeros is so before."""

@@ -123,3 +123,43 @@ def test_onnx_refuses_our_operators_by_name():
     program = export(pytorch.nn.Conv2d(4, 4, 3), (torch.randn(1, 4, 8, 8),))
     with pytest.raises(UnsupportedError, match=r"^torch\.onnx\.export: ONNX has no nkiconv::conv2d; pass the model"):
         under_onnx(program.run_decompositions)
+
+
+class Block(nn.Module):
+    """One of those that a model repeats, which users compile one by one, as diffusers' compile_repeated_blocks does."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(64, 64, 3, padding=1), nn.ConvTranspose2d(64, 64, 1)
+
+    def forward(self, x):
+        return torch.relu(self.out(self.conv(x)))
+
+
+@pytest.mark.parametrize("filters", ["plain", "frozen"])
+def test_repeated_blocks_share_compiled_code(filters):
+    """As many as torch compiles of one frame before it gives up, and one more."""
+    torch._dynamo.reset()
+    model, x, graphs = nn.Sequential(*(Block() for _ in range(9))).eval(), torch.randn(1, 64, 3, 3), []
+    converted = pytorch.convert(model).model
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    for block in converted:
+        if filters == "frozen":
+            block.conv.pack_filter()
+        block.compile(fullgraph=True, backend=backend)
+    with torch.no_grad():
+        torch.testing.assert_close(converted(x), model(x))
+    assert len(graphs) == 1
+
+
+def test_compiled_code_that_compares_knows_its_layers(monkeypatch):
+    torch._dynamo.reset()
+    monkeypatch.setenv("NKICONV_CPU", "compare")
+    graphs, converted = [], pytorch.convert(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3))).model
+    torch.compile(converted, backend=lambda graph, _: graphs.append(graph) or graph)(torch.randn(1, 3, 6, 6))
+    calls = [node.args for graph in graphs for node in graph.graph.nodes if "nkiconv" in str(node.target)]
+    assert [args[11] for args in calls] == ["0", "1"]

@@ -119,8 +119,7 @@ def forward_of(kind: Any) -> Callable[..., Any] | None:
                 return own(self, *args, **named)
         numbers: Any = (self.stride, padding, self.dilation, self.groups)
         weight, packed = self._filters(found.video)
-        more = {"layer": self.layer, "packed": packed, "initial_frames": found.frames}
-        more["strict_nonfinite"] = self.strict_nonfinite
+        more = {**self._fused(), "packed": packed, "initial_frames": found.frames}
         return conv3d(found.video, weight, self.bias, *numbers, **more)
 
     return forward
