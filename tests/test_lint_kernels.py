@@ -140,6 +140,15 @@ ENTRY = [
     ("NKL210", "«import neuronxcc.nki\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     ("NKL210", "«import neuronxcc.nki.isa\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     (
+        "NKL212",
+        "@nki.jit\ndef kernel(x):\n    i, j = «nl.mgrid[0:8, 0:4]\n    return x\n\nx = «nki.simulate_kernel(kernel)\n",
+    ),
+    (
+        "NKL212",
+        "from nki.language import arange, zeros\nfrom nki import baremetal as timed\n\n@«timed\n@nki.jit\n"
+        "def kernel(x):\n    zeros(«arange(4))\n    return x\n",
+    ),
+    (
         "NKL307",
         "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    a = A(1)\n    b = A(1)\n"
         "    assert «a == b\n    return x\n",
@@ -153,6 +162,7 @@ ENTRY = [
 
 FINE_ENTRY = [
     ("a tuple by default", "@nki.jit\ndef kernel(x, stride=(1, 1), name=None):\n    return x\n\nkernel(1, (1, 1))\n"),
+    ("names of other packages", "import numpy as np\n\n@nki.jit\ndef kernel(x):\n    return x\n\nx = np.mgrid[0:8]\n"),
     ("a list in a kernel's helper", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     ("a list to a sub-kernel", "@nki.jit\ndef f(a):\n    return a[0]\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     (

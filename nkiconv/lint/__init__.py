@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import FileFormatError, UnsupportedError
-from . import attributes, clashes, equality, kernels, kinds, loops, registers, slices, state, syntax, values
+from . import attributes, clashes, equality, kernels, kinds, loops, registers, removed, slices, state, syntax, values
 from .found import Context, Problem
 from .project import Project
 from .reach import Reached
@@ -119,6 +119,7 @@ def _problems(project: Project, reached: Reached) -> Iterator[Problem]:
     for source in project.sources:
         yield from kernels.check_decorators(project, source)
         yield from kernels.check_launches(project, reached, source)
+        yield from removed.check(project, source)
 
 
 def _finding(problem: Problem, rule: Rule) -> Finding:

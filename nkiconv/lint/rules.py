@@ -359,6 +359,13 @@ _ALL = [
         source="release notes, known issues of NKI 0.4.0",
     ),
     Rule(
+        id="NKL212",
+        message="{} is a name of NKI 0.1, gone since 0.2",
+        remedy="follow NKI's migration guide: {1}",
+        source="nki/migration/nki-beta2-migration-guide.rst; of entry points aws-neuron/nki-samples#134",
+        versions=VERSIONS,
+    ),
+    Rule(
         id="NKL301",
         message="nl.dynamic_range is deprecated in NKI 0.6 and gone in 0.7",
         remedy="write the body as a function and call nl.fori_loop(start, stop, body)",

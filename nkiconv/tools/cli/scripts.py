@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UnsupportedError
+from ...lint.removed import REMOVED
 
 #: The name under which a script is imported; it is none of the script's, so that `__main__` blocks do not run.
 MODULE = "_nkiconv_script"
@@ -111,7 +113,7 @@ def guarded(what: str, path: Path, call: Callable[[], Any], passing: tuple[type[
     except BaseException as error:
         if isinstance(error, passing):
             raise
-        remedy = _OLD_NKI if _is_old_nki(error) else "correct it"
+        remedy = _OLD_NKI if _is_old_nki(error) else REMOVED.get(_missing_name(error), "correct it")
         raised = f"{what} raised {type(error).__name__}{_line(path, error)}: {error}"
         raise UnsupportedError(f"{raised}; {remedy}") from error
 
@@ -122,6 +124,19 @@ _OLD_NKI = "NKI is a package of its own: write import nki, nki.isa and nki.langu
 
 def _is_old_nki(error: BaseException) -> bool:
     return isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] == "neuronxcc"
+
+
+#: What Python says of a name that a module lacks: by attribute, and by `from module import name`.
+_MISSING = (
+    re.compile("module '(?P<module>.+)' has no attribute '(?P<name>.+)'"),
+    re.compile("cannot import name '(?P<name>.+)' from '(?P<module>.+?)'"),
+)
+
+
+def _missing_name(error: BaseException) -> str:
+    """The full name of what a module lacks, as in "nki.language.par_dim"; else ""."""
+    found = next(filter(None, (pattern.match(str(error)) for pattern in _MISSING)), None)
+    return f"{found['module']}.{found['name']}" if found else ""
 
 
 def _line(path: Path, error: BaseException) -> str:
