@@ -200,6 +200,43 @@ def test_a_refusal_says_what_to_write(arguments, message, tmp_path, monkeypatch)
     assert re.search(message, result.stderr), result.stderr
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nki\nimport nki.language as nl\n\n\n@nki.jit\ndef kernel(x):\n    return nl.mgrid[0:4, 0:4]\n",
+         r"module 'nki.language' has no attribute 'mgrid'; index with slices"),
+        ("from nki import baremetal\n\n\n@baremetal\ndef kernel(x):\n    return x\n",
+         r"cannot import name 'baremetal' from 'nki' .*; decorate the kernel with nki.jit"),
+        ("import nki\nimport nki.isa as nisa\n\n\n@nki.jit\ndef kernel(x):\n    return nisa.nonesuch(x)\n",
+         r"module 'nki.isa' has no attribute 'nonesuch'; correct it"),
+    ],
+)  # fmt: skip
+def test_names_that_nki_no_longer_has(code, message, tmp_path):
+    (tmp_path / "old.py").write_text(code)
+    result = run("run", f"{tmp_path / 'old.py'}:kernel", "--input", "4x4:bf16")
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr), result.stderr
+
+
+def test_what_is_0_or_not_finite_is_told(tmp_path):
+    """Without a reference: zeros throughout, and NaN."""
+    for name, value, said in (
+        ("zeros", 0.0, "every element that it returned is 0"),
+        ("lost", float("nan"), "12 of the"),
+    ):
+        path = tmp_path / f"{name}.py"
+        path.write_text(
+            "import nki, nki.isa as nisa, nki.language as nl\n\n\n@nki.jit\ndef kernel(x):\n"
+            "    tile = nl.ndarray((4, 3), dtype=nl.float32, buffer=nl.sbuf)\n"
+            f"    nisa.memset(dst=tile, value=float('{value}'))\n"
+            "    y = nl.ndarray((4, 3), dtype=nl.float32, buffer=nl.shared_hbm)\n"
+            "    nisa.dma_copy(dst=y, src=tile)\n    return y\n"
+        )
+        result = run("run", f"{path}:kernel", "--input", "4x4:bf16", "--lnc", 1)
+        assert result.exit_code == 0
+        assert f"but {said}" in " ".join(result.stdout.split())
+
+
 def test_a_kernel_without_matmuls_is_drawn_against_its_bytes(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(picture, "peak_flops_per_ns", lambda *_: drawn.append("flops"))

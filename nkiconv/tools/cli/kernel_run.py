@@ -98,12 +98,22 @@ def show(screen: Console, runs: list[KernelRun]) -> None:
 
 
 def verdict(runs: list[KernelRun]) -> tuple[str, bool]:
-    """One line: that no rule is broken, and whether one core and two agree; and whether all is right."""
+    """One line: that no rule is broken, whether one core and two agree, and whether all that came is 0 or no number;
+    and whether all is right."""
     if len(runs) == 2 and not same_bits(*runs):
         return "WRONG: one core and two return DIFFERENT bits", False
     both = "; one core and two return the same bits" if len(runs) == 2 else ""
-    name = runs[0].call.name
-    return f"all right: {name} breaks no rule of NKI{both}; compare what it returned with your reference", True
+    name, but = runs[0].call.name, _doubtful(runs[0].outputs)
+    return f"all right: {name} breaks no rule of NKI{both}{but}; compare what it returned with your reference", True
+
+
+def _doubtful(outputs: tuple[Any, ...]) -> str:
+    """What no reference is needed to doubt: results that are 0 throughout, or not finite."""
+    arrays = [one.astype(np.float64) for one in outputs if isinstance(one, np.ndarray) and one.size]
+    if arrays and not any(one.any() for one in arrays):
+        return ", but every element that it returned is 0"
+    lost = sum(int(np.sum(~np.isfinite(one))) for one in arrays)
+    return f", but {lost:,} of the elements that it returned are NaN or Inf" if lost else ""
 
 
 def _outputs(runs: list[KernelRun]) -> Grid:
