@@ -69,10 +69,14 @@ def conv_transpose1d(
     """
     wrong = [*row_violations(x, w, residual, layout, "C, K / groups, S")]
     for name, value in (("stride", stride), ("output_padding", output_padding), ("dilation", dilation)):
-        if type(value) is not int:
-            wrong.append(GeometryError(f"{name}={value!r}: must be an int; pass one"))
+        least = int(name != "output_padding")
+        if type(value) is not int or value < least:
+            wrong.append(GeometryError(f"{name}={value!r}: must be an int of at least {least}; pass one"))
     if type(padding) is not int and not is_pair(padding):
         wrong.append(GeometryError(f"padding={padding!r}: must be an int, or (left, right) of ints; pass one of these"))
+    if not wrong and output_padding >= max(stride, dilation):
+        rule = f"must be below stride={stride} or dilation={dilation}"
+        wrong.append(GeometryError(f"output_padding={output_padding}: {rule}; use less"))
     raise_all("conv_transpose1d cannot run this call", wrong)
     pairs = ((0, 0), padding) if is_pair(padding) else ((0, 0), (padding, padding))
     axis = layout.index("W")

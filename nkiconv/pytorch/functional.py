@@ -14,11 +14,11 @@ from torch.overrides import handle_torch_function
 from ..axis import same_padding
 from .computers import host, modes
 from .computers.passed import key_of, remember
-from .errors import GeometryError, KindError, LayoutError, UnsupportedError, raise_all
+from .errors import GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .function_modes import is_watched
 from .operators import conv3d_with_frames  # noqa: F401  # registers the operator
 from .operators.calls import call
-from .operators.convolution import FAR, Convolution
+from .operators.convolution import AXES, FAR, Convolution
 from .operators.custom import NAMES
 from .operators.frames import joined, last
 from .operators.tensor_kinds import tensor_violations
@@ -257,6 +257,7 @@ def convolve(
     raise_all(f"{name} cannot run this call", wrong)
     tensors = _autocast(*tensors)
     asked = (_asked if reads is None else reads)(name, tensors[1], numbers, more)
+    asked.refuse(_lacks_an_axis(asked, tensors[0], tensors[1]))
     asked.check(*_batched(asked, *tensors))
     if key is not None:
         remember(_passed, key, asked)
@@ -265,6 +266,23 @@ def convolve(
 
 #: Calls on the host that passed every check, and what they ask for.
 _passed: dict[Any, Convolution] = {}
+
+
+def _lacks_an_axis(asked: Convolution, x: Tensor, w: Tensor) -> list[NkiconvError]:
+    """The error of one image without N whose channels the filters do not take: most often images without channels."""
+    if x.dim() != asked.rank + 1 or w.dim() != asked.rank + 2:
+        return []
+    taken = w.shape[0] if asked.transposed else w.shape[1] * asked.groups
+    if taken == x.shape[0]:
+        return []
+    axes = AXES[asked.rank]
+    return [
+        GeometryError(
+            f"input.shape={tuple(x.shape)} is read as [C, {axes}] of one image, C={x.shape[0]}; filters of "
+            f"weight.shape={tuple(w.shape)} with groups={asked.groups} take C={taken}; pass [N, C, {axes}], or other "
+            f"filters"
+        )
+    ]
 
 
 def _batched(
@@ -415,6 +433,8 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
         names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
         raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")
     if _are_pairs(padding, rank):
+        if rank < 3:
+            raise KindError(f"padding={padding!r}: pairs are conv3d's; pad input with torch.nn.functional.pad before")
         return tuple((pair[0], pair[1]) for pair in padding)
     sides = per_axis("padding", padding, rank)
     if min(sides) < 0:
@@ -423,8 +443,8 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
 
 
 def _are_pairs(padding: Any, rank: int) -> bool:
-    """Whether this is two ints an axis of volumes."""
-    if rank != 3 or not isinstance(padding, (tuple, list)) or len(padding) != rank:
+    """Whether this is two ints for each axis."""
+    if not isinstance(padding, (tuple, list)) or len(padding) != rank:
         return False
     return all(isinstance(one, (tuple, list)) and len(one) == 2 and all(map(_is_int, one)) for one in padding)
 

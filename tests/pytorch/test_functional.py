@@ -292,6 +292,12 @@ REFUSED = [
     ({"stride": 1.5}, GeometryError, "stride=1.5: must be an int"),
     ({"dilation": True}, GeometryError, "dilation=True: must be an int"),
     ({"padding": -1}, GeometryError, "padding=-1: must be at least 0, as in torch"),
+    (
+        {"padding": ((1, 0), (1, 1))},
+        GeometryError,
+        r"padding=\(\(1, 0\), \(1, 1\)\): pairs are conv3d's; pad input with",
+    ),
+    ({"input": X[0, :3]}, GeometryError, r"input.shape=\(3, 9, 11\) is read as \[C, H, W\] of one image, C=3; .* C=6"),
     ({"padding": "reflect"}, GeometryError, "padding='reflect': accepted are ints, 'same' and 'valid'"),
     ({"padding": "same", "stride": 2}, GeometryError, "padding='same', stride="),
     ({"dilation": 9}, GeometryError, r"padded by \(\(0, 0\), \(0, 0\)\) it is smaller than the window"),

@@ -18,7 +18,8 @@ from . import frames as front
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
-_AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
+#: The axes behind the channels, by rank.
+AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 
 #: Zeros around an axis, and steps between inputs, above which results may be larger than memory, or blank.
 HUGE, FAR = BLANK_FROM // 4, BLANK_MOST // 2
@@ -180,7 +181,7 @@ class Convolution:
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
     ) -> Iterator[NkiconvError]:
         """Errors of shapes."""
-        axes, ranks = _AXES[self.rank], self.rank + 2
+        axes, ranks = AXES[self.rank], self.rank + 2
         wrong = False
         of_w = "C, K / groups, taps" if self.transposed else "K, C / groups, taps"
         for name, tensor, letters in (("input", x, f"N, C, {axes}"), ("weight", w, of_w)):
