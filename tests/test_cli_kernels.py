@@ -71,7 +71,7 @@ def test_profile_against_another_kernel_a_case_and_a_file(tmp_path):
     result = run("profile", PLAIN, *INPUTS, "--lnc", 1, "--against", "nkl_n1_c16_w512_s7")
     assert "rms_norm -> nkl_n1_c16_w512_s7 (mixed)" in result.output
     result = run("profile", "nkl_n1_c16_w512_s7", "--against", "nkl_n1_c16_w512_s7")
-    assert ": 1.000 x as fast" in result.output
+    assert ": 1.000 times as fast" in result.output
 
 
 def test_a_broken_rule_names_the_line_of_the_file(tmp_path):

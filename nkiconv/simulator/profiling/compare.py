@@ -24,7 +24,7 @@ _COUNTS = (
     ("DMA bytes", "dma_bytes"),
     ("HBM bytes", "hbm_bytes"),
     ("flops issued", "matmul_flops"),
-    ("SBUF bytes a partition", "sbuf_peak_bytes"),
+    ("SBUF bytes per partition", "sbuf_peak_bytes"),
     ("PSUM banks", "psum_peak_banks"),
 )
 
@@ -77,7 +77,7 @@ class Comparison:
         before, after = self.before, self.after
         screen.print(Text(f"{before.kernel} -> {after.kernel}", style="bold"))
         speed = before.modelled_us / after.modelled_us
-        told = f"{speed:.3f} x as fast" if speed >= 1.0 else f"{1.0 / speed:.3f} x as slow"
+        told = f"{speed:.3f} times as fast" if speed >= 1.0 else f"{1.0 / speed:.3f} times as long"
         screen.print(Text(f"modelled {before.modelled_us:,.2f} -> {after.modelled_us:,.2f} us: {told}"))
         if before.bound_by != after.bound_by:
             screen.print(Text(f"bound by {before.bound_by} -> {after.bound_by}"))
