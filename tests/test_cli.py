@@ -1,5 +1,6 @@
 """The command line in this process: tables, JSON, files in and out, and every bad input with its name and status."""
 
+import itertools
 import json
 import pickle
 import re
@@ -438,6 +439,14 @@ def test_help(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
+
+
+def test_help_wraps_at_the_terminals_width():
+    """Not where a docstring breaks its lines: only the last line of a paragraph may have room for the next word."""
+    lines = [line.strip() for line in run("bench", "--help", width=80).stdout.partition("╭")[0].splitlines()]
+    for line, following in itertools.pairwise(lines):
+        if line and following:
+            assert len(f" {line} {following.split()[0]} ") > 80, line
 
 
 def test_help_keeps_brackets():

@@ -8,6 +8,8 @@ Commands import what they run when they run it: `--help` is quick, and `doctor` 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -38,19 +40,31 @@ def _options(
     del version
 
 
-app.command("doctor")(doctor.command)
-app.command("cases")(cases.command)
-app.command("run")(run.command)
-app.command("lint")(lint.command)
-app.command("plan")(plan.command)
-app.command("tune")(plan.tune)
-app.command("plan-model")(plan_model.command)
-app.command("crossover")(crossover.command)
-app.command("profile")(profile.command)
-app.command("profiles")(profiles.command)
-app.command("bench")(measure.command)
-app.command("demo")(demo.command)
-app.command("bench-simulator")(bench.command)
+_COMMANDS = {
+    "doctor": doctor.command,
+    "cases": cases.command,
+    "run": run.command,
+    "lint": lint.command,
+    "plan": plan.command,
+    "tune": plan.tune,
+    "plan-model": plan_model.command,
+    "crossover": crossover.command,
+    "profile": profile.command,
+    "profiles": profiles.command,
+    "bench": measure.command,
+    "demo": demo.command,
+    "bench-simulator": bench.command,
+}
+
+
+def _help(command: Callable[..., None]) -> str:
+    """A command's docstring, each paragraph on one line: typer keeps line breaks, and a terminal may be narrower."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+
+
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=_help(_command))(_command)
 app.add_typer(cache.app, name="cache")
 
 

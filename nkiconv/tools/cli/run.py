@@ -109,6 +109,7 @@ def command(
     r"""Run convolutions, check them against the float64 reference, and say what they took; or your own kernel.
 
     y\[n, c, q] = sum over s of w\[c, s] * x_pad\[n, c, q*stride + s*dilation], and so on for the other operations.
+
     A picture is \[1, C, H, W] in 0..1, 16-bit sound \[1, C, W] in -1..1; y is written back in kind.
     Cases of more than 200,000 instructions are checked on 16 channels unless --channels says otherwise.
     Exit status 1 if a result is wrong, or a kernel breaks a rule of NKI.
