@@ -267,7 +267,7 @@ def test_figures_of_packed_filters_and_of_nhwc_are_those_of_plans():
     """On a sample: the range of NHWC is that of the named cases that it lists."""
     problem = cases.get("rn50_c5").problem
     plain, packed = (nkiconv.plan(problem, packed=packed).phase0_us for packed in (False, True))
-    assert f"(rn50_c5: {packed:.1f} us for {plain:.1f}, modelled" in WORDS
+    assert f"(rn50_c5: {packed:.1f} us instead of {plain:.1f}, modelled" in WORDS
     least, most = re.search(r"([\d.]+) to ([\d.]+) times as long in NHWC as in NCHW", WORDS).groups()
     nhwc = nkiconv.plan(dataclasses.replace(problem, layout="NHWC")).phase0_us
     assert float(least) <= nhwc / plain <= float(most)
