@@ -100,6 +100,7 @@ def test_the_rest_is_conv2ds():
         ({"padding": [1, 2]}, GeometryError, r"padding=\[1, 2\]: must be an int"),
         ({"residual": IMAGE}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
         ({"groups": 4}, GeometryError, "groups=4"),
+        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.*S\] in .*'KCS'"),
     ],
 )
 def test_conv1d_refuses(monkeypatch, arguments, kind, message):

@@ -186,9 +186,9 @@ REFUSED = [
     ("x", X[:, :0], GeometryError, "must be at least 1"),
     ("x", X.astype(np.float64), DtypeError, "x.dtype=float64: accepted are bfloat16, float16, float32"),
     ("x", X.astype(">f4"), DtypeError, "native byte order"),
-    ("x", X[:, :5], GeometryError, r"w.shape=\(4, 6, 3, 2\): has 6 input channels a group, x has C=5 in groups=1"),
+    ("x", X[:, :5], GeometryError, r"w.shape=\(4, 6, 3, 2\): has 6 input channels per group, x has C=5 in groups=1"),
     ("w", W[0], LayoutError, r"w.shape=\(6, 3, 2\): must have 4 axes, \[K, C / groups, R, S\]"),
-    ("w", W[:, :3], GeometryError, "has 3 input channels a group, x has C=6 in groups=1"),
+    ("w", W[:, :3], GeometryError, "has 3 input channels per group, x has C=6 in groups=1"),
     ("w", W[:0], GeometryError, "must be at least 1"),
     ("w", W.astype(np.float16), DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
     ("w", np.zeros((4, 6, 10, 2), np.float32), GeometryError, "P=0: output height must be at least 1"),
@@ -212,7 +212,7 @@ REFUSED = [
     ("lhs_dilation", (1, 2, 3), GeometryError, r"lhs_dilation=\(1, 2, 3\)"),
     ("groups", 0, GeometryError, "groups=0: must be an int of at least 1"),
     ("groups", 2.0, GeometryError, "groups=2.0"),
-    ("groups", 2, GeometryError, "has 6 input channels a group, x has C=6 in groups=2"),
+    ("groups", 2, GeometryError, "has 6 input channels per group, x has C=6 in groups=2"),
     ("layout", "CHWN", LayoutError, "layout='CHWN': accepted are NCHW, NHWC"),
     ("layout", ["NCHW"], LayoutError, "layout="),
     ("filter_layout", "CKRS", LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
@@ -433,7 +433,7 @@ def test_no_filter_of_a_packed_one_is_turned():
     ("arguments", "message"),
     [
         ({"filter_layout": "RSCK"}, "filter_layout='RSCK': w is packed, which has one order"),
-        ({"w": np.zeros((2, 5, 3, 3, 4), np.float32)}, "has 5 input channels a group, x has C=6"),
+        ({"w": np.zeros((2, 5, 3, 3, 4), np.float32)}, "has 5 input channels per group, x has C=6"),
     ],
 )
 def test_packed_filters_that_are_refused(arguments, message):

@@ -138,7 +138,7 @@ REFUSED = [
     ({"padding": ((1, 1), (1, 1))}, GeometryError, r"padding=.*: must be an int, \(\(front, back\), \(top, bottom\)"),
     ({"padding": "causal"}, GeometryError, "padding='causal': must be an int"),
     ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
-    ({"groups": 4}, GeometryError, "has 6 input channels a group, x has C=6 in groups=4"),
+    ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
     ({"w": W.astype(np.float16)}, DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
     ({"pool": (2, 2)}, GeometryError, r"pool=\(2, 2\): must divide P=3 and Q=5"),
     ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),

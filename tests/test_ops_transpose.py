@@ -184,6 +184,7 @@ def test_refusals(changed, error, message):
         ({"layout": "NCHW", "stride": (2,)}, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
         ({"padding": (1, 2, 3)}, r"padding=\(1, 2, 3\): must be an int, or \(left, right\) of ints"),
         ({"stride": (2,)}, r"stride=\(2,\): must be an int"),
+        ({"w": np.zeros((5, 2, 3), np.float32)}, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
         ({"stride": 0}, "stride=0: must be an int of at least 1"),
         ({"dilation": -1, "groups": 3}, "dilation=-1: must be an int of at least 1"),
         ({"output_padding": -1}, "output_padding=-1: must be an int of at least 0"),

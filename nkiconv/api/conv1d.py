@@ -11,6 +11,7 @@ from ..planner.request import CONV2D_DTYPES, Config
 from ..reference import AnyArray
 from .calls import Pair, one_array
 from .conv import conv2d
+from .conv_problem import check_channels
 
 #: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
 LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}
@@ -69,6 +70,9 @@ def conv1d(
         layout=layout,
         filter_layout=filter_layout,
     )
+    if type(groups) is int and groups > 0:
+        inputs, C = (array.shape[order.index("C")] for array, order in ((w, filter_layout), (x, layout)))
+        check_channels(w.shape, inputs, C, groups, "KCS", filter_layout)
     y = conv2d(
         **images,
         bias=bias,

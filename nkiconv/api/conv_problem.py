@@ -113,11 +113,7 @@ def conv_problem(
         K = blocks * each
     else:
         K, inputs, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout])
-    if inputs * groups != C:
-        raise GeometryError(
-            f"w.shape={w.shape}: has {inputs} input channels a group, x has C={C} in groups={groups}; pass "
-            f"[{filter_axes(kind.filter_layouts[0])}] in the order of filter_layout={filter_layout!r}, or other groups"
-        )
+    check_channels(w.shape, inputs, C, groups, kind.filter_layouts[0], filter_layout)
     strides, dilations, spread = (per_axis(places[name], kind.axes) for name in places)
     axes = tuple(zip(sizes, taps, strides, dilations, strict=True))
     return ConvProblem(
@@ -134,6 +130,17 @@ def conv_problem(
         dtype=dtype_name(x.dtype),
         layout=layout,
     )
+
+
+def check_channels(
+    shape: tuple[int, ...], inputs: int, C: int, groups: int, letters: str, filter_layout: str | None
+) -> None:
+    """Raise GeometryError where filters of this shape, whose axes are `letters`, take other channels than x has."""
+    if inputs * groups != C:
+        raise GeometryError(
+            f"w.shape={shape}: has {inputs} input channels per group, x has C={C} in groups={groups}; pass "
+            f"[{filter_axes(letters)}] in the order of filter_layout={filter_layout!r}, or other groups"
+        )
 
 
 def other_layout(kind: Kind, filter_layout: str | None) -> str | None:

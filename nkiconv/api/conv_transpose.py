@@ -78,6 +78,7 @@ def conv_transpose1d(
         rule = f"must be below stride={stride} or dilation={dilation}"
         wrong.append(GeometryError(f"output_padding={output_padding}: {rule}; use less"))
     raise_all("conv_transpose1d cannot run this call", wrong)
+    _check_channels(x.shape[layout.index("C")], w.shape)
     pairs = ((0, 0), padding) if is_pair(padding) else ((0, 0), (padding, padding))
     axis = layout.index("W")
     y = conv_transpose2d(
@@ -257,11 +258,7 @@ def checked_transpose(
     raise_all(cannot, wrong)
     stride, padding, more, dilation = numbers
     N, C, *sizes = (x.shape[axis] for axis in X_PERMS[layout])
-    if w.shape[0] != C:
-        raise GeometryError(
-            f"w.shape={w.shape}: has {w.shape[0]} input channels, x has C={C}; pass [C, K / groups, ...], as torch "
-            f"stores filters of transposed convolutions"
-        )
+    _check_channels(C, w.shape)
     problem = ConvProblem.transpose(
         stride=per_axis(stride, axes),
         padding=_pairs(padding, axes),
@@ -280,6 +277,15 @@ def checked_transpose(
     raise_all(cannot, [*precision_violations(problem, epilogue.asked())])
     raise_all(cannot, list(choice_refusals(operation, problem, epilogue.asked(), *choice, lnc)))
     return problem
+
+
+def _check_channels(C: int, shape: tuple[int, ...]) -> None:
+    """Raise GeometryError where filters of this shape are not of C input channels."""
+    if shape[0] != C:
+        raise GeometryError(
+            f"w.shape={shape}: has {shape[0]} input channels, x has C={C}; pass [C, K / groups, ...], as torch "
+            f"stores filters of transposed convolutions"
+        )
 
 
 def _array_violations(axes: int, x: Any, w: Any, layout: Any, lnc: Any) -> Iterator[NkiconvError]:
