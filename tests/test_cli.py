@@ -151,7 +151,7 @@ BAD_FILES = [
         r"DtypeError: --input=x_big_endian\.npy: has dtype >f4, the other byte order",
     ),
     ("2-d input", "x_2d", "w", None, r"LayoutError: x\.shape=\(5, 40\): must have 3 axes"),
-    ("3-d filter", "x", "w_3d", None, r"GeometryError: w\.shape=\(5, 1, 1, 4\): has 1 input channels per group"),
+    ("3-d filter", "x", "w_3d", None, r"GeometryError: w\.shape=\(5, 1, 4\): has 1 input channels per group"),
     ("no data", "x_empty", "w", None, r"FileFormatError: --input=x_empty\.npy: holds no elements \(shape \(0, 5, 40\)"),
     ("other C", "x", "w_other_c", None, r"GeometryError: w\.shape=\(3, 4\): w must have one"),
     ("raw bf16", "x_bf16", "w_bf16", None, r"DtypeError: .*\|V2.* add --dtype bf16"),

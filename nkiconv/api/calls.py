@@ -103,7 +103,7 @@ def per_axis(value: int | Places, axes: int) -> Places:
 
 
 def places_violations(places: dict[str, Any], axes: int = 2) -> Iterator[NkiconvError]:
-    """Errors of numbers, or tuples of one an axis, that must be at least 1."""
+    """Errors of numbers, or tuples of one per axis, that must be at least 1."""
     letters = "(height, width)" if axes == 2 else "(depth, height, width)"
     for name, value in places.items():
         each = value if isinstance(value, tuple) and len(value) == axes else (value,)

@@ -67,16 +67,13 @@ def conv1d(
         padding=padding,
         dilation=dilation,
         lhs_dilation=lhs_dilation,
+        groups=groups,
         layout=layout,
         filter_layout=filter_layout,
     )
-    if type(groups) is int and groups > 0:
-        inputs, C = (array.shape[order.index("C")] for array, order in ((w, filter_layout), (x, layout)))
-        check_channels(w.shape, inputs, C, groups, "KCS", filter_layout)
     y = conv2d(
         **images,
         bias=bias,
-        groups=groups,
         activation=activation,
         residual_position=residual_position,
         beta=beta,
@@ -99,18 +96,23 @@ def as_conv2d(
     padding: Any = 0,
     dilation: int = 1,
     lhs_dilation: int = 1,
+    groups: int = 1,
     layout: str = "NCW",
     filter_layout: str = "KCS",
 ) -> dict[str, Any]:
     """`conv2d`'s arguments, by name, of a `conv1d` call with these: arrays with an axis of height 1, numbers as pairs.
 
-    Raises: LayoutError, GeometryError, DtypeError: layouts, numbers, and kinds, ranks and dtypes of the arrays.
+    Raises: LayoutError, GeometryError, DtypeError: layouts, numbers, and kinds, ranks, dtypes and channels of the
+        arrays.
     """
     raise_all("conv1d cannot run this call", list(_violations(x, w, residual, layout, filter_layout)))
     for name, value in (("stride", stride), ("dilation", dilation), ("lhs_dilation", lhs_dilation)):
         if type(value) is not int or value < 1:
             raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
-    taps = w.shape[{"KCS": 2, "SCK": 0, "KSC": 1}[filter_layout]]
+    if type(groups) is int and groups > 0:  # conv2d refuses others
+        inputs, C = (array.shape[order.index("C")] for array, order in ((w, filter_layout), (x, layout)))
+        check_channels(w.shape, inputs, C, groups, "KCS", filter_layout)
+    taps = w.shape[filter_layout.index("S")]
     return {
         "x": with_height(x, _X_AXIS[layout]),
         "w": with_height(w, _W_AXIS[filter_layout]),
@@ -119,6 +121,7 @@ def as_conv2d(
         "padding": _padding(padding, taps, dilation),
         "dilation": (1, dilation),
         "lhs_dilation": (1, lhs_dilation),
+        "groups": groups,
         "layout": LAYOUTS_1D[layout],
         "filter_layout": FILTER_LAYOUTS_1D[filter_layout],
     }

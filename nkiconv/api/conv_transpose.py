@@ -313,11 +313,11 @@ def _number_violations(axes: int, numbers: tuple[Any, Any, Any, Any], groups: An
         yield GeometryError(f"groups={groups!r}: must be an int of at least 1 that divides C; pass one")
     if _pairs(padding, axes) is None:
         yield GeometryError(
-            f"padding={padding!r}: must be an int, one an axis as a tuple, or pairs of ints; pass one of these"
+            f"padding={padding!r}: must be an int, a tuple of one per axis, or of pairs of ints; pass one of these"
         )
     each = per_axis(more, axes)
     if not (isinstance(each, tuple) and len(each) == axes and all(type(one) is int and one >= 0 for one in each)):
-        yield GeometryError(f"output_padding={more!r}: must be an int of at least 0, or one an axis; pass such")
+        yield GeometryError(f"output_padding={more!r}: must be an int of at least 0, or one per axis; pass such")
     elif not errors:
         strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
         if any(one >= max(pair) for one, *pair in zip(each, strides, dilations, strict=True)):

@@ -312,7 +312,7 @@ def _input(
 
 
 def pairs_of_padding(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
-    """Padding in pairs, of an int, one an axis, or pairs."""
+    """Padding in pairs, of an int, one per axis, or pairs."""
     each = padding if isinstance(padding, tuple) and len(padding) == kind.axes else (padding,) * kind.axes
     if not all(type(one) is int or (isinstance(one, tuple) and len(one) == 2) for one in each):
         raise GeometryError(f"padding={padding!r}: must be an int, an int an axis, or {kind.sides}; pass one of these")

@@ -414,7 +414,7 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
         values *= rank
     if len(values) != rank or not all(map(_is_int, values)):
         kind = GeometryError if listed and all(map(_is_int, values)) else KindError
-        raise kind(f"{name}={value!r}: must be an int, or {rank} of them, one an axis; pass such")
+        raise kind(f"{name}={value!r}: must be an int, or {rank} of them, one per axis; pass such")
     return values
 
 

@@ -21,7 +21,7 @@ def registrar() -> Callable[..., Any]:
         if not (isinstance(error, ModuleNotFoundError) and error.name == "torch_neuronx"):
             warnings.warn(
                 f"torch_neuronx: cannot be imported ({type(error).__name__}: {error}), so torch registers nkiconv's "
-                f"operators, and torch.compile will not see their kernels; mend its installation, or uninstall it",
+                f"operators, and torch.compile will not see their kernels; repair its installation, or uninstall it",
                 RuntimeWarning,
                 stacklevel=2,
             )

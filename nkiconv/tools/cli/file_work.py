@@ -225,8 +225,7 @@ def _conv2d_work(
     """A checked conv2d, conv1d or depthwise_conv2d, all of which run as conv2d; geometry: with the layouts."""
     conv1d, conv = importlib.import_module("nkiconv.api.conv1d"), importlib.import_module("nkiconv.api.conv_problem")
     if operation == "conv1d":
-        groups = geometry.pop("groups", 1)
-        geometry = {**conv1d.as_conv2d(x, w, extra["residual"], **geometry), "groups": groups}
+        geometry = conv1d.as_conv2d(x, w, extra["residual"], **geometry)
         x, w, extra = geometry.pop("x"), geometry.pop("w"), {**extra, "residual": geometry.pop("residual")}
     elif operation == "depthwise_conv2d":
         geometry = {**geometry, "groups": conv1d.depthwise_groups(x, w, geometry.get("layout", "NCHW"))}
