@@ -361,6 +361,46 @@ def test_bias_and_residual_may_be_changed_before_backward(rank, activation, posi
         assert torch.equal(one, other)
 
 
+#: Blocks by torch (F) and by us, behind which a result is changed in place, and who has a full backward hook.
+HOOKED = {
+    "plain": (lambda x, w: F.conv2d(x, w), lambda x, w: pytorch.conv2d(x, w)),
+    "silu": (lambda x, w: F.silu(F.conv2d(x, w)), lambda x, w: pytorch.conv2d(x, w, activation="silu")),
+    "transposed": (lambda x, w: F.conv_transpose2d(x, w), lambda x, w: pytorch.conv_transpose2d(x, w)),
+}
+
+
+@pytest.mark.parametrize("computer", ["torch", "simulate"])
+@pytest.mark.parametrize("where", ["block", "parent"])
+@pytest.mark.parametrize(("theirs", "mine"), HOOKED.values(), ids=HOOKED)
+def test_full_backward_hooks_before_a_change_in_place(theirs, mine, where, computer, monkeypatch):
+    """Refused where torch refuses it, of the block's own hook, whose result is a view; right where torch's is."""
+
+    class Block(nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.function, self.weight = function, nn.Parameter(integers(4, 4, 3, 3))
+
+        def forward(self, x):
+            return self.function(x, self.weight)
+
+    def gradients(function):
+        model, seen = nn.Sequential(Block(function), nn.ReLU(inplace=True)), []
+        hooked = model[0] if where == "block" else model
+        hooked.register_full_backward_hook(lambda _module, before, behind: seen.append((*before, *behind)))
+        x = integers(1, 4, 5, 5).requires_grad_()
+        model(x).sum().backward()
+        return (*seen[0], x.grad, model[0].weight.grad)
+
+    monkeypatch.setenv("NKICONV_CPU", computer)
+    if where == "block":
+        for function in (theirs, mine):
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                gradients(function)
+        return
+    for one, other in zip(gradients(theirs), gradients(mine), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 #: What a checkpointed function does by torch (F) and by us, with results changed in place behind what is fused.
 CHECKPOINTED = {
     "activation": (
