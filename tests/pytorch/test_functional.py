@@ -277,6 +277,12 @@ REFUSED = [
     ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
     ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
+    (
+        {"input": torch.nested.nested_tensor([X[0], X[1, :, 1:]])},
+        LayoutError,
+        "input: nested tensors are not supported; ",
+    ),
+    ({"weight": torch.nested.nested_tensor([W[0], W[1]])}, LayoutError, "weight: nested tensors are not supported; "),
     ({"input": X.numpy()}, DtypeError, "input: must be a torch.Tensor, not ndarray"),
     ({"weight": W.to("meta")}, UnsupportedError, "weight.device=meta: must be that of input, cpu"),
     ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be that of input, cpu"),

@@ -17,14 +17,15 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def key_of(*values: Any) -> tuple[Any, ...] | None:
-    """All that checks read of a call's arguments; None where a tensor is no plain one with strides on cpu."""
+    """All that checks read of a call's arguments; None where a tensor is no plain one with strides on cpu,
+    or is nested, which has no shape."""
     found: list[Any] = []
     for one in values:
         if one is None or type(one) is str or type(one) is bool:
             found.append(one)
         elif not isinstance(one, torch.Tensor):
             found.append(repr(one))  # 1, 1.0 and True are equal
-        elif type(one) in _PLAIN and one.is_cpu and one.layout is torch.strided:
+        elif type(one) in _PLAIN and one.is_cpu and one.layout is torch.strided and not one.is_nested:
             found += (one.shape, one.dtype, one.requires_grad)
         else:
             return None

@@ -21,6 +21,10 @@ def tensor_violations(name: str, tensor: object, *, kernels_only: bool = False) 
     if not isinstance(tensor, torch.Tensor):
         yield DtypeError(f"{name}: must be a torch.Tensor, not {type(tensor).__name__}; convert it")
         return
+    if tensor.is_nested:
+        remedy = "call torch.nested.to_padded_tensor, or convolve its parts"
+        yield LayoutError(f"{name}: nested tensors are not supported; {remedy}")
+        return
     if tensor.layout != torch.strided:
         yield LayoutError(f"{name}.layout={tensor.layout}: accepted is torch.strided; call .to_dense()")
     if tensor.dtype in DTYPES:
