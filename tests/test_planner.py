@@ -449,24 +449,6 @@ def test_other_json_is_refused(text):
         Plan.from_json(text)
 
 
-def test_explain_tells_everything():
-    found = planned(SMALL)
-    text = found.explain()
-    for word in (
-        "modelled",
-        "copy floor",
-        "roofline",
-        "bound by",
-        "x best",
-        "rejected",
-        "C=130",
-        "cores=2",
-        *ALGORITHMS,
-    ):
-        assert word in text, word
-    assert all(one.reason.split(":")[0] in text for one in found.rejected)
-
-
 def test_symbols_are_ints():
     found = planned(SMALL)
     assert found.symbols["Q"] == SMALL.Q
@@ -477,23 +459,3 @@ def test_requests_are_hashable_and_answered():
     wanted = Request(problem=SMALL, algorithms=("taps_on_partition",))
     assert hash(wanted) == hash(dataclasses.replace(wanted))
     assert answer(wanted, use_cache=False).algorithm == "taps_on_partition"
-
-
-def test_explain_says_what_differs_from_an_algorithms_first_row():
-    found = planned(cases.get("kda_bf16").problem)
-    text = found.explain()
-    others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
-    assert text.count("but ") >= len(others) > 0
-    assert "but: the settings of the algorithm's first row, except for these" in text
-
-
-@pytest.mark.usefixtures("plans")
-def test_printed_a_plan_is_a_short_table():
-    found = nkiconv.plan(ConvProblem(N=2, C=64, H=14, W=14, K=64, R=3, S=3, padding=((1, 1), (1, 1))))
-    lines = str(found).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) <= 10
-    assert lines[0] == "conv2d, 2 64 14 14 -> 64 14 14, 3x3 bf16, 2 cores"
-    assert f"{found.modelled_us:,.1f}" in lines[3]
-    assert lines[3].startswith(found.algorithm)
-    assert any(line.startswith("next best: ") for line in lines)

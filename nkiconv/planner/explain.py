@@ -12,8 +12,8 @@ from .request import Asked, Config
 
 #: Columns of a line of text, and of one that `print` shows.
 WIDTH, SCREEN = 116, 80
-#: Characters of a line of settings.
-SETTINGS_WIDTH = 48
+#: Characters of a line of settings, at most and at least.
+SETTINGS_WIDTH, SETTINGS_LEAST = 48, 10
 #: In front of the settings in which a row differs.
 BUT = "but "
 
@@ -48,17 +48,32 @@ def runner_up_text(alternatives: Sequence[Alternative]) -> str:
         return ""
     best = min(others, key=lambda one: one.us)
     least = "at least " if best.at_least else ""
-    return f"next best: {best.algorithm}, {least}{best.us / first.us:.2f} x as long"
+    return f"next best: {best.algorithm}, {least}{best.us / first.us:.2f} times as long"
 
 
-def alternatives_text(alternatives: Sequence[Alternative]) -> list[str]:
-    """A table of them, the fastest first."""
+def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[str]:
+    """A table of them, the fastest first, so many columns wide where settings can be wrapped so."""
     first = {one.algorithm: one.config for one in reversed(alternatives)}
     rows = [_row(one, alternatives[0].us, first[one.algorithm]) for one in alternatives]
-    found = table(("algorithm", "settings", "phase 0 us", "x best", "bound by", "instructions"), rows, right=(2, 3, 5))
+    headings = "algorithm", "settings", "phase 0 us", "x best", "bound by", "instructions"
+    others = sum(max(map(len, column)) + 2 for i, column in enumerate(zip(headings, *rows, strict=True)) if i != 1)
+    found = table(headings, rows, (2, 3, 5), max(SETTINGS_LEAST, min(SETTINGS_WIDTH, width - others)))
+    if any(row[2].startswith("~") for row in rows):
+        found.append("~ extrapolated from fewer channels, to rank only")
+    if any(row[2].startswith(">") for row in rows):
+        found += wrapped(
+            ["> at least: one engine alone, or the instructions' issue, takes longer than the best"], width
+        )
     if any(row[1].startswith(BUT) for row in rows):
         found.append(f"{BUT.strip()}: the settings of the algorithm's first row, except for these")
     return found
+
+
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Lines of text, those that are too long cut between words."""
+    return [
+        part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def _settings(config: Config, first: Config) -> str:
@@ -81,31 +96,33 @@ def _row(one: Alternative, best: float, first: Config) -> tuple[str, ...]:
     )
 
 
-def rejected_text(rejected: Sequence[Rejection]) -> list[str]:
+def rejected_text(rejected: Sequence[Rejection], width: int) -> list[str]:
     """Each with its reason, below an empty line; no lines for none."""
     if not rejected:
         return []
     lines = ["", f"{len(rejected)} rejected:"]
     for one in rejected:
         text = f"{one.algorithm}, {settings_text(one.config)}: {one.reason}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     return lines
 
 
-def symbols_text(symbols: Mapping[str, int]) -> list[str]:
+def symbols_text(symbols: Mapping[str, int], width: int) -> list[str]:
     """Names with values, as many in a line as it holds."""
     lines = [""]
     for name, value in symbols.items():
         entry = f"{name}={value}"
-        if lines[-1] and len(lines[-1]) + 2 + len(entry) > WIDTH:
+        if lines[-1] and len(lines[-1]) + 2 + len(entry) > width:
             lines.append("")
         lines[-1] = f"{lines[-1]}  {entry}" if lines[-1] else entry
     return lines
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
-    """Aligned columns, settings in lines of their own width; the marks of approximate times are explained below."""
-    split = [[textwrap.wrap(cell, SETTINGS_WIDTH) or [""] for cell in row] for row in rows]
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], most: int = SETTINGS_WIDTH
+) -> list[str]:
+    """Aligned columns; cells, of which settings are the longest, are wrapped to `most` characters."""
+    split = [[textwrap.wrap(cell, most, break_on_hyphens=False) or [""] for cell in row] for row in rows]
     widths = [
         max(len(text) for row in [[[h] for h in headings], *split] for text in row[i]) for i in range(len(headings))
     ]
@@ -118,10 +135,5 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
             found.append("  ".join(padded).rstrip())
         return found
 
-    notes = []
-    if any(row[2].startswith("~") for row in rows):
-        notes.append("~ extrapolated from fewer channels, to rank only")
-    if any(row[2].startswith(">") for row in rows):
-        notes.append("> at least: one engine alone, or the instructions' issue, takes longer than the best")
     body = [line for row in split for line in lines(row)]
-    return [*lines([[h] for h in headings]), *lines([["-" * n] for n in widths]), *body, *notes]
+    return [*lines([[h] for h in headings]), *lines([["-" * n] for n in widths]), *body]

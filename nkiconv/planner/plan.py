@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +13,14 @@ from ..problem import ConvProblem
 from .alternatives import Alternative, Rejection, settings_text
 from .explain import (
     SCREEN,
+    WIDTH,
     alternatives_text,
     problem_words,
     rejected_text,
     runner_up_text,
     symbols_text,
     table,
+    wrapped,
 )
 from .in_turns import InTurns
 from .request import Asked, Config, config_violations, tuples
@@ -197,15 +198,17 @@ class Plan:
         notes = [f"settings: {self.settings}", runner_up_text(self.alternatives)]
         notes += [] if self.whole else [f"~ extrapolated from {self.part}"]
         notes += [BY_RULE] if self.by_rule else []
-        wrapped = [line for note in notes for line in textwrap.wrap(note, SCREEN, subsequent_indent="  ")]
+        lines = table(headings, [cells], right=(1, 2, 3, 5))
         return "\n".join(
-            [f"{self.operation}, {shape}, {filters}, {cores}", *table(headings, [cells], right=(1, 2, 3, 5)), *wrapped]
+            [f"{self.operation}, {shape}, {filters}, {cores}", *lines, *wrapped(filter(None, notes), SCREEN)]
         )
 
-    def explain(self) -> str:
-        """The plan, its alternatives and the rejected ones as text."""
-        parts = alternatives_text(self.alternatives), rejected_text(self.rejected), symbols_text(self.symbols)
-        return "\n".join([*self._head(), "", *parts[0], *parts[1], "", *parts[2]])
+    def explain(self, width: int = WIDTH) -> str:
+        """The plan, its alternatives and the rejected ones as text, in lines of so many characters."""
+        found = alternatives_text(self.alternatives, width), rejected_text(self.rejected, width)
+        return "\n".join(
+            [*wrapped(self._head(), width), "", *found[0], *found[1], "", *symbols_text(self.symbols, width)]
+        )
 
     def _head(self) -> list[str]:
         cores = "2 cores" if self.lnc == 2 else "1 core"

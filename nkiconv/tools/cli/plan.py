@@ -111,6 +111,7 @@ tune = _planning(
 def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
     screen = console()
     if explain:
+        width = min(screen.width, importlib.import_module("nkiconv.planner.explain").WIDTH)
         for i, (case, one) in enumerate(found):
             screen.print(
                 Text(
@@ -118,7 +119,7 @@ def _show(found: list[tuple[Case, Plan]], lnc: int, explain: bool) -> None:
                     style="bold",
                 )
             )
-            screen.print(Text(one.explain()), soft_wrap=True)
+            screen.print(Text(one.explain(width)), soft_wrap=True)
         return
     cores = "2 cores" if lnc == 2 else "1 core"
     text = "case", "algorithm", "settings", "bound by"

@@ -1,0 +1,66 @@
+"""What plans say as text: a short table where they are printed, everything where they explain themselves."""
+
+import functools
+from collections import Counter
+
+import pytest
+
+import nkiconv
+from nkiconv import ConvProblem, cases, plan
+from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+
+pytestmark = pytest.mark.simulator_only
+SMALL = ConvProblem(N=1, C=130, W=300, S=5, groups=130, padding=((0, 0), (4, 0)))
+
+
+@functools.cache
+def planned(problem):
+    return plan(problem, use_cache=False)
+
+
+def test_explain_tells_everything():
+    found = planned(SMALL)
+    text = found.explain()
+    for word in (
+        "modelled",
+        "copy floor",
+        "roofline",
+        "bound by",
+        "x best",
+        "rejected",
+        "C=130",
+        "cores=2",
+        *ALGORITHMS,
+    ):
+        assert word in text, word
+    assert all(one.reason.split(":")[0] in text for one in found.rejected)
+
+
+@pytest.mark.parametrize("width", [80, 116])
+def test_explain_fits_its_width(width):
+    """And says the same, but for line breaks."""
+    found = planned(cases.get("kda_bf16").problem)
+    lines = found.explain(width).splitlines()
+    assert max(map(len, lines)) <= width
+    letters, whole = (Counter("".join(text.split()).replace("-", "")) for text in ("".join(lines), found.explain()))
+    assert letters == whole
+
+
+def test_explain_says_what_differs_from_an_algorithms_first_row():
+    found = planned(cases.get("kda_bf16").problem)
+    text = found.explain()
+    others = [one for one in found.alternatives[1:] if one.algorithm == found.algorithm]
+    assert text.count("but ") >= len(others) > 0
+    assert "but: the settings of the algorithm's first row, except for these" in text
+
+
+@pytest.mark.usefixtures("plans")
+def test_printed_a_plan_is_a_short_table():
+    found = nkiconv.plan(ConvProblem(N=2, C=64, H=14, W=14, K=64, R=3, S=3, padding=((1, 1), (1, 1))))
+    lines = str(found).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 10
+    assert lines[0] == "conv2d, 2 64 14 14 -> 64 14 14, 3x3 bf16, 2 cores"
+    assert f"{found.modelled_us:,.1f}" in lines[3]
+    assert lines[3].startswith(found.algorithm)
+    assert any(line.startswith("next best: ") for line in lines)
