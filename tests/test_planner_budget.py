@@ -1,9 +1,18 @@
 """What a search traces of problems whose kernels are long: instructions are counted, not seconds."""
 
+import big_problems
 import pytest
 
-from nkiconv import ConvProblem, plan
+from nkiconv import ConvProblem, UnsupportedError, plan
 from nkiconv.planner import search, timekeeper
+from nkiconv.planner.entry import answer
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.parts import parts
+from nkiconv.planner.plan import ESTIMATED, Plan
+from nkiconv.planner.request import Asked, Request
+from nkiconv.simulator.errors import TraceLimitError
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.program import Program
 
 pytestmark = pytest.mark.simulator_only
 
@@ -26,8 +35,8 @@ def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
     """Of a budget that is a quarter of its own, and its own."""
     traced, trace = [], timekeeper.trace
 
-    def counted(*asked):
-        found = trace(*asked)
+    def counted(*asked, **limits):
+        found = trace(*asked, **limits)
         traced.append(found.instructions)
         return found
 
@@ -61,3 +70,97 @@ def test_a_refused_problem_is_refused_by_formula():
     problem = ConvProblem(N=20000, C=20000, W=15, S=4, groups=20000, padding=((0, 0), (3, 0)))
     with pytest.raises(Exception, match=r"banded needs up to \d+ instructions"):
         plan(problem, algorithms=("banded",), use_cache=False)
+
+
+def upsampled(size, taps, channels=1, dtype="bf16"):
+    """A request for a transposed row whose windows overlap by a half."""
+    problem = ConvProblem.transpose(
+        N=1, C=channels, K=channels, W=size, stride=(1, taps // 2), padding=((0, 0),) * 2, output_padding=(0, 0),
+        dilation=(1, 1), taps=(1, taps), dtype=dtype,
+    )  # fmt: skip
+    return Request(problem=problem, operation="conv_transpose2d")
+
+
+#: What quick plans once took minutes for, and what the plan says of the part that was timed, or why nothing runs.
+QUICK = {
+    "many phases": (upsampled(50_000, 640), "of 16000320 columns of outputs, as the whole has more than"),
+    "many phases and bytes": (upsampled(50_000, 640, 64, "fp32"), "of 16000320 columns"),
+    "many filters": (Request(problem=ConvProblem(N=1, C=65_536, K=65_536, W=1, S=1)), "of 65536 K, as the whole"),
+    "large filter": (Request(problem=ConvProblem(N=1, C=1, K=1, H=4000, W=4000, R=2000, S=2000)), "bytes a partition"),
+    "long row": (upsampled(100, 200_000), "a partition of SBUF"),
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_plan_records_so_many_instructions(monkeypatch, quickly, name):
+    """Floors and traces that are given up counted in."""
+    recorded, record = [0], Program.record
+
+    def counted(*asked, **options):
+        recorded[0] += 1
+        return record(*asked, **options)
+
+    monkeypatch.setattr(Program, "record", counted)
+    request, words = QUICK[name]
+    if name in ("large filter", "long row"):
+        with pytest.raises(UnsupportedError, match=words):
+            answer(request, quick=True, use_cache=False)
+        assert recorded[0] == 0
+        return
+    found = answer(request, quick=True, use_cache=False)
+    assert 0 < recorded[0] < 100_000
+    assert (found.effort, found.whole) == (ESTIMATED, False)
+    assert Plan.from_json(found.to_json()) == found
+    for text in (str(found), found.explain()):
+        assert words in " ".join(text.split())
+
+
+#: Short enough to be timed whole, by the extent that parts have less of.
+SAMPLED = {
+    "columns": upsampled(10_000, 64, 2),
+    "images": Request(problem=ConvProblem(N=512, C=64, H=14, W=14, K=64, R=3, S=3, padding=SAME)),
+    "filters": Request(problem=ConvProblem(N=1, C=512, H=7, W=7, K=8192, R=3, S=3, padding=SAME)),
+    "groups": Request(problem=ConvProblem(N=8, C=1024, K=1024, H=28, W=28, R=3, S=3, groups=64, padding=SAME)),
+    "depthwise": Request(problem=ConvProblem(N=8, C=2048, W=4000, S=4, groups=2048, padding=((0, 0), (3, 0)))),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_parts_that_a_quick_plan_traces_foretell_the_time(monkeypatch, name):
+    whole = answer(SAMPLED[name], quick=True, use_cache=False)
+    monkeypatch.setattr(search, "ESTIMATE_INSTRUCTIONS", (whole.instructions // 2, whole.instructions // 2))
+    part = answer(SAMPLED[name], quick=True, use_cache=False)
+    assert whole.whole
+    assert not part.whole
+    assert (part.algorithm, part.config) == (whole.algorithm, whole.config)
+    assert part.phase0_us == pytest.approx(whole.phase0_us, rel=0.05)
+
+
+@pytest.mark.parametrize("name", big_problems.BIG)
+def test_parts_have_less_of_one_extent_after_another(name):
+    """Each is of the least part of the one before, which counts as often as the problem has it."""
+    problem, times, seen = big_problems.BIG[name](), 1.0, set()
+    for reduction, units in parts(problem, Asked()):
+        least = reduction.of(reduction.each)
+        assert reduction.times == pytest.approx(times)
+        assert reduction.units(least) < units
+        assert reduction.name.split(" of ")[0] not in seen
+        seen.add(reduction.name.split(" of ")[0])
+        times *= units / reduction.units(least)
+    assert len(seen) <= 4
+
+
+def test_a_quick_plan_of_what_has_no_short_part_is_refused(monkeypatch):
+    request = Request(problem=ConvProblem(N=64, C=64, H=14, W=14, K=64, R=3, S=3, padding=SAME))
+    monkeypatch.setattr(search, "ESTIMATE_INSTRUCTIONS", (10, 10))
+    with pytest.raises(UnsupportedError, match=r"more than 10 instructions, which a quick plan does not trace; search"):
+        answer(request, quick=True, use_cache=False)
+
+
+def test_a_trace_gives_up_at_a_limit():
+    request = Request(problem=ConvProblem(N=64, C=64, H=14, W=14, K=64, R=3, S=3, padding=SAME))
+    operation = operation_for(request)
+    args, kwargs = operation.launch(request, "implicit_gemm", None)
+    count = len(execute(operation.kernel[2], args, kwargs, trace_only=True, most=100_000).instructions)
+    with pytest.raises(TraceLimitError, match=f"reached {count // 4} instructions"):
+        execute(operation.kernel[2], args, kwargs, trace_only=True, most=count // 2)

@@ -52,6 +52,8 @@ class Field:
     @functools.cached_property
     def likely(self) -> frozenset[str]:
         """Algorithms whose first guess is near the least; all where there is no guess."""
+        if self.shape.by_rule:
+            return frozenset(self.algorithms)
         near = self.operation.near_least(self.shape, self.algorithms, LIKELY)
         return frozenset(name for name, _ in near) or frozenset(self.algorithms)
 
@@ -62,6 +64,8 @@ class Field:
             reason = self._order_refusal(algorithm, config)
         if reason:
             return Rejection(algorithm, config, reason)
+        if self.shape.by_rule:
+            return Candidate(algorithm, config, 1, 0.0)
         least_us = self.operation.algorithm(algorithm).least_us(self.shape, config)
         return Candidate(algorithm, config, self.operation.unit(self.shape, algorithm, config), least_us)
 
@@ -88,7 +92,7 @@ class Field:
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
-            for config in self.operation.algorithm(algorithm).configs(self.shape, wide):
+            for config in self._configs(algorithm, wide):
                 found = self.check(algorithm, config)
                 if isinstance(found, Candidate):
                     accepted.append(found)
@@ -96,6 +100,10 @@ class Field:
                     rejected.append(found)
         own = self.estimate[0]
         return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
+
+    def _configs(self, algorithm: str, wide: bool) -> list[Config]:
+        """Settings to start from; of a problem that is too big for cost models those of the kernel's default rule."""
+        return [None] if self.shape.by_rule else self.operation.algorithm(algorithm).configs(self.shape, wide)
 
     def default(self, accepted: Sequence[Candidate]) -> Candidate | None:
         """The estimate: the one of `accepted` that is the same, which names its settings, or with its own.
@@ -106,20 +114,27 @@ class Field:
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)
-        settled = self.operation.algorithm(algorithm).settled(self.shape, config)
+        settled = self._settled(algorithm, config)
         same = [one for one in accepted if one.algorithm == algorithm and self.settled(one) == settled]
         return next(iter(same), found if isinstance(found, Candidate) else None)
 
     def settled(self, candidate: Candidate) -> Any:
         """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
-        return self.operation.algorithm(candidate.algorithm).settled(self.shape, candidate.config)
+        return self._settled(candidate.algorithm, candidate.config)
+
+    def _settled(self, algorithm: str, config: Config) -> Any:
+        return config if self.shape.by_rule else self.operation.algorithm(algorithm).settled(self.shape, config)
 
     def is_looped(self, candidate: Candidate) -> bool:
         """Whether the kernel has a loop on the device: its trace is short, and says how often what runs."""
+        if self.shape.by_rule:
+            return False
         return self.operation.algorithm(candidate.algorithm).is_looped(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
-        """Candidates that differ from this one in one setting."""
+        """Candidates that differ from this one in one setting; none by the default rule."""
+        if self.shape.by_rule:
+            return []
         configs = self.operation.algorithm(candidate.algorithm).near(self.shape, candidate.config)
         checked = [self.check(candidate.algorithm, config) for config in configs]
         return [one for one in checked if isinstance(one, Candidate)]
@@ -135,5 +150,5 @@ def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, in
     """The symbol table of a request: its letters, then the algorithm's tiles and counts."""
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    machine = {"cores": request.lnc, "partitions": PARTITIONS}
-    return {**operation.letters(shape), **machine, **operation.symbols(shape, algorithm, config)}
+    found = {**operation.letters(shape), "cores": request.lnc, "partitions": PARTITIONS}
+    return found if shape.by_rule else {**found, **operation.symbols(shape, algorithm, config)}

@@ -39,6 +39,7 @@ class _Tensor:
 class DepthwiseConv1d(Operation):
     """Each channel with its own filter of one row."""
 
+    of_rows = True
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)

@@ -51,6 +51,7 @@ class RowsExtras:
 class DepthwiseConv1dWeight(Operation):
     """Gradients of filters of depthwise rows."""
 
+    of_rows = True
     name = "depthwise_conv1d_weight"
     kernel = depthwise_conv1d_weight_gradient
     algorithms = ROWS_ALGORITHMS

@@ -72,9 +72,8 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
 
 
 def is_too_much(part: ConvProblem) -> bool:
-    """Whether filters or phases alone are more than cost models may look at: the kernel's default rule chooses then."""
-    if is_rows(part):
-        return False
+    """Whether filters or phases alone are more than cost models of images and volumes may look at: the kernel's default
+    rule chooses then."""
     C, K = div_ceil(part.C // part.groups, PARTITIONS), div_ceil(part.K // part.groups, PARTITIONS)
     taps = math.prod(axis.taps for axis in part.axes)
     phases = math.prod(axis.lhs_dilation // math.gcd(axis.lhs_dilation, axis.stride) for axis in part.axes)
@@ -91,7 +90,7 @@ def _of_fewer_channels(problem: ConvProblem) -> ConvProblem:
     fewer = count - max(0, count - most) // step * step
     if fewer == count or is_rows(problem):
         return problem
-    return problem.replace(C=fewer * C, K=fewer * K, groups=fewer) if groups > 1 else problem.replace(K=fewer)
+    return of_fewer(problem, "groups" if groups > 1 else "K", fewer)
 
 
 def _cut(problem: ConvProblem, name: str, least: int) -> ConvProblem:
@@ -99,12 +98,19 @@ def _cut(problem: ConvProblem, name: str, least: int) -> ConvProblem:
     count = getattr(problem, name)
     wanted = max(least, div_ceil(count * PIECES, pieces_of(problem)))
     fewer = count - max(0, count - wanted) // least * least
-    if fewer == count:
+    return of_fewer(problem, name, fewer)
+
+
+def of_fewer(problem: ConvProblem, name: str, fewer: int) -> ConvProblem:
+    """The problem with so many images, groups or output channels, or about so many planes, rows or columns of outputs,
+    at most those that it has."""
+    count = getattr(problem, name)
+    if fewer >= count:
         return problem
-    if name == "N":
-        return problem.replace(N=fewer)
+    if name in ("N", "K"):
+        return problem.replace(**{name: fewer})
     if name == "groups":
-        return problem.replace(C=fewer, K=fewer, groups=fewer)
+        return problem.replace(C=problem.C // count * fewer, K=problem.K // count * fewer, groups=fewer)
     index, axis, size = {"Z": (-3, "depth", "D"), "P": (-2, "height", "H"), "Q": (-1, "width", "W")}[name]
     whole, pairs = getattr(problem, axis), list(problem.padding)
     # zeros that meet none of x are outputs too

@@ -47,8 +47,18 @@ def _floors_of(problem: ConvProblem, moved: tuple[int, int], lnc: int, constants
     inputs, outputs = (count // problem.itemsize for count in moved)
     changed = tuple(sorted((constants or {}).items()))
     parts = -(-max(inputs, outputs) * problem.itemsize // (lnc * BYTES_MAX))
-    found = _floors(max(lnc, inputs // parts), outputs // parts, problem.itemsize, problem.dtype, lnc, changed)
-    return found if parts == 1 else replace(found, copy_us=found.copy_us * parts)
+    read, written = max(lnc, inputs // parts), outputs // parts
+
+    def of_outputs(count: int) -> Floors:
+        return _floors(read, count, problem.itemsize, problem.dtype, lnc, changed)
+
+    each = problem.itemsize / lnc
+    several = _dmas(int(each * read), int(each * written), TILE_BYTES[-1]) // DMAS_MAX
+    if several < 2:
+        found = of_outputs(written)
+        return found if parts == 1 else replace(found, copy_us=found.copy_us * parts)
+    one, two = (of_outputs(count * written // several) for count in (1, 2))
+    return replace(one, copy_us=parts * (one.copy_us + (two.copy_us - one.copy_us) * (several - 1)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,8 +79,12 @@ def _floors(
 def _worth_trying(read: int, written: int) -> list[int]:
     """The tiles that do not cut a core's bytes into more than `TILES_MAX`, or too many DMAs; the largest if all do."""
     few = [tile for tile in TILE_BYTES if max(read, written) <= TILES_MAX * PARTITIONS * tile] or [TILE_BYTES[-1]]
-    dmas = {tile: max(read, written) // (PARTITIONS * tile) * (1 + written // max(1, read)) for tile in few}
-    return [tile for tile in few if dmas[tile] <= DMAS_MAX] or few[-1:]
+    return [tile for tile in few if _dmas(read, written, tile) <= DMAS_MAX] or few[-1:]
+
+
+def _dmas(read: int, written: int, tile: int) -> int:
+    """DMAs of a core, about: what is read in each tile is written again and again."""
+    return max(read, written) // (PARTITIONS * tile) * (1 + written // max(1, read))
 
 
 def _modelled_us(kernel: object, lnc: int, args: tuple[object, ...], constants: tuple[tuple[str, float], ...]) -> float:

@@ -35,6 +35,8 @@ class Reduction:
     each: int = 1
     #: whether settings mean the same and times are linear, so that also short kernels are extrapolated
     exact: bool = True
+    #: how often the problem has what all units make, where that is a part already
+    times: float = 1.0
 
 
 class Operation(ABC):
@@ -48,6 +50,8 @@ class Operation(ABC):
     algorithms: tuple[str, ...]
     #: nkiconv's names of the dtypes of x and w that it takes
     dtypes: tuple[str, ...]
+    #: whether its cost models take depthwise rows of any number of taps and phases
+    of_rows = False
     #: extents of which a part has as many as the whole, see `effort.part_of`
     kept: frozenset[str] = frozenset()
     #: the algorithm that says why nothing runs, where nothing does
@@ -62,7 +66,7 @@ class Operation(ABC):
         `effort.part_of` says, with the whole in its `whole`."""
         part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
-        by_rule = is_too_much(part)
+        by_rule = not self.of_rows and is_too_much(part)
         if part is request.problem:
             return dataclasses.replace(whole, by_rule=by_rule)
         found = self.whole_shape(dataclasses.replace(request, problem=part), rates, times)
@@ -116,7 +120,8 @@ class Operation(ABC):
 
     def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""
-        return self.refusal_of(algorithm, shape, self.settle(algorithm, shape, config))
+        settled = self.settle(algorithm, shape, config)
+        return shape.once((f"{algorithm}, refused", settled), lambda: self.refusal_of(algorithm, shape, settled))
 
     def launch(self, request: Request, algorithm: str, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) of a launch without data, with all settings."""

@@ -25,19 +25,22 @@ from __future__ import annotations
 
 import dataclasses
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
+from ..simulator.errors import TraceLimitError
 from ..simulator.profiling import Phases
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from .alternatives import Rejection
 from .candidates import Candidate, field_of, symbols_of
 from .in_turns import in_turns
+from .parts import parts
 from .plan import ESTIMATED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work
-from .timekeeper import CLOSE, WHOLE_INSTRUCTIONS, Advance, Timekeeper
+from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper
 from .timing import phases
 from .trial import DOUBT, Trial, difference, key_of, worth_telling
 
@@ -82,12 +85,13 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
     """The fastest plan for a request that has been checked.
 
     Args: wide: start from more settings, refine for longer, and time every close candidate as a whole. quick: time the
-        estimate and nothing else; where the kernel refuses it, search.
-    Raises: NothingRuns; UnknownConstantError for a constant that the model does not have.
+        estimate and nothing else, from parts where it is long; where the kernel refuses it, the first that it takes.
+    Raises: NothingRuns; UnsupportedError where also the least part is too long for a quick plan;
+        UnknownConstantError for a constant that the model does not have.
     """
     with without_collector():
         found = _Search(request, wide, advance)
-        return (found.of_estimate() if quick else None) or found.plan()
+        return found.of_estimate() if quick else found.plan()
 
 
 class _Search:
@@ -95,6 +99,8 @@ class _Search:
         self.request, self.wide, self.advance = request, wide, advance
         self.field = field_of(request, Rates(dict(request.constants)))
         self.times = Timekeeper(request, self.field, wide, advance)
+        #: why times are of parts, where that needs saying
+        self.why = ""
         self.default: Trial | None = None
         self.default_key: tuple[str, Config] | None = None
 
@@ -117,21 +123,39 @@ class _Search:
         self.advance("phases of the throttle", 0.95)
         return self._told(trials, clock.perf_counter() - began)
 
-    def of_estimate(self) -> Plan | None:
-        """The plan of the estimate alone; None where it does not run."""
+    def of_estimate(self) -> Plan:
+        """The plan of the estimate alone, or where that does not run, of the first candidate that does."""
         began = clock.perf_counter()
-        self._time_default(())
-        trials = [one for one in self.times.ranked() if not one.at_least]
-        if not trials:
-            return None
-        return dataclasses.replace(self._told(trials, clock.perf_counter() - began), effort=ESTIMATED)
+        self.times.most = ESTIMATE_INSTRUCTIONS
+        for candidate in self._in_turn():
+            self.default_key = key_of(candidate)
+            try:
+                self._time_first(candidate)
+            except TraceLimitError:
+                self._time_parts(candidate)
+            trials = [one for one in self.times.ranked() if not one.at_least]
+            if trials:
+                return dataclasses.replace(self._told(trials, clock.perf_counter() - began), effort=ESTIMATED)
+        raise NothingRuns(self.times.rejected)
+
+    def _in_turn(self) -> Iterator[Candidate]:
+        """The estimate, then what a search starts from."""
+        first = self.field.default(())
+        if first is not None:
+            yield first
+        accepted, rejected = self.field.start(wide=False)
+        self.times.rejected += rejected
+        yield from (one for one in accepted if one != first)
 
     def _time_default(self, accepted: Sequence[Candidate]) -> None:
         """Time the estimate as a whole, unless it is too big: also to tell what extrapolation is off by."""
         candidate = self.field.default(accepted)
-        if candidate is None:
-            return
-        self.default_key = key_of(candidate)
+        if candidate is not None:
+            self.default_key = key_of(candidate)
+            self._time_first(candidate)
+
+    def _time_first(self, candidate: Candidate) -> None:
+        """Time what others are held against."""
         self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         found = self.times.screen(candidate)
         if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
@@ -140,6 +164,20 @@ class _Search:
             self.times.default_effort = found.effort
         if found is not None and found.extrapolated_from is None:
             self.default, self.times.best_us = found, found.us
+
+    def _time_parts(self, candidate: Candidate) -> None:
+        """Extrapolate the time of a kernel that is too long for a quick plan."""
+        self.why = f", as the whole has more than {min(ESTIMATE_INSTRUCTIONS):,} instructions"
+        for reduction, units in parts(self.request.problem, self.request.asked):
+            self.advance(f"timing a part of {reduction.name}", None)
+            found = self.times.by_parts(candidate, reduction, units)
+            if found is not None:
+                self.times.found[key_of(candidate)] = found
+                return
+        raise UnsupportedError(
+            f"{candidate.algorithm}: the least part of the problem too has more than {min(ESTIMATE_INSTRUCTIONS):,} "
+            f"instructions, which a quick plan does not trace; search, by nkiconv plan or plan-model --search"
+        )
 
     def _is_long(self) -> bool:
         """Whether the estimate is long enough for cost models to say which algorithms are worth a try."""
@@ -272,7 +310,7 @@ class _Search:
         """What a time is extrapolated from, as in "256 of 8192 channels"; "" where it is of the whole."""
         if trial.extrapolated_from is None or self.times.reduction is None:
             return ""
-        return f"{trial.extrapolated_from} of {self.times.units} {self.times.reduction.name}"
+        return f"{trial.extrapolated_from} of {self.times.units} {self.times.reduction.name}{self.why}"
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
         """The trial of the least mean over the throttle's phases, which is what a plan promises, among the first few

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..simulator import NkiError
+from ..simulator.errors import TraceLimitError
 from .alternatives import Rejection
 from .candidates import Candidate, Field
 from .floors import floors
+from .operation import Reduction
 from .request import Config, Request
 from .timing import Traced, time, trace
 from .trial import Run, Trial, effort_of, key_of, tiles_of
@@ -32,6 +35,10 @@ AT_FLOOR = 1.002
 FEW_TILES = 2
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many).
 VERIFIED_INSTRUCTIONS = 100_000
+#: Of the kernel of an estimate, and of a part of it, where nothing else is timed: some 3 s.
+ESTIMATE_INSTRUCTIONS = 40_000, 16_000
+#: How often the whole has the smaller of two parts, at least.
+SPARE = 3
 #: Told what is being done, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
 
@@ -47,6 +54,8 @@ class Timekeeper:
         #: instructions that may still be traced, and what has been, in `effort_of`'s units
         self.left = float("inf") if wide else float(BUDGET)
         self.spent = 0
+        #: instructions of the whole kernel, and of a part of it, at which a trace gives up
+        self.most: tuple[int | None, int | None] = (None, None)
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
@@ -113,6 +122,24 @@ class Timekeeper:
         runs = small is not None or not exact  # a part may break a rule that the whole does not
         return self.whole(candidate) if runs and self.default_effort <= self.left else None
 
+    def by_parts(self, candidate: Candidate, reduction: Reduction, units: int) -> Trial | None:
+        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run.
+
+        Args: reduction, units: how the problem, or a part of it, is made smaller, and how many units that has.
+        """
+        self.reduction, self.units = reduction, units
+        most = self.most[1] or SLICE_INSTRUCTIONS
+        several = FEW_TILES * reduction.each * self.request.lnc
+        for few in dict.fromkeys((min(several, units // SPARE), reduction.each)):
+            with suppress(TraceLimitError):
+                half, small = few, self._traced(candidate, few)
+                while small is not None and 4 * small.instructions <= most and 2 * SPARE * half < units:
+                    half, small = 2 * half, self._traced(candidate, 2 * half)
+                found = self.extrapolated(candidate, small, half) if small is not None else None
+                if found is not None:
+                    return found
+        return None
+
     def extrapolated(self, candidate: Candidate, half: Traced | None, units: int) -> Trial | None:
         """The line through the times of about `units` and twice as many, at the problem's own number."""
         assert self.reduction is not None
@@ -128,14 +155,15 @@ class Timekeeper:
         def line(at_half: float, at_full: float) -> float:
             return at_full + (at_full - at_half) * (self.units - more) / (more - few)
 
-        instructions = round(line(half.compiled, full.compiled))
-        effort = effort_of(full, self.units / more)
-        least_us = line(half.least_us, full.least_us)
+        times = self.reduction.times
+        instructions = round(times * line(half.compiled, full.compiled))
+        effort = effort_of(full, times * self.units / more)
+        least_us = times * line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
             return Trial(candidate, least_us, instructions, None, effort, more, at_least=True)
         small, large = time(half, self.rates), time(full, self.rates)
         off_by = self._off_by.get(tiles_of(candidate), 1.0)
-        us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
+        us = max(large.us, times * line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
         return Trial(candidate, us, instructions, large, effort, more)
 
@@ -178,7 +206,8 @@ class Timekeeper:
             if not reduction.exact:  # what is left open is chosen for the whole problem
                 candidate = dataclasses.replace(candidate, config=self.settled(candidate))
         try:
-            found = trace(request, candidate, self.rates)
+            most = self.most[units != self.units]
+            found = trace(request, candidate, self.rates, most=most, by_rule=self.field.shape.by_rule)
         except NkiError as error:
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None

@@ -62,14 +62,19 @@ class Traced:
     least_us: float
 
 
-def trace(request: Request, candidate: Candidate, rates: Rates) -> Traced:
+def trace(
+    request: Request, candidate: Candidate, rates: Rates, *, most: int | None = None, by_rule: bool = False
+) -> Traced:
     """Run the kernel's Python on shapes, and price its instructions.
 
-    Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is.
+    Args: most: instructions at which to give up. by_rule: leave settings to the kernel, where the candidate has none.
+
+    Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError beyond `most`.
     """
-    operation = operation_for(request)
-    args, kwargs = operation.launch(request, candidate.algorithm, candidate.config)
-    execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True)
+    operation, config = operation_for(request), candidate.config
+    launch = operation.arguments if by_rule and config is None else operation.launch
+    args, kwargs = launch(request, candidate.algorithm, config)
+    execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True, most=most)
     prices = PriceList(rates)
     busiest = max(busiest_ns(program, prices) for program in execution.programs)
     comparisons = sum(_comparisons(program.instructions) for program in execution.programs)

@@ -47,6 +47,10 @@ class KernelAssertionError(NkiError, AssertionError):
     """An `assert` in the kernel's own source failed: the kernel refused its arguments."""
 
 
+class TraceLimitError(Exception):
+    """A kernel has more instructions than its caller let it record: no rule of NKI is broken."""
+
+
 class TensorTruthWarning(UserWarning):
     """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
 

@@ -169,17 +169,19 @@ def execute(
     sentinels: bool | None = None,
     races: bool | None = None,
     overflow: bool | None = None,
+    most: int | None = None,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
     Args:
         kernel: jitted, `kernel[lnc]`, or a plain function.
         args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
+        most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
 
     Returns: an `Execution`.
 
-    Raises: NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, and the kernel's own
-        exceptions unchanged.
+    Raises: NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, the kernel's own
+        exceptions unchanged, and TraceLimitError where it has more than `most` instructions.
     """
     check_target()
     if running() is not None:
@@ -187,7 +189,7 @@ def execute(
     function = _function(kernel)
     grid: int | None = kernel.grid if isinstance(kernel, LaunchedKernel) else None
     allowed = _allowed(sentinels=sentinels, races=races, overflow=overflow)
-    launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed)
+    launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed, most=most)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs))

@@ -10,7 +10,7 @@ from . import hardware as hw
 from .allowed import Allowed
 from .capacity import Usage
 from .dtypes import Array
-from .errors import NkiError
+from .errors import NkiError, TraceLimitError
 from .iterations import DeviceLoop, Repeat, note, require_reachable
 from .memory import MemoryRegion, Region, Storage, StorageInfo
 from .races import SharedAccess
@@ -81,6 +81,10 @@ class Program:
         self.num_programs = launch.degree
         self.numeric = launch.numeric
         self.instructions: list[Instruction] = []
+        #: how many there may be
+        self.most = min(
+            hw.INSTRUCTIONS_MAX, hw.INSTRUCTIONS_MAX if launch.most is None else launch.most // launch.degree
+        )
         #: open nl.no_reorder blocks, and the last instruction that ran in them
         self.in_order = 0
         self.last_in_order: Instruction | None = None
@@ -136,7 +140,9 @@ class Program:
         """Append an instruction; its source line is the first frame outside the simulator."""
         frame, _ = kernel_frame(sys._getframe(1))
         index = len(self.instructions)
-        if index >= hw.INSTRUCTIONS_MAX:
+        if index >= self.most:
+            if self.most < hw.INSTRUCTIONS_MAX:
+                raise TraceLimitError(f"core {self.core} reached {self.most:,} instructions")
             fail("NKI034", f"core {self.core} reached {hw.INSTRUCTIONS_MAX:,} instructions")
         if self.left:
             self.refuse_left()
@@ -216,11 +222,15 @@ class Program:
 class Launch:
     """What the cores of one launch share: its degree, its shared HBM, and whether unwritten memory may be read.
 
-    `races`: whether the cores may race, and so take turns instruction by instruction; it takes two, and data.
+    `races`: whether the cores may race, and so take turns instruction by instruction; it takes two, and data. `most`:
+    instructions of all cores at which to give up, each having an equal share.
     """
 
-    def __init__(self, degree: int, grid_dims: int, *, numeric: bool, allowed: Allowed) -> None:
+    def __init__(
+        self, degree: int, grid_dims: int, *, numeric: bool, allowed: Allowed, most: int | None = None
+    ) -> None:
         self.degree = degree
+        self.most = most
         self.sentinels = allowed.sentinels
         self.races = allowed.races and numeric and degree > 1
         self.grid_dims = grid_dims

@@ -65,16 +65,18 @@ class Space:
         """Of the next tiles those for which there is room beside all that comes before them."""
         granted: list[int] = []
         passed: list[int] = []
+        room = 0  # the least that any of those passed leaves free
         for tile in [self._waiting[i] for i in range(min(AHEAD, len(self._waiting)))]:
             size = self._table[tile].bytes_per_partition
-            room = min((self._spare[other] for other in passed), default=0)
             if size <= room and self._fits(size):
                 self._waiting.remove(tile)
                 self._take(size)
                 granted.append(tile)
                 for other in passed:
                     self._spare[other] -= size
+                room -= size
             else:
+                room = min(room, self._spare[tile]) if passed else self._spare[tile]
                 passed.append(tile)
         return granted
 

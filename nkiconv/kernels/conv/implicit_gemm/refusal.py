@@ -67,6 +67,8 @@ def loops_most(geometry, plan, cores, count):
 def slots_refusal(geometry, plan):
     """Why what pairs lies too far apart; "" if it does not."""
     most = 0
+    if geometry.itemsize > 1:  # nothing is paired
+        return ""
     for item in plan.items:
         for chunk in chunks_of(plan.batches[item.batch]):
             if slots_of(chunk) > 1:

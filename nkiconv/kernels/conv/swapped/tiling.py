@@ -40,12 +40,14 @@ class Swapped(nl.NKIObject):
 
 
 def make_swapped(geometry, config):
-    """The Swapped of settings, or None where a window is too wide, or where cores share channels, or filters are not
-    there at once, and rows of y are beside each other."""
+    """The Swapped of settings, or None where a window is too wide, or the filters of one output channel, or where cores
+    share channels, or filters are not there at once, and rows of y are beside each other."""
     fold, item = config.fold, geometry.itemsize
     source = source_of(geometry, fold, config.side)
     chunks = cut(geometry.C, nl.tile_size.pmax)
     k_bytes = len(chunks) * num_taps(geometry) * item
+    if not fits_sbuf(k_bytes):
+        return None
     most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
     count = div_ceil(geometry.K, most_k)
     if fold > 1 and (count > 1 or config.shard == "channels"):
