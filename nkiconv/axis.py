@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from nkiconv.errors import GeometryError, NkiconvError
 
 #: Of every extent, so that its bytes fit 32-bit counts of elements.
 EXTENT_MAX = 2**31 - 1
-#: Outputs of an axis from which on one of so many must see an input: others are zeros of padding or between inputs.
+#: Outputs from which on one of so many along an axis must see an input: others are zeros of padding or between inputs.
 BLANK_FROM, BLANK_MOST = 2**20, 1024
+#: What transposed convolutions call arguments of the convolution that they are.
+OF_TRANSPOSED = {"lhs_dilation": "stride", "rhs_dilation": "dilation"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Axis:
 
     @property
     def is_blank(self) -> bool:
-        """Whether there are very many outputs, of which nearly none sees an input."""
-        return self.out > BLANK_FROM and self.out > BLANK_MOST * self.size * self.taps
+        """Whether nearly none of the outputs sees an input."""
+        return self.out > BLANK_MOST * self.size * self.taps
 
     @property
     def backwards(self) -> tuple[int, int]:
@@ -121,45 +124,75 @@ def output_of(out: str, direction: str, size: str, taps: str) -> Callable[[Any],
     def rule(problem: Any) -> Iterator[NkiconvError]:
         axis = getattr(problem, direction)
         if max(axis.padded, axis.window, axis.dilated) > EXTENT_MAX:
-            yield _too_long(axis, direction, size, taps)
+            yield _too_long(axis, direction, size, taps, problem.transposed)
         elif axis.out < 1:
-            yield _no_output(axis, out, direction, size, taps)
+            yield _no_output(axis, out, direction, size, taps, problem.transposed)
 
     return rule
 
 
-def blank_violations(axes: Iterable[tuple[str, Axis]]) -> Iterator[NkiconvError]:
-    """Errors of axes, each with the letter of its outputs, nearly all of whose outputs are zeros."""
-    for name, axis in axes:
-        if axis.is_blank:
-            yield GeometryError(
-                f"{name}={axis.out:,}: of so many outputs at most {axis.size * axis.taps:,} see an input ({axis.size} "
-                f"inputs, {axis.taps} taps, padding {axis.lo}+{axis.hi}, lhs_dilation {axis.lhs_dilation}), from "
-                f"{BLANK_FROM:,} on one in {BLANK_MOST:,} must; pad or spread less, and put zeros around the result"
-            )
+def blank_violations(letters: str, axes: Sequence[Axis], transposed: bool) -> Iterator[NkiconvError]:
+    """Errors of axes that together have very many outputs, nearly all of which are zeros; letters: of their outputs.
+
+    transposed: whether the call is of a transposed convolution, whose words are used then.
+    """
+    blank = [(name, axis) for name, axis in zip(letters, axes, strict=True) if axis.is_blank]
+    if math.prod(axis.out for _, axis in blank) <= BLANK_FROM:
+        return
+    remedy = "use a smaller stride or dilation, or take off more" if transposed else "pad or spread less"
+    for name, axis in blank:
+        yield GeometryError(
+            f"{name}={axis.out:,}: of so many outputs at most {axis.size * axis.taps:,} see an input ({axis.size} "
+            f"inputs, {axis.taps} taps, {_numbers(axis, transposed)}), from {BLANK_FROM:,} on one in {BLANK_MOST:,} "
+            f"must; {remedy}, and put zeros around the result"
+        )
 
 
-def _too_long(axis: Axis, direction: str, size: str, taps: str) -> GeometryError:
+def in_words_of(transposed: bool, text: str) -> str:
+    """What is said of a convolution in the words of the call: that of a transposed one names no stride, which is 1, and
+    calls other arguments as `OF_TRANSPOSED` has them."""
+    if not transposed:
+        return text
+    text = re.sub(r"\bstride=(1|\(1(, 1)+\))(, | and )", "", text)
+    return re.sub(r"\b(lhs_dilation|rhs_dilation)\b", lambda found: OF_TRANSPOSED[found[0]], text)
+
+
+def _numbers(axis: Axis, transposed: bool) -> str:
+    """Stride, padding and dilation of an axis in the words of the call: of a transposed convolution padding is what is
+    taken off, less output_padding."""
+    if not transposed:
+        return (
+            f"stride {axis.stride}, padding {axis.lo}+{axis.hi}, dilation {axis.rhs_dilation}, lhs_dilation "
+            f"{axis.lhs_dilation}"
+        )
+    before, after = axis.window - 1 - axis.lo, axis.window - 1 - axis.hi
+    less = " less output_padding" if before != after else ""
+    return f"stride {axis.lhs_dilation}, padding {before}+{after}{less}, dilation {axis.rhs_dilation}"
+
+
+def _too_long(axis: Axis, direction: str, size: str, taps: str, transposed: bool) -> GeometryError:
+    spread = "use a smaller stride" if transposed else "spread it less"
     lengths = {
-        f"padded input {direction} {axis.padded:,}": (axis.padded, "pad less"),
-        f"input {direction} {axis.dilated:,} with zeros between {size}={axis.size}": (axis.dilated, "spread it less"),
+        f"padded input {direction} {axis.padded:,}": (axis.padded, "take off more" if transposed else "pad less"),
+        f"input {direction} {axis.dilated:,} with zeros between {size}={axis.size}": (axis.dilated, spread),
         f"window {axis.window:,} of {taps}={axis.taps}": (axis.window, "dilate the filter less"),
     }
     what, remedy = next((text, remedy) for text, (length, remedy) in lengths.items() if length > EXTENT_MAX)
     return GeometryError(
-        f"{size}={axis.size}, stride {axis.stride}, padding {axis.lo}+{axis.hi}, dilation {axis.rhs_dilation}, "
-        f"lhs_dilation {axis.lhs_dilation}: {what} must be at most {EXTENT_MAX:,} (32-bit ints); {remedy}"
+        f"{size}={axis.size}, {_numbers(axis, transposed)}: {what} must be at most {EXTENT_MAX:,} (32-bit ints); "
+        f"{remedy}"
     )
 
 
-def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str) -> GeometryError:
+def _no_output(axis: Axis, out: str, direction: str, size: str, taps: str, transposed: bool) -> GeometryError:
     spread = "" if axis.lhs_dilation == 1 else f" spread to {axis.dilated} by lhs_dilation {axis.lhs_dilation}"
     fits_uncropped = axis.window <= max(axis.lo, 0) + axis.dilated + max(axis.hi, 0)
     remedy = "crop less" if fits_uncropped else "pad the input or shorten the filter"
-    return GeometryError(
+    text = (
         f"{out}={axis.out}: output {direction} must be at least 1 ({size}={axis.size}{spread} + pad {axis.lo}+{axis.hi}"
         f", window {axis.window} = dilation {axis.rhs_dilation}*({taps}-1)+1); {remedy}"
     )
+    return GeometryError(in_words_of(transposed, text))
 
 
 def takes_all(

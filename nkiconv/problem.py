@@ -250,7 +250,7 @@ class ConvProblem:
 
     def launch_violations(self) -> Iterator[NkiconvError]:
         """Errors of what no launch is for: more than one logical core's HBM holds, and `Axis.is_blank`."""
-        yield from blank_violations(zip("ZPQ"[-len(self.axes) :], self.axes, strict=True))
+        yield from blank_violations("ZPQ"[-len(self.axes) :], self.axes, self.transposed)
         if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
@@ -281,6 +281,11 @@ class ConvProblem:
         """
         fields = {name: plain_ints(value) for name, value in fields.items()}
         stride, padding, output_padding, dilation, taps = plain_ints((stride, padding, output_padding, dilation, taps))
+        rank = len(taps)
+        places = {"stride": stride, "dilation": dilation}
+        raise_all(
+            "ConvProblem.transpose cannot be built", [e for one in places for e in _places(one, places[one], rank)]
+        )
         taken = takes_all(fields, stride, padding, output_padding, dilation, taps)
         raise_all("ConvProblem.transpose cannot be built", list(taken))
         around = []

@@ -54,7 +54,6 @@ class Conv(Operation):
     fallback = "implicit_gemm"
     dtypes = CONV2D_DTYPES
     volumes: bool
-    transposed = False
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.is_volume != self.volumes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nl
+from ..axis import in_words_of
 from ..errors import NkiconvError
 from ..kernels._epilogue import RESIDUAL_POSITIONS, Epilogue, read_epilogue
 from ..problem import ConvProblem
@@ -52,6 +53,8 @@ class Operation(ABC):
     dtypes: tuple[str, ...]
     #: whether its cost models take depthwise rows of any number of taps and phases
     of_rows = False
+    #: whether its calls are those of a transposed convolution, whose words refusals use
+    transposed = False
     #: extents of which a part has as many as the whole, see `effort.part_of`
     kept: frozenset[str] = frozenset()
     #: the algorithm that says why nothing runs, where nothing does
@@ -121,7 +124,11 @@ class Operation(ABC):
     def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""
         settled = self.settle(algorithm, shape, config)
-        return shape.once((f"{algorithm}, refused", settled), lambda: self.refusal_of(algorithm, shape, settled))
+
+        def refused() -> str:
+            return in_words_of(self.transposed, self.refusal_of(algorithm, shape, settled))
+
+        return shape.once((f"{algorithm}, refused", settled), refused)
 
     def launch(self, request: Request, algorithm: str, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) of a launch without data, with all settings."""

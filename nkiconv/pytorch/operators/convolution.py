@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis, blank_violations
+from ...axis import BLANK_MOST, EXTENT_MAX, Axis, blank_violations, in_words_of
 from ...problem import HBM_BYTES, ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -21,8 +21,8 @@ from .tensor_kinds import DTYPES, are_positive, tensor_violations
 #: The axes behind the channels, by rank.
 AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 
-#: Zeros around an axis, and steps between inputs, above which results may be larger than memory, or blank.
-HUGE, FAR = BLANK_FROM // 4, BLANK_MOST // 2
+#: Zeros around an axis, and steps between inputs or taps, above which results may be larger than memory, or blank.
+FAR = BLANK_MOST // 2
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,12 @@ class Convolution:
         """Errors of everything that is no tensor."""
         for name in ("stride", "dilation", "lhs_dilation"):
             if min(getattr(self, name)) < 1:
-                called = "stride" if self.transposed and name == "lhs_dilation" else name
-                yield GeometryError(f"{called}={getattr(self, name)}: must be at least 1 on every axis; pass such ints")
+                rule = "at least 1 on every axis; pass such ints"
             elif max(getattr(self, name)) > EXTENT_MAX:
-                yield GeometryError(f"{name}={getattr(self, name)}: must be at most {EXTENT_MAX:,}; use smaller ints")
+                rule = f"at most {EXTENT_MAX:,}; use smaller ints"
+            else:
+                continue
+            yield GeometryError(in_words_of(self.transposed, f"{name}={getattr(self, name)}: must be {rule}"))
         if max(abs(one) for pair in self.padding for one in pair) > EXTENT_MAX:
             yield GeometryError(f"padding={self.padding}: must be at most {EXTENT_MAX:,}; pad less")
         if self.groups < 1:
@@ -216,7 +218,7 @@ class Convolution:
                 f"input.shape={tuple(x.shape)}: padded by {self.padding} it is smaller than the window of "
                 f"weight.shape={tuple(w.shape)} with dilation={self.dilation}; pad it, or shorten the filter"
             )
-        elif max(map(max, self.padding)) > HUGE or max(self.lhs_dilation) > FAR:
+        elif max(*map(max, self.padding), *self.lhs_dilation, *self.dilation) > FAR:
             yield from self._too_large(x, w)
         if bias is not None and tuple(bias.shape) != (self.outputs(w),):
             yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({self.outputs(w)},)")
@@ -227,12 +229,13 @@ class Convolution:
 
     def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
         """Errors of a result that no memory holds, or nearly all of which are zeros."""
-        yield from blank_violations(zip("ZPQ"[-self.rank :], self.axes(x.shape[2:], w.shape[2:]), strict=True))
+        yield from blank_violations("ZPQ"[-self.rank :], self.axes(x.shape[2:], w.shape[2:]), self.transposed)
         size = math.prod(self.shape(x, w)) * x.element_size()
         if size > HBM_BYTES:
             yield GeometryError(
-                f"padding={self.padding}: the result {tuple(self.shape(x, w))} takes {size / 2**30:,.0f} GiB, at most "
-                f"{HBM_BYTES >> 30} are possible; pad less"
+                f"{f'stride={self.lhs_dilation}' if self.transposed else f'padding={self.padding}'}: the result "
+                f"{tuple(self.shape(x, w))} takes {size / 2**30:,.0f} GiB, at most {HBM_BYTES >> 30} are possible; "
+                f"{'use a smaller stride or dilation' if self.transposed else 'pad less'}"
             )
 
     def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:
