@@ -210,3 +210,41 @@ def takes_all(
                 f"(({size}={extent} - 1) * stride {step} + dilation {apart} * ({tap}={count} - 1) + 1 + output_padding "
                 f"{more}); use less padding"
             )
+
+
+#: What tuples hold, by how many axes there are.
+_PLACES = {2: "(height, width)", 3: "(depth, height, width)"}
+_SIDES = {2: "((top, bottom), (left, right))", 3: "((front, back), (top, bottom), (left, right))"}
+
+
+def places_rule(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
+    """Errors of what is no tuple of an int of at least 1 for each axis."""
+    if not _are_ints(value, rank):
+        yield _not_a_tuple(name, value, f"{rank} ints {_PLACES[rank]}", str((1,) * rank))
+    elif min(value) < 1:
+        every = "both" if rank == 2 else "all"
+        yield GeometryError(f"{name}={value}: {every} must be at least 1 (1 means none); use {(1,) * rank} or more")
+    elif max(value) > EXTENT_MAX:
+        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use smaller ones")
+
+
+def padding_rule(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
+    """Errors of what is no tuple of a pair of ints for each axis."""
+    if not (type(value) is tuple and len(value) == rank and all(_are_ints(one, 2) for one in value)):
+        yield _not_a_tuple(name, value, f"{rank} tuples of 2 ints {_SIDES[rank]}", str(((0, 0),) * rank))
+    elif max(abs(one) for pair in value for one in pair) > EXTENT_MAX:
+        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); pad or crop less")
+
+
+def _are_ints(value: Any, count: int) -> bool:
+    return type(value) is tuple and len(value) == count and all(type(item) is int for item in value)
+
+
+def _not_a_tuple(name: str, value: Any, wanted: str, example: str) -> GeometryError:
+    if _has_list(value):
+        return GeometryError(f"{name}={value!r}: must be {wanted}; write a tuple, NKI kernels cannot take lists")
+    return GeometryError(f"{name}={value!r}: must be a tuple of {wanted}; write it as {example}")
+
+
+def _has_list(value: Any) -> bool:
+    return isinstance(value, list) or (isinstance(value, tuple) and any(map(_has_list, value)))

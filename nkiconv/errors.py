@@ -6,7 +6,9 @@ A check collects one exception for each violated rule and hands the list to `rai
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
+from typing import Any
 
 
 class NkiconvError(ValueError):
@@ -93,3 +95,31 @@ def raise_all(summary: str, errors: Sequence[NkiconvError]) -> None:
         return
     violations = [violation for error in errors for violation in error.violations]
     raise type(errors[0])(join_violations(summary, violations), violations)
+
+
+def is_array(value: Any) -> bool:
+    """Whether this is an array or tensor of whatever package, or a description of one; a number of NumPy's is none."""
+    return not isinstance(value, type) and hasattr(value, "dtype") and getattr(value, "ndim", len(shape_of(value))) > 0
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape of an array; () of all else."""
+    return tuple(getattr(value, "shape", ()))
+
+
+class _Shown(reprlib.Repr):
+    """A repr of bounded length, of arrays by type, shape and dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxtuple, self.maxlist, self.maxdict = 6, 12, 12, 12
+        self.maxlong, self.maxstring, self.maxother = 80, 200, 200
+
+    def repr1(self, x: Any, level: int) -> str:
+        if is_array(x):
+            return f"{type(x).__name__} {shape_of(x)} {x.dtype}"
+        return super().repr1(x, level)
+
+
+#: A value as an error's text shows it, however large it is.
+shown = _Shown().repr

@@ -1,13 +1,16 @@
-"""Ints as Python has them."""
+"""Ints as Python has them, and arrays where only those belong."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
+
+from .errors import DtypeError, NkiconvError, is_array, raise_all, shown
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: What operator.index takes, or may take, and yet is no number here: flags, and arrays of data.
@@ -29,10 +32,34 @@ def plain_ints(value: Any) -> Any:
 
 
 def takes_ints(function: _Function) -> _Function:
-    """The function, called with `plain_ints` of all its arguments."""
+    """The function, called with `plain_ints` of all its arguments.
+
+    An array where its annotations have no AnyArray, and a shape where they have, are refused with a DtypeError that
+    says in which order arguments come.
+    """
+    parameters = inspect.signature(function).parameters
+    wants_array = {name: "AnyArray" in str(one.annotation) for name, one in parameters.items() if one.kind not in _MORE}
+    order = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    name_of = getattr(function, "__name__", "")
+
+    def violations(given: dict[str, Any]) -> Iterator[NkiconvError]:
+        for name, value in given.items():
+            is_shape = type(value) is tuple and len(value) > 0 and all(type(one) is int for one in value)
+            if (is_array(value) and not wants_array.get(name, True)) or (is_shape and wants_array.get(name, False)):
+                yield DtypeError(
+                    f"{name}={shown(value)}: must be {'an' if is_shape else 'no'} array; {name_of} takes "
+                    f"{', '.join(order)} in this order"
+                )
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(plain_ints, args), **{name: plain_ints(value) for name, value in kwargs.items()})
+        args, kwargs = tuple(map(plain_ints, args)), {name: plain_ints(value) for name, value in kwargs.items()}
+        given = {**dict(zip(wants_array, args, strict=False)), **kwargs}
+        raise_all(f"{name_of} cannot run this call", list(violations(given)))
+        return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
+
+
+#: Parameters that stand for any others, which the function passes on.
+_MORE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -20,10 +20,19 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.axis import EXTENT_MAX, Axis, blank_violations, output_of, takes_all
+from nkiconv.axis import EXTENT_MAX, Axis, blank_violations, output_of, padding_rule, places_rule, takes_all
 from nkiconv.dgrad import is_dgrad_transposed
-from nkiconv.errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
-from nkiconv.integers import plain_ints
+from nkiconv.errors import (
+    DtypeError,
+    GeometryError,
+    LayoutError,
+    NkiconvError,
+    UnsupportedError,
+    is_array,
+    raise_all,
+    shown,
+)
+from nkiconv.integers import plain_ints, takes_ints
 
 #: Data types that the kernels read and write, by nkiconv's name.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -122,6 +131,11 @@ class ConvProblem:
 
     def __post_init__(self) -> None:
         """Fill in what is None, normalise ints and dtype, and refuse what cannot be."""
+        arrays = {name: shown(value) for name, value in vars(self).items() if is_array(value)}
+        wrong = [
+            GeometryError(f"{name}={text}: must be no array; pass ints and names") for name, text in arrays.items()
+        ]
+        raise_all("ConvProblem cannot be built", wrong)
         for name in (*_COUNTS, *_PER_AXIS):
             object.__setattr__(self, name, plain_ints(getattr(self, name)))
         filled = _filled(self)
@@ -260,6 +274,7 @@ class ConvProblem:
             )
 
     @staticmethod
+    @takes_ints
     def transpose(
         *,
         stride: tuple[int, ...],
@@ -284,7 +299,7 @@ class ConvProblem:
         rank = len(taps)
         places = {"stride": stride, "dilation": dilation}
         raise_all(
-            "ConvProblem.transpose cannot be built", [e for one in places for e in _places(one, places[one], rank)]
+            "ConvProblem.transpose cannot be built", [e for one in places for e in places_rule(one, places[one], rank)]
         )
         taken = takes_all(fields, stride, padding, output_padding, dilation, taps)
         raise_all("ConvProblem.transpose cannot be built", list(taken))
@@ -301,6 +316,7 @@ class ConvProblem:
             transposed=True,
         )
 
+    @takes_ints
     def toward(self, direction: str) -> ConvProblem:
         """What computes y ("forward"), the gradient of x from that of y ("dgrad"), or that of w ("wgrad").
 
@@ -388,42 +404,6 @@ def _extent(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
         )
 
 
-#: What tuples hold, by how many axes there are.
-_PLACES = {2: "(height, width)", 3: "(depth, height, width)"}
-_SIDES = {2: "((top, bottom), (left, right))", 3: "((front, back), (top, bottom), (left, right))"}
-
-
-def _places(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
-    if not _are_ints(value, rank):
-        yield _not_a_tuple(name, value, f"{rank} ints {_PLACES[rank]}", str((1,) * rank))
-    elif min(value) < 1:
-        every = "both" if rank == 2 else "all"
-        yield GeometryError(f"{name}={value}: {every} must be at least 1 (1 means none); use {(1,) * rank} or more")
-    elif max(value) > EXTENT_MAX:
-        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); use smaller ones")
-
-
-def _padding(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
-    if not (type(value) is tuple and len(value) == rank and all(_are_ints(one, 2) for one in value)):
-        yield _not_a_tuple(name, value, f"{rank} tuples of 2 ints {_SIDES[rank]}", str(((0, 0),) * rank))
-    elif max(abs(one) for pair in value for one in pair) > EXTENT_MAX:
-        yield GeometryError(f"{name}={value}: must be at most {EXTENT_MAX:,} (32-bit ints); pad or crop less")
-
-
-def _are_ints(value: Any, count: int) -> bool:
-    return type(value) is tuple and len(value) == count and all(type(item) is int for item in value)
-
-
-def _not_a_tuple(name: str, value: Any, wanted: str, example: str) -> GeometryError:
-    if _has_list(value):
-        return GeometryError(f"{name}={value!r}: must be {wanted}; write a tuple, NKI kernels cannot take lists")
-    return GeometryError(f"{name}={value!r}: must be a tuple of {wanted}; write it as {example}")
-
-
-def _has_list(value: Any) -> bool:
-    return isinstance(value, list) or (isinstance(value, tuple) and any(map(_has_list, value)))
-
-
 def _dtype(_name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
     try:
         dtype_name(value)
@@ -482,10 +462,10 @@ def _first_divisors(n: int, count: int = 3) -> str:
 
 _FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
     **dict.fromkeys(_COUNTS, _extent),
-    "stride": _places,
-    "padding": _padding,
-    "rhs_dilation": _places,
-    "lhs_dilation": _places,
+    "stride": places_rule,
+    "padding": padding_rule,
+    "rhs_dilation": places_rule,
+    "lhs_dilation": places_rule,
     "dtype": _dtype,
     "layout": _layout,
     "transposed": _flag,

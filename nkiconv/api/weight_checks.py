@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GeometryError
+from ..errors import GeometryError, shown
 from ..planner.request import Asked
 from ..problem import DTYPES
 
@@ -19,7 +19,7 @@ def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[
     if len(found) != axes or not all(
         isinstance(one, int) and one >= low for one, low in zip(found, least, strict=True)
     ):
-        raise GeometryError(f"{name}={size!r}: must be {axes} ints of at least 1; pass such a shape")
+        raise GeometryError(f"{name}={shown(size)}: must be {axes} ints of at least 1; pass such a shape")
     return found
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function
 
 from ..axis import same_padding
+from ..errors import shown
 from .computers import host, modes
 from .computers.passed import key_of, remember
 from .errors import GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -395,7 +396,7 @@ def taps_of(w: Tensor) -> Sequence[int]:
 def check_groups(groups: Any) -> None:
     """Raise KindError where groups are no int."""
     if not _is_int(groups):
-        raise KindError(f"groups={groups!r}: must be an int of at least 1; pass one")
+        raise KindError(f"groups={shown(groups)}: must be an int of at least 1; pass one")
 
 
 def _is_int(value: Any) -> bool:
@@ -414,7 +415,7 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
         values *= rank
     if len(values) != rank or not all(map(_is_int, values)):
         kind = GeometryError if listed and all(map(_is_int, values)) else KindError
-        raise kind(f"{name}={value!r}: must be an int, or {rank} of them, one per axis; pass such")
+        raise kind(f"{name}={shown(value)}: must be an int, or {rank} of them, one per axis; pass such")
     return values
 
 
@@ -431,14 +432,14 @@ def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int
         return tuple(((taps - 1) * step, 0) for taps, step in zip(taps_of(w), dilation, strict=False))
     if isinstance(padding, str):
         names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
-        raise GeometryError(f"padding={padding!r}: accepted are ints, {names}; use one of these")
+        raise GeometryError(f"padding={shown(padding)}: accepted are ints, {names}; use one of these")
     if _are_pairs(padding, rank):
         if rank < 3:
             raise KindError(f"padding={padding!r}: pairs are conv3d's; pad input with torch.nn.functional.pad before")
         return tuple((pair[0], pair[1]) for pair in padding)
     sides = per_axis("padding", padding, rank)
     if min(sides) < 0:
-        raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")
+        raise GeometryError(f"padding={shown(padding)}: must be at least 0, as in torch; crop input before")
     return tuple((zeros, zeros) for zeros in sides)
 
 

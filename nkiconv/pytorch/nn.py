@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import shown
 from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from .computers import modes
 from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
@@ -413,7 +414,7 @@ def _check(kind: type[_Fused], padding_mode: str, activation: str | None, residu
     ):
         if value not in accepted:
             names = ", ".join(map(str, accepted))
-            errors.append(UnsupportedError(f"{argument}={value!r}: accepted are {names}; use one of them"))
+            errors.append(UnsupportedError(f"{argument}={shown(value)}: accepted are {names}; use one of them"))
     raise_all(f"{kind.__name__} cannot be built", errors)
 
 
@@ -424,6 +425,6 @@ def _padded(x: Tensor, sides: list[int], mode: str) -> Tensor:
         return F.pad(x, sides, mode=mode)
     except (RuntimeError, NotImplementedError) as error:  # more than there is to reflect, or another rank
         raise GeometryError(
-            f"input.shape={tuple(x.shape)}: cannot be padded by {sides} with padding_mode={mode!r} ({error}); pad "
+            f"input.shape={tuple(x.shape)}: cannot be padded by {sides} with padding_mode={shown(mode)} ({error}); pad "
             f"less, or give larger images"
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import shown
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError
 
 #: What may stand in front of a video.
@@ -21,9 +22,11 @@ def sides_of(padding: int | tuple[int, ...], window: int) -> Sides:
         (padding,) * 3 if isinstance(padding, int) else tuple(padding) if isinstance(padding, (tuple, list)) else ()
     )
     if len(values) not in (2, 3) or not all(isinstance(one, int) for one in values):
-        raise KindError(f"padding={padding!r}: must be an int, (height, width) or (depth, height, width); pass one")
+        raise KindError(
+            f"padding={shown(padding)}: must be an int, (height, width) or (depth, height, width); pass one"
+        )
     if min(values) < 0:
-        raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; crop input before")
+        raise GeometryError(f"padding={shown(padding)}: must be at least 0, as in torch; crop input before")
     front = window - 1 if len(values) == 2 else 2 * values[0]
     return (front, 0), (values[-2], values[-2]), (values[-1], values[-1])
 
@@ -32,7 +35,7 @@ def check_time_padding(time_padding: str) -> None:
     """Refuse what there is not. Raises UnsupportedError."""
     if time_padding not in TIME_PADDINGS:
         accepted = ", ".join(TIME_PADDINGS)
-        raise UnsupportedError(f"time_padding={time_padding!r}: accepted are {accepted}; use one of them")
+        raise UnsupportedError(f"time_padding={shown(time_padding)}: accepted are {accepted}; use one of them")
 
 
 def in_front(x: Tensor, cache: Tensor | None, front: int, time_padding: str) -> tuple[Tensor | None, int]:

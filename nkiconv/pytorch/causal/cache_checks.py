@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import shown
 from ..errors import DtypeError, GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .checks import INTEGERS, activation_of, has_values, kinds, shapes
 
@@ -119,12 +120,14 @@ def _needed(query_start_loc: Any) -> Iterator[NkiconvError]:
 
 def _pad(pad_slot_id: Any) -> Iterator[NkiconvError]:
     if pad_slot_id is not None and type(pad_slot_id) is not int:
-        yield KindError(f"pad_slot_id={pad_slot_id!r}: must be an int or None; pass the number of padding's slot")
+        yield KindError(f"pad_slot_id={shown(pad_slot_id)}: must be an int or None; pass the number of padding's slot")
 
 
 def _length(max_query_len: Any) -> Iterator[NkiconvError]:
     if isinstance(max_query_len, bool) or not isinstance(max_query_len, (int, torch.SymInt)):
-        yield KindError(f"max_query_len={max_query_len!r}: must be an int; pass the longest sequence's tokens, or -1")
+        yield KindError(
+            f"max_query_len={shown(max_query_len)}: must be an int; pass the longest sequence's tokens, or -1"
+        )
 
 
 def _offsets(starts: Tensor, tokens: int, whose: str, whole: bool) -> Iterator[NkiconvError]:
@@ -175,7 +178,7 @@ def _missing(named: dict[str, Any], block_size: Any) -> Iterator[NkiconvError]:
         others = ", ".join(name for name in named if name not in given)
         yield UnsupportedError(f"{', '.join(given)}: given without {others}; pass all of them, or none")
     if given and (type(block_size) is not int or block_size < 1):
-        yield KindError(f"block_size_to_align={block_size!r}: must be an int of at least 1 with blocks; pass it")
+        yield KindError(f"block_size_to_align={shown(block_size)}: must be an int of at least 1 with blocks; pass it")
 
 
 def _slots(

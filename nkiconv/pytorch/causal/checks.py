@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...errors import shown
 from ..computers import modes
 from ..computers.passed import once
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -76,7 +77,7 @@ def activation_of(where: str, activation: Any) -> str | None:
     """Our name of an activation. Raises UnsupportedError."""
     if not (activation is None or isinstance(activation, str)) or activation not in ACTIVATIONS:
         raise UnsupportedError(
-            f"activation={activation!r}: {where} accepts None, 'silu' and 'swish'; apply others behind it"
+            f"activation={shown(activation)}: {where} accepts None, 'silu' and 'swish'; apply others behind it"
         )
     return ACTIVATIONS[activation]
 

@@ -15,6 +15,7 @@ import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from ...errors import shown
 from ..errors import KindError, UnsupportedError
 
 VARIABLE = "NKICONV_CPU"
@@ -78,7 +79,7 @@ def wants_strict_nonfinite(value: bool | None, open_to: tuple[None, ...] = (None
         return value
     if value not in open_to:
         accepted = ", ".join(map(str, (True, False, *open_to)))
-        raise KindError(f"strict_nonfinite={value!r}: accepted are {accepted}; pass one of them")
+        raise KindError(f"strict_nonfinite={shown(value)}: accepted are {accepted}; pass one of them")
     return _strict_nonfinite
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.modules.conv import _ConvNd
 
-from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
+from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, shown
 from .. import nn
 from ..causal import model_files
 from ..causal.installation import Installation
@@ -102,7 +102,9 @@ def convert(
         raise DtypeError(f"model: must be a torch.nn.Module, not {type(model).__name__}; pass the module itself")
     errors: list[NkiconvError] = []
     if filter is not None and not callable(filter):
-        errors.append(UnsupportedError(f"filter={filter!r}: must be None or a function of (name, module); pass one"))
+        errors.append(
+            UnsupportedError(f"filter={shown(filter)}: must be None or a function of (name, module); pass one")
+        )
     if example_inputs is not None and not isinstance(example_inputs, (tuple, list, Mapping)):
         kind = type(example_inputs).__name__
         text = f"example_inputs: must be a tuple or dict of forward's arguments, not {kind}; pass (x,)"

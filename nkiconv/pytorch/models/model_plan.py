@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...errors import LayoutError, UnsupportedError
+from ...errors import LayoutError, UnsupportedError, shown
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.explain import SCREEN, problem_words, table
@@ -263,11 +263,11 @@ def plan_model(
         process that searches ends or cannot start.
     """
     if type(lnc) is not int or lnc not in LNC_DEGREES:
-        raise UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+        raise UnsupportedError(f"lnc={shown(lnc)}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
     if quick and wide:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
     if layout is not None and layout not in LAYOUTS:
-        raise LayoutError(f"layout={layout!r}: accepted are None, {', '.join(LAYOUTS)}; use one of them")
+        raise LayoutError(f"layout={shown(layout)}: accepted are None, {', '.join(LAYOUTS)}; use one of them")
     if training and fold_batchnorm:
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...errors import NkiconvError, UnsupportedError
+from ...errors import NkiconvError, UnsupportedError, shown
 from ...planner import Request
 from ...planner.entry import answer
 from ..computers.device import cores
@@ -28,7 +28,7 @@ Times = dict[str, tuple[float, float]]
 def violations(pack_filters: Any, example_inputs: Any) -> Iterator[NkiconvError]:
     """Errors of these arguments of `convert`."""
     if pack_filters not in (None, FROZEN):
-        yield UnsupportedError(f"pack_filters={pack_filters!r}: accepted are None and {FROZEN!r}; use one of them")
+        yield UnsupportedError(f"pack_filters={shown(pack_filters)}: accepted are None and {FROZEN!r}; use one of them")
     if pack_filters is not None and example_inputs is None:
         yield UnsupportedError(
             "pack_filters='frozen', example_inputs=None: whether a packed filter is faster depends on the images; pass "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...axis import BLANK_MOST, EXTENT_MAX, Axis, blank_violations, in_words_of
+from ...errors import shown
 from ...problem import HBM_BYTES, ConvProblem
 from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -174,10 +175,12 @@ class Convolution:
             yield GeometryError(f"groups={self.groups}: must be at least 1; pass a divisor of both channel counts")
         if self.activation is not None and self.activation not in ACTIVATIONS:
             accepted = ", ".join(ACTIVATIONS)
-            yield UnsupportedError(f"activation={self.activation!r}: accepted are None, {accepted}; apply others after")
+            yield UnsupportedError(
+                f"activation={shown(self.activation)}: accepted are None, {accepted}; apply others after"
+            )
         if self.residual_position not in RESIDUAL_POSITIONS:
             accepted = ", ".join(RESIDUAL_POSITIONS)
-            yield UnsupportedError(f"residual_position={self.residual_position!r}: accepted are {accepted}")
+            yield UnsupportedError(f"residual_position={shown(self.residual_position)}: accepted are {accepted}")
 
     def _shapes(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
