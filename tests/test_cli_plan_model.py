@@ -396,3 +396,14 @@ def test_filters_are_packed_where_the_model_has_frozen_them(tmp_path):
     assert [one["rows"][0]["asked"]["packed"] for one in found] == [False, True]
     assert found[1]["modelled_us"] < found[0]["modelled_us"]
     assert "3x3 bf16 packed bias" in run("plan-model", f"{script}:packed", *asked, "--wide", width=250).output
+
+
+def test_notes_are_wrapped_in_a_pipe_too(script):
+    """At words; a reason of several lines keeps them."""
+    long = "def model():\n    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 1, 2000))\n"
+    text = run("plan-model", f"{script(long)}:model", "--input", "1x1x2100x2100:bf16", "--dtype", "bf16").stdout
+    below = text[text.index("shape: N C H W") :].splitlines()
+    assert max(map(len, below)) <= 80
+    assert "no plan for 1, which is not in the sum" in " ".join(" ".join(below).split())
+    assert any(line.startswith("  - implicit_gemm: ") for line in below)
+    assert any(line.startswith("    ") for line in below)

@@ -98,15 +98,12 @@ def plan(
         initial_frames=initial_frames,
         return_final_frames=return_final_frames,
     )
-    if isinstance(algorithms, str):
-        raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
-    names = None if algorithms is None else tuple(algorithms)
     wanted = Request(
         problem=problem.toward(direction) if isinstance(problem, ConvProblem) else problem,
         lnc=lnc,
         asked=asked,
         constants=sorted_constants(constants),
-        algorithms=names,
+        algorithms=_several(algorithms),
         operation=operation,
     )
     return answer(wanted, wide=wide, use_cache=use_cache, advance=advance)
@@ -158,6 +155,13 @@ def _tuned_meanwhile(request: Request) -> Plan | None:
         warnings.simplefilter("ignore", cache.CacheWarning)  # what is wrong with the file has been said
         kept = cache.load(request)
     return kept if kept is not None and kept.effort == TUNED else None
+
+
+def _several(algorithms: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Names to choose from. Raises UnsupportedError: they are one name."""
+    if isinstance(algorithms, str):
+        raise UnsupportedError(f"algorithms={algorithms!r}: must be several names; write ({algorithms!r},)")
+    return None if algorithms is None else tuple(algorithms)
 
 
 def _short_name(dtype: Any) -> str:

@@ -13,7 +13,7 @@ from ...errors import NkiconvError, UnsupportedError, raise_all
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
-from .shell import FORMATS, JsonOption, asked, console, plain_warnings, print_json, prints_tables, progress, say
+from .shell import FORMATS, JsonOption, asked, console, plain_warnings, print_json, prints_tables, progress, say_wrapped
 
 if TYPE_CHECKING:
     from ...pytorch.models.model_plan import ModelPlan, Row
@@ -193,13 +193,13 @@ def _show(found: ModelPlan, script: str, inputs: list[str]) -> None:
     if found.kept:
         _kept_grid(found).show(screen)
     if found.advice:
-        say(screen, "Slowest against their limits, why, and what other forms take (modelled):", "bold")
+        say_wrapped(screen, "Slowest against their limits, why, and what other forms take (modelled):", "bold")
     for advice in found.advice:
-        say(screen, f"- {advice}")
+        say_wrapped(screen, f"- {advice}")
     if found.fusing:
-        say(screen, f"- {found.fusing}")
+        say_wrapped(screen, f"- {found.fusing}")
     for note in _notes(found):
-        say(screen, note)
+        say_wrapped(screen, note)
 
 
 def _rest(found: ModelPlan, rows: Sequence[Row]) -> list[str]:
@@ -272,7 +272,7 @@ def _notes(found: ModelPlan) -> Iterator[str]:
         if row.plan is None:
             yield f"no plan for {row.layers[0]}, which is not in the sum: {row.reason}"
     if any(row.plan is not None and row.plan.extrapolated_from is not None for row in found.rows):
-        yield "~ extrapolated from a part; --tuned times the whole"
+        yield "~ extrapolated from a part, as the kernel is long; --tuned times the whole"
     if found.uncalled:
         names = [name or "the model" for name in found.uncalled]
         more = f" and {len(names) - SHOWN} more, which --json has" if len(names) > SHOWN else ""

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ SCHEMA = 1
 PLAIN_WIDTH = 120
 #: Columns at least; a narrower terminal wraps by itself.
 LEAST_WIDTH = 20
+#: Columns of wrapped text that goes to a file or a pipe.
+TEXT_WIDTH = 80
 #: Seconds between two lines of progress that go to a file or a pipe; nothing comes of what is done sooner.
 PLAIN_SECONDS = 10.0
 
@@ -75,6 +78,15 @@ def console(*, stderr: bool = False) -> Console:
 def say(screen: Console, line: str, style: str = "") -> None:
     """A sentence: on a terminal it is wrapped at words, elsewhere it is one line, for those who search in it."""
     screen.print(Text(line, style=style), soft_wrap=not screen.is_terminal)
+
+
+def say_wrapped(screen: Console, text: str, style: str = "") -> None:
+    """A text that is wrapped at words in files and pipes too; what continues a line is indented."""
+    width = screen.width if screen.is_terminal else min(screen.width, TEXT_WIDTH)
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        for one in textwrap.wrap(line, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False):
+            say(screen, one, style)
 
 
 def notes(screen: Console, *lines: str) -> None:
