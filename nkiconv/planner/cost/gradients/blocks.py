@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -63,10 +64,15 @@ class Blocks(Enumerated):
                 continue
             price = BlocksPrice(shape.target, geometry, lines)
             known = {**given, **fixed, "pixels": pixels}
-            sizes = _sizes(geometry, source, known, units_of_tile(geometry, lines is not None))
-            best = heapq.nsmallest(count + SPARE, (price.settled(one, given) for one in sizes), key=_first)
+            least = Least(count + SPARE)
+
+            def admits(one: Sizes, price: BlocksPrice = price, least: Least = least) -> bool:
+                return price.least_ns(one) <= least.most_ns
+
+            for one in _sizes(geometry, source, known, units_of_tile(geometry, lines is not None), admits):
+                least.add(*price.settled(one, given))
             kept = 0
-            for ns, one in best:
+            for ns, one in least.found():
                 settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
                 guess = Guess(pairs_of(WeightConfig(**settings)), ns)
                 if kept < count and self.planned(shape, guess.config) is not None:
@@ -109,8 +115,26 @@ class Blocks(Enumerated):
         }
 
 
-def _first(one: tuple[float, Sizes]) -> float:
-    return one[0]
+class Least:
+    """Of all sizes that are added the few that take least, in order, the first added of those alike."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._added, self._kept = count, 0, list[tuple[float, int, Sizes]]()
+
+    @property
+    def most_ns(self) -> float:
+        """What others must not take more than to be among them."""
+        return -self._kept[0][0] if len(self._kept) == self._count else math.inf
+
+    def add(self, ns: float, sizes: Sizes) -> None:
+        """Keep these, where they are among the few."""
+        self._added += 1
+        push = heapq.heappush if len(self._kept) < self._count else heapq.heappushpop
+        push(self._kept, (-ns, -self._added, sizes))
+
+    def found(self) -> list[tuple[float, Sizes]]:
+        """They, those of least time first."""
+        return [(-ns, one) for ns, _, one in sorted(self._kept, key=lambda one: one[:2], reverse=True)]
 
 
 def _around(now: int, whole: int) -> list[int]:
@@ -119,9 +143,11 @@ def _around(now: int, whole: int) -> list[int]:
     return [*below, *above, whole]
 
 
-def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> Iterator[Sizes]:
+def _sizes(
+    geometry: Any, source: Any, given: Mapping[str, Any], units: int, admits: Callable[[Sizes], bool]
+) -> Iterator[Sizes]:
     """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None; units: of a
-    tile."""
+    tile; admits: whether settings, but for their buffers, are to be compared."""
     runs = () if source is None else tuple(one.count for one in planes_of(source.planes))
     shapes = [
         (rows, columns, None if source is None else Turned(source, runs, rows, columns))
@@ -151,7 +177,7 @@ def _sizes(geometry: Any, source: Any, given: Mapping[str, Any], units: int) -> 
                     # many passes are shared as well as halves are, whose sums the cores need not add
                     for split in choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,)):
                         sizes = Sizes(geometry, channels, outputs, inputs, beside, split, side, most=tile)
-                        yield from sizes.with_blocks(blocks)
+                        yield from sizes.with_blocks(blocks, admits)
 
 
 def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int, most: int) -> list[tuple[int, int, Any]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,12 +114,14 @@ class Sizes:
         units = div_ceil(units_in(self.geometry, self.rows, self.columns), parts)
         return div_ceil(units, self.most), units / self.most
 
-    def with_blocks(self, shapes: Iterable[tuple[int, int, Any]]) -> Iterator[Sizes]:
-        """These sizes with all blocks of such (rows, columns, Turned or None), in the buffers that they need, that
-        fit."""
+    def with_blocks(self, shapes: Iterable[tuple[int, int, Any]], admits: Callable[[Sizes], bool]) -> Iterator[Sizes]:
+        """These sizes with all blocks of such (rows, columns, Turned or None) that are admitted, in the buffers that
+        they need, that fit."""
         for rows, columns, turned in shapes:
             if columns >= self.beside:
                 found = dataclasses.replace(self, rows=rows, columns=columns, turned=turned)
+                if not admits(found):
+                    continue
                 needed = buffers_needed(
                     self.geometry, (rows, columns), self.channels, self.of_pass, found.banks, self.most
                 )
@@ -156,13 +158,21 @@ class BlocksPrice:
         """lines: the Geometry of lines as they lie, where DMA transposes them."""
         self.target, self.geometry, self.lines = target, geometry, lines
         self._moved = functools.cache(self._moved_of)
+        self._bank = functools.cache(self._bank_of)
+        self._jobs = functools.cache(self._jobs_of)
         self.met = taps_met(geometry.rows), taps_met(geometry.columns)
+
+    def least_ns(self, sizes: Sizes) -> float:
+        """What `settled` finds at least, however many buffers there are: the array's products."""
+        jobs, passes = self._jobs(sizes.channels, *sizes.of_pass, sizes.banks)
+        turns = passes if sizes.split else div_ceil(passes, PARTS)
+        return self._start_ns() + sizes.of_core[0] * turns * (jobs * self._bank_ns(sizes))
 
     def settled(self, sizes: Sizes, given: Mapping[str, int]) -> tuple[float, Sizes]:
         """(ns from the first DMA to the last, sizes with as many buffers as pay). With more, the first tile's loads
         that wait for zeros come after those of others that wait for nothing."""
         target, geometry, turned = self.target, self.geometry, sizes.turned
-        jobs, passes = self._jobs(sizes)
+        jobs, passes = self._jobs(sizes.channels, *sizes.of_pass, sizes.banks)
         (of_core, loads), turns = sizes.of_core, passes if sizes.split else div_ceil(passes, PARTS)
         mine = of_core * turns
         width = min(BANK_COLUMNS, taps_beside(geometry, sizes.beside) * sizes.channels)
@@ -198,35 +208,42 @@ class BlocksPrice:
 
     def _bank_ns(self, sizes: Sizes) -> float:
         """Of the array for a tile and a bank, on average: the last output channels may be beside each other."""
-        geometry, found = self.geometry, []
-        for _, beside in outputs_beside(geometry, sizes.beside):
-            width = min(BANK_COLUMNS, taps_beside(geometry, beside) * sizes.channels) * self._seen(sizes)
-            positions = sizes.rows * div_ceil(sizes.columns, beside) * sizes.gang
+        side = sizes.side > 1, sizes.at_once
+        return self._bank(sizes.rows, sizes.columns, sizes.beside, sizes.channels, sizes.gang, side)
+
+    def _bank_of(
+        self, rows: int, columns: int, beside: int, channels: int, gang: int, side: tuple[bool, float]
+    ) -> float:
+        geometry, found, (is_beside, at_once) = self.geometry, [], side
+        for _, count in outputs_beside(geometry, beside):
+            width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * self._seen(rows, columns)
+            positions = rows * div_ceil(columns, count) * gang
             # tiles of the array's rows work side by side, each matmul a few columns behind the last at least
-            least = sizes.at_once * self.target.row_tile_columns if sizes.side > 1 else 0
-            found.append(positions * matmul_ns(self.target, geometry, max(width, least)) / sizes.at_once)
+            least = at_once * self.target.row_tile_columns if is_beside else 0
+            found.append(positions * matmul_ns(self.target, geometry, max(width, least)) / at_once)
         return float(sum(found) / len(found))
 
-    def _seen(self, sizes: Sizes) -> float:
+    def _seen(self, of_rows: int, of_columns: int) -> float:
         """The part of taps that meet x: zeros are left out where all units of a tile have them in the same place, as
         those of whole planes do, and those of many planes about."""
         rows, columns, units = self.geometry.rows, self.geometry.columns, self.geometry.planes.out
-        of_rows = sizes.rows >= rows.out or units * div_ceil(columns.out, sizes.columns) >= PARTITIONS
-        of_columns = sizes.columns >= columns.out or units * div_ceil(rows.out, sizes.rows) >= PARTITIONS
-        return (self.met[0] if of_rows else 1.0) * (self.met[1] if of_columns else 1.0)
+        no_rows = of_rows >= rows.out or units * div_ceil(columns.out, of_columns) >= PARTITIONS
+        no_columns = of_columns >= columns.out or units * div_ceil(rows.out, of_rows) >= PARTITIONS
+        return (self.met[0] if no_rows else 1.0) * (self.met[1] if no_columns else 1.0)
 
     def _last_ns(self, sizes: Sizes, tile_ns: float, jobs: int) -> float:
         """Of the array after the last load: its row for all banks; or for the first, and then the tile for others."""
         return tile_ns / sizes.rows if sizes.split else tile_ns * (1 - (1 - 1 / sizes.rows) / jobs)
 
-    def _jobs(self, sizes: Sizes) -> tuple[int, int]:
+    def _jobs_of(self, channels: int, outputs: int, inputs: int, split: int, banks: int) -> tuple[int, int]:
         """Banks of a pass, and passes."""
         K, C, groups = self.geometry.K, self.geometry.C, self.geometry.groups
-        ks, cs = div_ceil(K // groups, PARTITIONS), div_ceil(C // groups, sizes.channels)
+        ks, cs = div_ceil(K // groups, PARTITIONS), div_ceil(C // groups, channels)
+        jobs = int(jobs_of_pass(self.geometry, channels, (outputs, inputs, split)))
         if ks == cs == 1:
-            together = max(1, min(groups, sizes.banks // sizes.jobs))
-            return together * sizes.jobs, div_ceil(groups, together)
-        return sizes.jobs, groups * div_ceil(ks, sizes.outputs) * div_ceil(cs, sizes.inputs)
+            together = max(1, min(groups, banks // jobs))
+            return together * jobs, div_ceil(groups, together)
+        return jobs, groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
 
     def warmup(self, sizes: Sizes) -> int:
         """Matmuls on zeros until the first rows are there, or what is turned first."""

@@ -35,6 +35,8 @@ class DiagonalsPrice:
         self.k = geometry.K // geometry.groups
         self.taps = geometry.C // geometry.groups * geometry.rows.taps * geometry.columns.taps
         self.columns = functools.cache(self._columns)
+        self.product_ns = functools.cache(self._product_ns)
+        self._dma_ns = functools.cache(self._dma_ns_of)
 
     def _columns(self, rows: int, columns: int) -> int:
         found: int = window_columns(self.geometry, rows, columns)
@@ -45,7 +47,7 @@ class DiagonalsPrice:
         is_small = rows * columns * beside * self.k <= PARTITIONS // below
         return is_small and beside * self.columns(rows, columns) <= BANK_COLUMNS
 
-    def product_ns(self, rows: int, columns: int, beside: int, side: int) -> float:
+    def _product_ns(self, rows: int, columns: int, beside: int, side: int) -> float:
         """Of the array for a block and so many groups of units on each of so many tiles of rows."""
         least = side * self.target.row_tile_columns if side > 1 else self.target.matmul_columns_min
         return float(max(beside * self.columns(rows, columns), least) * self.column_ns + self.matmul_ns)
@@ -114,7 +116,7 @@ class DiagonalsPrice:
         y = self._dma_ns((rows, columns, k), (geometry.columns.out, geometry.K), geometry.y_strides)
         return float(geometry.planes.taps * x + y)
 
-    def _dma_ns(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
+    def _dma_ns_of(self, extents: tuple[int, int, int], whole: tuple[int, int], strides: Any) -> float:
         """Of so many rows, columns and channels for each partition. whole: columns and channels that there are."""
         target, item = self.target, self.geometry.hbm_itemsize
         h, w, c = extents
