@@ -92,14 +92,6 @@ def test_parts(monkeypatch, operation):
     assert count > 0
 
 
-def test_pooling_windows_divide_a_part():
-    problem = ConvProblem(N=3, C=3, K=64, H=4007, W=4007, R=7, S=7, stride=(2, 2))
-    part, times = part_of(problem, Asked(pool=(3, 3)))
-    assert times > 1
-    assert part.P % 3 == problem.P % 3
-    assert part_of(problem, Asked(initial_frames=1))[0].D is None
-
-
 def drawn_axis(rng):
     """An Axis of any small numbers that has outputs."""
     while True:

@@ -105,24 +105,14 @@ def test_epilogues(activation, position):
     assert_within_limit(y, epilogue_ref(sums, *after), epilogue_bound(36, abs_sum, sums, "fp32", *after))
 
 
-@pytest.mark.parametrize(("pool", "pair"), [((7, 2), (7, 2)), ((1, 5), (1, 5)), (1, (1, 1))])
-def test_pool_is_torchs_max_pool(pool, pair):
-    problem, y = conv_problem(X, W), conv2d(X, W, BIAS, activation="silu")
-    expected = torch.nn.functional.max_pool2d(torch.tensor(y), pair).numpy()
-    sums, abs_sum, after = conv_ref(X, W, problem), abs_sum_ref(X, W, problem), (BIAS, "silu", None, "pre_activation")
-    # without pooling few channels are summed in another order: twice what each may be off by
-    limit = 2 * epilogue_bound(36, abs_sum, sums, "fp32", *after).max()
-    np.testing.assert_allclose(conv2d(X, W, BIAS, activation="silu", pool=pool), expected, rtol=0, atol=limit)
-
-
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_pool_of_a_residual_in_bands(layout):
+def test_a_residual_in_bands(layout):
     """Integers and halves of them, so exact; bands of a few rows, so that one read of another's would show."""
     rng = np.random.default_rng(1)
     x, w = rng.integers(-4, 5, (2, 6, 26, 11)), rng.integers(-4, 5, (4, 6, 3, 2))
     residual = rng.integers(-200, 201, (2, 4, 24, 10))
     sums = torch.nn.functional.conv2d(torch.tensor(x, dtype=torch.float64), torch.tensor(w, dtype=torch.float64))
-    expected = torch.nn.functional.max_pool2d(sums.relu() + 0.5 * torch.tensor(residual), (3, 2)).numpy()
+    expected = (sums.relu() + 0.5 * torch.tensor(residual)).numpy()
     given = [
         a.astype(np.float32) if layout == "NCHW" else np.moveaxis(a, 1, 3).astype(np.float32) for a in (x, residual)
     ]
@@ -134,19 +124,10 @@ def test_pool_of_a_residual_in_bands(layout):
         beta=0.5,
         residual_position="post_activation",
         activation="relu",
-        pool=(3, 2),
         algorithm="implicit_gemm",
         config=(("x_bytes", 256),),
     )
     np.testing.assert_array_equal(found if layout == "NCHW" else np.moveaxis(found, 3, 1), expected)
-
-
-def test_one_pool_for_both_axes():
-    x, w = np.round(2 * X), np.round(2 * W)  # integers: exact in any order
-    y = conv2d(x, w, padding=((1, 0), (0, 0)))
-    np.testing.assert_array_equal(
-        conv2d(x, w, padding=((1, 0), (0, 0)), pool=2), torch.nn.functional.max_pool2d(torch.tensor(y), 2).numpy()
-    )
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", np.float16, ml_dtypes.bfloat16])
@@ -226,9 +207,6 @@ REFUSED = [
     ("beta", "1", UnsupportedError, "beta='1': must be a finite int or float"),
     ("beta", True, UnsupportedError, "beta=True"),
     ("beta", float("nan"), UnsupportedError, "beta=nan"),
-    ("pool", 0, GeometryError, "pool=0: must be an int of at least 1"),
-    ("pool", [1, 1], GeometryError, r"pool=\[1, 1\]"),
-    ("pool", (2, 2), GeometryError, r"pool=\(2, 2\): must divide P=7 and Q=10"),
     ("out_dtype", np.int8, DtypeError, "out_dtype=.*int8.*: accepted are None, bf16, fp16, fp32"),
     ("precision", "fp16", UnsupportedError, "precision='fp16': accepted are None, bf16, tf32, fp16x3, winograd; use"),
     ("batch_group_count", 0, GeometryError, "batch_group_count=0: must be an int of at least 1"),
@@ -326,14 +304,14 @@ def test_batch_groups(count, layout):
 @pytest.mark.parametrize(
     ("call", "shape"),
     [
-        (lambda: conv2d(X[:0], W, pool=(1, 2), padding=1), (0, 4, 9, 6)),
+        (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
         (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
         (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
         (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
         (lambda: nkiconv.depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
         (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
         (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
-        (lambda: conv2d(X[:, :0], W[:, :0], pool=(1, 2), padding=1), (2, 0, 9, 6)),
+        (lambda: conv2d(X[:, :0], W[:, :0], padding=1), (2, 0, 9, 12)),
     ],
 )
 def test_no_images_or_no_channels(call, shape):

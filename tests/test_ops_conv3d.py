@@ -76,7 +76,7 @@ def test_packed_filters(K):
     np.testing.assert_array_equal(again, packed)
 
 
-def test_an_epilogue_with_a_pool():
+def test_an_epilogue():
     bias, residual = RNG.standard_normal(4), RNG.standard_normal((2, 4, 3, 4, 6)).astype(np.float32)
     x, w = (
         RNG.standard_normal((2, 6, 4, 4, 6)).astype(np.float32),
@@ -89,10 +89,6 @@ def test_an_epilogue_with_a_pool():
     y = conv3d(x, w, bias, padding=places, activation="silu", residual=residual)
     limit = epilogue_bound(num_terms(problem), abs_sum, sums, "fp32", bias, "silu", residual)
     assert_within_limit(y, epilogue_ref(sums, bias, "silu", residual), limit)
-    pooled = conv3d(x, w, bias, padding=places, activation="silu", residual=residual, pool=(2, 3))
-    windows = (2, 4, 3, 2, 2, 2, 3)
-    exact = epilogue_ref(sums, bias, "silu", residual).reshape(windows).max(axis=(4, 6))
-    assert_within_limit(pooled, exact, limit.reshape(windows).max(axis=(4, 6)))
 
 
 def test_batch_groups_and_empty_arrays():
@@ -140,7 +136,6 @@ REFUSED = [
     ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
     ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
     ({"w": W.astype(np.float16)}, DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
-    ({"pool": (2, 2)}, GeometryError, r"pool=\(2, 2\): must divide P=3 and Q=5"),
     ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),
     ({"algorithm": "grouped"}, UnsupportedError, "feature_group_count=1: grouped takes at least 2"),
     (

@@ -207,7 +207,6 @@ def test_plans():
     assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "phases")
     for more, message in (
         ({"packed": True}, "packed=True: transposed convolutions take False"),
-        ({"pool": 2}, r"pool=\(2, 2\): transposed convolutions take \(1, 1\)"),
         ({"operation": "conv2d"}, "operation='conv2d': the problem's transposed is True"),
     ):
         with pytest.raises(UnsupportedError, match=message):

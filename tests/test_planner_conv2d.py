@@ -34,7 +34,6 @@ NHWC_ROWS = cases.get("kda_bf16").problem.replace(layout="NHWC")
 OPERATION = [
     (cases.get("kda_bf16").problem, Asked(), "depthwise_conv1d"),
     (cases.get("kda_bf16").problem.replace(padding=((0, 1), (0, 0))), Asked(), "conv2d"),
-    (cases.get("kda_bf16").problem, Asked(pool=(1, 2)), "conv2d"),
     (cases.get("kda_fp32").problem, Asked(precision="tf32"), "conv2d"),
     (NHWC_ROWS, Asked(), "conv2d"),
     (NHWC_ROWS, Asked(return_final_state=True), "depthwise_conv1d"),
@@ -65,7 +64,7 @@ def test_the_operation_of_a_problem(problem, asked, name):
 
 
 def test_geometry_is_the_kernels_own():
-    found = conv.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked(pool=(1, 1)))
+    found = conv.geometry_of(SMALL.replace(layout="NHWC", stride=(2, 1), groups=4), Asked())
     assert (found.planes.out, found.C, found.K, found.groups, found.itemsize) == (2, 12, 20, 4, 4)
     assert (found.rows.size, found.rows.taps, found.rows.out, found.rows.stride) == (14, 3, 7, 2)
     assert (found.columns.size, found.columns.taps, found.columns.out, found.columns.before) == (11, 2, 12, 0)
@@ -111,10 +110,10 @@ def test_a_plan_avoids_row_tiles_that_take_turns():
 
 
 def test_extras_are_the_kernels_own():
-    asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, pool=(2, 3), out_dtype="bf16")
+    asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, out_dtype="bf16")
     found = conv.extras_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
-    assert (found.pool, found.residual, found.scaled, found.strict_nonfinite) == ((2, 3), True, True, False)
+    assert (found.residual, found.scaled, found.strict_nonfinite) == (True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +170,10 @@ def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(prob
 
 
 def test_a_plan_is_read_back_and_found_again():
-    found = plan(SMALL, pool=(1, 3), residual="pre_activation", scaled=True, precision="tf32")
+    found = plan(SMALL, residual="pre_activation", scaled=True, precision="tf32")
     assert Plan.from_json(found.to_json()) == found
-    assert found.asked.pool == (1, 3)
-    again = plan(SMALL, pool=(1, 3), residual="pre_activation", scaled=True, precision="tf32")
+    assert found.asked.scaled
+    again = plan(SMALL, residual="pre_activation", scaled=True, precision="tf32")
     assert again.cached
     assert again == found
     assert not plan(SMALL).cached
@@ -235,7 +234,7 @@ def test_plans_run():
 def test_everything_asked_for_reaches_the_kernel():
     asked = Asked(
         bias=True, activation="silu", residual="post_activation", out_dtype="bf16", strict_nonfinite=True, scaled=True,
-        pool=(2, 3), precision="bf16",
+        precision="bf16",
     )  # fmt: skip
     wanted = Request(problem=SMALL.replace(layout="NHWC"), asked=asked)
     args, kwargs = OPERATIONS["conv2d"].launch(wanted, "implicit_gemm", (("warmup", 3),))
@@ -248,7 +247,7 @@ def test_everything_asked_for_reaches_the_kernel():
     assert plain == {
         "padding": SMALL.padding, "stride": (1, 1), "rhs_dilation": (1, 1), "lhs_dilation": (1, 1),
         "feature_group_count": 1, "in_perm": (0, 3, 1, 2), "out_perm": (0, 2, 3, 1), "activation": "silu",
-        "residual_position": "post_activation", "pool": (2, 3), "precision": "bf16", "strict_nonfinite": True,
+        "residual_position": "post_activation", "precision": "bf16", "strict_nonfinite": True,
         "algorithm": "implicit_gemm",
     }  # fmt: skip
 

@@ -93,7 +93,7 @@ def test_python_blocks_run_in_order_in_a_fresh_process(page):
 def test_blocks_leave_what_they_say():
     for page in ("README.md", "docs/numpy.md"):
         assert namespace(page)["y"].shape == (2, 48, 1000)
-    assert namespace("docs/numpy.md")["features"].shape == (1, 16, 10, 14)
+    assert namespace("docs/numpy.md")["features"].shape == (1, 16, 20, 28)
     assert (namespace("docs/kernels.md")["doubled"] == 2).all()
 
 

@@ -123,7 +123,6 @@ PLANNED = [
     ("`activation`", "gelu", {"activation": "gelu"}),
     ("`residual`", "behind it", {"residual": "post_activation"}),
     ("`residual`", "times `beta`", {"residual": "pre_activation", "scaled": True}),
-    ("`pool`", "", {"pool": (2, 2)}),
     ("`out_dtype`", "fp32", {"out_dtype": "fp32"}),
     ("`precision`", "tf32", {"precision": "tf32"}),
     ("`return_final_state`", "", {"return_final_state": True}),

@@ -18,16 +18,14 @@ from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import (
     KernelRun,
-    Pair,
     Places,
     has_no_images,
     launch,
     no_data,
     one_image,
-    pair_of,
     with_extents,
 )
-from .conv_problem import IMAGES, OF_Y, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
+from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, checked_conv, is_packed, other_layout
 from .epilogue import Epilogue
 from .frames import Frames
 
@@ -50,7 +48,6 @@ def conv2d(
     residual: AnyArray | None = None,
     residual_position: str = "pre_activation",
     beta: float = 1.0,
-    pool: int | Pair = 1,
     out_dtype: Any = None,
     precision: str | None = None,
     lnc: int = 2,
@@ -63,7 +60,7 @@ def conv2d(
         y[n, k, p, q] = act(sum over c, r, s of w[k, c, r, s] * x_pad[n, g*C/groups + c, p*stride + r*dilation, ...]
                             + bias[k] + beta * residual[n, k, p, q]),    g = k // (K / groups)
 
-    Equals ``torch.nn.functional.conv2d(x, w, bias, ...)``, the residual, the activation and ``max_pool2d(y, pool)``.
+    Equals ``torch.nn.functional.conv2d(x, w, bias, ...)``, the residual and the activation.
 
     Args:
         x: [N, C, H, W], or [N, H, W, C] with layout="NHWC"; bf16 (ml_dtypes), fp16 or fp32, or fp8, ml_dtypes'
@@ -82,10 +79,8 @@ def conv2d(
             of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
         layout: of x, residual and y.
         activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; as torch defines it.
-        residual: shape of y before pooling; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
+        residual: y's shape; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
             "post_activation", act(sum + bias) + beta * residual.
-        pool: windows, next to each other, whose maximum is the result: one extent or (height, width), which divide P
-            and Q.
         out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
             2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16
@@ -97,7 +92,7 @@ def conv2d(
             definition keeps them from.
         algorithm, config: as in a `Plan`; None: the estimate.
 
-    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", P and Q divided by pool; sums in fp32, rounded once.
+    Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC", sums in fp32, rounded once.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -107,7 +102,6 @@ def conv2d(
         residual=residual,
         residual_position=residual_position,
         beta=beta,
-        pool=pool,
         out_dtype=out_dtype,
         precision=precision,
         strict_nonfinite=strict_nonfinite,
@@ -147,7 +141,6 @@ def conv3d(
     residual: AnyArray | None = None,
     residual_position: str = "pre_activation",
     beta: float = 1.0,
-    pool: int | Pair = 1,
     out_dtype: Any = None,
     precision: str | None = None,
     lnc: int = 2,
@@ -159,7 +152,7 @@ def conv3d(
 ) -> Any:
     """Convolve volumes with filters: `conv2d` with an axis of planes (depth, or frames of a video) before the rows.
 
-    Equals ``torch.nn.functional.conv3d(x, w, bias, ...)``, the residual, the activation and the pool.
+    Equals ``torch.nn.functional.conv3d(x, w, bias, ...)``, the residual and the activation.
 
     Args:
         x: [N, C, D, H, W], or [N, D, H, W, C] with layout="NDHWC".
@@ -168,7 +161,6 @@ def conv3d(
         stride, dilation, lhs_dilation: at least 1, for all axes or (depth, height, width).
         padding: zeros on all sides; ((front, back), (top, bottom), (left, right)), negative crops; "valid"; "same". A
             causal convolution has ((T - 1) * dilation, 0) for front and back.
-        pool: windows within planes: one extent or (height, width), which divide P and Q.
         initial_frames: x's shape, layout and dtype but for its F planes, which precede x's as if they were its first
             (0 are none): y is that of both, and zeros of the padding are in front of them.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
@@ -178,12 +170,12 @@ def conv3d(
         precision: as in `conv2d`; of bf16 and fp16 None or, with T = 3, stride, dilation and lhs_dilation of planes 1,
             "winograd": two planes of y of four products of sums of frames instead of six, rounded to fp16: errors of
             some 2e-4 (bf16) or 4e-4 (fp16) of y's standard deviation before y is rounded; sums of two frames, and of
-            three planes of w, from 65520 on make Inf and NaN. Not with groups, packed filters, pool,
+            three planes of w, from 65520 on make Inf and NaN. Not with groups, packed filters,
             strict_nonfinite. Chunks of an even number of planes y give the y of the whole.
         The rest, dtypes and empty arrays: as in `conv2d`.
 
-    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", P and Q divided by pool; with
-        return_final_frames the pair of it and the planes, in x's layout and dtype.
+    Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC", with return_final_frames the pair of
+        it and the planes, in x's layout and dtype.
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
@@ -193,7 +185,6 @@ def conv3d(
         residual=residual,
         residual_position=residual_position,
         beta=beta,
-        pool=pool,
         out_dtype=out_dtype,
         precision=precision,
         strict_nonfinite=strict_nonfinite,
@@ -259,7 +250,7 @@ def _convolved(
     if bare or has_no_images(x):
         axes = "N" * has_no_images(x) + "C" * bare
         dtype = dtype_name(epilogue.out_dtype or problem.out_dtype)
-        y = no_data(_pooled(problem, epilogue.pool), problem.layout, axes, dtype)
+        y = no_data(problem.output_shape, problem.layout, axes, dtype)
         return y if frames.wanted is False else (y, frames.last(x, layout, final))
     if epilogue.num_frames:
         epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
@@ -323,13 +314,6 @@ def _has_no_channels(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any
     if not all(isinstance(array, np.ndarray) and array.ndim == kind.axes + 2 for array in (x, w)):
         return False
     return bool(x.shape[X_PERMS[layout][1]] == w.shape[FILTER_PERMS[filter_layout][1]] == 0)
-
-
-def _pooled(problem: ConvProblem, pool: int | Pair) -> tuple[int, ...]:
-    """Shape of y, in the problem's layout."""
-    windows = dict(zip("PQ", pair_of(pool), strict=True))
-    letters = problem.layout.translate(OF_Y)
-    return tuple(size // windows.get(letter, 1) for size, letter in zip(problem.output_shape, letters, strict=True))
 
 
 def run_conv(

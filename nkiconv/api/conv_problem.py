@@ -19,7 +19,6 @@ from .calls import (
     is_pair,
     lnc_violations,
     one_array,
-    pair_of,
     per_axis,
     places_violations,
 )
@@ -181,14 +180,9 @@ def filter_axes(filter_layout: str) -> str:
 
 
 def result_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Errors of the epilogue's arrays and pool against the problem."""
+    """Errors of the epilogue's arrays against the problem."""
     residual = f"y's, in layout {problem.layout},", problem.output_shape
     yield from epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})
-    height, width = pair_of(epilogue.pool)
-    if problem.P % height or problem.Q % width:
-        yield GeometryError(
-            f"pool={epilogue.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
-        )
 
 
 def _group_violations(groups: Any) -> Iterator[NkiconvError]:

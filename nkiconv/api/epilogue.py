@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import GeometryError, NkiconvError, UnsupportedError
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import Pair, nl_dtype, one_array, out_dtype_violations, pair_of, places_violations
+from .calls import nl_dtype, one_array, out_dtype_violations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,6 @@ class Epilogue:
     residual: Any = None
     residual_position: str = "pre_activation"
     beta: float = 1.0
-    pool: int | Pair = 1
     out_dtype: Any = None
     precision: str | None = None
     initial_state: Any = None
@@ -44,7 +43,6 @@ class Epilogue:
             return_final_state=self.return_final_state,
             strict_nonfinite=self.strict_nonfinite,
             scaled=self.residual is not None and self.beta != 1.0,
-            pool=pair_of(self.pool),
             precision=self.precision,
             packed=packed,
             filter_layout=filter_layout,
@@ -60,8 +58,6 @@ class Epilogue:
             found["residual_position"] = self.residual_position
             if self.beta != 1.0:
                 found["beta"] = float(self.beta)
-        if pair_of(self.pool) != (1, 1):
-            found["pool"] = pair_of(self.pool)
         if self.out_dtype is not None:
             found["out_dtype"] = nl_dtype(self.out_dtype)
         if self.return_final_frames:
@@ -72,12 +68,11 @@ class Epilogue:
         """Errors of names and numbers, and of kind, rank and dtype of the tensors; axes: of each, as in "N, C, Q"."""
         beta = self.beta
         # the position is checked also where there is no residual
-        named = dataclasses.replace(self, residual=None, bias=None, pool=1, out_dtype=None).asked()
+        named = dataclasses.replace(self, residual=None, bias=None, out_dtype=None).asked()
         yield from asked_violations(dataclasses.replace(named, residual=self.residual_position))
         yield from out_dtype_violations(self.out_dtype)
         if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
             yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
-        yield from places_violations({"pool": self.pool})
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)

@@ -73,11 +73,11 @@ def check_bias(bias, letter, count):
         check_float("bias", bias)
 
 
-def check_residual(residual, y_shape, of):
-    """Refuse a residual that does not lie in memory as y does; of: whose shape, as a message has it; None is none."""
+def check_residual(residual, y_shape):
+    """Refuse a residual that is not stored as y is; None is none."""
     if residual != None:
         require(
             tuple(residual.shape) == tuple(y_shape),
-            f"residual.shape={residual.shape}: must be {of} as stored, {y_shape}; broadcast or permute it",
+            f"residual.shape={residual.shape}: must be y's as stored, {y_shape}; broadcast or permute it",
         )
         check_float("residual", residual)

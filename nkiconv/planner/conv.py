@@ -101,8 +101,6 @@ class Conv(Operation):
         kwargs |= epilogue_arguments(problem, asked)
         if asked.residual is not None:
             kwargs["beta"] = 0.5 if asked.scaled else 1.0  # its value changes nothing
-        if asked.pool != (1, 1):
-            kwargs["pool"] = asked.pool
         if asked.precision is not None:
             kwargs["precision"] = asked.precision
         if asked.packed and problem.is_volume:
@@ -149,7 +147,6 @@ class Conv(Operation):
         def outputs(one: ConvProblem) -> int:
             return one.N * (one.P if by_rows else one.Q)
 
-        each += -each % asked.pool[0 if by_rows else 1]
         return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
 
 
@@ -253,7 +250,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)
     frames = ArraySpec(planes_shape(problem, asked.initial_frames), dtype) if asked.initial_frames else None
-    options = (problem.groups, 1), perms, asked.precision, asked.pool
+    options = (problem.groups, 1), perms, asked.precision
     packed = problem.is_volume and asked.packed
     flags = packed, problem.transposed, frames
     return with_pairs(read_geometry(x, w, places, *options, *flags)[0])  # type: ignore[no-any-return]
@@ -263,7 +260,6 @@ def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     """The kernel's own description of what is asked for beside the geometry."""
     return Extras(
         epilogue=epilogue_of(problem, asked),
-        pool=asked.pool,
         residual=asked.residual is not None,
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
@@ -295,11 +291,6 @@ def kernel_arguments(
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
     """What is wrong with an epilogue for this problem."""
-    height, width = asked.pool
-    if problem.P % height or problem.Q % width:
-        yield GeometryError(
-            f"pool={asked.pool!r}: must divide P={problem.P} and Q={problem.Q}; crop by padding, or pool the result"
-        )
     planes = problem.D or 0
     if asked.has_frames and not (asked.initial_frames < planes and asked.return_final_frames <= planes):
         yield GeometryError(
@@ -311,7 +302,7 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
         why = "a packed filter has its own order" if asked.packed else "of images it has R and S, of volumes T too"
         yield LayoutError(f"filter_layout={layout!r}: {why}; use None, or one that fits")
     if problem.transposed:
-        for name, plain in (("packed", False), ("filter_layout", None), ("pool", (1, 1))):
+        for name, plain in (("packed", False), ("filter_layout", None)):
             if getattr(asked, name) != plain:
                 yield UnsupportedError(
                     f"{name}={getattr(asked, name)!r}: transposed convolutions take {plain}; drop it"

@@ -50,7 +50,7 @@ class DepthwiseConv1d(Operation):
         yield from problem_violations(problem)
         if asked.needs_depthwise_conv1d:
             yield from state_violations(problem)
-        lacking = ("pool", (1, 1)), ("precision", None), ("scaled", False), ("packed", False)
+        lacking = ("precision", None), ("scaled", False), ("packed", False)
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0)):
             value = getattr(asked, name)
             if value != plain:

@@ -58,14 +58,13 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
     """(A problem of at most about `PIECES` pieces with the same tiles, how many times its pieces the problem has, from
     1); the problem itself where it has no more.
 
-    Frames in front and behind are planes of the whole; P and Q stay multiples of pooling windows. kept: extents that
-    the part has all of.
+    Frames in front and behind are planes of the whole. kept: extents that the part has all of.
     """
-    found, pool = problem, dict(zip("PQ", asked.pool, strict=True))
+    found = problem
     kept |= {"Z"} if asked.has_frames else set()
     for name, least in (CUTS_OF_ROWS if is_rows(problem) else CUTS).items():
         if name not in kept and pieces_of(found) > PIECES:
-            found = _cut(found, name, math.lcm(least, pool.get(name, 1)))
+            found = _cut(found, name, least)
     if not asked.packed:
         found = _of_fewer_channels(found)
     return found, div_ceil(math.prod(problem.output_shape), math.prod(found.output_shape))

@@ -41,7 +41,6 @@ def plan(
     return_final_state: bool = False,
     strict_nonfinite: bool = False,
     scaled: bool = False,
-    pool: int | tuple[int, int] = 1,
     precision: str | None = None,
     packed: bool = False,
     initial_frames: int = 0,
@@ -65,8 +64,8 @@ def plan(
             dw's.
         bias, activation, out_dtype, initial_state, return_final_state, strict_nonfinite: what the kernel will be called
             with; flags stand for tensors. residual: None, or where one is added, as the kernel's residual_position.
-        scaled, pool, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, pooling
-            windows, how fp32 products are taken, whether the filter comes from `pack_filter`.
+        scaled, precision, packed: the same of conv2d and conv3d: whether the residual's beta is not 1, how fp32
+            products are taken, whether the filter comes from `pack_filter`.
         initial_frames, return_final_frames: of conv3d: how many of the problem's D planes come as initial_frames, and
             how many are returned.
         operation: "depthwise_conv1d", "conv2d" or "conv3d", instead of the one that the problem is for.
@@ -92,7 +91,6 @@ def plan(
         return_final_state=return_final_state,
         strict_nonfinite=strict_nonfinite,
         scaled=scaled,
-        pool=(pool, pool) if isinstance(pool, int) else pool,
         precision=precision,
         packed=packed,
         initial_frames=initial_frames,

@@ -39,7 +39,6 @@ class Asked:
     initial_state: bool = False  # of depthwise_conv1d, as the next
     return_final_state: bool = False
     scaled: bool = False  # of conv2d, as all below: whether the residual's beta is another number than 1
-    pool: tuple[int, int] = (1, 1)
     precision: str | None = None
     packed: bool = False  # whether the filter is what `pack_filter` returns
     initial_frames: int = 0  # of conv3d: how many of the problem's D planes come in a tensor of their own, the first
@@ -49,7 +48,7 @@ class Asked:
     @property
     def needs_conv2d(self) -> bool:
         """Whether depthwise_conv1d lacks any of this."""
-        other = self.scaled or self.packed or self.precision is not None or self.pool != (1, 1)
+        other = self.scaled or self.packed or self.precision is not None
         return other or self.has_frames or self.filter_layout is not None
 
     @property
@@ -152,9 +151,6 @@ def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
         yield UnsupportedError("scaled=True: beta is the factor of a residual, and there is none; name its position")
     if asked.out_dtype is not None and asked.out_dtype not in DTYPES:
         yield DtypeError(f"out_dtype={asked.out_dtype!r}: accepted are None, {', '.join(DTYPES)}; use one of them")
-    pool = asked.pool
-    if not (isinstance(pool, tuple) and len(pool) == 2 and all(type(one) is int and one >= 1 for one in pool)):
-        yield GeometryError(f"pool={pool!r}: must be a tuple (height, width) of ints of at least 1; write (1, 1)")
     if asked.filter_layout not in (None, *FILTER_PERMS):
         accepted = ", ".join(FILTER_PERMS)
         yield LayoutError(f"filter_layout={asked.filter_layout!r}: accepted are None, {accepted}; use one of them")

@@ -150,7 +150,6 @@ def test_any_volume_is_exact(planes, rows, columns, shape, data):
 
 #: What is asked for, and why that takes no loop.
 REFUSED = [
-    ({"pool": (2, 2)}, "config loop=1: pool=.* keeps results of a band together; pool what comes out; use 0"),
     ({"dtype": "fp32", "precision": "fp16x3"}, "config loop=1: product=fp16x3 prepares x of a band .*; use 0"),
     ({"in_perm": (0, 3, 1, 2)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),
     ({"out_perm": (0, 2, 3, 1)}, "config loop=1: needs rows of x and y in HBM, not channels side by side; use 0"),

@@ -207,16 +207,15 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
     problem = ({**EDGE, **PROBLEMS})[name].replace(dtype="fp32")
     epilogue, changes = {}, {}
     if more:
-        pool = tuple(3 if out % 3 == 0 and out > 3 else 1 for out in (problem.P, problem.Q))
         epilogue = {
             "residual": nkiconv.spec(problem.output_shape, "fp32"), "residual_position": "post_activation",
-            "activation": "tanh", "beta": 0.5, "bias": nkiconv.spec((problem.K,), "fp32"), "pool": pool,
+            "activation": "tanh", "beta": 0.5, "bias": nkiconv.spec((problem.K,), "fp32"),
         }  # fmt: skip
-        changes = {"residual": True, "scaled": True, "pool": pool}
+        changes = {"residual": True, "scaled": True}
     own, reason = planned(problem, "implicit_gemm", None, lnc, "fp16x3", **changes)
     assert reason == ""
     execution = trace(problem, lnc, **PAIRS, **epilogue)
-    geometry, extras = geometry_of(problem, changes.get("pool", (1, 1)), "fp16x3"), extras_of(**changes)
+    geometry, extras = geometry_of(problem, "fp16x3"), extras_of(**changes)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= count_taps_instructions(geometry, own, lnc)
     assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, extras)
@@ -225,12 +224,12 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
 @pytest.mark.simulator_only
 def test_bands_get_smaller_until_everything_fits():
     problem = ConvProblem(N=1, C=128, H=169, W=169, K=2432, R=3, S=3, stride=(2, 2), dtype="fp32")
-    asked = {"pool": (2, 2), "residual": True, "scaled": True}
+    asked = {"residual": True, "scaled": True}
     own, reason = planned(problem, "implicit_gemm", None, 2, "fp16x3", **asked)
     assert reason == ""
     assert own.items
     y = nkiconv.spec(problem.output_shape, "fp32")
-    assert trace(problem, 2, pool=(2, 2), residual=y, beta=2.0, **PAIRS).sbuf_peak_bytes > 0
+    assert trace(problem, 2, residual=y, beta=2.0, **PAIRS).sbuf_peak_bytes > 0
 
 
 def test_packed_filters():

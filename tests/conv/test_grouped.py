@@ -161,7 +161,6 @@ def test_taken_where_groups_are_small(name, taken):
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (ROWS["depthwise"], {"pool": (3, 1)}, r"pool=\(3, 1\): grouped takes \(1, 1\)"),
         (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: grouped multiplies"),
         (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): grouped takes"),
         (ROWS["depthwise"].replace(groups=1), {}, "feature_group_count=1: grouped takes at least 2"),

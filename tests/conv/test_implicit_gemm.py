@@ -107,7 +107,7 @@ def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
 
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
-    for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none"), ({"pool": (2, 2)}, "inputs")):
+    for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none")):
         assert settled(problem, asked=asked)["fold"] == fold
         found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
         assert found.fold == fold
@@ -132,7 +132,6 @@ def test_folded_rows_of_channels_beside_each_other():
         (JOBS.replace(lhs_dilation=(1, 2)), {}, "both", "no lhs_dilation of columns"),
         (JOBS.replace(K=256), {}, "outputs", "config fold=outputs: needs K=256 with 1 to 64 channels"),
         (JOBS.replace(R=1), {}, "outputs", "that share rows of x"),
-        (JOBS, {"pool": (3, 1)}, "outputs", "no pooling"),
         (JOBS, {"strict_nonfinite": True}, "inputs", "config fold=inputs: multiplies by zeros, which strict_nonfinite"),
         (JOBS, {}, "all", r"config fold=all: must be one of \('none', 'inputs', 'outputs', 'both'\)"),
     ],

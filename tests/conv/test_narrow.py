@@ -197,7 +197,6 @@ LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (LAYER, {"pool": (2, 2)}, r"pool=\(2, 2\): narrow takes \(1, 1\)"),
         (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: narrow multiplies"),
         (LAYER.replace(groups=2, K=4), {}, "feature_group_count=2: narrow takes 1"),
         (LAYER.replace(K=129), {}, "K=129: narrow takes at most 128"),

@@ -53,7 +53,6 @@ class Epilogue:
     residual: str | None = None
     residual_position: str = "pre_activation"
     beta: float = 1.0
-    pool: tuple[int, int] = (1, 1)
     out_dtype: str | None = None
     strict_nonfinite: bool = False
     precision: str | None = None
@@ -105,14 +104,12 @@ def _built(fields: dict[str, Any], rows: tuple[Any, ...], columns: tuple[Any, ..
 def epilogues(draw, problem):
     """An Epilogue that fits the problem, most of it left out half of the time."""
     tensor = st.one_of(st.none(), st.sampled_from(FLOATS))
-    pool = tuple(draw(st.sampled_from([d for d in (1, 2, 3, 5) if out % d == 0])) for out in (problem.P, problem.Q))
     return Epilogue(
         bias=draw(tensor),
         activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))),
         residual=draw(tensor),
         residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)),
         beta=draw(st.sampled_from([1.0, 2.0, -0.5, 0.0])),  # products with the residual are exact
-        pool=pool,
         out_dtype=draw(tensor),
         strict_nonfinite=draw(st.booleans()),
         precision=draw(st.sampled_from(OF_FP32)) if problem.dtype == "fp32" else None,
@@ -128,12 +125,6 @@ def calls(draw, **sizes):
     w_dtypes = next(kind for kind in (["fp32"], ["bf16", "fp16"], FP8) if problem.dtype in kind)
     w_dtype = draw(st.sampled_from(w_dtypes))
     return problem, epilogue, w_dtype, draw(ALL_PERMS)
-
-
-def pooled(values: Any, pool: tuple[int, int]) -> Any:
-    """Maxima of windows of [N, K, P, Q]."""
-    N, K, P, Q = values.shape
-    return values.reshape(N, K, P // pool[0], pool[0], Q // pool[1], pool[1]).max(axis=(3, 5))
 
 
 def stored(values: Any, perm: tuple[int, ...] | None) -> Any:
@@ -159,10 +150,10 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     scaled = None if residual is None else np.asarray(residual, np.float64) * epilogue.beta
     after = (bias, epilogue.activation, scaled, epilogue.residual_position)
     out_dtype = epilogue.out_dtype or problem.out_dtype
-    y = apply_out_perm(pooled(epilogue_ref(conv, *after), epilogue.pool), out_perm)
+    y = apply_out_perm(epilogue_ref(conv, *after), out_perm)
 
     given = {"bias": bias, "activation": epilogue.activation, "in_perm": in_perm, "kern_perm": kern_perm}
-    given |= {"out_perm": out_perm, "pool": epilogue.pool, "beta": epilogue.beta}
+    given |= {"out_perm": out_perm, "beta": epilogue.beta}
     given |= {"residual_position": epilogue.residual_position, "out_dtype": NL.get(epilogue.out_dtype)}
     given["residual"] = None if residual is None else np.ascontiguousarray(apply_out_perm(residual, out_perm))
     given["strict_nonfinite"] = epilogue.strict_nonfinite
@@ -175,7 +166,7 @@ def check(call: Any, seed: int, *, whole: bool) -> None:
     else:
         inexact = products_bound(epilogue.precision, x, w, problem)
         limit = epilogue_bound(num_terms(problem), abs_sum, conv, out_dtype, *after, inexact=inexact)
-        assert_within_limit(one, y, apply_out_perm(pooled(limit, epilogue.pool), out_perm))
+        assert_within_limit(one, y, apply_out_perm(limit, out_perm))
     assert same_bits(one, two)
 
 
@@ -190,7 +181,6 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
         out_dtype=epilogue.out_dtype,
         strict_nonfinite=epilogue.strict_nonfinite,
         scaled=epilogue.residual is not None and epilogue.beta != 1.0,
-        pool=epilogue.pool,
     )
     x, w = (
         nkiconv.spec(stored_shape(shape, perm), dtype)
@@ -200,7 +190,7 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
         )
     )
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision, epilogue.pool)[0]
+    geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
     extras = extras_of(problem, asked)
     reasons = [plan_of(epilogue.algorithm, geometry, extras, None, lnc)[1] for lnc in (1, 2)]
     return None if any(reasons) else (("algorithm", epilogue.algorithm),)
@@ -254,16 +244,8 @@ BASE = ConvProblem(N=2, C=5, H=8, W=9, K=6, R=3, S=2, padding=((1, 1), (1, 0)), 
 @pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_every_activation_with_bias_and_residual(activation, position, dtype):
-    epilogue = Epilogue("fp32", activation, "bf16", position, 0.5, (1, 1), "fp32")
+    epilogue = Epilogue("fp32", activation, "bf16", position, 0.5, "fp32")
     check((BASE.replace(dtype=dtype), epilogue, dtype, (None, None, None)), 3, whole=False)
-
-
-@pytest.mark.parametrize("pool", [(1, 3), (2, 1), (2, 3), (4, 9), (8, 1), (8, 9)])
-@pytest.mark.parametrize("activation", [None, "relu", "tanh"])
-def test_every_pool(activation, pool):
-    for dtype in FLOATS:
-        epilogue = Epilogue("fp32", activation, pool=pool, out_dtype=dtype)
-        check((BASE.replace(dtype=dtype), epilogue, dtype, (None, None, None)), 4, whole=activation != "tanh")
 
 
 @pytest.mark.parametrize("C", [130, 4])
@@ -271,6 +253,6 @@ def test_every_pool(activation, pool):
 def test_epilogue_of_several_tiles(C, K):
     """Bias and residual of the right channels and pixels where there are several tiles of them."""
     problem = ConvProblem(N=3, C=C, H=9, W=70, K=K, R=2, S=3, padding=((1, 0), (1, 1)), dtype="bf16")
-    for residual, pool in (("fp32", (1, 1)), (None, (3, 2))):
-        epilogue = Epilogue("fp32", "relu", residual, "post_activation", 3.0, pool, "fp32")
+    for residual in ("fp32", None):
+        epilogue = Epilogue("fp32", "relu", residual, "post_activation", 3.0, "fp32")
         check((problem, epilogue, "bf16", (None, None, None)), 5, whole=True)

@@ -38,7 +38,7 @@ REFUSED = [
     ("bias", np.zeros(3, np.float32), r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
     ("bias", np.zeros((4, 1), np.float32), r"bias.shape=\(4, 1\): must be \[K\] = \(4,\)"),
     ("bias", np.zeros(4, np.int32), "bias.dtype=int32: accepted are"),
-    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's before pooling, as stored, \(2, 4, 6, 8\)"),
+    ("residual", X, r"residual.shape=\(2, 6, 8, 9\): must be y's as stored, \(2, 4, 6, 8\)"),
     ("residual", Y[:1], r"residual.shape=\(1, 4, 6, 8\): must be y's"),
     ("residual", Y.astype(np.int32), "residual.dtype=int32: accepted are"),
     ("padding", 1, r"padding=1: must be \(\(top, bottom\), \(left, right\)\) of ints, as tuples"),
@@ -75,10 +75,6 @@ REFUSED = [
     ("beta", None, "beta=None: must be a number"),
     ("residual_position", "before", "residual_position=before: accepted are .*pre_activation"),
     ("residual_position", None, "residual_position=None: accepted are"),
-    ("pool", 2, r"pool=2: must be \(height, width\) that divide P=6 and Q=8"),
-    ("pool", (4, 1), r"pool=\(4, 1\): must be"),
-    ("pool", (1, 3), r"pool=\(1, 3\): must be"),
-    ("pool", (0, 1), r"pool=\(0, 1\): must be"),
     ("precision", "int4", "precision=int4: "),
     ("out_dtype", nl.int8, "out_dtype=int8: accepted are None, bfloat16, float16 and float32"),
     ("out_dtype", "bf16", "out_dtype=bf16: accepted are"),
@@ -104,14 +100,9 @@ REFUSED = [
 # why, arguments, message
 REFUSED_TOGETHER = [
     (
-        "residual as pooled",
-        {"pool": (2, 2), "residual": Y[:, :, ::2, ::2]},
-        r"residual.shape=\(2, 4, 3, 4\): must be y's before pooling, as stored, \(2, 4, 6, 8\)",
-    ),
-    (
         "residual not as stored",
         {"residual": Y, "out_perm": (0, 2, 3, 1)},
-        r"residual.shape=\(2, 4, 6, 8\): must be y's before pooling, as stored, \(2, 6, 8, 4\)",
+        r"residual.shape=\(2, 4, 6, 8\): must be y's as stored, \(2, 6, 8, 4\)",
     ),
     ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "C / groups = 4 are needed"),
     (
@@ -160,7 +151,7 @@ def test_every_argument_is_in_the_table():
 
 
 def test_the_call_that_is_changed_runs():
-    assert call(bias=np.zeros(4, np.float32), residual=Y, beta=2, pool=(1, 1)).shape == Y.shape
+    assert call(bias=np.zeros(4, np.float32), residual=Y, beta=2).shape == Y.shape
 
 
 @pytest.mark.parametrize(("name", "value", "message"), REFUSED, ids=[f"{row[0]}-{i}" for i, row in enumerate(REFUSED)])
@@ -253,7 +244,6 @@ FLIPS = {
     "kern_perm": (0, 1, 3, 2),
     "out_perm": (1, 0, 2, 3),
     "activation": "relu",
-    "pool": (1, 2),
     "out_dtype": NL["bf16"],
 }
 

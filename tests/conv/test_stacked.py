@@ -172,7 +172,6 @@ LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (LAYER, {"pool": (2, 2)}, r"pool=\(2, 2\): stacked takes \(1, 1\)"),
         (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: stacked multiplies"),
         (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): stacked takes"),
         (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2: stacked takes 1"),

@@ -246,7 +246,6 @@ SAME = IMAGES["same"]
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (SAME, {"pool": (2, 1)}, r"pool=\(2, 1\): toeplitz_blocks takes \(1, 1\)"),
         (SAME, {"strict_nonfinite": True}, "strict_nonfinite=True: toeplitz_blocks multiplies"),
         (SAME.replace(K=12), {}, "C=6, K=12: toeplitz_blocks takes depthwise problems"),
         (SAME.replace(groups=3), {}, "feature_group_count=3"),

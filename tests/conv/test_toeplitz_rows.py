@@ -121,7 +121,6 @@ def test_taken_where_rows_are_long_enough(problem, taken):
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (ROWS["same"], {"pool": (2, 1)}, r"pool=\(2, 1\): toeplitz_rows takes \(1, 1\)"),
         (ROWS["same"], {"strict_nonfinite": True}, "strict_nonfinite=True: toeplitz_rows multiplies"),
         (ROWS["same"].replace(H=129), {}, "H=129, P=129, Q=13: toeplitz_rows takes at most 128 rows"),
         (ROWS["same"].replace(K=12), {}, "C=6, K=12: toeplitz_rows takes depthwise problems"),

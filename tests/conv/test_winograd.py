@@ -217,7 +217,6 @@ PAIRS_REFUSED = [
     (LAYER.replace(lhs_dilation=(2, 1, 1)), {}, r"of planes=\(1, 1, 2\): must be 1"),
     (LAYER.replace(groups=2), {}, "feature_group_count=2: must be 1"),
     (LAYER, {"strict_nonfinite": True}, "which strict_nonfinite=True forbids"),
-    (LAYER.replace(H=8, W=8), {"pool": (2, 2)}, r"pool=\(2, 2\) must be \(1, 1\)"),
     (LAYER, {"packed": True}, "filter_ref is packed; pass it plain"),
     (ConvProblem(N=1, C=4, H=5, W=6, K=3, R=3, S=3, dtype="bf16"), {}, "images have no planes of taps"),
 ]
@@ -235,7 +234,6 @@ def test_refusals_of_calls():
     for how, words in (
         ({"algorithm": "swapped"}, "precision=winograd: swapped takes others; use implicit_gemm"),
         ({"stride": (2, 1, 1)}, "must be 1; use None"),
-        ({"pool": 7}, "pool"),
         ({"strict_nonfinite": True}, "strict_nonfinite"),
         ({"algorithm": "implicit_gemm", "config": (("moved", 1),)}, "moved=1"),
         ({"algorithm": "implicit_gemm", "config": CHANNELS, "stride": (1, 2, 1)}, "config planes=channels"),

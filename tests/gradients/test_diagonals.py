@@ -155,7 +155,7 @@ def test_it_needs_no_more_than_it_says(name):
     more = dict(zip(("padding", "stride", "rhs_dilation", "lhs_dilation"), numbers, strict=True))
     more |= {"feature_group_count": channels[3], "in_perm": perms[0], "out_perm": perms[1]}
     geometry = read_geometry(
-        x, nkiconv.spec(shape, "bf16"), numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1)
+        x, nkiconv.spec(shape, "bf16"), numbers, (channels[3], 1), (perms[0], None, perms[1]), None
     )[0]
     for values in (None, CONFIGS[0]):
         config = values and tuple(zip(ORDER, values, strict=True))
@@ -277,7 +277,7 @@ def test_biases_of_many_channels_need_room():
     more = {"feature_group_count": groups, "bias_gradient": True, "algorithm": "diagonals", "config": config, **perms}
     traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, shape), more, trace_only=True)
     numbers, orders = (((0, 0),) * 2, (1, 1), (1, 1), (1, 1)), (perms["in_perm"], None, perms["out_perm"])
-    geometry = read_geometry(x, nkiconv.spec(shape, "bf16"), numbers, (groups, 1), orders, None, (1, 1))[0]
+    geometry = read_geometry(x, nkiconv.spec(shape, "bf16"), numbers, (groups, 1), orders, None)[0]
     assert traced.sbuf_peak_bytes <= diagonals_bytes(plan_diagonals(geometry, config, True, 1)[0])
 
 

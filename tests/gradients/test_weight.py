@@ -276,7 +276,7 @@ def needs_no_more(channels, axes, is_last, config):
         traced = nkiconv.simulator.execute(conv_weight_gradient[lnc], (x, gy, shape), more, trace_only=True)
         numbers = more["padding"], more["stride"], more["rhs_dilation"], more["lhs_dilation"]
         like = nkiconv.spec(shape, "bf16")
-        geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None, (1, 1))[0]
+        geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None)[0]
         plan, reason = plan_weight(geometry, config, True, lnc)
         assert reason == ""
         most = max(len(program.instructions) for program in traced.programs)

@@ -169,19 +169,19 @@ def config_of(algorithm: str, **settings: Any) -> tuple[tuple[str, Any], ...]:
     return (("algorithm", algorithm), *settings.items())
 
 
-def geometry_of(problem: ConvProblem, pool: tuple[int, int] = (1, 1), precision: str | None = None) -> Any:
+def geometry_of(problem: ConvProblem, precision: str | None = None) -> Any:
     """The kernel's own description of a problem."""
     dtype = canonical(problem.dtype)
     x, w = (nkiconv.simulator.ArraySpec(shape, dtype) for shape in (problem.input_shape, problem.filter_shape))
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     perms = X_PERMS[problem.layout], None, Y_PERMS[problem.layout]
-    return read_geometry(x, w, places, (problem.groups, 1), perms, precision, pool)[0]
+    return read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
 
 
 def extras_of(**changes: Any) -> Extras:
     """Nothing but the sums is asked for, with changes."""
     epilogue = read_epilogue(None, None, None, "pre_activation", 4)
-    plain = {"epilogue": epilogue, "pool": (1, 1), "residual": False, "scaled": False, "strict_nonfinite": False}
+    plain = {"epilogue": epilogue, "residual": False, "scaled": False, "strict_nonfinite": False}
     return Extras(**plain | changes)
 
 
@@ -195,7 +195,7 @@ def planned(
 ) -> tuple[Any, str]:
     """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
     extras = extras_of(**changes)
-    return plan_of(algorithm, geometry_of(problem, extras.pool, precision), extras, settings, lnc)
+    return plan_of(algorithm, geometry_of(problem, precision), extras, settings, lnc)
 
 
 def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, **more: Any) -> None:

@@ -42,7 +42,7 @@ def needs(problem, lnc, **settings):
 def shape_of(problem, precision=None, **changes):
     """A problem as the host's cost models see it; changes: of what is asked for."""
     extras = extras_of(**changes)
-    return Shape(geometry_of(problem, extras.pool, precision), extras, 2, Rates())
+    return Shape(geometry_of(problem, precision), extras, 2, Rates())
 
 
 def settled(problem, precision=None, asked=None, **settings):

@@ -142,9 +142,6 @@ def what_is_asked(rng: random.Random, operation: str, problem: ConvProblem) -> A
     found["scaled"] = residual is not None and rng.random() < 0.5
     if problem.transposed:
         return Asked(**found)
-    if rng.random() < 0.2:
-        divisors = ([one for one in (1, 2, 3) if out % one == 0] for out in (problem.P, problem.Q))
-        found["pool"] = tuple(map(rng.choice, divisors))
     layouts = VOLUME_FILTER_LAYOUTS if problem.is_volume else FILTER_LAYOUTS
     block = block_of(problem.K, problem.C, math.prod(problem.filter_shape[2:]), problem.itemsize)
     packs = problem.groups == 1 and block >= min(problem.K, LEAST_BLOCK)
@@ -248,9 +245,6 @@ def forward_truth(x: Any, w: Any, call: Call, kwargs: dict[str, Any]) -> tuple[A
     y = y + (residual if asked.residual == "pre_activation" else 0.0)
     y = np.maximum(y, 0) if asked.activation == "relu" else y
     y = y + (residual if asked.residual == "post_activation" else 0.0)
-    height, width = asked.pool
-    *outer, P, Q = y.shape
-    y = y.reshape(*outer, P // height, height, Q // width, width).max(axis=(-3, -1))
     y = y if problem.channels_first else np.moveaxis(y, 1, -1)
     if not asked.return_final_frames:
         return (y,)

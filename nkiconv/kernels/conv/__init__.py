@@ -56,7 +56,6 @@ def conv2d_implicit_gemm(
     activation=None,
     beta=1.0,
     residual_position="pre_activation",
-    pool=(1, 1),
     precision=None,
     out_dtype=None,
     algorithm=None,
@@ -71,7 +70,7 @@ def conv2d_implicit_gemm(
             with either of them, either fp8 with either. Or packed, [K / kn, C, R, S, kn], kn = plan.packed_channels:
             nothing is transposed then; without groups.
         bias: [K] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
-        residual: in HBM, shape of y before pooling as stored; times beta, added before or after the activation:
+        residual: in HBM, shape of y as stored; times beta, added before or after the activation:
             residual_position "pre_activation", y = act(conv + bias + beta * residual), or "post_activation", y =
             act(conv + bias) + beta * residual.
         padding: ((top, bottom), (left, right)) in elements of the dilated image; negative crops. stride, rhs_dilation
@@ -79,7 +78,6 @@ def conv2d_implicit_gemm(
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm). out_perm: storage = transpose(canonical, perm).
         activation: None or a name of `_epilogue.ACTIVATIONS`, as torch defines it.
-        pool: (height, width) of windows, next to each other, whose maximum is stored; divides (P, Q).
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
             to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at
             4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
@@ -92,7 +90,7 @@ def conv2d_implicit_gemm(
         strict_nonfinite: whether NaN and Inf must stay in their group and windows: only algorithms that never multiply
             what is not theirs by zero.
 
-    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool. Sums, bias, activation
+    Returns: [N, K, P, Q] in HBM (transposed by out_perm), of out_dtype. Sums, bias, activation
         and residual are fp32.
 
     Raises: an assertion that names argument, value, rule and remedy (KernelAssertionError, a ValueError, in the
@@ -101,7 +99,7 @@ def conv2d_implicit_gemm(
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     check_axes(img_ref, places, 2)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
     return convolved(tensors, places, groups, perms, after, precision, choice)
 
@@ -124,7 +122,6 @@ def conv3d_implicit_gemm(
     activation=None,
     beta=1.0,
     residual_position="pre_activation",
-    pool=(1, 1),
     precision=None,
     out_dtype=None,
     algorithm=None,
@@ -142,22 +139,21 @@ def conv3d_implicit_gemm(
             there. packed: whether it is one of pack_filter, [K / kn, C, T, R, S, kn], as [K / kn * C, T, R, S, kn];
             without groups.
         bias, residual, activation, beta, residual_position, out_dtype, algorithm, config, strict_nonfinite: as there;
-            residual of y's shape before pooling.
+            residual of y's shape.
         precision: as there, or of bf16 and fp16 "winograd": T = 3, stride, rhs_dilation and lhs_dilation of planes 1,
-            one group, plain filters, no pool, no strict_nonfinite. Two planes of y of four products of sums of frames
+            one group, plain filters, no strict_nonfinite. Two planes of y of four products of sums of frames
             and of planes of taps (see pairs_of_planes), rounded to fp16, instead of six; Inf and NaN where such a sum
             is 65520 or more.
         padding: ((front, back), (top, bottom), (left, right)), negative crops; causal: (T - 1, 0) first. stride,
             rhs_dilation, lhs_dilation: (depth, height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm), of five axes. out_perm: the other way round.
-        pool: (height, width) of windows within planes; divides (P, Q).
         initial_frames: in HBM, stored as img_ref and of its dtype, with F >= 1 planes that precede img_ref's: y is of
             both one after the other, `front` counts zeros before them. D outside H and W in memory.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * rhs_dilation or as
             many as there are; or so many, an int.
 
-    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype, P and Q divided by pool; with final frames
+    Returns: [N, K, Z, P, Q] in HBM (transposed by out_perm), of out_dtype; with final frames
         the pair of it and them, stored as img_ref and of its dtype.
 
     Raises: as conv2d_implicit_gemm.
@@ -165,7 +161,7 @@ def conv3d_implicit_gemm(
     places, groups = (padding, stride, rhs_dilation, lhs_dilation), (feature_group_count, batch_group_count)
     check_axes(img_ref, places, 3)
     perms, choice = (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, pool, out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
     frames = (initial_frames, return_final_frames)
     return convolved(tensors, places, groups, perms, after, precision, choice, packed, frames)
@@ -211,7 +207,7 @@ def conv_transpose2d_implicit_gemm(
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 2)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
     return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
 
@@ -250,7 +246,7 @@ def conv_transpose3d_implicit_gemm(
     """
     places = places_of_transposed(img_ref, filter_ref, (stride, padding, output_padding, dilation), kern_perm, 3)
     groups, perms, choice = (feature_group_count, 1), (in_perm, kern_perm, out_perm), (algorithm, config)
-    after = (activation, beta, residual_position, (1, 1), out_dtype, strict_nonfinite)
+    after = (activation, beta, residual_position, out_dtype, strict_nonfinite)
     tensors = (img_ref, filter_ref, bias, residual)
     return convolved(tensors, places, groups, perms, after, precision, choice, flipped=True)
 
@@ -261,17 +257,17 @@ def convolved(
     """y of a public kernel's arguments, or the pair of it and the final frames.
 
     tensors: x, w, bias, residual; places, groups, perms: see `geometry.read_geometry`; after: (activation, beta,
-    residual_position, pool, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there;
+    residual_position, out_dtype, strict_nonfinite); choice: (algorithm, config); packed, flipped: see there;
     frames: (initial_frames, return_final_frames).
     """
     img_ref, filter_ref, bias, residual = tensors
-    activation, beta, residual_position, pool, out_dtype, strict_nonfinite = after
+    activation, beta, residual_position, out_dtype, strict_nonfinite = after
     algorithm, config = choice
     check_choice(algorithm, config, ALGORITHMS)
     check_flags((("strict_nonfinite", strict_nonfinite), ("packed", packed)))
     frames_ref, wanted = frames
-    geometry, y_shape, r_shape = read_geometry(
-        img_ref, filter_ref, places, groups, perms, precision, pool, packed, flipped, frames_ref
+    geometry, y_shape = read_geometry(
+        img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref
     )
     reason = pairs_refusal(geometry, len(places[1])) if precision == "winograd" else ""
     require(reason == "", reason)
@@ -280,11 +276,10 @@ def convolved(
     geometry = with_pairs(geometry)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
-    check_residual(residual, r_shape, "y's before pooling,")
+    check_residual(residual, y_shape)
     check_beta(beta)
     extras = Extras(
         epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
-        pool=pool,
         residual=residual != None,
         scaled=residual != None and beta != 1.0,
         strict_nonfinite=strict_nonfinite,

@@ -17,8 +17,6 @@ class Extras(nl.NKIObject):
     """Everything asked for beside the geometry that changes what an algorithm does."""
 
     epilogue: Epilogue
-    #: (height, width) of the windows whose maximum is stored
-    pool: tuple
     residual: bool
     #: whether the residual is multiplied by another number than 1
     scaled: bool
@@ -142,15 +140,13 @@ def one_group_refusal(geometry, algorithm, single_bytes):
 
 
 def taken_refusal(geometry, extras, algorithm, dilated, what, apart=False):
-    """Why an algorithm that takes no pool does not do this; "" if nothing is in the way.
+    """Why an algorithm does not do this; "" if nothing is in the way.
 
     dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`.
     """
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
-    if extras.pool != (1, 1):
-        return f"pool={extras.pool}: {algorithm} takes (1, 1); use implicit_gemm"
     if extras.strict_nonfinite and not apart:
         return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
     return ""

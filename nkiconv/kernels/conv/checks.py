@@ -148,11 +148,3 @@ def check_flipped(w_shape, w_in, C, groups):
         f"filter_ref.shape={w_shape}: has {w_in} input channels, x has C={C}; pass [C, K / groups, ...] after "
         f"kern_perm, as torch stores filters of transposed convolutions",
     )
-
-
-def check_pool(pool, P, Q):
-    """Refuse windows that do not fill the outputs."""
-    require(
-        is_pair(pool) and pool[0] >= 1 and pool[1] >= 1 and P % pool[0] == 0 and Q % pool[1] == 0,
-        f"pool={pool}: must be (height, width) that divide P={P} and Q={Q}; crop by padding, or pool the result",
-    )

@@ -101,10 +101,10 @@ def axis_elements(axis, count):
     return min(axis.size // axis.images, (window_of(axis, count) - 1) // axis.lhs_dilation + 1)
 
 
-def bank_unit(images, pn, qn, pool):
-    """Rows of outputs that fill a bank of PSUM, and whole windows of pooling."""
+def bank_unit(images, pn, qn, step):
+    """Rows of outputs that fill a bank of PSUM, a multiple of `step`."""
     rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
-    return max(pool[0], rows // pool[0] * pool[0])
+    return max(step, rows // step * step)
 
 
 def in_batches(jobs, most, halves):

@@ -9,7 +9,7 @@ from ..._nki import nl
 from .._arguments import FP8, output_extent
 from .._axis import outputs_met
 from .._tiles import INSTRUCTIONS_MAX, dense_strides, div_ceil, picked, require, result_strides
-from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_pool, check_precision
+from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_precision
 from .frames import Frames, frames_in_front
 
 
@@ -51,12 +51,11 @@ class Geometry(nl.NKIObject):
     rows: Axis
     columns: Axis
     #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
-    #: taps; in y and in the residual, which is not pooled, along k, planes, rows and columns. Of x, y, residual, where
-    #: planes of several volumes are not evenly spaced, behind them those between volumes, and the planes of one
+    #: taps; in y and the residual along k, planes, rows and columns. Where planes of several volumes are not evenly
+    #: spaced, x and y have those between volumes behind them, and the planes of one
     x_strides: tuple
     w_strides: tuple
     y_strides: tuple
-    r_strides: tuple
     #: output channels of a block of a packed filter, 0: the filter is plain
     packed: int
     #: bytes of an element of x and w on chip and in HBM, and whether the array takes products of them at the rate of
@@ -92,7 +91,6 @@ def copy_of(geometry):
         x_strides=geometry.x_strides,
         w_strides=geometry.w_strides,
         y_strides=geometry.y_strides,
-        r_strides=geometry.r_strides,
         packed=geometry.packed,
         itemsize=geometry.itemsize,
         hbm_itemsize=geometry.hbm_itemsize,
@@ -220,9 +218,9 @@ def images_refusal(planes, taker, instead):
 
 
 def read_geometry(
-    img_ref, filter_ref, places, group_counts, perms, precision, pool, packed=False, flipped=False, frames_ref=None
+    img_ref, filter_ref, places, group_counts, perms, precision, packed=False, flipped=False, frames_ref=None
 ):
-    """Check the arguments and return (Geometry, shapes of y and of a residual as stored).
+    """Check the arguments and return (Geometry, shape of y, and of a residual, as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
     group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
@@ -258,13 +256,11 @@ def read_geometry(
             planes, d_step = thinned(planes)
         rows, h_step = thinned(rows)
         columns, w_step = thinned(columns)
-    check_pool(pool, rows.out, columns.out)
     depth = (planes.out,) if axes == 3 else ()
-    y_shape = picked((N, K) + depth + (rows.out // pool[0], columns.out // pool[1]), out_axes)
-    r_shape = picked((N, K) + depth + (rows.out, columns.out), out_axes)
+    y_shape = picked((N, K) + depth + (rows.out, columns.out), out_axes)
     by_plane = (stored[2] * d_step,) if axes == 3 else ()
     x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
-    y_apart, r_apart = result_strides(y_shape, out_axes), result_strides(r_shape, out_axes)
+    y_apart = result_strides(y_shape, out_axes)
     of_x, of_y = 0, 0
     if axes == 3 and N > 1:
         even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
@@ -284,7 +280,6 @@ def read_geometry(
         x_strides=by_channel(x_apart, of_x),
         w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes, flipped),
         y_strides=by_channel(y_apart, of_y),
-        r_strides=by_channel(r_apart, of_y),
         packed=each,
         itemsize=bytes_of(img_ref.dtype, precision),
         hbm_itemsize=bytes_of(img_ref.dtype, None),
@@ -293,7 +288,7 @@ def read_geometry(
         flipped=flipped,
         frames=frames,
     )
-    return geometry, y_shape, r_shape
+    return geometry, y_shape
 
 
 def frames_as_stored(frames_ref, in_axes, held, steps, volumes):

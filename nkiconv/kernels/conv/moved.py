@@ -18,25 +18,24 @@ LOOP_MAX = 64
 
 @dataclass
 class Register(nl.NKIObject):
-    """A loop's register: how far it goes each iteration; of x and its frames, y and residual, elements that one of it
-    is."""
+    """A loop's register: how far it goes each iteration; of x and its frames, and of y and the residual, elements that
+    one of it is."""
 
     by: int
     x: int
     y: int
-    residual: int
 
 
 def register_of(geometry, apart):
-    """The Register by which x, y and residual lie so many elements further each iteration, of which each step divides
-    what the tensor has; None where there is none."""
-    if min(min(apart[0], apart[1]), apart[2]) <= 0:
+    """The Register by which x and y lie so many elements further each iteration, of which each step divides what the
+    tensor has; None where there is none."""
+    if min(apart[0], apart[1]) <= 0:
         return None
     frames, own = x_sizes(geometry)
-    for by in (1, greatest_common_divisor(greatest_common_divisor(apart[0], apart[1]), apart[2])):
-        x, y, residual = apart[0] // by, apart[1] // by, apart[2] // by
-        if max(frames % x, own % x) == 0 and max(y_size(geometry) % y, y_size(geometry) % residual) == 0:
-            return Register(by=by, x=x, y=y, residual=residual)
+    for by in (1, greatest_common_divisor(apart[0], apart[1])):
+        x, y = apart[0] // by, apart[1] // by
+        if max(frames % x, own % x) == 0 and y_size(geometry) % y == 0:
+            return Register(by=by, x=x, y=y)
     return None
 
 
@@ -56,7 +55,7 @@ def y_size(geometry):
 def moved_operands(operands, precision, register, at):
     """Operands whose x, frames, y and residual the register `at` moves."""
     x, frames = in_rows(operands.x, register.x), in_rows(operands.frames, register.x)
-    y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.residual)
+    y, residual = in_rows(operands.y, register.y), in_rows(operands.residual, register.y)
     found = operands_of(x, operands.w, y, operands.bias, residual, operands.beta, precision, frames)
     found.moved = at
     return found

@@ -41,8 +41,6 @@ def beside_pairs_refusal(geometry, extras):
         return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
     if extras.strict_nonfinite:
         return "precision=winograd: multiplies frames of zeros, which strict_nonfinite=True forbids; use None"
-    if extras.pool != (1, 1):
-        return f"precision=winograd: pool={extras.pool} must be (1, 1); pool the result, or use None"
     return ""
 
 

@@ -104,7 +104,6 @@ def of_windows(geometry, depth, count, w_strides):
     found.planes = images_axis(depth.out, depth.images)
     found.w_strides = w_strides
     found.y_strides = apart_by(geometry.y_strides, geometry.planes, count)
-    found.r_strides = apart_by(geometry.r_strides, geometry.planes, count)
     found.depth = depth
     return found
 

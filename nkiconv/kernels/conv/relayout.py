@@ -64,8 +64,7 @@ def plain_of(algorithm, geometry, extras):
         found.x_strides = dense(geometry.C, rows.size, columns.size)
         found.frames = None
     if copies_y(algorithm, geometry):
-        found.y_strides = dense(geometry.K, rows.out // extras.pool[0], columns.out // extras.pool[1])
-        found.r_strides = dense(geometry.K, rows.out, columns.out)
+        found.y_strides = dense(geometry.K, rows.out, columns.out)
     return found
 
 
@@ -126,7 +125,7 @@ def x_to_rows(geometry):
 def residual_to_rows(geometry):
     """The residual as its copy has it, of four bytes an element at most."""
     shape = (geometry.K, geometry.planes.out, geometry.rows.out, geometry.columns.out)
-    return to_rows(shape, 4, geometry.r_strides, geometry.planes.images, geometry.planes.out, 0)
+    return to_rows(shape, 4, geometry.y_strides, geometry.planes.images, geometry.planes.out, 0)
 
 
 def to_rows(shape, item, strides, volumes, planes, first):
@@ -150,7 +149,7 @@ def to_rows(shape, item, strides, volumes, planes, first):
 
 def y_to_pixels(geometry, extras):
     """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
-    K, P, Q = geometry.K, geometry.rows.out // extras.pool[0], geometry.columns.out // extras.pool[1]
+    K, P, Q = geometry.K, geometry.rows.out, geometry.columns.out
     is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
     each, lines, line_step = Q, [(0, P, Q)], geometry.y_strides[2]
     if not is_sorted and (P == 1 or Q == 1 or geometry.y_strides[2] == Q * step):

@@ -78,7 +78,7 @@ def depthwise_conv1d_implicit_gemm(
     geometry, y_shape = read_geometry(img_ref, filter_ref, places, groups, (in_perm, kern_perm, out_perm), flipped)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "C", geometry.C)
-    check_residual(residual, y_shape, "y's")
+    check_residual(residual, y_shape)
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
     if initial_state != None or return_final_state:
         check_state(initial_state, img_ref, geometry)

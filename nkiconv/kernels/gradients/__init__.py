@@ -64,8 +64,8 @@ def conv_weight_gradient(
     check_axes(img_ref, places, axes)
     check_choice(algorithm, config, WEIGHT_ALGORITHMS)
     like = FilterLike(shape=filter_shape, dtype=grad_ref.dtype)
-    geometry, y_shape, _ = read_geometry(
-        img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision, (1, 1)
+    geometry, y_shape = read_geometry(
+        img_ref, like, places, (feature_group_count, 1), (in_perm, kern_perm, out_perm), precision
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))

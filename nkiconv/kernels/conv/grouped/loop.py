@@ -328,7 +328,7 @@ def store_tile(y_hbm, geometry, grouped, tile, unit, m, mn, ys):
 def residual_boxes(geometry, grouped, tile, unit):
     """Boxes of the residual of a tile, [(uh, k), images, blocks of rows, columns]."""
     Uh, part = grouped.Uh, unit.parts[tile.lane]
-    strides = geometry.r_strides
+    strides = geometry.y_strides
     found = []
     for uh in range(Uh):
         count = min(part.mn, div_ceil(geometry.rows.out - uh, Uh) - part.m0)

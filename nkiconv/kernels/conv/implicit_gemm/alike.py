@@ -53,7 +53,7 @@ def times_alike(geometry, plan, first, bands, end):
         other = items[first + which]
         if not fills_tiles_of(one.band, other.band):
             return 0
-    apart, index = (0, 0, 0), first
+    apart, index = (0, 0), first
     while index + bands < end and is_alike(geometry, plan, items[index], items[index + bands]):
         now = distances(geometry, items[index], items[index + bands])
         if index == first:
@@ -137,13 +137,8 @@ def is_evenly_moved(geometry, a, b):
 
 
 def distances(geometry, one, other):
-    """Elements of HBM from an item's x, y and residual to another's."""
+    """Elements of HBM from an item's x and y to another's."""
     here, there = boxes_of(geometry, one.band), boxes_of(geometry, other.band)
-    y, residual = result_apart(geometry.y_strides, one, other), result_apart(geometry.r_strides, one, other)
-    return (there[0][2] - here[0][2], y, residual)
-
-
-def result_apart(strides, one, other):
-    """Elements between what two items have of a result with these strides."""
-    a, b = one.band, other.band
-    return offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
+    a, b, strides = one.band, other.band, geometry.y_strides
+    y = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
+    return (there[0][2] - here[0][2], y)

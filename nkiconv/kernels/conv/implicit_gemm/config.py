@@ -115,8 +115,6 @@ def loop_refusal(geometry, extras, loop, product):
     reason = ""
     if not HAS_LOOPS:
         reason = NO_LOOPS
-    elif extras.pool != (1, 1):
-        reason = f"pool={extras.pool} keeps results of a band together; pool what comes out"
     elif geometry.direct != None:
         reason = "precision=winograd adds frames of a band between the matmuls of another"
     elif product != "single":
@@ -138,11 +136,11 @@ def fold_refusal(geometry, extras, fold, product):
         )
     if fold in ("outputs", "both") and product in FP8_PRODUCTS:
         return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
-    if fold in ("outputs", "both") and (rows_of(geometry) == 1 or extras.pool != (1, 1)):
+    if fold in ("outputs", "both") and rows_of(geometry) == 1:
         return (
             f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, no "
-            f"pooling, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and "
+            f"rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
         )
     return ""
 

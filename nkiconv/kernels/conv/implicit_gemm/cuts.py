@@ -51,11 +51,11 @@ def band_elements(geometry, zn, pn, qn):
     return axis_elements(geometry.planes, zn) * plane
 
 
-def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
+def bands_of(geometry, chunks, step, halves, x_bytes, wide, alike):
     """Bands of all images; at least `halves` bands.
 
-    chunks: of x for one band. pool: (height, width) of pooling windows, which are not cut. wide: as in TapsConfig.
-    alike: whether all bands of rows but the last have as many.
+    chunks: of x for one band. step: rows of outputs that a job makes at once. wide: as in TapsConfig. alike:
+    whether all bands of rows but the last have as many.
     """
     P, Q = geometry.rows.out, geometry.columns.out
     slots = 0
@@ -63,12 +63,12 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
         slots += slots_of(chunk)
     most = x_bytes // (slots * geometry.itemsize)
     most_y = TAPS_Y_BYTES // 4
-    pn, qn = pool[0], Q
-    while qn > pool[1] and (band_elements(geometry, 1, pn, qn) > most or pn * qn > most_y):
-        qn = div_ceil(div_ceil(qn, 2), pool[1]) * pool[1]
+    pn, qn = step, Q
+    while qn > 1 and (band_elements(geometry, 1, pn, qn) > most or pn * qn > most_y):
+        qn = div_ceil(qn, 2)
     apart = pairs_apart(geometry, qn, most)
-    while pn < P and band_elements(geometry, apart, pn + pool[0], qn) <= most and apart * (pn + pool[0]) * qn <= most_y:
-        pn += pool[0]
+    while pn < P and band_elements(geometry, apart, pn + step, qn) <= most and apart * (pn + step) * qn <= most_y:
+        pn += step
     images = apart
     if pn >= P and qn >= Q and apart == 1:
         images = images_together(geometry, chunks)
@@ -78,17 +78,17 @@ def bands_of(geometry, chunks, pool, halves, x_bytes, wide, alike):
     if halves > 1 and num_parts % 2 == 1 and num_parts < geometry.planes.out and (apart == 1 or P == 1):
         num_parts += 1
     in_halves = halves > 1 and (num_parts * div_ceil(Q, qn)) % 2 == 1
-    if P <= pool[0]:
-        windows = div_ceil(min(qn, Q), pool[1])
-        parts = div_ceil(windows * pool[1], BANK_COLUMNS)
+    if P <= step:
+        qn = min(qn, Q)
+        parts = div_ceil(qn, BANK_COLUMNS)
         parts = div_ceil(parts, PARTS) * PARTS if in_halves else parts
-        qn = div_ceil(windows, min(parts, windows)) * pool[1]
+        qn = div_ceil(qn, min(parts, qn))
     parts_of_planes = cut_planes(geometry.planes, num_parts)
-    unit = bank_unit(most_of(parts_of_planes) if apart == 1 else 1, pn, qn, pool)
-    rows_of_bands = cut_rows(P, pn, unit, pool[0], in_halves, alike)
+    unit = bank_unit(most_of(parts_of_planes) if apart == 1 else 1, pn, qn, step)
+    rows_of_bands = cut_rows(P, pn, unit, step, in_halves, alike)
     by_row, by_column, found = [], [], []
     for rows_of_band in rows_of_bands:
-        by_row.append(span(geometry.rows, rows_of_band[0], div_ceil(rows_of_band[1], pool[0]) * pool[0]))
+        by_row.append(span(geometry.rows, rows_of_band[0], div_ceil(rows_of_band[1], step) * step))
     for q0 in range(0, Q, qn):
         columns = span(geometry.columns, q0, min(qn, Q - q0))
         by_column.append((q0, widened(geometry, columns, wide) if qn >= Q else columns))

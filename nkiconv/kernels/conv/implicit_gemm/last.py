@@ -10,7 +10,7 @@ from ..transposes import is_transposed, store_transposed
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
 WAIT_MATMULS = 6
-#: Banks, or pooled bands, that wait, at most.
+#: Banks that wait, at most.
 WAITING_MAX = 4
 #: Transposed results that are on their way together.
 ON_THE_WAY = 3
@@ -31,12 +31,12 @@ def is_last(geometry):
     return geometry.y_strides[0] == 1 and geometry.K > 1
 
 
-def put_off(work, y_sbuf, job, band, bank, pool):
+def put_off(work, y_sbuf, job, band, bank):
     """Have results from the first of a bank on, [k, images, rows, columns] in SBUF, wait in work.late."""
     while len(work.late) >= WAITING_MAX:
         transpose_late(work)
-    p0, q0 = (band.p0 + bank.p) // pool[0], (band.q0 + bank.q) // pool[1]
-    offset = offset_at(work.geometry.y_strides, (job.k0, band.z0 + bank.z, p0, q0))
+    first = (job.k0, band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
+    offset = offset_at(work.geometry.y_strides, first)
     work.late.append(Late(y_sbuf=y_sbuf, offset=offset, wait=WAIT_MATMULS))
 
 
@@ -67,8 +67,6 @@ def last_bytes(geometry, extras, band_elements, x_elements):
     if is_last(geometry):
         item = extras.epilogue.y_itemsize
         waiting = WAITING_MAX * min(band_elements, BANK_COLUMNS) + (band_elements if item == 4 else 0)
-        if extras.pool != (1, 1):
-            waiting = WAITING_MAX * div_ceil(band_elements, extras.pool[0] * extras.pool[1])
         found += item * (waiting + ON_THE_WAY * BANK_COLUMNS)
     if is_transposed(geometry) and geometry.hbm_itemsize != geometry.itemsize:
         found += 2 * geometry.hbm_itemsize * x_elements

@@ -7,7 +7,6 @@ between the matmuls of what goes before, so that the array neither waits for the
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._dma import copy
 from ..._engines import Ledger, new_ledger
 from ..._epilogue import load_bias
 from ..._tiles import div_ceil, filled, index_of
@@ -39,7 +38,7 @@ from .matmuls import factors_of, matmuls_of, multiply, num_matmuls
 from .pace import Pace, due_now, start_pace
 from .pairs_fp8 import ALONE, sums_pitch
 from .parts import add_parts, end_pairs, prepare_due, prepared_tile, set_preparing_pace
-from .rows import load_residual, load_rows, pool_band, rows_in, rows_tile, store_banks, window, y_pattern
+from .rows import load_residual, load_rows, rows_in, rows_tile, store_banks, window
 from .winograd import read_pair_out
 
 #: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
@@ -259,10 +258,9 @@ def work_band(work, jobs, item, tiles, last):
 
     last: whether nothing hides the stores, so that each bank's results leave at once.
     """
-    every, places = [], []
+    places = []
     for index in jobs:
         results = start_results(work, index, item)
-        every.append(results)
         for which in range(len(results.banks)):
             places.append((results, which))
     at_once = len(places) if work.batch.together else 1
@@ -276,14 +274,6 @@ def work_band(work, jobs, item, tiles, last):
                 add_chunk(work, one, chunk, tiles)
         for one in sums:
             finish_sums(work, one, item, last)
-    for results in every:
-        if work.extras.pool != (1, 1):
-            y_sbuf = pool_band(results.y_sbuf, work.extras.pool, work.operands.y.dtype)
-            if is_last(work.geometry):
-                put_off(work, y_sbuf, results.job, item.band, results.banks[0], work.extras.pool)
-                continue
-            where = y_pattern(work.geometry, results.job, item.band, work.extras.pool)
-            copy(work.operands.y.ap(pattern=where[0], offset=where[1]), y_sbuf)
 
 
 def start_results(work, index, item):
@@ -291,14 +281,13 @@ def start_results(work, index, item):
     operands, geometry, job = work.operands, work.geometry, work.batch.jobs[index]
     band = job_band(item.band, job)
     halved = item.halved and index == 0 and job.rows == 1
-    pooled = work.extras.pool != (1, 1)
     shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
     return Results(
         index=index,
         job=job,
         band=band,
         banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
-        y_sbuf=nl.ndarray(shape, dtype=nl.float32 if pooled else operands.y.dtype, buffer=nl.sbuf),
+        y_sbuf=nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf),
         residual_sbuf=load_residual(operands, geometry, job, band_of_y(geometry, item.band), work.ledger),
         waiting=[],
     )
@@ -335,12 +324,10 @@ def finish_sums(work, one, item, last):
         elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
         finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
     if is_last(work.geometry):
-        if work.extras.pool == (1, 1):
-            put_off(work, window(results.y_sbuf, bank), results.job, band, bank, work.extras.pool)
+        put_off(work, window(results.y_sbuf, bank), results.job, band, bank)
         return
     results.waiting.append(bank)
-    full = last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS
-    if work.extras.pool == (1, 1) and full:
+    if last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS:
         store_banks(work.operands, results.y_sbuf, work.geometry, results.job, band, results.waiting)
         results.waiting = []
 

@@ -60,11 +60,10 @@ def make_plan(geometry, extras, config):
     jobs = jobs_of(geometry, config.filter_bytes, config.channels, extras.strict_nonfinite, config.fold, config.product)
     by_channels = config.shard == "channels" and len(jobs) > 1
     batches = batches_of(geometry, jobs, by_channels, config.filter_bytes)
-    unit = (max(extras.pool[0], jobs[-1].rows), extras.pool[1])
-    items, halves, alike = [], 1 if len(batches) > 1 else PARTS, config.loop > 0
+    items, halves, alike, rows = [], 1 if len(batches) > 1 else PARTS, config.loop > 0, jobs[-1].rows
     for index in range(len(batches)):
         chunks = chunks_of(batches[index])
-        for band in bands_of(geometry, chunks, unit, halves, config.x_bytes, config.wide, alike):
+        for band in bands_of(geometry, chunks, rows, halves, config.x_bytes, config.wide, alike):
             items.append(Item(batch=index, band=band, halved=False, last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
@@ -129,7 +128,7 @@ def taps_sbuf_bytes(geometry, plan, extras):
             block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
             raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
-    results = 2 + (2 if extras.residual else 0) + (2 if extras.pool != (1, 1) else 0)
+    results = 4 if extras.residual else 2
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
         most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)

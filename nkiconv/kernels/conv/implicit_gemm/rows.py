@@ -107,7 +107,7 @@ def load_residual(operands, geometry, job, band, ledger):
     pairs = div_ceil(band.pn, job.rows)
     shape = (job.rows * job.kn, band.zn, pairs, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    strides = geometry.r_strides
+    strides = geometry.y_strides
     if strides[0] == 1 and is_last(geometry):
         offset = offset_at(strides, (job.k0, band.z0, band.p0, band.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
@@ -130,44 +130,6 @@ def boxes_of_bank(strides, job, band, bank):
             pattern = pattern_of(by, (job.kn, bank.zn, count, bank.qn))
             found.append(((u * job.kn, bank.z, bank.p, bank.q), pattern, offset_at(strides, first)))
     return found
-
-
-def y_pattern(geometry, job, band, pool):
-    """(pattern, offset) of a band's results in HBM: [kn, images, rows, columns]."""
-    height, width = pool
-    shape = (job.kn, band.zn, band.pn // height, band.qn // width)
-    first = (job.k0, band.z0, band.p0 // height, band.q0 // width)
-    return pattern_of(geometry.y_strides, shape), offset_at(geometry.y_strides, first)
-
-
-def pool_band(y_sbuf, pool, dtype):
-    """Maxima of windows: [kn, images, rows / height, columns / width], first along columns, then along rows."""
-    kn, nn, pn, qn = y_sbuf.shape
-    wide_sbuf = largest(y_sbuf, pool[1], (kn, nn, pn, qn // pool[1]), 3, nl.float32)
-    return largest(wide_sbuf, pool[0], (kn, nn, pn // pool[0], qn // pool[1]), 2, dtype)
-
-
-def largest(data_sbuf, count, shape, axis, dtype):
-    """Maxima of `count` neighbours along an axis."""
-    found_sbuf = nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
-    if count == 1:
-        nisa.tensor_copy(dst=found_sbuf, src=data_sbuf)
-        return found_sbuf
-    before = neighbours(data_sbuf, axis, 0, count)
-    for index in range(1, count):
-        last = index == count - 1
-        into = found_sbuf if last else nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=into, data1=before, data2=neighbours(data_sbuf, axis, index, count), op=nl.maximum)
-        before = into
-    return found_sbuf
-
-
-def neighbours(data_sbuf, axis, first, step):
-    """Every step-th element along an axis."""
-    kn, nn, pn, qn = data_sbuf.shape
-    if axis == 3:
-        return data_sbuf[0:kn, 0:nn, 0:pn, first:qn:step]
-    return data_sbuf[0:kn, 0:nn, first:pn:step, 0:qn]
 
 
 def window(tile_sbuf, bank):

@@ -160,7 +160,7 @@ def work_step(operands, geometry, epilogue, narrow, step, x, passes, filters, bi
     own, results, residuals, by = lane_steps(geometry, narrow, step), [], [], geometry.y_strides
     for lane in range(len(own)):
         results.append(results_of(operands, geometry, narrow, own[lane], turn * narrow.L + lane))
-        boxes = block_boxes(geometry, narrow, own[lane], geometry.r_strides, 0, Q)
+        boxes = block_boxes(geometry, narrow, own[lane], geometry.y_strides, 0, Q)
         residuals.append(residual_of(operands, (outputs, own[lane].zn, step.jn, Q), boxes, ragged))
     for index in range(len(narrow.tiles)):
         q0, qn, _, wn = narrow.tiles[index]

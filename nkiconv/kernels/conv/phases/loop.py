@@ -149,7 +149,7 @@ def work_block(work, own, item, tiles, together):
     z, p, q = item[0]
     shape = (phases.segments * block[1], z.yn, p.yn, q.yn)
     y_sbuf = results_tile(work, shape)
-    boxes = boxes_of_results(geometry.r_strides, block, item, ((0, z.yn), (0, p.yn), (0, q.yn)))
+    boxes = boxes_of_results(geometry.y_strides, block, item, ((0, z.yn), (0, p.yn), (0, q.yn)))
     residual_sbuf = residual_of(operands, shape, boxes, phases.segments > 1)
     banks = phase_banks(phases, item[0])
     for part in cut_at(len(banks), together):

@@ -15,7 +15,7 @@ def load_stack_residual(operands, geometry, stack, job, band, buffer_sbuf):
     if (band.j0 + band.jn) * stack.U * stack.V > geometry.rows.out:
         last = residual_sbuf[0:size, 0 : band.zn, band.jn - 1, 0 : stack.V, 0:Q]
         nisa.memset(dst=last, value=0.0, engine=nisa.engine.gpsimd)
-    for one in boxes_of_blocks(geometry, geometry.r_strides, stack, job, band, 0, band.jn, 0):
+    for one in boxes_of_blocks(geometry, geometry.y_strides, stack, job, band, 0, band.jn, 0):
         load_boxes(plane_of(residual_sbuf, stack, one[0]), operands.residual, one[1:])
     return residual_sbuf
 

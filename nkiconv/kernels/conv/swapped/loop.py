@@ -191,7 +191,7 @@ def leave(work, item, unit, acc_psum):
     if work.y_sbuf == None:
         shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        boxes = block_runs(geometry.r_strides, item.band, block, side, fold, k0, kn)
+        boxes = block_runs(geometry.y_strides, item.band, block, side, fold, k0, kn)
         work.residual_sbuf = residual_of(operands, shape, boxes, False)
     bias_sbuf, residual_sbuf = work.bias_sbuf, work.residual_sbuf
     if bias_sbuf != None:

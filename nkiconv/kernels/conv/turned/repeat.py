@@ -38,7 +38,7 @@ def steps_alike(geometry, plan):
         low, high = max(low, first), min(high, end)
     count = max(0, high - low) // each
     apart_x, apart_y = each * axis.stride * geometry.x_strides[2], each * geometry.y_strides[2]
-    register = register_of(geometry, (apart_x, apart_y, apart_y)) if count > 1 else None
+    register = register_of(geometry, (apart_x, apart_y)) if count > 1 else None
     return None if register == None else Steps(first=low, each=each, count=count, register=register)
 
 

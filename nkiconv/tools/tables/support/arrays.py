@@ -146,7 +146,6 @@ ROWS = (
     Row("`residual`", "before the activation", _residual()),
     Row("`residual`", "behind it", _residual(residual_position="post_activation")),
     Row("`residual`", "times `beta`", _residual(beta=0.5)),
-    Row("`pool`", "", always(pool=2)),
     *(Row("`out_dtype`", name, always(out_dtype=name)) for name in DTYPES),
     *(Row("`precision`", name, always(precision=name)) for name in PRECISIONS),
     Row("`initial_state`", "", _state),
