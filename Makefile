@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice zoo golden lint format readme docs wheel \
+.PHONY: help setup demo test coverage test-slow conformance peers validation mutation choice zoo golden ablate lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -95,6 +95,9 @@ zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 138 models (s
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (a quarter of an hour)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)
+
+ablate: $(ALL) ## say what each setting of each algorithm buys over the golden table's plans (ten minutes)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/ablate $(OPTIONS)
 
 lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lines per folder (a minute)
 	@$(BIN)/ruff check

@@ -73,7 +73,7 @@ def test_an_array_is_no_field_of_a_problem(field):
     assert len(str(found.value)) < SHORT
 
 
-@pytest.mark.parametrize("argument", ["lnc", "direction", "activation", "out_dtype", "pool", "algorithms", "constants"])
+@pytest.mark.parametrize("argument", ["lnc", "direction", "activation", "out_dtype", "algorithms", "constants"])
 def test_an_array_is_no_argument_of_a_plan(argument):
     problem = ConvProblem(N=1, C=2, W=9, S=3)
     with pytest.raises(DtypeError, match=f"{argument}=ndarray .*: must be no array; plan takes problem, lnc in this"):

@@ -7,7 +7,6 @@ the problem has it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ..problem import ConvProblem
@@ -33,20 +32,20 @@ def parts(problem: ConvProblem, asked: Asked) -> Iterator[tuple[Reduction, int]]
     """Ways to make a problem smaller, in the order in which they are to be tried, and how many units there are."""
     rest, times, names, left = problem, 1.0, "", _extents(problem, asked)
     while left:
-        spare = {name: _extent(rest, name) / _least(rest, asked, name) for name in left}
+        spare = {name: _extent(rest, name) / _least(rest, name) for name in left}
         name = max(left, key=lambda one: spare[one])
         left.remove(name)
-        least = of_fewer(rest, name, _least(rest, asked, name))
+        least = of_fewer(rest, name, _least(rest, name))
         units, fewer = _extent(rest, name), _extent(least, name)
         if units < SPARE * fewer:  # all outputs of one input may be more than the least
             continue
-        yield _reduction(rest, asked, name, times, names), units
+        yield _reduction(rest, name, times, names), units
         times *= units / fewer
         names = f" of {fewer} of {units} {EXTENTS[name][0]}{names}"
         rest = least
 
 
-def _reduction(whole: ConvProblem, asked: Asked, name: str, times: float, names: str) -> Reduction:
+def _reduction(whole: ConvProblem, name: str, times: float, names: str) -> Reduction:
     """The reduction of one extent; times, names: of what it is a part already."""
 
     def units(one: ConvProblem) -> int:
@@ -55,7 +54,7 @@ def _reduction(whole: ConvProblem, asked: Asked, name: str, times: float, names:
     def of(count: int) -> ConvProblem:
         return of_fewer(whole, name, count)
 
-    return Reduction(of, units, f"{EXTENTS[name][0]}{names}", _least(whole, asked, name), exact=False, times=times)
+    return Reduction(of, units, f"{EXTENTS[name][0]}{names}", _least(whole, name), exact=False, times=times)
 
 
 def _extents(problem: ConvProblem, asked: Asked) -> list[str]:
@@ -70,9 +69,9 @@ def _extent(problem: ConvProblem, name: str) -> int:
     return int(getattr(problem, name))
 
 
-def _least(problem: ConvProblem, asked: Asked, name: str) -> int:
-    """The least that a part has of an extent: of pooled rows and columns whole windows."""
+def _least(problem: ConvProblem, name: str) -> int:
+    """The least that a part has of an extent."""
     least = EXTENTS[name][1]
     if name == "groups":
         least = -(-least * problem.groups // max(problem.C, problem.K))
-    return math.lcm(least, dict(zip("PQ", asked.pool, strict=True)).get(name, 1))
+    return least
