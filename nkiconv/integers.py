@@ -39,6 +39,10 @@ def takes_ints(function: _Function) -> _Function:
     """
     parameters = inspect.signature(function).parameters
     wants_array = {name: "AnyArray" in str(one.annotation) for name, one in parameters.items() if one.kind not in _MORE}
+    if not any(wants_array.values()):  # flags that stand for arrays, and problems, have a text of their own
+        wants_array = {
+            name: wanted for name, wanted in wants_array.items() if parameters[name].annotation not in _OTHERS
+        }
     order = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
     name_of = getattr(function, "__name__", "")
 
@@ -54,12 +58,14 @@ def takes_ints(function: _Function) -> _Function:
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tuple(map(plain_ints, args)), {name: plain_ints(value) for name, value in kwargs.items()}
-        given = {**dict(zip(wants_array, args, strict=False)), **kwargs}
+        given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         raise_all(f"{name_of} cannot run this call", list(violations(given)))
         return function(*args, **kwargs)
 
     return called  # type: ignore[return-value]
 
 
+#: Annotations of what is said to be none of them where it is an array, by functions that take no array.
+_OTHERS = ("bool", "ConvProblem")
 #: Parameters that stand for any others, which the function passes on.
 _MORE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

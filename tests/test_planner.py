@@ -386,7 +386,7 @@ REFUSED = [
     ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),
     ("a tensor", {}, {"bias": np.ones(130)}, "bias: must be True or False, not ndarray"),
     ("a number", {}, {"strict_nonfinite": 1}, "strict_nonfinite: must be True or False, not int"),
-    ("a residual", {}, {"residual": np.ones(130)}, "residual_position=ndarray: accepted are pre_activation"),
+    ("a residual", {}, {"residual": np.ones(130)}, "residual=ndarray .*: must be no array"),
     ("one name", {}, {"algorithms": "mixed"}, r"algorithms='mixed': must be several names; write \('mixed',\)"),
     ("words", {}, {"constants": {"scalar.ns_per_elem": "fast"}}, "must be numbers by name"),
     ("activation", {}, {"activation": "nonesuch"}, "activation='nonesuch'"),
@@ -420,10 +420,10 @@ def test_when_nothing_runs_every_reason_is_told():
 
 
 def test_errors_of_a_trace_are_rejections(monkeypatch):
-    def broken(request, candidate, rates):
+    def broken(request, candidate, rates, **limits):
         if candidate.algorithm == "mixed":
             raise nkiconv.simulator.NkiError("NKI999", "nc_matmul", "too much of it")
-        return trace(request, candidate, rates)
+        return trace(request, candidate, rates, **limits)
 
     monkeypatch.setattr(timekeeper, "trace", broken)
     found = fresh(SMALL)

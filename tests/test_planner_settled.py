@@ -45,9 +45,9 @@ def test_settings_that_settle_the_same_are_one_run(name, algorithm):
 def test_settings_that_come_to_the_same_are_timed_once(monkeypatch):
     traced = []
 
-    def counted(request, candidate, rates):
+    def counted(request, candidate, rates, **limits):
         traced.append(candidate)
-        return trace(request, candidate, rates)
+        return trace(request, candidate, rates, **limits)
 
     monkeypatch.setattr(timekeeper, "trace", counted)
     request = Request(problem=cases.get("rn50_1x1").problem)

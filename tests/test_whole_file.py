@@ -153,10 +153,10 @@ def test_ctrl_c_during_tune_leaves_the_cache_whole(traced, tmp_path, monkeypatch
     text = (tmp_path / before).read_text()
     calls = iter(range(traced))
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **limits):
         if next(calls, None) is None:
             raise KeyboardInterrupt
-        return timing.trace(*arguments)
+        return timing.trace(*arguments, **limits)
 
     monkeypatch.setattr(timekeeper, "trace", interrupted)
     result = run("tune", "fp16")
