@@ -18,6 +18,8 @@ from nkiconv.kernels.conv.cuts import places_met
 from nkiconv.kernels.conv.geometry import Axis, met, span
 from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import effort
+from nkiconv.planner.cost.gradients import blocks
+from nkiconv.planner.cost.gradients.blocks_price import BlocksPrice
 from nkiconv.planner.effort import part_of, pieces_of
 from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
@@ -159,3 +161,27 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
     huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
     assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).met == 5  # two windows share an input
     assert (huge.met, huge.products) == (9, (huge.out * 3 + 1) // 2)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("size", [28, 56])
+def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout, size):
+    """Against all of them, priced one by one; several are alike, of which the first counts."""
+    problem = ConvProblem(N=8, C=192, K=128, H=size, W=size, R=3, S=3, padding=((1, 1), (1, 1)), layout=layout)
+    request = Request(problem=problem.toward("wgrad"))
+
+    def found():
+        shape = operation_for(request).shape(request, Rates())
+        return [(one.config, one.ns) for one in blocks.ALGORITHM.best(shape, {}, blocks.BEST)]
+
+    priced, settled = [], BlocksPrice.settled
+
+    def counted(*asked):
+        priced.append(asked)
+        return settled(*asked)
+
+    monkeypatch.setattr(BlocksPrice, "settled", counted)
+    few, count = found(), len(priced)
+    monkeypatch.setattr(BlocksPrice, "least_ns", lambda price, sizes: 0.0)
+    assert found() == few
+    assert count < len(priced) - count

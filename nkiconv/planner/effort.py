@@ -15,8 +15,8 @@ from ..problem import ConvProblem
 from ..simulator.hardware import PARTITIONS
 from .request import Asked
 
-#: Pieces of a problem that estimates look at. Calibrated by `python tests/choice --times`: of 681 named problems 84 %
-#: take up to 50 ms of one core of a server's CPU, the longest 0.26 s.
+#: Pieces of a problem that estimates look at. Calibrated by `python tests/choice --times`: of 681 named problems 85 %
+#: take up to 50 ms of one core of a server's CPU, the longest 0.27 s.
 PIECES = 3_000
 #: Of each extent that is cut, in this order: the least that a part has, and also the step by which it is cut, so that
 #: what is left over by tiles of the whole is left over by those of the part; of images and volumes, and of depthwise
