@@ -1,5 +1,6 @@
 """Volumes in chunks: frames in front of x in a tensor of their own, final frames, by every algorithm and to the bit."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,8 @@ ALGORITHMS = [
     ("implicit_gemm, chunks of channels", 130, 9, 1, "implicit_gemm", None, False),
     ("implicit_gemm, folded", 40, 30, 1, "implicit_gemm", (("fold", "inputs"),), False),
     ("implicit_gemm, planes as channels", 6, 8, 1, "implicit_gemm", CHANNELS, False),
+    ("implicit_gemm, planes of channels in two chunks", 50, 9, 1, "implicit_gemm", CHANNELS, False),
+    ("implicit_gemm, the same folded", 86, 30, 1, "implicit_gemm", (*CHANNELS, ("fold", "inputs")), False),
     ("implicit_gemm, groups", 12, 8, 4, "implicit_gemm", None, False),
     ("stacked", 6, 16, 1, "stacked", None, False),
     ("stacked, last", 6, 16, 1, "stacked", None, True),
@@ -28,6 +31,8 @@ ALGORITHMS = [
     ("swapped", 12, 16, 1, "swapped", None, True),
     ("narrow", 20, 3, 1, "narrow", None, False),
     ("narrow, last", 20, 3, 1, "narrow", None, True),
+    ("narrow, two planes at once", 20, 3, 1, "narrow", (("depth", 2),), False),
+    ("narrow, the same of uneven chunks", 49, 3, 1, "narrow", (("depth", 2),), False),
     ("grouped", 12, 8, 4, "grouped", None, False),
     ("grouped, last", 12, 8, 4, "grouped", None, True),
     ("toeplitz_rows", 7, 7, 7, "toeplitz_rows", None, False),
@@ -90,6 +95,56 @@ def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **option
 def test_every_algorithm_takes_frames(row, planes):
     _, C, K, groups, algorithm, config, last = row
     check(planes, C, K, groups, last, algorithm=algorithm, config=config)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("planes", [row[1:] for row in PLANES[:3]], ids=[row[0] for row in PLANES[:3]])
+@pytest.mark.parametrize("channels", [(50, 16), (144, 48)])
+def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
+    N, F, D, taps, *places = planes
+    rng, (C, K) = np.random.default_rng(8), channels
+    whole = integer_inputs(rng, (N, C, F + D, 5, 6), "bf16")
+    w = integer_inputs(rng, (K, C, taps, 2, 3), "bf16")
+    options = {"padding": (tuple(places[3:]), *(side[5:] for side in SIDES)), "lnc": lnc, "out_dtype": "fp32"}
+    options |= {"algorithm": "implicit_gemm", "config": CHANNELS}
+    y = nkiconv.conv3d(whole[:, :, F:], nkiconv.pack_filter(w), initial_frames=whole[:, :, :F], **options)
+    np.testing.assert_array_equal(y, volume_ref(whole, w, ((F + D, taps, *places), *SIDES), 1))
+
+
+@pytest.mark.parametrize(
+    ("C", "K", "algorithm", "config"),
+    [
+        (96, 48, "implicit_gemm", CHANNELS),
+        (96, 48, "implicit_gemm", (*CHANNELS, ("fold", "both"))),
+        (96, 3, "narrow", (("depth", 2),)),
+    ],
+)
+def test_a_window_in_two_tensors_takes_a_dma_of_each(C, K, algorithm, config):
+    """Not one of each channel: twice as many DMAs are enough for windows, and some more for filters."""
+    counts = []
+    for frames in (0, 2):
+        x, w = np.zeros((1, C, 6 - frames, 24, 24), np.float16), np.zeros((K, C, 3, 3, 3), np.float16)
+        more = {"padding": ((0, 0), (1, 1), (1, 1)), "algorithm": algorithm, "config": config}
+        if frames > 0:
+            more["initial_frames"] = np.zeros((1, C, frames, 24, 24), np.float16)
+        done = nkiconv.simulator.execute(nkiconv.conv3d_implicit_gemm[2], (x, w), more, trace_only=True)
+        counts.append(sum(one.op.startswith("dma_copy") for one in done.instructions))
+    assert counts[0] < counts[1] <= 2 * counts[0] + 12
+
+
+@pytest.mark.parametrize(("C", "K", "H", "W", "packed"), [(50, 16, 24, 30, True), (192, 192, 12, 16, False)])
+def test_sums_of_chunks_have_the_order_of_the_whole(C, K, H, W, packed):
+    """To the bit, of fp32 sums that round: planes of taps have the same partitions with frames in front and without."""
+    rng, sides = np.random.default_rng(9), ((1, 1), (1, 1))
+    x = rng.standard_normal((1, C, 8, H, W)).astype(ml_dtypes.bfloat16)
+    w = rng.standard_normal((K, C, 3, 3, 3)).astype(ml_dtypes.bfloat16)
+    problem = ConvProblem(N=1, C=C, D=6, H=H, W=W, K=K, T=3, R=3, S=3, padding=((0, 0), *sides))
+    found = nkiconv.plan(problem, initial_frames=2, packed=packed, use_cache=False)
+    assert dict(found.config)["planes"] == "channels"
+    w = nkiconv.pack_filter(w) if packed else w
+    whole = nkiconv.conv3d(x, w, padding=((2, 0), *sides), out_dtype="fp32")
+    chunk = nkiconv.conv3d(x[:, :, 4:], w, padding=((0, 0), *sides), initial_frames=x[:, :, 2:4], out_dtype="fp32")
+    np.testing.assert_array_equal(chunk, whole[:, :, 4:])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])

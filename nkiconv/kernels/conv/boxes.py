@@ -11,7 +11,7 @@ from .._tiles import div_ceil
 from .call import scale_residual
 from .frames import plane_pieces, tensor_of
 from .geometry import num_taps
-from .planes import channel_pieces, sources_of, taps_inside
+from .planes import channel_pieces, is_by_plane, sources_of, taps_inside
 
 
 def offset_at(strides, first):
@@ -42,7 +42,8 @@ def boxes_of_x(geometry, channels, planes, first, counts):
     found = []
     if geometry.depth != None:
         for source in sources_of(geometry):
-            append_channel_boxes(found, source, channel_pieces(geometry, c0, cn), planes, first, counts)
+            for piece in channel_pieces(geometry, c0, cn):
+                append_channel_boxes(found, source, piece, is_by_plane(geometry), planes, (first, counts))
         return found
     for piece in plane_pieces(geometry, planes[0], planes[1]):
         extents, there = (cn, piece.count, counts[0], counts[1]), (c0, piece.plane, first[0], first[1])
@@ -50,29 +51,31 @@ def boxes_of_x(geometry, channels, planes, first, counts):
     return found
 
 
-def append_channel_boxes(found, source, pieces, planes, first, counts):
-    """Append the boxes from one tensor of planes of taps that are channels; see `boxes_of_x`."""
+def append_channel_boxes(found, source, piece, by_plane, planes, window):
+    """Append the boxes from one tensor of a piece of planes of taps that are channels; see `boxes_of_x`. window: first
+    and counts there; by_plane: see `planes.is_by_plane`."""
     depth, strides, framed = source
+    part, c, count, t, tn = piece
     d0, dn = planes
-    h0, w0 = first
-    by_tap, by_plane = strides[1] * depth.dilation, strides[1] * depth.stride
-    rows, columns = [strides[2], counts[0]], [strides[3], counts[1]]
-    for piece in pieces:
-        part, c, count, t, tn = piece
-        z = 0
-        while z < dn:
-            tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
-            together = 1
-            while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
-                together += 1
-            own = [[by_tap, seen], [by_plane, together], rows, columns]
-            if seen == tn:
-                leading = [[strides[0], count]] if count > 1 else []
-                found.append(((part, z, 0, 0), leading + own, offset_at(strides, (c, plane, h0, w0)), framed))
-            for index in range(count if 0 < seen and seen < tn else 0):
+    first, counts = window
+    z = 0
+    while z < dn:
+        tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
+        together = 1
+        while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
+            together += 1
+        own = [[strides[1] * depth.stride, together], [strides[2], counts[0]], [strides[3], counts[1]]]
+        taps, channels = [strides[1] * depth.dilation, seen], [strides[0], count]
+        if seen == tn or (by_plane and seen > 0):
+            leading = [taps] if count == 1 else [taps, channels] if by_plane else [channels, taps]
+            place = (part + tap * count, z, 0, 0)
+            found.append((place, leading + own, offset_at(strides, (c, plane, first[0], first[1])), framed))
+        elif seen > 0:
+            for index in range(count):
                 place = (part + index * tn + tap, z, 0, 0)
-                found.append((place, own, offset_at(strides, (c + index, plane, h0, w0)), framed))
-            z += together
+                offset = offset_at(strides, (c + index, plane, first[0], first[1]))
+                found.append((place, [taps] + own, offset, framed))
+        z += together
 
 
 def spot(tile, first, pattern):

@@ -86,6 +86,7 @@ def seen_by(algorithm, geometry, extras, config):
     """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
     channels."""
     plain = plain_of(algorithm, geometry, extras)
+    plain.by_plane = plain.by_plane and algorithm != "stacked"
     return with_channels(plain) if wants_channels(config) else plain
 
 

@@ -70,6 +70,8 @@ class Geometry(nl.NKIObject):
     flipped: bool
     #: Frames that precede the planes of x's tensor, counted in planes.size, or None
     frames: object
+    #: whether planes of taps that are channels are plane by plane on the partitions (see `planes`)
+    by_plane: bool = False
     #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
     #: the rows' for each row of taps, or None
     depth: object = None
@@ -99,6 +101,7 @@ def copy_of(geometry):
         depth=geometry.depth,
         flipped=geometry.flipped,
         frames=geometry.frames,
+        by_plane=geometry.by_plane,
         direct=geometry.direct,
         times=geometry.times,
     )
@@ -287,6 +290,7 @@ def read_geometry(
         precision=precision,
         flipped=flipped,
         frames=frames,
+        by_plane=axes == 3 and (held > 0 or places[0][0][1] <= 0),
     )
     return geometry, y_shape
 

@@ -5,6 +5,11 @@ being plane z * stride + t * dilation - before of x: where C fills too few parti
 sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
 So do windows of several planes of y, whose output channels are those of all of them: each plane of x comes once then.
 Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
+
+On the partitions the T planes of a channel of x are neighbours. But a window may be in two tensors, x and the frames in
+front of it, and a DMA fills neighbouring partitions only. So channels of a chunk are plane by plane where volumes may
+come in chunks (`Geometry.by_plane`), as sums of these and of the whole must round alike: a window takes a DMA of
+each tensor then, not one of each channel. In `stacked`, which has few channels, they stay neighbours.
 """
 
 from ..._nki import nl
@@ -169,8 +174,8 @@ def misses_planes(geometry, z0, zn):
 
 
 def windows_in_pieces(geometry):
-    """How often a window of planes of taps that are channels comes channel by channel: of x or of the frames in front
-    of it, as it has not all of its planes there."""
+    """How often a tensor, x or the frames in front of it, has some planes of a window of planes of taps that are
+    channels, but not all, or none has any."""
     depth, found = geometry.depth, 0
     least = 0 if geometry.frames == None else 1
     for source in sources_of(geometry):
@@ -180,10 +185,35 @@ def windows_in_pieces(geometry):
     return depth.images * found
 
 
+def dmas_of_piece(geometry):
+    """DMAs that such a part of a window takes, at least: one of each channel of x where their planes are neighbours."""
+    return 1 if is_by_plane(geometry) else geometry.C // geometry.depth.taps
+
+
+def is_by_plane(geometry):
+    """Whether planes of taps are channels, and those of a chunk plane by plane."""
+    return geometry.by_plane and geometry.depth != None and geometry.direct == None
+
+
+def channel_runs(geometry, c0, cn):
+    """(partition, channel, step, how many) of channels c0 .. c0+cn-1 that are evenly spaced on neighbouring
+    partitions."""
+    if not is_by_plane(geometry):
+        return [(0, c0, 1, cn)]
+    taps, found = geometry.depth.taps, []
+    for piece in channel_pieces(geometry, c0, cn):
+        part, c, count, t, tn = piece
+        for tap in range(tn):
+            found.append((part + tap * count, c * taps + t + tap, taps, count))
+    return found
+
+
 def channel_pieces(geometry, c0, cn):
     """(partition, channel of x, how many, plane of taps, how many) of channels c0 .. c0+cn-1: whole channels together,
-    and what is left of the first and last."""
+    and what is left of the first and last, or plane by plane."""
     taps = geometry.depth.taps
+    if is_by_plane(geometry):
+        return pieces_by_plane(taps, c0, cn)
     found, at = [], c0
     while at < c0 + cn:
         t = at % taps
@@ -192,4 +222,18 @@ def channel_pieces(geometry, c0, cn):
         tn = taps if t == 0 and left >= taps else min(taps - t, left)
         found.append((at - c0, at // taps, count, t, tn))
         at += count * tn
+    return found
+
+
+def pieces_by_plane(taps, c0, cn):
+    """The same of all channels of a plane of taps, and of neighbouring planes that have as many of the same."""
+    found, at = [], 0
+    for first in range(c0, c0 + min(taps, cn)):
+        c, count = first // taps, div_ceil(c0 + cn - first, taps)
+        if len(found) > 0 and found[-1][1] == c and found[-1][2] == count:
+            part, _, _, t, tn = found[-1]
+            found[-1] = (part, c, count, t, tn + 1)
+        else:
+            found.append((at, c, count, first % taps, 1))
+        at += count
     return found

@@ -12,6 +12,7 @@ from ..._tiles import div_ceil, filled
 from ..cuts import tap_blocks
 from ..filter_feed import transposes_of_bank
 from ..geometry import filter_rows, num_taps
+from ..planes import channel_runs, is_by_plane
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
 from .jobs import Job, by_input, is_depthwise_job, lies_ready
@@ -19,6 +20,7 @@ from .pairs_fp8 import HALVES, slots_of
 from .plan import TAPS_AHEAD_BYTES
 from .stationaries import (
     group_mask,
+    in_order,
     load_backwards,
     load_channels,
     load_stationaries,
@@ -32,8 +34,9 @@ from .stationaries import (
 )
 from .winograd import load_planes_of_taps, sums_of_taps, taps_in_hbm
 
-#: Pieces that are transposed between the sums of a block's planes of taps and their first transpose.
-SUMS_AHEAD = 6
+#: Pieces that are transposed between the sums of a block's planes of taps, or copies that put its channels in order,
+#: and their first transpose: an engine that waits for a later block keeps the array waiting.
+SUMS_AHEAD, ORDER_AHEAD = 6, 2
 
 
 @dataclass
@@ -65,6 +68,8 @@ class FilterBlock(nl.NKIObject):
     s0: int
     sn: int
     slot: int
+    #: whether its channels are in the order of x on the partitions, as they come but where they are planes of taps
+    ordered: bool
 
 
 @dataclass
@@ -167,7 +172,8 @@ def append_chunk(geometry, of, blocks, pieces, by_dma):
         last_tap = slot > 0 and chunk[3] == HALVES and geometry.packed == 0
         for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
             r0, rn, s0, sn = parts[which]
-            block = FilterBlock(of=of, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot)
+            ordered = geometry.packed > 0 or not is_by_plane(geometry)
+            block = FilterBlock(of=of, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot, ordered=ordered)
             blocks.append(block)
             if last_tap:
                 pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
@@ -299,7 +305,7 @@ def transpose_piece(operands, geometry, filters, ledger):
     own, job = block.of, block.of.job
     while len(filters.raws) <= piece.block:
         load_block(operands, geometry, filters)
-    raw_sbuf = raw_of_block(geometry, filters, piece.block)
+    raw_sbuf = raw_of_block(geometry, filters, piece.block, ledger)
     if filters.pairing != None and (geometry.packed > 0 or is_depthwise_job(geometry, job)):
         whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
         pair_chunk(geometry, filters, block, whole_sbuf, ledger)
@@ -315,9 +321,10 @@ def transpose_piece(operands, geometry, filters, ledger):
         else:
             transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)
     filters.transposed = filters.transposed + 1
-    soon = filters.pieces[min(filters.transposed + SUMS_AHEAD, len(filters.pieces) - 1)]
-    if geometry.direct != None and soon.block < len(filters.raws):
-        raw_of_block(geometry, filters, soon.block)
+    ahead = ORDER_AHEAD if geometry.direct == None else SUMS_AHEAD
+    soon = filters.pieces[min(filters.transposed + ahead, len(filters.pieces) - 1)]
+    if soon.block < len(filters.raws):
+        raw_of_block(geometry, filters, soon.block, ledger)
     after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
     if filters.transposed == len(filters.pieces) or after.block != piece.block:
         filters.raws[piece.block] = None
@@ -325,9 +332,15 @@ def transpose_piece(operands, geometry, filters, ledger):
         load_ahead(operands, geometry, filters)
 
 
-def raw_of_block(geometry, filters, index):
-    """A block as its pieces are transposed: as it came, or sums of its planes of taps."""
-    return filters.raws[index] if geometry.direct == None else sums_of_taps(filters.raws[index], geometry)
+def raw_of_block(geometry, filters, index, ledger):
+    """A block as its pieces are transposed: as it came, in the order of x, or sums of its planes of taps."""
+    if geometry.direct != None:
+        return sums_of_taps(filters.raws[index], geometry)
+    block = filters.blocks[index]
+    if not block.ordered:
+        filters.raws[index] = in_order(filters.raws[index], geometry, block.c0, ledger)
+        block.ordered = True
+    return filters.raws[index]
 
 
 def move_block(operands, geometry, filters, ledger):
@@ -343,8 +356,12 @@ def move_block(operands, geometry, filters, ledger):
     kn, cn, rn, sn = raw_sbuf.shape
     tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
     rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    engine = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype))
-    nisa.tensor_copy(dst=rows_sbuf, src=raw_sbuf.permute((0, 2, 3, 1)), engine=engine)
+    engine, by_tap = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype)), raw_sbuf.permute((0, 2, 3, 1))
+    for run in channel_runs(geometry, block.c0, cn):
+        at, channel, step, count = run
+        first = channel - block.c0
+        src = by_tap[0:kn, 0:rn, 0:sn, first : first + (count - 1) * step + 1 : step]
+        nisa.tensor_copy(dst=rows_sbuf[0:kn, 0:rn, 0:sn, at : at + count], src=src, engine=engine)
     tile_sbuf = tile_sbuf.reshape((cn, num_taps(geometry), kn))
     tap = block.r0 * geometry.columns.taps + block.s0
     for r in range(rn if sn < geometry.columns.taps else 1):

@@ -7,6 +7,7 @@ from ..._tiles import PARTS, div_ceil, filled, share
 from ..cuts import Band, chunks_of
 from ..geometry import num_taps
 from ..pairs_of_planes import planes_at_once
+from ..planes import is_by_plane, window_channels
 from ..transposes import is_transposed
 from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
@@ -126,7 +127,9 @@ def taps_sbuf_bytes(geometry, plan, extras):
             if by_input(geometry):
                 block = job.kn * taps * geometry.itemsize
             block_bytes = max(block_bytes, per_c * max(taps, taps_in_hbm(geometry)) * geometry.itemsize)
-            raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + block + nl.tile_size.pmax * geometry.itemsize)
+            # a block in the order of x on the partitions too
+            own = 2 * block if is_by_plane(geometry) and geometry.packed == 0 else block
+            raw_bytes = max(raw_bytes, max(TAPS_AHEAD_BYTES, block) + own + nl.tile_size.pmax * geometry.itemsize)
         most_filters = max(most_filters, filters)
     results = 4 if extras.residual else 2
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
@@ -187,5 +190,9 @@ def count_taps_instructions(geometry, plan, cores):
                 total += last_instructions(geometry, item.band, banks)
                 if index == mine[0] or before.batch != item.batch:
                     total += chunks * (taps * 5 + 8) + 8
+                    if is_by_plane(geometry):
+                        # copies of runs of channels, or DMAs of those of each block of a packed filter
+                        each = window_channels(geometry) * (1 if geometry.packed == 0 else job.kn)
+                        total += chunks * each
         most = max(most, total)
     return most

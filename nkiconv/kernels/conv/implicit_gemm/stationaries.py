@@ -12,6 +12,7 @@ from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
 from ..filter_feed import turn_forwards
 from ..geometry import filter_rows, num_taps
+from ..planes import channel_runs
 from ..transposes import is_transposed
 from .cuts import home_row, tap_order
 from .fold import group_depth, job_axis, tap_groups
@@ -86,23 +87,32 @@ def load_stationaries(operands, geometry, filters, block):
     else:
         tile_sbuf = slot_of(tile_of(geometry, filters, block, operands.w_dtype), geometry, block.slot)
     shift, S = job_axis(geometry, job).taps - geometry.rows.taps, geometry.columns.taps
-    strides = (taps * each, S * each, depth * each, 1)
-    parts = slot_channels(chunk, block.slot)
+    parts = runs_of_slot(geometry, c0, chunk, block.slot)
     _, height, all_groups, _, columns = tile_sbuf.shape
     for copy_index in range(depth * job.rows * len(parts)):
         d, u = copy_index % depth, copy_index // depth % job.rows
-        partition, channel, count = parts[copy_index // (depth * job.rows)]
+        partition, channel, step, count = parts[copy_index // (depth * job.rows)]
         partition += d * chunk[1]
         own_sbuf = tile_sbuf[partition : partition + count, 0:height, 0:all_groups, u, 0:columns]
+        strides = (step * taps * each, S * each, depth * each, 1)
         pattern = pattern_of(strides, (count, block.rn, div_ceil(S - d, depth), each))
         for part in range(job.kn // each):
-            tap = ((job.k0 // each + part) * geometry.C + c0 + channel) * taps + block.r0 * S + d
+            tap = ((job.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
             load_box(own_sbuf, operands.w, (0, block.r0 + u * shift, 0, part * each), pattern, tap * each)
     for d in range(depth if again_of(chunk, block.slot) > 0 else 0):
         p, r = d * chunk[1], block.r0
         again = tile_sbuf[p : p + chunk[4], r : r + block.rn, 0:all_groups, 0, 0 : job.kn]
         nisa.memset(dst=again, value=0.0, engine=nisa.engine.gpsimd)
     return tile_sbuf if filters.pairing != None else None
+
+
+def runs_of_slot(geometry, c0, chunk, slot):
+    """`planes.channel_runs` of a slot of a chunk whose channels begin at c0."""
+    found = []
+    for part in slot_channels(chunk, slot):
+        for run in channel_runs(geometry, c0 + part[1], part[2]):
+            found.append((part[0] + run[0], run[1], run[2], run[3]))
+    return found
 
 
 def load_channels(operands, geometry, job):
@@ -156,6 +166,21 @@ def load_taps(operands, geometry, job, block):
         zeros = raw_sbuf[0 : job.kn, 0:again, 0 : block.rn, 0 : block.sn]
         nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
     return raw_sbuf
+
+
+def in_order(raw_sbuf, geometry, c0, ledger):
+    """Taps [kn, channels, rows, columns] as loaded, channel c0 the first, in the order of x on the partitions."""
+    kn, channels, rn, sn = raw_sbuf.shape
+    found_sbuf = nl.ndarray(raw_sbuf.shape, dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    for run in channel_runs(geometry, c0, channels):
+        at, channel, step, count = run
+        first = channel - c0
+        nisa.tensor_copy(
+            dst=found_sbuf[0:kn, at : at + count, 0:rn, 0:sn],
+            src=raw_sbuf[0:kn, first : first + (count - 1) * step + 1 : step, 0:rn, 0:sn],
+            engine=pick(ledger, count * rn * sn, is_16bit(raw_sbuf.dtype)),
+        )
+    return found_sbuf
 
 
 def load_backwards(operands, geometry, job, chunk):

@@ -12,6 +12,7 @@ from ..boxes import load_box, load_packed, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
 from ..geometry import filter_rows
+from ..planes import is_by_plane
 from .cuts import lane_parts
 
 
@@ -20,14 +21,13 @@ def load_narrow_filters(operands, geometry, narrow):
     filters as loaded: as many chunks beside each other on the partitions as fit, so that one transpose of a tap serves
     them all. The last chunk has most channels, so that each can be loaded as if it had as many."""
     K, R, S = geometry.K, filter_rows(geometry), geometry.columns.taps
-    last = len(narrow.chunks) - 1
-    channels, parts = narrow.chunks[last][1], lane_parts(narrow, last)
     found = []
     if geometry.flipped:
         return load_filters_backwards(operands, geometry, narrow)
-    together = 1 if geometry.packed > 0 else nl.tile_size.pmax // K
-    for first in range(0, len(narrow.chunks), together):
-        count = min(together, len(narrow.chunks) - first)
+    for part in loaded_together(geometry, narrow):
+        first, count = part
+        last = first + count - 1 if is_by_plane(geometry) else len(narrow.chunks) - 1
+        channels, parts = narrow.chunks[last][1], lane_parts(narrow, last)
         c0, cn = narrow.chunks[first]
         shape = (lane_parts(narrow, first), R * S, K) if geometry.packed > 0 else (count * K, parts, R, S)
         tile_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
@@ -54,6 +54,22 @@ def load_narrow_filters(operands, geometry, narrow):
             offset = narrow.chunks[first + index][0] * geometry.w_strides[1]
             load_box(tile_sbuf, operands.w, (index * K, lane * narrow.apart, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
+    return found
+
+
+def loaded_together(geometry, narrow):
+    """(first, how many) chunks whose filters are beside each other: where channels are plane by plane, chunks of as
+    many channels, as each plane's begin there."""
+    most = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
+    if not is_by_plane(geometry):
+        return cut_at(len(narrow.chunks), most)
+    found = []
+    for index in range(len(narrow.chunks)):
+        first, count = found[-1] if len(found) > 0 else (0, most)
+        if count < most and narrow.chunks[index][1] == narrow.chunks[first][1]:
+            found[-1] = (first, count + 1)
+        else:
+            found.append((index, 1))
     return found
 
 
@@ -113,11 +129,17 @@ def transpose_loaded(loaded, geometry, ledger):
     if geometry.flipped:
         return turned_forwards(raw_sbuf, ledger)
     taps_sbuf = nl.ndarray((channels, R * S, rows), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    each = geometry.depth.taps if is_by_plane(geometry) else 1
+    by_channel = raw_sbuf.reshape((rows, channels // each, each, R, S))
     for part in cut_at(R * S, transposes_of_bank(rows, geometry.itemsize)):
         first, count = part
         sources = []
         for tap in range(first, first + count):
-            sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+            if each == 1:
+                sources.append(raw_sbuf[0:rows, 0:channels, tap // S, tap % S])
+            else:
+                own = by_channel[0:rows, 0 : channels // each, 0:each, tap // S, tap % S]
+                sources.append(own.permute((0, 2, 1)))
         own_sbuf = taps_sbuf[0:channels, first : first + count, 0:rows]
         transpose_together(own_sbuf, sources, geometry.itemsize, ledger)
     return taps_sbuf

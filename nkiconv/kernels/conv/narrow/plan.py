@@ -20,7 +20,7 @@ from ..._tiles import div_ceil
 from ..call import taken_refusal
 from ..cuts import window_of
 from ..geometry import filter_rows, instructions_refusal, num_taps
-from ..planes import windows_in_pieces, with_windows
+from ..planes import dmas_of_piece, windows_in_pieces, with_windows
 from .config import narrow_config_refusal, narrow_settings
 from .cuts import lanes_of, make_narrow, narrow_fits, num_blocks, steps_of
 
@@ -82,9 +82,9 @@ def narrow_instructions(geometry, narrow, extras, cores):
         # windows that see frames and x
         loads += min(steps, narrow.depth.images * window_of(narrow.depth, 1) * parts) * chunks
     if narrow.V > 1:
-        # the first and last channel of a chunk may be in two of them; in a window in pieces each comes by itself
+        # the first and last channel of a chunk may be in two of them
         loads = 3 * loads
-        loads += min(steps, windows_in_pieces(geometry) * parts) * (geometry.C // geometry.depth.taps + 1)
+        loads += min(steps, windows_in_pieces(geometry) * parts) * (dmas_of_piece(geometry) + 1)
     results = (3 if extras.residual else 1) * (1 if narrow.V == 1 else narrow.U + 1)
     laid_out = narrow.U * narrow.groups * filter_rows(geometry)
     filters = chunks * (narrow.V + 2 * num_taps(geometry) + laid_out + geometry.K + 2)

@@ -193,9 +193,8 @@ class _Choice:
 
     def _loop(self, chosen: TapsConfig) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
-        and fewer with it; none where windows of frames and x come channel by channel, as a register moves each DMA."""
-        in_pieces = self.geometry.frames is not None and self.geometry.depth is not None
-        if in_pieces or loop_refusal(self.geometry, self.extras, 1, chosen.product):
+        and fewer with it."""
+        if loop_refusal(self.geometry, self.extras, 1, chosen.product):
             return 0
         unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
         few = unrolled <= LOOP_FROM

@@ -8,7 +8,7 @@ from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
 from ....kernels.conv.geometry import num_taps, span
 from ....kernels.conv.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
 from ....kernels.conv.narrow.cuts import num_blocks, rows_of_piece, step_parts
-from ....kernels.conv.planes import windows_in_pieces
+from ....kernels.conv.planes import dmas_of_piece, windows_in_pieces
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
@@ -16,8 +16,6 @@ from .common import matmul_rates, planes_met, planes_seen
 
 #: ns until the first matmul on zeros.
 WARM_UP_START_NS = 190.0
-#: Part of all else that triggers for windows in pieces of frames and x do not hide, or of these where they take less.
-BEHIND = 0.1
 #: How much longer than evenly shared additions take, as engines wait for each other.
 SHARED = 1.15
 
@@ -77,18 +75,15 @@ class NarrowPrice:
         skew_ns = skew(target, narrow.U * geometry.K, target.store_skew_ns)
         end_ns = to_store_ns + skew_ns + last_ns + target.dma_end_ns
         found_ns = max(summed_ns + end_ns, stored_ns)
-        pieces_ns = self._pieces_ns()
-        if geometry.frames is None:
-            return float(found_ns + pieces_ns)
-        return float(max(found_ns, pieces_ns) + BEHIND * min(found_ns, pieces_ns))
+        return float(found_ns + self._pieces_ns())
 
     def _pieces_ns(self) -> float:
-        """ns of triggers for windows of planes that come in pieces, each channel of x by itself."""
-        geometry, depth = self.geometry, self.geometry.depth
-        if depth is None:
+        """ns of triggers for windows of planes that come in pieces."""
+        geometry = self.geometry
+        if geometry.depth is None:
             return 0.0
-        loads = windows_in_pieces(geometry) * div_ceil(geometry.rows.size, self.narrow.height)
-        return float(loads * geometry.C / depth.taps * self.target.static_issue_ns / PARTS)
+        loads = windows_in_pieces(geometry) * dmas_of_piece(geometry) * div_ceil(geometry.rows.size, self.narrow.height)
+        return float(loads * self.target.static_issue_ns / PARTS)
 
     def reads_bound(self) -> bool:
         """Whether the read-outs take longer than the array and the DMAs."""

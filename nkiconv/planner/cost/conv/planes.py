@@ -6,10 +6,19 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels._tiles import PARTS
+from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.planes import planes_refusal, wants_channels, windows_in_pieces, without_planes
+from ....kernels.conv.geometry import num_taps
+from ....kernels.conv.planes import (
+    dmas_of_piece,
+    is_by_plane,
+    planes_refusal,
+    wants_channels,
+    windows_in_pieces,
+    without_planes,
+)
 from ....kernels.conv.relayout import plain_of
+from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings
 from .relayout import relayout_ns
@@ -53,11 +62,22 @@ class OfVolumes(Algorithm):
         return dataclasses.replace(found, config=_channels(found.config), ns=ns)
 
     def _borders_ns(self, folded: Shape, config: Config) -> float:
-        """ns of triggers for planes of outputs of which not all taps see x, or some the frames in front: each channel
-        comes by a DMA of its own, and where rows of x are beside each other each row."""
-        settings, taps = dict(config or ()), folded.geometry.depth.taps
-        each = settings.get("rows", 1) * settings.get("shifts", 1) * folded.geometry.C // taps
-        return float(windows_in_pieces(folded.geometry) * each * folded.target.static_issue_ns / PARTS)
+        """ns of triggers for windows that x or the frames in front of it have in part; where rows of x are beside each
+        other, each row comes by itself."""
+        settings = dict(config or ())
+        each = settings.get("rows", 1) * settings.get("shifts", 1) * dmas_of_piece(folded.geometry)
+        pieces_ns = windows_in_pieces(folded.geometry) * each * folded.target.static_issue_ns / PARTS
+        return float(pieces_ns + self._order_ns(folded))
+
+    def _order_ns(self, folded: Shape) -> float:
+        """ns of two engines that put the plain filters of a first job in the order of x, block by block."""
+        geometry, target = folded.geometry, folded.target
+        if geometry.packed or not is_by_plane(geometry):
+            return 0.0
+        elements = min(geometry.C, PARTITIONS) * num_taps(geometry)
+        runs_ns = geometry.depth.taps * target.vector_fixed_ns
+        each_ns = runs_ns + elements * (target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns)
+        return float(div_ceil(geometry.C, PARTITIONS) * each_ns / PARTS)
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.inner.is_short(*self._of(shape, config))
