@@ -463,3 +463,13 @@ def test_turned_blocks_whose_rows_see_nothing(axis):
     """Windows of some blocks lie beside x."""
     for rows in (1, 2, 3):
         check((1, 2, 3, 1), (axis, (9, 2, 1, 1, 0, 0)), config=(("pixels", 2), ("rows", rows), ("columns", 2)))
+
+
+def test_a_pass_has_as_many_groups_as_fit():
+    """Two of four, whose taps are far apart: more were refused, as their x does not fit SBUF together."""
+    rng, (W, apart) = np.random.default_rng(3), (20_063, 20_000)
+    x, gy = (rng.integers(-3, 4, (1, 4, size)).astype(np.float32) for size in (W, W - apart))
+    given = {"dilation": apart, "groups": 4, "algorithm": "blocks"}
+    dw = nkiconv.conv1d_weight(x, (4, 1, 2), gy, **given)
+    taps = [x[:, :, tap * apart : tap * apart + W - apart] for tap in range(2)]
+    np.testing.assert_array_equal(dw, np.stack([(one * gy).sum(axis=(0, 2)) for one in taps], axis=1)[:, None])

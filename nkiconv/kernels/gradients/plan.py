@@ -94,12 +94,13 @@ class WeightPlan(nl.NKIObject):
     split: bool = False
 
 
-def make_weight_plan(geometry, config, bias, source, lines):
-    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted; source: as x and gy lie."""
+def make_weight_plan(geometry, config, bias, source, lines, together):
+    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted; source: as x and gy lie; together: most
+    banks of a pass, of one chunk of channels."""
     passes, planes, most = [], planes_of(geometry.planes), 1
     turns = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
     banks, units = sum_banks(turns), units_of_tile(geometry, lines) // config.side
-    for jobs in batches_of(geometry, config, bias, banks):
+    for jobs in batches_of(geometry, config, bias, min(banks, together)):
         k, r, s, seen = (jobs[0].k[0], 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
         c = []
         for _ in range(config.side):
@@ -247,7 +248,10 @@ def plan_settings(geometry, config, bias, cores):
     elif turns_pixels(geometry, config):
         geometry = turned_of(geometry)
     settings = weight_settings(geometry, config, lines)
-    plan = make_weight_plan(geometry, settings, bias, source, lines)
+    together, plan = sum_banks(False), None
+    while plan == None or (together > settings.side and not fits_sbuf(weight_bytes(geometry, plan))):
+        together = together if plan == None else together // 2
+        plan = make_weight_plan(geometry, settings, bias, source, lines, together)
     for one in plan.passes:
         needed = one.half if plan.split else len(one.tiles)
         if len(one.rounds) > 1 and needed * geometry.times > settings.buffers:
