@@ -146,10 +146,17 @@ def window_channels(geometry):
 
 
 def chunks_of_windows(geometry):
-    """(first, how many) of at most 128 channels, all of those that a channel of x is."""
+    """(first, how many) of at most 128 channels, all of those that a channel of x is, as even as can be; plane by plane
+    those of fewer channels first, as filters of chunks that have as many are loaded together."""
     each, found = window_channels(geometry), []
-    for part in cut(geometry.C // each, nl.tile_size.pmax // each):
+    channels = geometry.C // each
+    parts = cut(channels, nl.tile_size.pmax // each)
+    first, few = 0, len(parts) - channels % len(parts)
+    for index in range(len(parts)):
+        count = channels // len(parts) + (1 if index >= few else 0)
+        part = (first, count) if is_by_plane(geometry) else parts[index]
         found.append((part[0] * each, part[1] * each))
+        first += count
     return found
 
 
