@@ -58,7 +58,7 @@ def load_narrow_filters(operands, geometry, narrow):
 
 
 def loaded_together(geometry, narrow):
-    """(first, how many) chunks whose filters are beside each other: where channels are plane by plane, chunks of as
+    """(first, how many) chunks whose filters are loaded together: where channels are plane by plane, chunks of as
     many channels, as each plane's begin there."""
     most = 1 if geometry.packed > 0 else nl.tile_size.pmax // geometry.K
     if not is_by_plane(geometry):
