@@ -2,10 +2,11 @@
 
 import pytest
 
-from nkiconv import ConvProblem, plan
+from nkiconv import ConvProblem, cases, plan
 from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Request
-from nkiconv.planner.timing import time, trace
+from nkiconv.planner.timing import phases, time, trace
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -20,3 +21,14 @@ def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_to
     assert found.whole
     best = Candidate(found.algorithm, found.config, 1, 0.0)
     assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
+
+
+def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
+    """Four candidates were ahead of it in phase 0, all slower than it in most other phases."""
+    request = Request(problem=cases.get("nkl_n1_c256_w512_s64").problem)
+    found = plan(request.problem, use_cache=False)
+    guess = estimate(request, use_cache=False)
+    guessed = Candidate(guess.algorithm, guess.config, 1, 0.0)
+    spread = phases(time(trace(request, guessed, Rates()), Rates()), found.phases)
+    assert found.phase0_us <= spread.phase0_us
+    assert found.modelled_us <= spread.mean_us

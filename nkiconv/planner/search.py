@@ -313,10 +313,12 @@ class _Search:
         return f"{trial.extrapolated_from} of {self.times.units} {self.times.reduction.name}{self.why}"
 
     def _least_mean(self, trials: list[Trial]) -> tuple[Trial, Phases]:
-        """The trial of the least mean over the throttle's phases, which is what a plan promises, among the first few
-        that are close by phase 0; and its phases."""
-        close = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
-        close = [one for one in close if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
+        """The trial of the least mean over the throttle's phases, which is what a plan promises, and its phases: among
+        the first few that are close by phase 0, and the estimate, than which no plan is slower."""
+        alike = [one for one in trials if not one.at_least and one.extrapolated_from == trials[0].extrapolated_from]
+        close = [one for one in alike if one.us <= trials[0].us * NEAR_PHASE0][:MEANS]
+        if not any(key_of(one.candidate) == self.default_key for one in close):
+            close += [one for one in alike if key_of(one.candidate) == self.default_key]
         first = close[0].timing
         assert first is not None
         most = max(close[0].instructions, close[0].traced)
