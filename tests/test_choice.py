@@ -25,7 +25,7 @@ def chosen(problem, **asked):
     """(algorithm, config) by cost models."""
     request = Request(problem=problem, asked=Asked(**asked))
     operation = operation_for(request)
-    return operation.choice(operation.shape(request, Rates()))
+    return operation.choice(request, operation.shape(request, Rates()))
 
 
 def times_slower(problem):

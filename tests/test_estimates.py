@@ -89,7 +89,7 @@ def test_parts(monkeypatch, operation):
         if times > 1:
             count += 1
             shape = whole_of.shape(request, Rates())
-            algorithm, config = whole_of.choice(shape)
+            algorithm, config = whole_of.choice(request, shape)
             assert not whole_of.refusal_of(algorithm, shape.whole, config), (problem, algorithm, config)
     assert count > 0
 

@@ -83,7 +83,7 @@ def test_edges_have_plans(row, every):
     accepted, rejected = field.start(wide=True)
     assert accepted
     assert all(one.reason for one in rejected)
-    own = field.operation.choice(field.shape)[0]
+    own = field.operation.choice(field.request, field.shape)[0]
     order = [(one.algorithm != own, one.least_us) for one in accepted]
     assert order == sorted(order)
     for one in accepted:
@@ -199,7 +199,7 @@ DEFAULTS = [
 def test_no_plan_is_slower_than_the_kernels_choice(problem):
     wanted = Request(problem=problem)
     field = candidates.field_of(wanted, Rates())
-    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
+    own = candidates.Candidate(*field.operation.choice(field.request, field.shape), 1, 0.0)
     found = planned(problem)
     assert found.extrapolated_from is None
     assert found.phase0_us <= time(trace(wanted, own, Rates()), Rates()).us
@@ -253,7 +253,7 @@ def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, sha
     best = candidates.Candidate(found.algorithm, found.config, 1, 0.0)
     assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
     field = candidates.field_of(Request(problem=problem), Rates())
-    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
+    own = candidates.Candidate(*field.operation.choice(field.request, field.shape), 1, 0.0)
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
@@ -280,7 +280,7 @@ def test_the_kernels_choice_is_among_the_candidates_under_its_full_name():
     wanted = Request(problem=SMALL)
     field = candidates.field_of(wanted, Rates())
     accepted, _ = field.start(wide=False)
-    algorithm, config = field.operation.choice(field.shape)
+    algorithm, config = field.operation.choice(field.request, field.shape)
     found = field.default(accepted)
     assert found in accepted
     own = candidates.Candidate(algorithm, config, 1, 0.0)

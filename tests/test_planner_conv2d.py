@@ -165,7 +165,7 @@ def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(prob
     found = plan(problem, use_cache=False)
     assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
     field = candidates.field_of(Request(problem=problem), Rates())
-    own = candidates.Candidate(*field.operation.choice(field.shape), 1, 0.0)
+    own = candidates.Candidate(*field.operation.choice(field.request, field.shape), 1, 0.0)
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 

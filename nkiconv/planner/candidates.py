@@ -40,14 +40,15 @@ class Candidate:
 class Field:
     """A request as its kernel sees it: everything that candidates are checked against."""
 
+    request: Request
     operation: Operation
     shape: Shape
     algorithms: tuple[str, ...]  # to choose from
 
     @functools.cached_property
     def estimate(self) -> tuple[str, Config]:
-        """Algorithm and settings that take least by cost models."""
-        return self.operation.choice(self.shape)
+        """Algorithm and settings of the estimate."""
+        return self.operation.choice(self.request, self.shape)
 
     @functools.cached_property
     def likely(self) -> frozenset[str]:
@@ -143,7 +144,7 @@ class Field:
 def field_of(request: Request, rates: Rates) -> Field:
     """A request without violations as its kernel sees it."""
     operation = operation_for(request)
-    return Field(operation, operation.shape(request, rates), request.algorithms or operation.algorithms)
+    return Field(request, operation, operation.shape(request, rates), request.algorithms or operation.algorithms)
 
 
 def symbols_of(request: Request, algorithm: str, config: Config) -> dict[str, int]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import errors
 from ..errors import NkiconvError, PlanningError
-from .plan import Plan
+from .plan import Estimate, Plan
 from .request import Request
 from .timekeeper import Advance
 
@@ -37,16 +37,26 @@ def search(request: Request, *, wide: bool, advance: Advance, quick: bool = Fals
 
     Raises: the planner's own errors, as they are; PlanningError where the process cannot start, ends, or is stuck.
     """
+    return Plan.from_dict(_answer(request, advance, wide=wide, quick=quick)["plan"])
+
+
+def estimate(request: Request) -> Estimate:
+    """What `estimate.chosen` says there. Raises as `search`."""
+    return Estimate.from_dict(_answer(request, lambda *told: None, estimate=True)["estimate"])
+
+
+def _answer(request: Request, advance: Advance, **how: bool) -> dict[str, Any]:
+    """The process's answer to one question."""
     with _lock:
         process = _running()
         try:
-            reply = process.ask({"request": dataclasses.asdict(request), "wide": wide, "quick": quick}, advance)
+            reply = process.ask({"request": dataclasses.asdict(request), **how}, advance)
         except BaseException:  # in the middle of an answer: nothing more can be asked
             stop()
             raise
-    if "plan" in reply:
-        return Plan.from_dict(reply["plan"])
-    raise _error(**reply["error"])
+    if "error" in reply:
+        raise _error(**reply["error"])
+    return reply
 
 
 def stop() -> None:

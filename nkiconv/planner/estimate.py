@@ -1,35 +1,46 @@
-"""The first of three efforts: algorithm and settings by cost models alone, in milliseconds, without a trace.
+"""The first of three efforts: the best of a few candidates that cost models name, in tens of milliseconds.
 
-What every call on the host takes where no plan is known. Nothing here needs a simulator, nor an NKI that runs anything.
+What every call on the host takes where no plan is known. Under AWS's NKI the planner's own process (`child`) answers,
+as candidates are timed in the simulator.
 """
 
 from __future__ import annotations
 
+from .._nki import CHOICE
 from ..errors import UnsupportedError, raise_all
 from ..simulator.timing import Rates
-from . import cache
+from . import cache, child
 from .operations import operation_for
 from .plan import Estimate, Plan
 from .request import Config, Request
 
 
 def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
-    """What cost models choose for a request without violations; kept in memory and on disk.
+    """What is chosen for a request without violations; kept in memory and on disk.
 
-    Raises UnsupportedError: no algorithm runs it; of every one the reason.
+    Raises UnsupportedError: no algorithm runs it; of every one the reason. PlanningError: as `plan`.
     """
     kept = cache.load_estimate(request) if use_cache else None
     if kept is not None:
         return kept
+    found = chosen(request)
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    found = Estimate(*operation.choice(shape), by_rule=shape.by_rule)
     if found.config is None and operation.refusal_of(found.algorithm, shape, None):
         reasons = [f"{one}: {operation.refusal(one, shape, None)}" for one in operation.algorithms]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])
     if use_cache:
         cache.store_estimate(request, found)
     return found
+
+
+def chosen(request: Request) -> Estimate:
+    """The same without the cache, and where all algorithms refuse, one of them. Raises PlanningError, as `plan`."""
+    if CHOICE.provider == "aws":
+        return child.estimate(request)
+    operation = operation_for(request)
+    shape = operation.shape(request, Rates(dict(request.constants)))
+    return Estimate(*operation.choice(request, shape), by_rule=shape.by_rule)
 
 
 def settled(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:

@@ -15,7 +15,7 @@ from ..kernels._epilogue import RESIDUAL_POSITIONS, Epilogue, read_epilogue
 from ..problem import ConvProblem
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from . import cost, stream
+from . import clock, cost, stream
 from .cost.algorithm import Algorithm, Guess, Shape
 from .effort import is_too_much, part_of
 from .request import Asked, Config, Request, nl_name
@@ -135,27 +135,44 @@ class Operation(ABC):
         shape = self.shape(request, Rates(dict(request.constants)))
         return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
 
-    def choice(self, shape: Shape) -> tuple[str, Config]:
-        """The algorithm and settings that take least by cost models; of a video's, those whose order of sums is that of
-        its stream, where the kernel takes them.
+    def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
+        """The algorithm and settings of an estimate: of the candidates that are near the least by cost models the one
+        that takes least by `clock`, or the first where they are of a part of the problem.
+
+        Args: shape: that of the request.
+        """
+        candidates = self.ranked(shape)
+        if len(candidates) == 1 or shape.whole is not None:
+            return candidates[0]
+
+        def launch(algorithm: str, config: Config) -> clock.Launch:
+            return self.kernel[request.lnc], *self.arguments(request, algorithm, config)
+
+        return clock.fastest(candidates, launch, shape.rates)
+
+    def ranked(self, shape: Shape) -> list[tuple[str, Config]]:
+        """Algorithms with settings that are near the least by cost models, the least first; of a video the one whose
+        order of sums is that of its stream, where the kernel takes it.
 
         Settings are looked for further where an algorithm's first guess is near the least. Where all refuse, the
         fallback, which refuses too. Where filters or phases are too many for cost models, what the kernel's default
         rule says, without settings.
         """
         if shape.by_rule:
-            return self.default_of(shape), None
+            return [(self.default_of(shape), None)]
         of_stream = stream.chosen(self, shape)
         if of_stream is not None:
             config = self.settle(of_stream[0], shape, None)
             if not self.refusal_of(of_stream[0], shape, config):
-                return of_stream[0], config
+                return [(of_stream[0], config)]
         near = self.near_least(shape, self.algorithms)
-        refined: list[tuple[str, Guess]] = [(name, self.algorithm(name).refined(shape, guess)) for name, guess in near]
+        refined = sorted(
+            ((name, self.algorithm(name).refined(shape, guess)) for name, guess in near), key=lambda one: one[1].ns
+        )
         if not refined:
-            return self.fallback, None
-        name, best = min(refined, key=lambda one: one[1].ns)
-        return name, best.config
+            return [(self.fallback, None)]
+        least_ns = refined[0][1].ns
+        return list(dict.fromkeys((name, one.config) for name, one in refined if one.ns <= clock.NEAR * least_ns))
 
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = CHOICE_NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""

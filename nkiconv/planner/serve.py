@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 from ..errors import NkiconvError
 from .entry import answer
+from .estimate import chosen
+from .plan import Estimate, Plan
 from .request import Request
 
 
@@ -29,13 +31,16 @@ def serve(asked: TextIO, told: TextIO) -> None:
         question = json.loads(line)
         request = Request.from_dict(question["request"])
         try:
-            wide, quick = question["wide"], question["quick"]
-            found = answer(request, wide=wide, use_cache=False, advance=advance, quick=quick)
+            if "estimate" in question:
+                found: Estimate | Plan = chosen(request)
+            else:
+                wide, quick = question["wide"], question["quick"]
+                found = answer(request, wide=wide, use_cache=False, advance=advance, quick=quick)
         except NkiconvError as error:
             said = {"kind": type(error).__name__, "message": str(error), "violations": list(error.violations)}
             tell({"error": said})
         else:
-            tell({"plan": found.as_dict()})
+            tell({"plan" if isinstance(found, Plan) else "estimate": found.as_dict()})
 
 
 def _replies() -> TextIO:

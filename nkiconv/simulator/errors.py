@@ -51,6 +51,10 @@ class TraceLimitError(Exception):
     """A kernel has more instructions than its caller let it record: no rule of NKI is broken."""
 
 
+class MeetingError(Exception):
+    """A core that is run alone is to meet the other one: no rule of NKI is broken."""
+
+
 class TensorTruthWarning(UserWarning):
     """`if tensor:` asks whether there is one, not what it holds; `is not None` says so."""
 

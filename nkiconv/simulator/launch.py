@@ -154,7 +154,7 @@ def simulate(
 
     @functools.wraps(_function(kernel))
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        allowed = {"sentinels": sentinels, "races": races, "overflow": overflow}
+        allowed: dict[str, Any] = {"sentinels": sentinels, "races": races, "overflow": overflow}
         return execute(kernel, args, kwargs, trace_only=trace_only, **allowed).outputs
 
     return simulated
@@ -170,6 +170,7 @@ def execute(
     races: bool | None = None,
     overflow: bool | None = None,
     most: int | None = None,
+    alone: bool = False,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
@@ -177,11 +178,13 @@ def execute(
         kernel: jitted, `kernel[lnc]`, or a plain function.
         args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
         most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
+        alone: run core 0 and leave out the others, without data (trace_only).
 
     Returns: an `Execution`.
 
     Raises: NkiError for any broken rule, KernelAssertionError for an assertion in the kernel, the kernel's own
-        exceptions unchanged, and TraceLimitError where it has more than `most` instructions.
+        exceptions unchanged, TraceLimitError where it has more than `most` instructions, and MeetingError where a core
+        that runs alone is to meet the other.
     """
     check_target()
     if running() is not None:
@@ -192,7 +195,9 @@ def execute(
     launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed, most=most)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
-    results = _run(launch, lambda: function(*bound_args, **bound_kwargs))
+    results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
+    if alone:
+        del launch.programs[1:], results[1:]
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         if program.left:
@@ -254,9 +259,9 @@ def _refuse(rule: str, detail: str) -> NoReturn:
     raise NkiError(rule, "launch", detail, remedy=RULES[rule].remedy)
 
 
-def _run(launch: Launch, body: Callable[[], Any]) -> list[Any]:
-    """Results of all cores, in core order."""
-    launch.meeting = Rendezvous(launch, lambda program: _run_core(program, body))
+def _run(launch: Launch, body: Callable[[], Any], alone: bool) -> list[Any]:
+    """Results of all cores, in core order; without that of one that does not run."""
+    launch.meeting = Rendezvous(launch, lambda program: _run_core(program, body), alone=alone)
     return launch.meeting.run()
 
 

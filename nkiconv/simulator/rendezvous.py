@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .errors import NkiError
+from .errors import MeetingError, NkiError
 from .rules import RULES
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ class Rendezvous:
 
     Core 0 runs in the calling thread. At its first meeting core 1 is started in a thread and runs up to the same
     meeting; without meetings core 1 runs after core 0 in the calling thread. A core that calls `step` lets the other
-    one run up to its next step or meeting. The thread has ended when `run` returns or raises.
+    one run up to its next step or meeting. The thread has ended when `run` returns or raises. `alone`: core 0 runs and
+    core 1 does not; a meeting raises MeetingError.
     """
 
-    def __init__(self, launch: Launch, run_core: Callable[[Program], Any]) -> None:
+    def __init__(self, launch: Launch, run_core: Callable[[Program], Any], *, alone: bool = False) -> None:
         self._programs = launch.programs
+        self._alone = alone
         self._run_core = run_core
         self._turn = [threading.Semaphore(0) for _ in launch.programs]
         self._offers: list[Offer | None] = [None] * len(launch.programs)
@@ -64,7 +66,7 @@ class Rendezvous:
             self._thread.join()
         if self._failure is not None:
             raise self._failure
-        if self._thread is None and len(self._programs) > 1:
+        if self._thread is None and len(self._programs) > 1 and not self._alone:
             self._results[1] = self._run_core(self._programs[1])
         return self._results
 
@@ -73,6 +75,8 @@ class Rendezvous:
 
         Returns the other core's offer, and whether this core came second (and so ran the meeting).
         """
+        if self._alone:
+            raise MeetingError(offer.describe())
         other = 1 - core
         partner = self._offers[other]
         if partner is not None:

@@ -2,6 +2,7 @@
 
     make choice COUNT=500 SEED=47
     python tests/choice --times     how long estimates of named and of very big problems take, nothing else
+    python tests/choice --clock     how near the clock of estimates is to the timeline of both cores, nothing else
 
 Each problem is modelled whole, on two cores at phase 0, as cost models have it run and as `nkiconv.plan` would. Those
 whose kernel has more than --most instructions either way are left out, and counted. Nothing here ran on hardware.
@@ -22,9 +23,11 @@ from rich.progress import track
 
 import nkiconv
 from nkiconv import ConvProblem, cases
-from nkiconv.planner.estimate import estimate
+from nkiconv.planner import clock
+from nkiconv.planner.estimate import chosen, estimate
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.simulator.errors import NkiError, TraceLimitError
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -65,7 +68,7 @@ def found_of(problem: ConvProblem, most: int) -> Found | str:
     operation, rates = operation_for(request), Rates()
     shape = operation.shape(request, rates)
     began = time.process_time()
-    algorithm, config = operation.choice(shape)
+    algorithm, config = operation.choice(request, shape)
     choosing_ms = 1000 * (time.process_time() - began)
     args, kwargs = operation.launch(request, algorithm, config)
     execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
@@ -122,10 +125,10 @@ def choosing(problem: ConvProblem) -> tuple[float, str]:
     request, began = Request(problem=problem), time.process_time()
     try:
         found = estimate(request, use_cache=False)
-        chosen = f"{found.algorithm}{'' if found.config else ', by the default rule'}"
+        choice = f"{found.algorithm}{'' if found.config else ', by the default rule'}"
     except nkiconv.NkiconvError as error:
-        chosen = f"refused: {error.violations[0]:.60}"
-    return time.process_time() - began, chosen
+        choice = f"refused: {error.violations[0]:.60}"
+    return time.process_time() - began, choice
 
 
 def times() -> Iterator[str]:
@@ -140,8 +143,40 @@ def times() -> Iterator[str]:
     yield "| problem | ms | choice |"
     yield "|---|---:|---|"
     for name, make in BIG.items():
-        seconds, chosen = choosing(make())
-        yield f"| {name} | {seconds * 1e3:,.0f} | {chosen} |"
+        seconds, choice = choosing(make())
+        yield f"| {name} | {seconds * 1e3:,.0f} | {choice} |"
+
+
+def clocked(problem: ConvProblem, most: int) -> tuple[str, float] | None:
+    """(algorithm of the estimate, modelled us of core 0 alone over those of both cores); None of a long kernel."""
+    request, rates = Request(problem=problem), Rates()
+    found, operation = chosen(request), operation_for(request)
+    kernel, args, kwargs = launch = operation.kernel[2], *operation.launch(request, found.algorithm, found.config)
+    try:
+        both = in_time(execute(kernel, args, kwargs, trace_only=True, most=most), rates).us
+        return found.algorithm, clock.core_us(launch, rates, most)[0] / both
+    except (TraceLimitError, NkiError):
+        return None
+
+
+def clocks(count: int, seed: int, most: int) -> Iterator[str]:
+    """How far core 0 alone is from both cores, as lines of Markdown, by algorithm."""
+    problems = [case.problem for suite in cases.SUITES for case in cases.load(suite)]
+    problems += [one for operation in random_problems.OF for one in random_problems.OF[operation](count, seed)]
+    ratios: dict[str, list[float]] = {}
+    for problem in track(problems, description="clock"):
+        found = clocked(problem, most)
+        if found is not None:
+            ratios.setdefault(found[0], []).append(found[1])
+    yield "Modelled us of core 0 alone over those of both cores, kernels of estimates."
+    yield ""
+    yield "| algorithm | kernels | median error | 90th percentile | least | most |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for name in ["all", *sorted(ratios)]:
+        found = sorted(ratios[name] if name != "all" else [one for every in ratios.values() for one in every])
+        errors = sorted(abs(one - 1) for one in found)
+        at = [errors[len(errors) // 2], errors[len(errors) * 9 // 10]]
+        yield f"| {name} | {len(found)} | {at[0]:.1%} | {at[1]:.1%} | {found[0]:.2f} | {found[-1]:.2f} |"
 
 
 def main() -> None:
@@ -155,10 +190,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="for an operation, at most; default: no limit")
     parser.add_argument("--operation", choices=[*random_problems.OF], action="append", help="only this one")
     parser.add_argument("--times", action="store_true", help="only how long estimates take")
+    parser.add_argument("--clock", action="store_true", help="only how near the clock is to the timeline")
     parser.add_argument("--out", type=Path, help="write the page to this file instead of stdout")
     asked = parser.parse_args()
     if asked.times:
         write_page(list(times()), asked.out)
+        return
+    if asked.clock:
+        write_page(list(clocks(asked.count * 3 // 10, asked.seed, asked.most)), asked.out)
         return
     lines = ["# Estimates against plans", "", "Written by `make choice`; all times are modelled.", ""]
     for operation in asked.operation or random_problems.OF:

@@ -16,6 +16,7 @@ from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, tap
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.cost.conv.common import SURE
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Asked
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
@@ -264,7 +265,7 @@ def test_every_function_takes_it():
 @pytest.mark.parametrize("name", ["c256_224", "rn50_stem", "mobilenet_dw"])
 def test_one_tap_at_a_time_is_chosen_for_it(name):
     problem = cases.get(name).problem.replace(dtype="fp32")
-    assert CONV2D.choice(shape_of(problem))[0] == "implicit_gemm"
+    assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
 
 
 def test_other_algorithms_refuse_it():

@@ -19,6 +19,7 @@ from nkiconv.kernels.conv.implicit_gemm import config as taps_config
 from nkiconv.kernels.conv.implicit_gemm import cuts, fold, matmuls, pairs_fp8
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner.conv import Conv2d
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
@@ -269,13 +270,13 @@ def test_every_channel_is_in_one_slot(channels, product, folded):
     + [(name, False) for name in ("mobilenet_dw", "resnext_g32", "c1k1")],
 )
 def test_taken_where_there_are_many_channels(name, taken):
-    algorithm, config = CONV2D.choice(shape_of(cases.get(name).problem.replace(dtype="fp8_e4m3")))
-    assert (algorithm == "implicit_gemm" and dict(config)["product"] in pairs_fp8.FP8_PRODUCTS) == taken
+    found = chosen(Request(problem=cases.get(name).problem.replace(dtype="fp8_e4m3")))
+    assert (found.algorithm == "implicit_gemm" and dict(found.config)["product"] in pairs_fp8.FP8_PRODUCTS) == taken
 
 
 def test_not_taken_for_other_dtypes():
-    algorithm, config = CONV2D.choice(shape_of(cases.get("vae_128").problem))
-    assert (algorithm, dict(config)["product"]) == ("implicit_gemm", "single")
+    found = chosen(Request(problem=cases.get("vae_128").problem))
+    assert (found.algorithm, dict(found.config)["product"]) == ("implicit_gemm", "single")
 
 
 LAYER = ROWS["two chunks"].replace(dtype="fp8_e4m3")

@@ -12,6 +12,7 @@ from volumes import VOLUMES, check_volume, volumes
 from nkiconv import cases
 from nkiconv.kernels.conv.grouped import plan, units
 from nkiconv.kernels.conv.grouped.config import BLOCKS, GroupedConfig
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
@@ -155,7 +156,7 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     [("resnext_g32", True), ("mobilenet_dw", True), ("mult2_dw", True), ("convnext_dw7", False), ("rn50_c2", False)],
 )
 def test_taken_where_groups_are_small(name, taken):
-    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "grouped") == taken
+    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "grouped") == taken
 
 
 @pytest.mark.parametrize(

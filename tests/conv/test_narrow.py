@@ -29,6 +29,7 @@ from nkiconv.kernels.conv.narrow import cuts, plan
 from nkiconv.kernels.conv.narrow.config import NarrowConfig
 from nkiconv.kernels.conv.planes import with_windows
 from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import time
@@ -301,7 +302,7 @@ def test_a_kernel_without_settings_runs_whatever_narrow_can(name):
     [("vae_out_rgb", True), ("vae_128", False), ("c256_224", False), ("rn50_stem", False), ("mobilenet_dw", False)],
 )
 def test_few_outputs_are_narrow(name, taken):
-    assert (CONV2D.choice(shape_of(cases.get(name).problem))[0] == "narrow") == taken
+    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "narrow") == taken
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

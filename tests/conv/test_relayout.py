@@ -139,7 +139,7 @@ def estimated(problem):
     """(what cost models say that their choice takes, what it takes), ns."""
     request, conv2d = Request(problem=problem, operation="conv2d"), OPERATIONS["conv2d"]
     shape = conv2d.shape(request, Rates())
-    algorithm, config = conv2d.choice(shape)
+    algorithm, config = conv2d.choice(request, shape)
     args, kwargs = conv2d.launch(request, algorithm, config)
     execution = execute(conv2d.kernel[2], args, kwargs, trace_only=True)
     (guess,) = conv2d.algorithm(algorithm).guesses(shape)

@@ -114,7 +114,7 @@ def row_of(name: str, problem: ConvProblem, way: str) -> Row:
         plan = nkiconv.plan(problem, use_cache=False)
         algorithm, config = plan.algorithm, plan.config
     elif way == "estimate":
-        algorithm, config = operation.choice(operation.shape(request, rates))
+        algorithm, config = operation.choice(request, operation.shape(request, rates))
     args, kwargs = operation.arguments(request, algorithm, config)
     execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
     count = len(execution.instructions)

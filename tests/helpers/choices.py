@@ -33,7 +33,7 @@ def times_slower(problem, operation):
     if len(found) < 2:
         return 1.0
     request = Request(problem=problem, operation=operation)
-    chosen = OPERATIONS[operation].choice(OPERATIONS[operation].shape(request, Rates()))[0]
+    chosen = OPERATIONS[operation].choice(request, OPERATIONS[operation].shape(request, Rates()))[0]
     return found[chosen] / min(found.values())
 
 

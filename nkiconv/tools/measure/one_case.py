@@ -10,11 +10,12 @@ import numpy as np
 
 from ...cases import Case
 from ...kernels.floors import copy_floor, launch_floor
+from ...planner.estimate import chosen
 from ...planner.floors import ROW_BYTES
+from ...planner.plan import Estimate
 from ...planner.request import Asked, Request
 from ...problem import DTYPES, ConvProblem
 from ...reference import AnyArray
-from ...simulator.timing import Rates
 from ..verify import (
     SAMPLE_ABOVE_FLOPS,
     SAMPLE_ABOVE_INSTRUCTIONS,
@@ -58,13 +59,13 @@ def measure_case(
     if dtype is not None:
         case = dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
     operation, request = case_operation(case), Request(problem=case.problem, lnc=lnc, asked=Asked(precision=precision))
-    chosen, config = (algorithm, None) if algorithm else operation.choice(operation.shape(request, Rates()))
-    row = Row(case.name, case.problem, lnc, chosen, device.description, precision=precision)
+    taken = Estimate(algorithm, None) if algorithm else chosen(request)
+    row = Row(case.name, case.problem, lnc, taken.algorithm, device.description, precision=precision)
     try:
         advance("modelling", None)
         predicted = model(case.name, case.problem.dtype, lnc, algorithm, advance, precision)
         row = dataclasses.replace(row, modelled=predicted)
-        specs, arguments = operation.launch(request, chosen, config)
+        specs, arguments = operation.launch(request, taken.algorithm, taken.config)
         x, w = (one.reshape(spec.shape) for one, spec in zip(case_arrays(case, SEED), specs, strict=True))
         advance("checking", None)
         kernel = operation.kernel[lnc]

@@ -9,6 +9,7 @@ from typing import Any
 from ..._nki import CHOICE
 from ...cases import Case
 from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
+from ...planner.estimate import chosen
 from ...planner.floors import Floors, floors
 from ...planner.operations import choice_refusals
 from ...planner.request import Asked, Config, Request, array_work
@@ -79,7 +80,8 @@ def profile_case(
     operation, request = case_operation(case), Request(problem=problem, lnc=lnc, asked=asked, constants=constants)
     shape = operation.shape(request, Rates(dict(constants)))
     if algorithm is None:
-        algorithm, config = operation.choice(shape)
+        estimate = chosen(request)
+        algorithm, config = estimate.algorithm, estimate.config
         refused = choice_refusals(operation, problem, asked, algorithm, config, lnc)
         raise_all("this cannot be profiled", list(refused))
     flops, name = array_work(problem, asked)

@@ -9,6 +9,7 @@ import numpy as np
 from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...planner.cost.algorithm import Shape
+from ...planner.estimate import chosen
 from ...planner.operation import Operation
 from ...planner.operations import OPERATIONS, choice_refusals, operation_of
 from ...planner.request import Asked, Config, Request, asked_violations
@@ -56,7 +57,10 @@ def settings_of(
 ) -> tuple[Shape, str, Config]:
     """The shape of a request, and the algorithm and settings asked for; where none are, the estimate."""
     shape = operation.shape(request, Rates())
-    return (shape, *operation.choice(shape)) if algorithm is None else (shape, algorithm, config)
+    if algorithm is None:
+        found = chosen(request)
+        algorithm, config = found.algorithm, found.config
+    return shape, algorithm, config
 
 
 def case_arrays(case: Case, seed: int) -> tuple[AnyArray, AnyArray]:

@@ -1,0 +1,105 @@
+"""The clock of estimates against the timeline of both cores."""
+
+import pytest
+import random_problems
+
+from nkiconv import ConvProblem, cases
+from nkiconv.planner import child, clock
+from nkiconv.planner.estimate import chosen
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
+from nkiconv.simulator.errors import MeetingError, TraceLimitError
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+
+
+def launch_of(problem, algorithm=None, config=None, lnc=2):
+    request = Request(problem=problem, lnc=lnc)
+    operation = operation_for(request)
+    if algorithm is None:
+        found = chosen(request)
+        algorithm, config = found.algorithm, found.config
+    return operation.kernel[lnc], *operation.launch(request, algorithm, config)
+
+
+def both_cores_us(launch):
+    kernel, args, kwargs = launch
+    return in_time(execute(kernel, args, kwargs, trace_only=True), Rates()).us
+
+
+@pytest.mark.parametrize("name", ["kda_bf16", "rn50_c4", "mobilenet_dw", "vit_patch16", "hifigan_up4", "vae_out_rgb"])
+def test_core_0_takes_what_both_cores_take(name):
+    """Named cases have as much to do on each core."""
+    launch = launch_of(cases.get(name).problem)
+    us, _ = clock.core_us(launch, Rates(), 10_000)
+    assert us == pytest.approx(both_cores_us(launch), rel=0.01)
+
+
+@pytest.mark.parametrize("operation", random_problems.OF)
+def test_core_0_takes_no_more_than_both_cores(operation):
+    """Core 1 may have more to do than core 0; both share the HBM's rate, of which core 0 has at least half."""
+    for problem in random_problems.OF[operation](4, 46):
+        launch = launch_of(problem)
+        if execute(launch[0], *launch[1:], trace_only=True).programs[0].instructions:
+            us, _ = clock.core_us(launch, Rates(), 50_000)
+            assert us <= 1.06 * both_cores_us(launch), problem
+
+
+def test_a_kernel_whose_cores_meet_is_timed_whole():
+    launch = launch_of(cases.get("vit_patch16").problem.replace(layout="NHWC"))
+    with pytest.raises(MeetingError):
+        execute(*launch, trace_only=True, alone=True)
+    assert clock.core_us(launch, Rates(), 10_000)[0] == both_cores_us(launch)
+
+
+def test_one_core_is_timed_as_it_is():
+    launch = launch_of(cases.get("rn50_c4").problem, lnc=1)
+    assert clock.core_us(launch, Rates(), 10_000)[0] == both_cores_us(launch)
+
+
+def test_longer_kernels_are_not_timed():
+    launch = launch_of(cases.get("rn50_c4").problem)
+    with pytest.raises(TraceLimitError):
+        clock.core_us(launch, Rates(), 20)
+
+
+#: us of core 0 and of both cores by candidate, in the order of cost models, and the place of the fastest.
+RACES = [
+    ([(3, 3), (2, 2), (1, 1)], 2),
+    ([(3, 3), (2, 4), (1, 5)], 0),
+    ([(3, 9), (2, 9), (4, 5)], 2),
+    ([(1, 1), (0.5, 1.5)], 0),
+]
+
+
+@pytest.mark.parametrize(("times", "place"), RACES)
+def test_the_fastest_by_both_cores_is_chosen(times, place):
+    """Core 0 may have nothing to do, so the first by its time is confirmed by both cores."""
+    found = sorted((core, at) for at, (core, _) in enumerate(times))
+    assert clock._confirmed(found, lambda at: times[at][1]) == place
+
+
+def test_an_estimate_is_the_fastest_of_its_candidates():
+    """grouped is the first by cost models, and 1.24 times slower with its settings."""
+    problem = ConvProblem(
+        N=4, C=57, D=7, H=9, W=15, K=57, T=3, S=1, groups=57, padding=((1, 1), (0, 0), (0, 0)), dtype="fp32"
+    )
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    ranked = operation.ranked(operation.shape(request, Rates()))
+    times = [both_cores_us(launch_of(problem, *one)) for one in ranked]
+    found = chosen(request)
+    assert min(times) < 0.95 * times[0]
+    assert (found.algorithm, found.config) == ranked[times.index(min(times))]
+
+
+def test_the_planners_own_process_chooses_alike():
+    """It answers where AWS's NKI runs the kernels."""
+    request = Request(problem=cases.get("mobilenet_dw").problem)
+    try:
+        assert child.estimate(request) == chosen(request)
+    finally:
+        child.stop()
