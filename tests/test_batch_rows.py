@@ -6,8 +6,6 @@ from batch_rows import leaks
 
 from nkiconv import ConvProblem
 
-pytestmark = pytest.mark.sweep
-
 ONE = ((1, 1), (1, 1))
 
 

@@ -165,7 +165,7 @@ def test_what_a_kernel_prints_is_not_stdouts(tmp_path):
     """In a process of its own: what reaches file descriptor 1 is seen there alone."""
     (tmp_path / "odd.py").write_text(ODD)
     command = [sys.executable, "-m", "nkiconv", "run", f"{tmp_path / 'odd.py'}:prints", "--input", "128x4:fp32"]
-    found = subprocess.run([*command, "--lnc", "1", "--json"], capture_output=True, text=True, timeout=120)
+    found = subprocess.run([*command, "--lnc", "1", "--json"], capture_output=True, text=True, timeout=900)
     assert json.loads(found.stdout)["ok"]
     assert {"to the file descriptor", "to sys.__stdout__", "to sys.stdout"} <= set(found.stderr.splitlines())
 

@@ -345,7 +345,7 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")

@@ -31,7 +31,7 @@ def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environme
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -203,7 +203,7 @@ def test_a_closed_stdout_is_2():
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert (done.returncode, done.stderr) == (2, "nkiconv: stdout is closed; send it to a file, or to /dev/null\n")
@@ -227,7 +227,7 @@ finally:
     print(seen[0] is signal.SIG_DFL, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=120, check=False
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=900, check=False
     )
     assert done.stdout.endswith("True True\n")
     assert done.returncode == 0

@@ -153,7 +153,7 @@ def test_it_ends_with_the_process_that_asks(when):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == (-signal.SIGKILL if when == "search" else 0), done.stderr
     assert done.stderr == ""

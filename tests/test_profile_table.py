@@ -10,7 +10,7 @@ from nkiconv.tools.suites import profile_table
 pytestmark = pytest.mark.simulator_only
 FILE = Path(__file__).parents[1] / "profiles" / "modelled_trn2.csv"
 COMMITTED = {(row["case"], row["dtype"]): row for row in profile_table.read(FILE)}
-#: Rows with more instructions take seconds to tens of seconds: `make test-slow` checks them.
+#: Rows with more instructions take seconds to tens of seconds: `make test-all` checks them.
 QUICK_INSTRUCTIONS = 1_500
 
 
@@ -30,14 +30,12 @@ def check(key):
     assert profile_table.stale(COMMITTED[key], fresh) == [], "run `make profiles` and say in the commit what moved"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("key", [key for key in COMMITTED if is_quick(key)], ids="-".join)
 def test_quick_rows_are_current(key):
     check(key)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("key", [key for key in COMMITTED if not is_quick(key)], ids="-".join)
 def test_long_rows_are_current(key):
     check(key)

@@ -10,8 +10,6 @@ from random_calls import RANKS, a_call, check_call
 from nkiconv.kernels.conv.implicit_gemm.pairs_fp8 import TAPS_PRODUCTS
 from nkiconv.planner.operations import OPERATIONS
 
-pytestmark = pytest.mark.sweep
-
 FEW, MANY = 14, 400
 #: A smaller number is no simpler call.
 AS_DRAWN = {"phases": (Phase.reuse, Phase.generate)}

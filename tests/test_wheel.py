@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.simulator_only]
 def run(*command, cwd):
     """Output of a command that must succeed, run away from this repository and its settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NKI"))}
-    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -1,7 +1,7 @@
 """The choice by cost models, against the modelled times of all algorithms.
 
 Every algorithm runs with settled settings, on two cores. Cost models do not know everything, so the choice is held to
-shares of random problems; `make test-slow` looks at more of them, and at all named cases.
+shares of random problems; `make test-all` looks at more of them, and at all named cases.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from nkiconv.planner.cost.clock import Clock
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
-pytestmark = [pytest.mark.simulator_only, pytest.mark.sweep]
+pytestmark = pytest.mark.simulator_only
 #: One of each kind, small enough for seconds.
 SOME = ("rn50_c2", "rn50_c3_s2", "mobilenet_dw", "mult2_dw", "whisper_conv1", "rect_filter", "prime", "fp16", "c1k1")
 PAD = ((1, 1), (1, 1))

@@ -8,7 +8,7 @@ from nkiconv import cases, profile
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.request import Request
 
-pytestmark = [pytest.mark.simulator_only, pytest.mark.sweep]
+pytestmark = pytest.mark.simulator_only
 CASES = {case.name: case.problem for case in cases.load("conv_transpose")}
 #: Short enough for a second.
 SOME = ("unet_up", "hifigan_up1", "sam_up", "mimi_dw", "kokoro_dw", "odd_up_fp32")

@@ -14,8 +14,6 @@ from nkiconv.planner.candidates import field_of
 from nkiconv.reference import conv_ref
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 SAME = ((1, 1), (1, 1))
 PROBLEMS = {
     "dense": ConvProblem(N=3, C=20, H=9, W=13, K=33, R=3, S=2, padding=((1, 0), (1, 1)), dtype="fp32"),

@@ -11,8 +11,6 @@ from tolerances import assert_exact, assert_within
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, num_terms
 
-pytestmark = pytest.mark.sweep
-
 PROBE = ConvProblem(
     N=2,
     C=6,

@@ -24,8 +24,6 @@ from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 PAIRS = {"precision": "fp16x3"}
 LAYER = ConvProblem(N=2, C=140, H=9, W=13, K=150, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 ONE = ConvProblem(N=1, C=1, H=4, W=500, K=3, S=1, dtype="fp32")
@@ -58,13 +56,11 @@ def check_normals(problem, **scales):
     assert same_bits(one, two)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("why", EDGE)
 def test_exact_on_integers(why):
     check_exact(EDGE[why].replace(dtype="fp32"), **PAIRS)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("why", EDGE)
 def test_within_the_bound_on_normals(why):
     check_normals(EDGE[why].replace(dtype="fp32"))
@@ -192,7 +188,6 @@ PROBLEMS = {
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_settings_change_no_result(name, index):

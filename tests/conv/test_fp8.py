@@ -27,8 +27,6 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
 
-pytestmark = pytest.mark.sweep
-
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MIXES = [*itertools.product(FP8, FP8)]
 SAME = ((1, 1), (1, 1))
@@ -150,7 +148,6 @@ def test_exact_with_other_settings(name, settings):
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("why", EDGE)
 def test_every_geometry_runs_in_fp8(why, dtype):

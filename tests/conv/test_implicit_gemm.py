@@ -20,8 +20,6 @@ from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 SETTINGS = [
     {},
     {"moved": 0},
@@ -44,7 +42,6 @@ def test_every_setting_is_exact(name, settings, dtype):
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):

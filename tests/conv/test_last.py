@@ -13,8 +13,6 @@ from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 
-pytestmark = pytest.mark.sweep
-
 JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
 WIDE = ConvProblem(N=2, C=20, H=5, W=1100, K=33, R=1, S=1, layout="NHWC")
@@ -40,7 +38,6 @@ def test_every_setting_is_exact(name, settings, dtype):
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):

@@ -9,8 +9,6 @@ from tolerances import assert_exact
 from nkiconv import ConvProblem
 from nkiconv.reference import conv_ref
 
-pytestmark = pytest.mark.sweep
-
 PADDING = ((1, 2), (0, 1))
 PROBLEMS = {
     "dense": ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=2, padding=PADDING, dtype="fp32"),

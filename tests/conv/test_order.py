@@ -11,8 +11,6 @@ from nkiconv import cases
 from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timeline.tasks import ENGINES
 
-pytestmark = pytest.mark.sweep
-
 
 @pytest.mark.parametrize(
     "more",

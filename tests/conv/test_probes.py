@@ -13,8 +13,6 @@ from nkiconv import ConvProblem
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.problem import DTYPES, LAYOUTS
 
-pytestmark = pytest.mark.sweep
-
 DENSE = ConvProblem(N=3, C=4, H=7, W=10, K=5, R=3, S=2, padding=((2, 1), (0, 1)), rhs_dilation=(1, 3), dtype="fp32")
 STRIDED = DENSE.replace(H=11, stride=(3, 2), rhs_dilation=(2, 1), dtype="bf16")
 DEPTHWISE = ConvProblem(N=3, C=6, H=7, W=10, K=6, groups=6, R=3, S=2, padding=((2, 1), (0, 1)), dtype="fp32")

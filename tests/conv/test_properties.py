@@ -25,8 +25,6 @@ from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 
-pytestmark = pytest.mark.sweep
-
 NORMAL, SLOW = 100, 1000
 SEEDS = st.integers(0, 2**32 - 1)
 FP8 = ["fp8_e4m3", "fp8_e5m2"]

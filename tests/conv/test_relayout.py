@@ -20,8 +20,6 @@ from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 SAME = ((1, 1), (1, 1))
 PROBLEMS = {
     "few inputs": ConvProblem(N=3, C=3, H=31, W=30, K=20, R=7, S=7, stride=(2, 2), padding=((3, 2), (3, 2))),
@@ -98,7 +96,6 @@ def test_residuals_are_copied_too(name, dtype):
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):

@@ -36,8 +36,6 @@ from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 SAME = ((1, 1), (1, 1))
 FILTER_PERMS = {"KCRS": None, "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
 MANY = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
@@ -154,7 +152,6 @@ EDGES = [
 
 
 @pytest.mark.cover
-@pytest.mark.sweep
 @pytest.mark.parametrize(("why", "dtype", "filters"), EDGES)
 def test_every_edge_is_exact(why, dtype, filters):
     problem = ACCEPTED[why].replace(dtype=dtype)

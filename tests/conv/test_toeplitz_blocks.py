@@ -22,7 +22,6 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
-pytestmark = pytest.mark.sweep
 BLOCKS = config_of("toeplitz_blocks")
 
 

@@ -22,9 +22,6 @@ from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
-pytestmark = pytest.mark.sweep
-
-
 ROWS = {
     **DEPTHWISE_IMAGES,
     "all rows": depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))),

@@ -21,9 +21,6 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.simulator import KernelAssertionError
 
-pytestmark = pytest.mark.sweep
-
-
 #: What each algorithm is for, small; between them every algorithm has something to do.
 PURPOSES = [
     #   why                          N  C    W    S  stride  pad

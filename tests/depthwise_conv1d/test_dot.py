@@ -21,8 +21,6 @@ from epilogue import (
 
 from nkiconv.simulator.memory import SBUF
 
-pytestmark = pytest.mark.sweep
-
 ROWS = [
     #   why                               N    C     W     S  stride  pad        dil
     Row("four lags", 1, 40, 520, 517),

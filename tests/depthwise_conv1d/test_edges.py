@@ -10,8 +10,6 @@ import nkiconv
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.reference import num_terms
 
-pytestmark = pytest.mark.sweep
-
 
 def test_table_is_not_empty_and_names_are_unique():
     assert len(EDGE) >= 30

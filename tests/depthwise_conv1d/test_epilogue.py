@@ -17,8 +17,6 @@ from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.simulator import KernelAssertionError
 
-pytestmark = pytest.mark.sweep
-
 ROWS = [
     #   why                             N  C    W    S  stride  pad        dil  lhs
     Row("short filter", 1, 131, 40, 4, 1, (3, 0)),

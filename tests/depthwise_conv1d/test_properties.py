@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from strategies import problems
 from tolerances import assert_exact
 
-pytestmark = pytest.mark.sweep
-
 SMALL, LARGE, MANY = 200, 12, 200
 
 

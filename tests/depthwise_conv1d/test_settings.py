@@ -17,8 +17,6 @@ from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 PROBLEM = Row("short filter", 2, 9, 60, 4, 1, (3, 0)).problem("fp32")
 
 few = st.integers(1, 8)
@@ -159,7 +157,7 @@ BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
 
 
 @pytest.mark.simulator_only
-@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("value", BAD_VALUES, ids=str)
 @pytest.mark.parametrize(
     ("algorithm", "name"), [(algorithm, name) for algorithm in CONFIGURABLE for name in settings_of(algorithm, 1)]

@@ -30,8 +30,6 @@ from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
-pytestmark = pytest.mark.sweep
-
 ROWS = [
     #   why                              N  C    W     S  stride  pad        dil
     Row("row wider than the state", 2, 131, 11, 4, 1, (3, 0)),

@@ -22,8 +22,6 @@ from nkiconv.kernels.depthwise_conv1d.update import kernel as update
 from nkiconv.reference import num_terms
 from nkiconv.simulator.memory import SBUF
 
-pytestmark = pytest.mark.sweep
-
 ROWS = [
     #   why                             N    C     W    S  stride  pad     dil
     Row("window of four", 64, 128, 4, 4),

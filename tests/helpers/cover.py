@@ -1,4 +1,4 @@
-"""Fewer rows of a big table of tests (`pytest.mark.cover`), for `make test`: the rest run with the slow ones."""
+"""Fewer rows of a big table of tests (`pytest.mark.cover`), for `make test`: `make test-all` runs the rest."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _RULE = re.compile(r"NKI\d{3}")
 
 
 def record(data: Path, jobs: int) -> None:
-    """Run the suite, sweeps too, and write which test runs which line to `data`."""
+    """Run the tests of `make test` and write which test runs which line to `data`."""
     settings = data.with_suffix(".ini")
     sources = ",".join(str(ROOT / "nkiconv" / name) for name in ("kernels", "simulator"))
     settings.write_text(f"[run]\ndata_file = {data}\nsource = {sources}\n", encoding="utf-8")

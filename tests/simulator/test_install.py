@@ -234,7 +234,7 @@ def test_a_script_of_its_own():
         assert doubled(np.ones((4, 8), np.float32)).sum() == 64
     """)
     code = f"from nkiconv import simulator\nsimulator.install()\n{script}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=900)
 
 
 def kernel_of(annotation):

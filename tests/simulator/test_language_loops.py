@@ -481,7 +481,7 @@ def test_loaded_bounds_are_not_known_when_only_traced():
     assert len(run(lambda: loop_over(0, 3), trace_only=True).instructions) == 3
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("quickly")
 def test_a_loop_whose_condition_is_loaded_is_not_traced():
     def step(r):
         nisa.register_load(r, nl.zeros((1, 1), I32))
