@@ -31,14 +31,16 @@ OPTIONAL = (
 LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 
 
-def pytest_configure():
-    """Drop settings of the user's shell that would change results, before any test imports nkiconv."""
+def pytest_configure(config):
+    """Drop settings of the user's shell that would change results, before any test imports nkiconv; random examples in
+    `make test` are a quarter of those of `make test-all` (`draws`)."""
     for name in [*os.environ]:
         if name.startswith(("NEURON_", "NKI")) and name != KEPT:
             del os.environ[name]
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes, each of which imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads of two processes wait for each other: ten times
-    hypothesis.settings.register_profile("nkiconv", deadline=None, derandomize="CI" in os.environ)
+    count = 25 if "not slow" in config.option.markexpr else 100
+    hypothesis.settings.register_profile("nkiconv", deadline=None, derandomize="CI" in os.environ, max_examples=count)
     hypothesis.settings.load_profile("nkiconv")
 
 
@@ -49,13 +51,10 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
     tables = {}
     for item in items:
-        if item.get_closest_marker("cover"):
+        if item.get_closest_marker("cover") and not item.get_closest_marker("slow"):
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for table in tables.values():
-        from cover import cover  # only where it is needed: this file is also read without its neighbours
-
-        kept = cover([item.callspec.id.split("-") for item in table])
-        for one in (item for place, item in enumerate(table) if place not in kept):
+    for name, table in tables.items():
+        for one in _thinned(name, table):
             one.add_marker(pytest.mark.slow)
     runs_on_aws_nki = os.environ.get(KEPT) == "aws"
     has_device = Path("/dev/neuron0").exists()
@@ -64,6 +63,20 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="only our simulator can check this"))
         if not has_device and item.get_closest_marker("device"):
             item.add_marker(pytest.mark.skip(reason="no Trainium device"))
+
+
+def _thinned(name, table):
+    """The rows of a table that only `make test-all` runs: all but those of `cover(most, keep=...)`."""
+    from cover import cover, sample  # only where it is needed: this file is also read without its neighbours
+
+    mark = table[0].get_closest_marker("cover")
+    ids = [item.callspec.id for item in table]
+    keep = mark.kwargs.get("keep", ())
+    assert set(keep) <= set(ids), f"{name} has no row {sorted(set(keep) - set(ids))}"
+    kept = sorted(cover([one.split("-") for one in ids]))
+    if mark.args:
+        kept = [kept[place] for place in sample([ids[one].split("-") for one in kept], *mark.args, name)]
+    return [item for place, item in enumerate(table) if place not in kept and ids[place] not in keep]
 
 
 def _lacks(name):

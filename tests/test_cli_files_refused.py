@@ -15,7 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from shell import run
@@ -465,7 +466,7 @@ DAMAGED = {
 
 @pytest.mark.filterwarnings("ignore:Reading")  # NumPy, of headers that Python 2 may have written
 @pytest.mark.parametrize("name", DAMAGED)
-@settings(max_examples=150, deadline=None)
+@draws(150)
 @given(data=st.data())
 def test_damage_is_an_error_with_a_name_or_none(tmp_path_factory, name, data):
     """Bytes changed and the end cut off: an array with data, or one of our errors."""

@@ -3,7 +3,7 @@
 from itertools import combinations, product
 
 import pytest
-from cover import cover
+from cover import cover, sample
 
 
 @pytest.mark.parametrize("sizes", [(5,), (63, 3), (7, 12, 3), (6, 4, 2, 2)])
@@ -25,4 +25,18 @@ def test_values_take_turns():
 
 
 def test_rows_of_several_lengths():
-    assert cover([("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c")]) == {1, 2}
+    assert cover([("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c")]) == [2, 1]
+
+
+def test_a_sample_has_as_many_values_as_so_many_rows_can():
+    rows = list(product("abcdef", "xyz"))
+    kept = [rows[place] for place in sample(rows, 3, "test_table")]
+    assert (len({one for one, _ in kept}), len({other for _, other in kept})) == (3, 3)
+
+
+def test_tables_of_the_same_rows_take_different_ones():
+    rows = [(str(place),) for place in range(60)]
+    taken = [sample(rows, 6, f"test_{name}") for name in range(20)]
+    assert all(len(one) == 6 for one in taken)
+    assert len(set().union(*taken)) > 40
+    assert taken == [sample(rows, 6, f"test_{name}") for name in range(20)]

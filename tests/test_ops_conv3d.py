@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_within_limit, integer_inputs
 from volumes import check_volume, volumes
@@ -110,7 +111,7 @@ def test_one_hot_elements_land_where_they_belong():
         np.testing.assert_array_equal(conv3d(x, w, padding=2), torchs(x, w, padding=2))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
 def test_any_volumes_on_one_core_and_two(shape, N, last):
     for lnc in (1, 2):
@@ -118,7 +119,7 @@ def test_any_volumes_on_one_core_and_two(shape, N, last):
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@draws(1000)
 @given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
 def test_any_volumes_at_length(shape, N, last):
     check_volume(shape, N=N, last=last)

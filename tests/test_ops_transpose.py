@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tolerances import assert_within_limit, integer_inputs
 from transposed import Transposed, transposed
@@ -97,7 +98,7 @@ def test_the_problem_is_the_one_that_torch_convolves():
     np.testing.assert_array_equal(conv_ref(x, w, problem), whole[:, :, 1:-1, :-2])
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(transposed(groups=(1, 2)))
 def test_flops_are_those_without_zeros(call):
     """Each input meets each tap once, but where its product is cropped or falls beside the result."""
@@ -219,7 +220,7 @@ def test_plans():
             problem.replace(**field)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @example(Transposed(1, 1, 1, 1, (1, 1, 1), (2, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 0), (2, 1, 1)), False)
 @given(transposed(groups=(1, 2)), st.booleans())
 def test_any_arrays(call, last):

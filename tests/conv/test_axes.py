@@ -4,7 +4,8 @@ import contextlib
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
@@ -105,7 +106,7 @@ def test_settings(config):
     check_volume(VOLUMES["several chunks"], config=config)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(volumes(groups=(1, 1, 2)), st.sampled_from([1, 2]))
 def test_any_volume(shape, lnc):
     check_volume(shape, lnc=lnc)

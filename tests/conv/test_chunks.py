@@ -4,8 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conv_calls import integers
+from draws import draws
 from exact_matmuls import exact_matmuls
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import nkiconv
@@ -78,13 +79,13 @@ def check(problem, sizes, seed=1, integral=False, **options):
         z += size
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @given(video=videos(), seed=st.integers(0, 2**31))
 def test_any_chunks_have_the_bits_of_the_whole(video, seed):
     check(*video, seed)
 
 
-@settings(max_examples=6, deadline=None)
+@draws(6)
 @given(video=videos(least_taps=1), seed=st.integers(0, 2**31))
 def test_chunks_of_integers_are_the_whole(video, seed):
     """Windows of one plane too, whose chunks may add in another order."""
@@ -92,7 +93,7 @@ def test_chunks_of_integers_are_the_whole(video, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@draws(500)
 @given(video=videos(), seed=st.integers(0, 2**31))
 def test_many_chunks_have_the_bits_of_the_whole(video, seed):
     check(*video, seed)
@@ -121,7 +122,7 @@ def shape_of(problem, frames=0):
     return operation, operation.shape(request, Rates())
 
 
-@settings(max_examples=6, deadline=None)
+@draws(6)
 @given(video=videos())
 def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
     """The timeline chooses among settings of one order, and refuses the others by name."""

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from conv_calls import planned
 from depthwise import same_bits
-from hypothesis import example, given, settings
+from draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 from implicit_gemm_calls import settled, shape_of
 from volumes import check_volume, has_output, volumes
@@ -135,7 +136,7 @@ def an_axis_of(least, most):
     return st.tuples(st.integers(least, most), *small, *around).filter(has_output)
 
 
-@settings(deadline=None, max_examples=20)
+@draws(20)
 @given(an_axis_of(1, 3), an_axis_of(30, 44), an_axis_of(16, 20), volumes(groups=(1, 2)), st.data())
 @example((1, 2, 1, 1, 1, 0, 2), (30, 1, 1, 1, 1, 0, 0), (16, 1, 1, 1, 1, 0, 0), (1, 1, 1), None)
 def test_any_volume_is_exact(planes, rows, columns, shape, data):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from conv_calls import EDGE, NL, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
-from hypothesis import assume, given, settings
+from draws import draws
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tolerances import assert_exact
 
@@ -154,13 +155,13 @@ def test_every_geometry_runs_in_fp8(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype))
 
 
-@settings(max_examples=60)
+@draws(60)
 @given(problem=problems(20, 5, 60), w_dtype=st.sampled_from(FP8), seed=SEEDS)
 def test_random_problems(problem, w_dtype, seed):
     check_exact(problem, seed, w_dtype=w_dtype, config=pairs())
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(problem=problems(9, 3, 4), perms=st.tuples(PERMS, PERMS, PERMS), lnc=st.sampled_from([1, 2]))
 def test_any_layout(problem, perms, lnc):
     x, w = integers(np.random.default_rng(2), problem)

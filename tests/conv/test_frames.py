@@ -3,7 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_exact, integer_inputs
 from volumes import volume_ref
@@ -192,7 +193,7 @@ def videos(draw):
     return taps, stride, dilation, chunks
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(
     videos(),
     st.sampled_from(["fp32", "bf16", "fp16"]),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
+from draws import draws
 from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
@@ -289,7 +290,7 @@ def test_volumes_by_settings(config):
         check_volume(shape, algorithm="grouped", config=config)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@draws(30)
 @hypothesis.given(volumes(groups=(2, 3, 5), rows=VOLUMES["same"][4:]))
 def test_any_volume(shape):
     check_volume(shape, algorithm="grouped")

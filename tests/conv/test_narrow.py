@@ -19,7 +19,7 @@ from conv_calls import (
     trace,
 )
 from depthwise import same_bits
-from hypothesis import settings
+from draws import draws
 from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
@@ -347,7 +347,7 @@ def test_windows_need_a_plain_filter_of_several_planes():
             check_volume(shape, algorithm="narrow", config=(("depth", depth),))
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @hypothesis.given(volumes(rows=VOLUMES["same"][4:]), hypothesis.strategies.integers(1, 3))
 def test_any_volume(shape, depth):
     depth = min(depth, planes_of(shape), 128 // shape[1]) if shape[3][4] == 1 else 1

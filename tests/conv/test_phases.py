@@ -5,7 +5,8 @@ import contextlib
 import numpy as np
 import pytest
 from depthwise import same_bits
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from transposed import KERNELS, Transposed, check, transposed
 
@@ -57,13 +58,13 @@ def test_a_kernel_called_bare(call):
     check(call, last=True)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(transposed(), st.sampled_from(["bf16", "fp32"]), st.sampled_from([1, 2]))
 def test_any_phases(call, dtype, lnc):
     check(call, dtype, lnc, algorithm="phases")
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(transposed(groups=(1, 2, 3)), st.booleans(), st.sampled_from(ALGORITHMS))
 def test_any_on_any_algorithm_that_takes_it(call, last, algorithm):
     # algorithms that refuse it say so by name
@@ -74,7 +75,7 @@ def test_any_on_any_algorithm_that_takes_it(call, last, algorithm):
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@draws(500)
 @given(transposed(groups=(1, 1, 1, 2, 3)), st.booleans(), st.sampled_from([1, 2]))
 def test_any_at_length(call, last, lnc):
     check(call, lnc=lnc, last=last)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conv_calls import FLOATS, NL, run
 from depthwise import same_bits
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
@@ -199,13 +200,13 @@ def stored_shape(shape: tuple[int, ...], perm: tuple[int, ...] | None) -> tuple[
     return shape if perm is None else tuple(shape[axis] for axis in np.argsort(perm))
 
 
-@settings(max_examples=NORMAL)
+@draws(NORMAL)
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_calls(call, seed, whole):
     check(call, seed, whole=whole)
 
 
-@settings(max_examples=NORMAL // 2)
+@draws(NORMAL // 2)
 @given(call=calls(most_channels=40), seed=SEEDS, whole=st.booleans())
 def test_calls_by_fp16_pairs(call, seed, whole):
     problem, epilogue, _, perms = call
@@ -213,7 +214,7 @@ def test_calls_by_fp16_pairs(call, seed, whole):
     check((problem.replace(dtype="fp32"), pairs, "fp32", perms), seed, whole=whole)
 
 
-@settings(max_examples=NORMAL // 5)
+@draws(NORMAL // 5)
 @given(call=calls(largest=40, most_taps=9, most_channels=60), seed=SEEDS)
 def test_larger_calls(call, seed):
     check(call, seed, whole=True)
@@ -221,7 +222,7 @@ def test_larger_calls(call, seed):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=SLOW)
+@draws(SLOW)
 @given(call=calls(), seed=SEEDS, whole=st.booleans())
 def test_many_calls(call, seed, whole):
     check(call, seed, whole=whole)
@@ -229,7 +230,7 @@ def test_many_calls(call, seed, whole):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@settings(max_examples=SLOW // 4)
+@draws(SLOW // 4)
 @given(call=calls(largest=60, most_taps=9, most_channels=45), seed=SEEDS)
 def test_many_larger_calls(call, seed):
     check(call, seed, whole=True)

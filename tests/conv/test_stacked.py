@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise import same_bits
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
@@ -366,7 +367,7 @@ def test_volumes_by_settings(filters, sizes):
     check_volume(CUBE, algorithm="stacked", config=(*sized, ("images", 1), ("blocks", 1)))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(volumes(most_lhs=1))
 def test_any_volume(shape):
     check_volume(shape, algorithm="stacked")

@@ -21,6 +21,7 @@ from conv_calls import (
     trace,
 )
 from depthwise import same_bits
+from draws import draws
 from tolerances import assert_exact, assert_within
 from volumes import VOLUMES, check_volume, volumes
 
@@ -432,7 +433,7 @@ def test_many_small_planes_share_a_band():
     check_volume((20, 30, 1, *small), algorithm="swapped", last=True)
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@draws(30)
 @hypothesis.given(volumes(most_lhs=1))
 def test_any_volume(shape):
     check_volume(shape, algorithm="swapped", last=True)

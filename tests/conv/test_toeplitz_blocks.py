@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
+from draws import draws
 from hypothesis import strategies as st
 
 from nkiconv.kernels._epilogue import read_epilogue
@@ -196,7 +197,7 @@ def images(draw):
     return problem, config
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@draws(60)
 @hypothesis.given(images())
 def test_any_problem_and_settings(drawn):
     problem, config = drawn

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
+from draws import draws
 from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
@@ -184,7 +185,7 @@ def test_volumes(shape, lnc):
     check_volume(shape, lnc=lnc, algorithm="toeplitz_rows")
 
 
-@hypothesis.settings(max_examples=30, deadline=None)
+@draws(30)
 @hypothesis.given(channels=st.integers(2, 9), shape=volumes(most_lhs=1))
 def test_any_volume(channels, shape):
     check_volume((channels, channels, channels, *shape[3:]), algorithm="toeplitz_rows")

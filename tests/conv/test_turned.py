@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conv_calls import extras_of
 from depthwise import same_bits
-from hypothesis import settings
+from draws import draws
 from tolerances import assert_exact, integer_inputs
 from volumes import PLAIN, VOLUMES, check_volume, volumes
 
@@ -54,7 +54,7 @@ def test_dtypes(dtype, precision):
     check_volume(SHAPES["riders"], dtype, algorithm="turned", precision=precision)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @hypothesis.given(volumes(most_lhs=1), hypothesis.strategies.sampled_from(SETTINGS))
 def test_any_volume(shape, config):
     if shape[3][1] > 1:

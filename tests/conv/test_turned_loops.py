@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from conv_calls import planned
 from depthwise import same_bits
-from hypothesis import example, given, settings
+from draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 from implicit_gemm_calls import shape_of
 from volumes import an_axis, check_volume, has_output, volumes
@@ -103,7 +104,7 @@ def many_rows():
     return st.tuples(st.integers(24, 44), *small, st.just(1), *around).filter(has_output)
 
 
-@settings(deadline=None, max_examples=20)
+@draws(20)
 @given(volumes(most_lhs=1), many_rows(), an_axis(1), st.integers(1, 3), st.integers(1, 2))
 @example((1, 1, 1, (2, 2, 1, 1, 1, 0, 0), None, None), (24, 2, 1, 2, 1, 0, 0), (1, 1, 1, 1, 1, 0, 0), 1, 1)
 @example((3, 4, 1, (3, 2, 1, 1, 1, 0, 0), None, None), (30, 3, 2, 1, 1, 1, 1), (9, 3, 1, 1, 1, 1, 1), 2, 1)

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from depthwise import EDGE, Row, integers, normals, run, truth
+from draws import draws
 from epilogue import FLOATS, PLAIN, Request, check, check_stored, draw, reason_to_refuse
 from epilogue import truth as truth_and_bound
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scope import check_in_scope, runs
 from strategies import problems_for, requests
@@ -232,7 +233,7 @@ def test_filters_of_the_other_16_bit_dtype():
             assert_exact(run(x, w, problem, 2, algorithm=algorithm), truth(x, w, problem)[0], "fp16")
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_problem_with_any_epilogue(data, seed, whole, strict):
     """Whatever is refused, is refused by the kernel in the same words; whatever is not, is right."""
@@ -245,7 +246,7 @@ def test_any_problem_with_any_epilogue(data, seed, whole, strict):
 @pytest.mark.parametrize("count", [12, pytest.param(120, marks=pytest.mark.slow)])
 def test_larger_problems(count):
     anything = {"data": st.data(), "seed": st.integers(0, 2**32 - 1)}
-    settings(max_examples=count)(given(**anything)(check_a_larger_problem))()
+    draws(count)(given(**anything)(check_a_larger_problem))()
 
 
 def check_a_larger_problem(data, seed):

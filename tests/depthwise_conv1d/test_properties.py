@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from depthwise import integers, run, same_bits, truth
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems
 from tolerances import assert_exact
@@ -19,20 +20,20 @@ def check(problem, seed):
     assert same_bits(one, two)
 
 
-@settings(max_examples=SMALL)
+@draws(SMALL)
 @given(problem=problems(widest=60, most_taps=24, most_channels=9), seed=st.integers(0, 2**32 - 1))
 def test_small_problems(problem, seed):
     check(problem, seed)
 
 
-@settings(max_examples=LARGE)
+@draws(LARGE)
 @given(problem=problems(widest=1500, most_taps=300, most_channels=150), seed=st.integers(0, 2**32 - 1))
 def test_larger_problems(problem, seed):
     check(problem, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=MANY)
+@draws(MANY)
 @given(problem=problems(widest=1500, most_taps=300, most_channels=150), seed=st.integers(0, 2**32 - 1))
 def test_many_larger_problems(problem, seed):
     check(problem, seed)

@@ -5,8 +5,9 @@ from dataclasses import fields
 
 import pytest
 from depthwise import Row, trace
+from draws import draws
 from epilogue import PLAIN, check, kernel_view, reason_to_refuse, refused
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems_for, requests
 
@@ -103,7 +104,7 @@ def test_every_setting_is_tried(algorithm):
 CONFIGURABLE = [name for name in ALGORITHMS if settings_of(name, 1)]
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
 def test_any_settings(algorithm, data, seed):

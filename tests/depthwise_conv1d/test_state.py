@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from depthwise import Row, integers, run, same_bits, trace, truth
+from draws import draws
 from epilogue import (
     PLAIN,
     Request,
@@ -18,7 +19,7 @@ from epilogue import (
     takes_state,
     window,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scope import REFUSES, check_in_scope, runs, scope
 from strategies import causal_problems, requests
@@ -218,7 +219,7 @@ def test_bad_values_in_a_state_reach_what_the_definition_says_and_the_next_state
     assert np.argwhere(np.isnan(final)).tolist() == [[1, 3, 0]]
 
 
-@settings(max_examples=60)
+@draws(60)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), whole=st.booleans(), strict=st.booleans())
 def test_any_state_with_any_epilogue(data, seed, whole, strict):
     problem = data.draw(causal_problems(widest=50, most_taps=20, most_channels=9))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from depthwise import same_bits
 from depthwise_gradients import DTYPES, FEW, PROBLEMS, check, expected, problem_of
-from hypothesis import settings
+from draws import draws
 from hypothesis import strategies as st
 from tolerances import assert_within
 
@@ -216,10 +216,8 @@ def any_problem(problem, lnc, bias, adds, dtype, algorithm):
 
 ANY = a_problem(), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from((*DTYPES,))
 ANY = (*ANY, st.sampled_from((None, "skewed")))
-test_any_problem_is_exact = settings(max_examples=40, deadline=None)(hypothesis.given(*ANY)(any_problem))
-test_five_hundred_problems_are_exact = pytest.mark.slow(
-    settings(max_examples=500, deadline=None)(hypothesis.given(*ANY)(any_problem))
-)
+test_any_problem_is_exact = draws(40)(hypothesis.given(*ANY)(any_problem))
+test_five_hundred_problems_are_exact = pytest.mark.slow(draws(500)(hypothesis.given(*ANY)(any_problem)))
 
 
 def test_many_images_are_summed_in_parts():

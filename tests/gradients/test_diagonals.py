@@ -6,8 +6,8 @@ import hypothesis
 import numpy as np
 import pytest
 from depthwise import same_bits
+from draws import draws
 from gradients import an_axis, check, last, places_of, problem_of
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
@@ -195,14 +195,14 @@ def any_is_exact(problem, config, is_last, lnc, bias):
         raise
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
 def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@draws(500)
 @hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
 def test_five_hundred_problems_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)

@@ -6,8 +6,8 @@ import hypothesis
 import numpy as np
 import pytest
 from depthwise import same_bits
+from draws import draws
 from gradients import an_axis, check, expected, last, outputs, problem_of
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
@@ -42,7 +42,7 @@ def a_spread_axis(draw, most):
     return axis
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @hypothesis.given(
     st.tuples(a_spread_axis(9), a_spread_axis(11)), st.booleans(), st.integers(1, 2), st.integers(1, 4),
     st.integers(1, 4), st.sampled_from((1, 2)),
@@ -52,7 +52,7 @@ def test_any_images_are_exact(axes, is_last, lnc, rows, columns, groups):
     check((2, 3 * groups, 2 * groups, groups), list(axes), is_last, lnc=lnc, config=config)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @hypothesis.given(a_spread_axis(30), st.sampled_from(OPERATIONS["depthwise_conv1d_weight"].algorithms), st.data())
 def test_rows_are_exact(axis, algorithm, data):
     """By every algorithm that takes them."""

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from depthwise import same_bits
+from draws import draws
 from gradients import LAYOUTS, WEIGHT, check, problem_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nkiconv
@@ -45,7 +46,7 @@ def test_every_problem_is_exact(name, split):
     assert same_bits(*found)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(st.data())
 def test_any_problem_and_settings(data):
     groups, dtype = data.draw(st.integers(1, 3), "groups"), data.draw(st.sampled_from(("bf16", "fp16")), "dtype")

@@ -6,8 +6,8 @@ import hypothesis
 import numpy as np
 import pytest
 from depthwise import same_bits
+from draws import draws
 from gradients import an_axis, check, outputs
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
@@ -55,7 +55,7 @@ def test_dtypes(dtype):
         check(channels, axes, dtype=dtype, precision=precision, bias_gradient=True, config=config)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @hypothesis.given(
     st.tuples(an_axis(8), an_axis(9)), st.booleans(), st.sampled_from((2, 4)), st.sampled_from((1, 2, 4)),
     st.integers(1, 12), st.integers(1, 4), st.booleans(), st.sampled_from((1, 1, 3)), st.sampled_from((1, 2)),

@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from depthwise import same_bits
+from draws import draws
 from gradients import LAYOUTS, an_axis, check, expected, last, places_of, problem_of
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import nkiconv
@@ -187,7 +187,7 @@ def real_images(draw):
     return (last(x), last(gy), call) if layout == "NHWC" else (x, gy, call)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @hypothesis.given(real_images())
 def test_cores_do_not_change_bits(images):
     """Sums of real numbers, which round by their order."""
@@ -312,20 +312,20 @@ def a_problem(draw, axes):
 SOME_PIXELS = st.sampled_from((None, TURNED))
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @hypothesis.given(a_problem(2), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS)
 def test_any_images_are_exact(problem, is_last, lnc, bias, config):
     check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @hypothesis.given(a_problem(3), st.booleans(), st.integers(1, 2), SOME_PIXELS)
 def test_any_volumes_are_exact(problem, is_last, lnc, config):
     check(*problem, is_last, lnc=lnc, config=config)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@draws(1000)
 @hypothesis.given(
     st.one_of(a_problem(2), a_problem(2), a_problem(3)), st.booleans(), st.integers(1, 2), st.booleans(), SOME_PIXELS
 )

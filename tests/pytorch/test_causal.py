@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, leaves_of
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 import nkiconv
@@ -34,7 +35,7 @@ def assert_derivatives(ours, theirs, outputs, expected):
         assert_equal(one, torch.zeros_like(leaf) if other is None else other)
 
 
-@settings(max_examples=80, deadline=None)
+@draws(80)
 @given(st.data())
 def test_integers_are_exact(data):
     """Any width, rows shorter than it, every layout and dtype, in every mode; derivatives too."""
@@ -66,7 +67,7 @@ def lengths(draw):
     return found if sum(found) else [*found, 1]
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(st.data())
 def test_packed_sequences_are_each_on_their_own(data):
     offsets = np.cumsum([0, *data.draw(lengths())]).tolist()
@@ -90,7 +91,7 @@ def test_packed_sequences_are_each_on_their_own(data):
         assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(st.data())
 def test_numbers_keep_sequences_apart(data):
     """Each row has its own; negative numbers anywhere, also inside a sequence, where they keep their place."""

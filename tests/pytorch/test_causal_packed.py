@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from causal import MODES, computing, integers, leaves_of, numbered
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.pytorch import causal_conv1d_fn
@@ -34,7 +35,7 @@ def test_second_derivatives_of_packed_sequences(by, activation):
     assert torch.autograd.gradgradcheck(packed, leaves)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(st.data())
 def test_rows_of_numbered_sequences_in_pieces(data):
     """States go from one piece to the next where a sequence does; y, states and derivatives are those of the whole."""
@@ -82,7 +83,7 @@ def test_second_derivatives_of_packed_sequences_by_the_kernels(monkeypatch):
         assert torch.equal(one.double(), other)
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(st.data())
 def test_edges_are_what_windows_of_no_token_see(data):
     """All other columns of the row meet, at every tap, a token of their own sequence."""

@@ -4,7 +4,8 @@ import causal
 import pytest
 import torch
 from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
@@ -12,7 +13,7 @@ from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
 from nkiconv.pytorch.computers import modes
 
 
-@settings(max_examples=80, deadline=None)
+@draws(80)
 @given(st.data())
 def test_integers_are_exact(data):
     """Any width, longer buffers, several steps, rings, chosen rows, every layout and dtype, in every mode."""

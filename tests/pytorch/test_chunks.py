@@ -3,7 +3,8 @@
 import pytest
 import torch
 from causal import DTYPES, MODES, computing, integers
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -19,7 +20,7 @@ def cut(data, length):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.data())
 def test_chunks_of_convolutions(data):
     S, dilation, groups = (
@@ -43,7 +44,7 @@ def test_chunks_of_convolutions(data):
     assert state.shape[2] == length - expected.shape[2] * stride
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.data())
 def test_chunks_of_transposed_convolutions(data):
     S, dilation, groups = (

@@ -4,7 +4,8 @@ import causal
 import pytest
 import torch
 from causal import DTYPES, MODES, computing, integers, leaves_of
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError
@@ -24,7 +25,7 @@ def expected_of(x, w, bias, residual, state, offsets):
     return y if residual is None else y + residual, torch.stack(finals)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.data())
 def test_rows_and_sequences(data):
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any), "lengths")

@@ -6,7 +6,8 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -103,7 +104,7 @@ def test_epilogue_and_its_derivatives(name, activation, position):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=0, atol=200 * 2.0**-24 * 16)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(st.data())
 def test_gradients_are_exact(data):
     """Of integers, by the kernels: any stride, dilation, groups and padding."""

@@ -5,7 +5,8 @@ import io
 
 import pytest
 import torch
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -127,7 +128,7 @@ def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilati
     assert conv.operator == ("depthwise_conv1d" if groups == inputs == outputs else "conv1d")
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     taps=st.integers(1, 6),
     dilation=st.integers(1, 4),

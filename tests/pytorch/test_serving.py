@@ -5,7 +5,8 @@ import pytest
 import serving as reference
 import torch
 from causal import DTYPES, MODES, computing, integers
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
@@ -29,7 +30,7 @@ def drawn_slots(data, count, more):
     return [-1 if none else one for one, none in zip(order, padding, strict=True)], slots
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.data())
 def test_prefill(data):
     lengths = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(any), "lengths")
@@ -52,7 +53,7 @@ def test_prefill(data):
     assert torch.equal(states, after)
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.data())
 def test_steps(data):
     """Rows or packed tokens, with drafts or without, in slots or in order."""

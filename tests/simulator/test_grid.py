@@ -3,7 +3,8 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.simulator.dtypes import DTYPES
@@ -61,7 +62,7 @@ FEW, MANY = 300, pytest.param(3000, marks=pytest.mark.slow)
 @pytest.mark.parametrize("count", [FEW, MANY])
 def test_views_that_share_a_byte_share_a_cell(count):
     three = views(INFO), views(INFO), views(INFO)
-    settings(max_examples=count)(given(*three, st.sampled_from([1, 2, 3, 64]))(check_cells))()
+    draws(count)(given(*three, st.sampled_from([1, 2, 3, 64]))(check_cells))()
 
 
 def check_cells(typical, a, b, most):
@@ -94,7 +95,7 @@ def waits(accesses):
 def test_waits_are_those_of_every_byte(count):
     """DMAs on one storage, in program order."""
     some = st.lists(st.tuples(views(INFO), st.booleans()), min_size=1, max_size=12)
-    settings(max_examples=count)(given(some)(check_waits))()
+    draws(count)(given(some)(check_waits))()
 
 
 def check_waits(accesses):

@@ -6,7 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
 
@@ -28,7 +29,7 @@ def grids(draw):
     return untiled, tuple(draw(st.integers(1, 7)) for _ in range(rank)), tile, block
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(grids())
 def test_cells_of_hbm_are_slices(grid):
     untiled, extents, tile, block = grid
@@ -63,7 +64,7 @@ def values(tensor):
     return tensor.storage.read(tensor)
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(grids(), st.sampled_from([nl.sbuf, nl.psum]))
 def test_tiles_of_chips_lie_side_by_side(grid, buffer):
     untiled, extents, tile, block = grid

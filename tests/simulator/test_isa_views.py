@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, put, same
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
-EXAMPLES = settings(max_examples=150)
+EXAMPLES = draws(150)
 
 
 @st.composite

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, place, put
 from pairs import run
@@ -36,7 +37,7 @@ def test_rounding(name, buffer):
     np.testing.assert_array_equal(out, ROUNDING[name](AWKWARD))
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=8), st.sampled_from(sorted(ROUNDING)))
 def test_rounding_any_float(numbers, name):
     x = np.array([numbers], np.float32)

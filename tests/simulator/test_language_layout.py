@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, hbm, ps, put, same, sample, sb
 from pairs import run
@@ -99,7 +100,7 @@ def test_broadcast_to(shape, wide, buffer, dtype):
     same(half, np.broadcast_to(x, wide).astype(np.float32).astype(np.float16))
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=2, max_size=4), st.integers(1, 128))
 def test_broadcast_of_any_dims(dims, partitions):
     wide = (partitions, *(n for n, _ in dims[1:]))

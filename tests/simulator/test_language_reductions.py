@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, place, put
 from pairs import run
@@ -92,7 +93,7 @@ def test_integers():
     np.testing.assert_array_equal(out, x.sum(1, keepdims=True))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(st.data())
 def test_strided_views(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.simulator.dtypes import DTYPES
@@ -89,7 +90,7 @@ FEW, MANY = 500, pytest.param(5000, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 def test_against_sets_of_bytes(count):
-    settings(max_examples=count)(given(pairs_of_views())(check_against_sets_of_bytes))()
+    draws(count)(given(pairs_of_views())(check_against_sets_of_bytes))()
 
 
 def check_against_sets_of_bytes(views):
@@ -105,7 +106,7 @@ def check_against_sets_of_bytes(views):
     assert covers(first, first, on_chip), "a view covers itself"
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(pairs_of_views())
 def test_an_extent_bounds_its_view(views):
     region = views[0]

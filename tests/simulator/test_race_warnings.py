@@ -6,7 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nkiconv.simulator import NkiError, RaceWarning, execute, jit, simulate
@@ -184,7 +185,7 @@ COUNTS = st.tuples(st.tuples(st.integers(0, 4), st.integers(0, 4)), st.booleans(
 
 
 @given(st.lists(COUNTS, max_size=5))
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_turns_change_no_result(lengths):
     held = [0, 0]
     for (first, second), _ in lengths:

@@ -10,7 +10,8 @@ import itertools
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
 
@@ -125,7 +126,7 @@ def all_bytes(regions):
     return set().union(*map(touched, regions))
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(st.lists(ANY, min_size=2, max_size=8), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_whoever_shares_a_byte_waits(steps, order, throttle):
     """By bytes, not by the dependencies that the code found; a write on the same engine only has to keep its place."""
@@ -143,7 +144,7 @@ def test_whoever_shares_a_byte_waits(steps, order, throttle):
 HOPS, SAME, TRIGGER, DMA = (52, 38, 37, 38), 35, 32, 380
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(st.lists(ANY, min_size=2, max_size=9), st.booleans())
 def test_every_task_starts_a_hop_after_its_waits(steps, throttle):
     tasks, line = timed(kernel(steps), throttle=throttle)
@@ -161,7 +162,7 @@ def test_every_task_starts_a_hop_after_its_waits(steps, throttle):
             assert line.start[task] > line.start[producer]
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(st.lists(ANY, min_size=2, max_size=9), st.sampled_from(["program", "lookahead"]))
 def test_no_engine_does_two_things_at_once(steps, order):
     tasks, line = timed(kernel(steps), order=order)
@@ -176,7 +177,7 @@ def test_no_engine_does_two_things_at_once(steps, order):
 # Nothing else matters.
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(st.lists(ANY, min_size=1, max_size=9), st.sampled_from(["program", "lookahead"]), st.booleans())
 def test_names_and_repetition_change_nothing(steps, order, throttle):
     def times(named):
@@ -189,7 +190,7 @@ def test_names_and_repetition_change_nothing(steps, order, throttle):
 # More work takes longer.
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(st.lists(st.one_of(COMPUTE, transfers("sync")), min_size=1, max_size=8), COMPUTE)
 def test_an_instruction_more_changes_nothing_before_it(steps, more):
     """The last of its engine's queue holds nobody up. Sync, which computes nothing, triggers all DMA: see below."""
@@ -201,7 +202,7 @@ def test_an_instruction_more_changes_nothing_before_it(steps, more):
         assert after.total_ns == before.total_ns, "from the first DMA to the last"
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(st.lists(COMPUTE, min_size=1, max_size=8), ANY)
 def test_an_instruction_more_never_shortens_a_program_without_dma(steps, more):
     assert end(timed(kernel([*steps, more]))[1]) >= end(timed(kernel(steps))[1])
@@ -229,7 +230,7 @@ def test_a_trigger_more_may_shorten_the_whole():
     assert end(without) - end(with_it) == pytest.approx(without.start[1] - 530 - 8 * 10.5, abs=50)
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(st.lists(transfers(*WAYS), min_size=1, max_size=7), st.sampled_from([8, 32, 128]))
 def test_twice_the_bytes_are_never_faster(steps, columns):
     """Of transfers that do not wait for each other, else queues may change their order; of elements above 4 bytes."""
@@ -247,7 +248,7 @@ def test_elements_of_4_bytes_are_slower_than_of_8():
 # Fewer dependencies take no longer.
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(st.sampled_from(["vector", "gpsimd"]), st.data(), st.sets(st.integers(3, 10)))
 def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
     """Three loads, then compute of which some is on tiles of its own, then a store.
