@@ -63,6 +63,7 @@ FEW = {
 }
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", FEW)
 def test_few_inputs(name, dtype):
@@ -95,6 +96,7 @@ def test_a_stack_needs_no_more_than_it_says(K, C, taps):
     assert execution.sbuf_peak_bytes <= stack_bytes(shape.geometry, stack, False)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("K", "C", "H"), [(16, 3, 56), (32, 32, 112), (16, 16, 224), (64, 64, 56), (24, 144, 28)])
 def test_bare_kernels_of_few_inputs_are_near_their_plans(K, C, H):
@@ -126,6 +128,7 @@ GROUPS = {
 }
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups(name, dtype):
@@ -137,6 +140,7 @@ def test_groups(name, dtype):
         check(call, dtype, algorithm="toeplitz_blocks")
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize(
     "call",

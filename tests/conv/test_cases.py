@@ -62,6 +62,7 @@ def test_exact_whole(name):
     check_exact(CASES[name])
 
 
+@pytest.mark.cover(4)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", CASES)
 def test_traced_whole(name):

@@ -59,11 +59,13 @@ def test_sums_end_goes_on_where_it_ended(share, split):
     assert (parts.full, parts.line, parts.work) == pytest.approx((whole.full, whole.line, whole.work))
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", SOME)
 def test_named_cases(name):
     assert times_slower(cases.get(name).problem, "conv2d") <= SAME
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", FEW_OUT)
 def test_few_outputs(name):
     assert times_slower(FEW_OUT[name], "conv2d") <= CLOSE

@@ -24,6 +24,7 @@ def of_random(count, seed, most_flops):
     return [times_slower(problem, operation_of(problem).name) for problem in problems]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", SOME)
 def test_named_cases(name):
     assert of_named(name) <= SAME

@@ -77,6 +77,7 @@ CALLS = [(why, "plain") for why in LOOPED]
 CALLS += [(why, one) for why in ("images", "folded", "groups", "volumes") for one in EPILOGUES if one != "plain"]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("why", "epilogue"), CALLS)
 def test_bits_are_those_of_the_unrolled_kernel(why, epilogue):
     more = EPILOGUES[epilogue]
@@ -85,6 +86,7 @@ def test_bits_are_those_of_the_unrolled_kernel(why, epilogue):
         assert same_bits(run(why, lnc, loop=True, **more), expected)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("why", LOOPED)
 def test_as_many_bodies_as_are_alike_are_seen_once(why):
     looped, unrolled = (run(why, 2, loop=one, trace_only=True) for one in (True, False))

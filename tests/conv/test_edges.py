@@ -33,14 +33,14 @@ def test_table_holds_every_kind():
     assert {problem.K for problem in EDGE.values()} >= {1, 3, 16, 17, 64, 100, 130}
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("why", EDGE)
 def test_exact_on_integers(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp16", marks=pytest.mark.slow), "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_within_the_bound_on_normals(why, dtype):
@@ -82,6 +82,7 @@ def test_one_hot_image_shows_the_filter(pixel):
     np.testing.assert_array_equal(run(x, w, problem, 2), expected)
 
 
+@pytest.mark.cover(48)
 @pytest.mark.parametrize("tap", list(np.ndindex(4, 3, 2, 3)))
 def test_one_hot_filter_shows_the_image(tap):
     """w is 1 at one tap: y's channel k is the channel that it reads, moved and strided, and the others are 0."""
@@ -116,6 +117,7 @@ def test_every_layout(index):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize("why", [w for w, p in EDGE.items() if max(p.H, p.W) < 1000])
 def test_channels_last(why):
     problem = EDGE[why]

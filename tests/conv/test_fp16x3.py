@@ -56,11 +56,13 @@ def check_normals(problem, **scales):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("why", EDGE)
 def test_exact_on_integers(why):
     check_exact(EDGE[why].replace(dtype="fp32"), **PAIRS)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("why", EDGE)
 def test_within_the_bound_on_normals(why):
     check_normals(EDGE[why].replace(dtype="fp32"))
@@ -90,6 +92,7 @@ def test_as_accurate_as_fp32_and_a_hundred_times_more_than_the_others(scales):
     assert 100 * errors["fp16x3"] < errors["tf32"] < errors["bf16"]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("x_scale", "w_scale"), [(2.0**-14, 1.0), (1.0, 2.0**-20), (2.0**-12, 2.0**-13), (2.0**-30, 1.0), (10_000.0, 5.0)]
 )
@@ -187,14 +190,14 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.cover
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_settings_change_no_result(name, index):
     check_exact(PROBLEMS[name], config=config_of("implicit_gemm", **SETTINGS[index]), **PAIRS)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(32)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("more", [False, True], ids=["plain", "epilogue"])

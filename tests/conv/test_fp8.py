@@ -126,7 +126,7 @@ def large_integers(rng, problem, w_dtype):
     return x, rng.integers(-w_most, w_most + 1, problem.filter_shape).astype(DTYPES[w_dtype])
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), MIXES)
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, x_dtype, w_dtype):
@@ -137,7 +137,7 @@ def test_exact(name, x_dtype, w_dtype):
     assert same_bits(one, two)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("settings", SETTINGS[1:], ids=[f"settings{i}" for i in range(1, len(SETTINGS))])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_with_other_settings(name, settings):
@@ -148,7 +148,7 @@ def test_exact_with_other_settings(name, settings):
         check_exact(problem, w_dtype="fp8_e4m3", config=pairs(settings))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("why", EDGE)
 def test_every_geometry_runs_in_fp8(why, dtype):
@@ -171,6 +171,7 @@ def test_any_layout(problem, perms, lnc):
     assert_exact(y, apply_out_perm(conv_ref(x, w, problem), perms[2]), "bf16")
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("residual_dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ["two chunks", "small images", "wide", "stride of one axis"])
 def test_epilogue(name, residual_dtype):
@@ -186,7 +187,7 @@ def test_epilogue(name, residual_dtype):
     assert same_bits(one, two)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(48)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
@@ -356,6 +357,7 @@ def test_products_follow_the_constants(name, constants, usual, other):
     assert found == [usual, other]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
 def test_a_kernel_without_settings_is_nearly_as_fast(name):
@@ -397,6 +399,7 @@ def test_every_other_algorithm_is_here():
     assert "swapped takes 16 and 32 bits" in planned(LAYER, "swapped")[1]
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("fp8_e4m3", "fp8_e5m2"), ("fp8_e5m2", "fp8_e5m2")])
 @pytest.mark.parametrize(("algorithm", "which"), [(name, i) for name in OTHERS for i in range(2)])
 def test_other_algorithms_take_fp8(algorithm, which, x_dtype, w_dtype):

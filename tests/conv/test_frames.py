@@ -91,6 +91,7 @@ def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **option
     np.testing.assert_array_equal(final, whole[:, :, F + D - count :])
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("planes", [row[1:] for row in PLANES], ids=[row[0] for row in PLANES])
 @pytest.mark.parametrize("row", ALGORITHMS, ids=[row[0] for row in ALGORITHMS])
 def test_every_algorithm_takes_frames(row, planes):
@@ -243,6 +244,7 @@ def test_refusals(kwargs, text):
         nkiconv.simulate(nkiconv.conv3d_implicit_gemm[2])(**{"img_ref": X, "filter_ref": W, **kwargs})
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
 @pytest.mark.parametrize(("channels", "groups", "frames", "stride"), [(16, 1, 2, 1), (16, 1, 1, 3), (6, 6, 3, 3)])
 def test_one_plane_of_one_pixel(channels, groups, frames, stride, layout):

@@ -78,14 +78,14 @@ def takes(problem, shape):
     return problem.C // problem.groups <= rows and problem.K // problem.groups * height * width <= 128
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
     check_exact(ROWS[name].replace(dtype=dtype), config=grouped(None))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_for_all_shapes_of_tiles(name, shape):
@@ -93,6 +93,7 @@ def test_exact_for_all_shapes_of_tiles(name, shape):
         check_exact(ROWS[name], config=grouped(shape))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("name", ["tiles with gaps", "multiplier 2", "bands of rows", "parts of two images at once"])
 def test_epilogue(name, position):
@@ -135,7 +136,7 @@ def test_layouts():
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(64)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -208,6 +209,7 @@ PRICED = [
 ]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), PRICED, ids=str)
 def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride, dtype):

@@ -32,6 +32,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -41,14 +42,14 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("implicit_gemm", **settings))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype), config=config_of("implicit_gemm"))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
 @pytest.mark.parametrize("why", FOLDED)
@@ -76,6 +77,7 @@ def test_epilogue_of_folded_channels(why):
         np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", FOLDED)
 def test_packed_filters_are_folded_too(why, lnc):
@@ -151,6 +153,7 @@ def test_folding_pays_where_channels_are_left_over():
     assert timeline(cases.get("unet_320").problem, 2)[0].us == times["both"]
 
 
+@pytest.mark.cover(40)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
@@ -274,6 +277,7 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
     assert max(gaps) < 200
 
 
+@pytest.mark.cover(8)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
@@ -330,6 +334,7 @@ def test_bands_that_wait_for_room_come_whole(problem, whole):
     assert chosen(problem, "tf32").whole == whole
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize(
     "problem",

@@ -29,7 +29,7 @@ PROBLEMS = {
 SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -37,13 +37,14 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype), config=config_of("implicit_gemm", **settings))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):
     check_exact(EDGE[why].replace(dtype=dtype, layout="NHWC"), config=config_of("implicit_gemm"))
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("side", ["x", "y"])
 def test_one_side_alone(name, side):
@@ -127,7 +128,7 @@ def needs(problem, lnc, settings):
     return (count, execution.sbuf_peak_bytes), said
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*EDGE, *PROBLEMS])
@@ -139,6 +140,7 @@ def test_it_needs_no_more_than_it_says(why, lnc):
         assert size <= room
 
 
+@pytest.mark.cover(5)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
 def test_price_is_near_the_time(name):

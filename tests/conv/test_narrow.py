@@ -91,7 +91,7 @@ def narrow(U, T, settings):
     return config_of("narrow", outputs=U, taps=T, **settings)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_is_exact(name, dtype):
@@ -99,6 +99,7 @@ def test_every_shape_is_exact(name, dtype):
     check_exact(problem.replace(dtype=dtype), config=narrow(U, T, settings))
 
 
+@pytest.mark.cover(16, keep=["dilation_beyond_a_load"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why):
     found, reason = planned(EDGE[why], "narrow")
@@ -108,6 +109,7 @@ def test_every_edge_is_exact_or_refused(why):
         check_exact(EDGE[why], config=config_of("narrow"))
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("name", SHAPES)
 def test_cores_take_the_same_products(name):
     problem, U, T, settings = SHAPES[name]
@@ -117,6 +119,7 @@ def test_cores_take_the_same_products(name):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("asked", EPILOGUES)
 @pytest.mark.parametrize(
     "name", ["one tap at once", "three taps", "many banks, shared", "strided", "transposed", "wide, groups of taps"]
@@ -158,6 +161,7 @@ def test_precision(precision):
     check_exact(problem, config=config_of("narrow"), precision=precision)
 
 
+@pytest.mark.cover(20)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", SHAPES)
@@ -254,6 +258,7 @@ PRICED = {
 }
 
 
+@pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", PRICED)
 def test_prices_are_near_the_model(name):
@@ -314,6 +319,7 @@ def test_volumes(name, lnc):
     check_volume(VOLUMES[name], lnc=lnc, algorithm="narrow")
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("config", [(), (("images", 1), ("blocks", 1)), (("x_bytes", 256),), (("shared", 1),)])
 def test_volumes_by_settings(config):
     for outputs, taps in ((1, 1), (2, 3), (4, 2)):
@@ -358,6 +364,7 @@ def test_any_volume(shape, depth):
 FRAMED = ConvProblem(N=1, C=96, D=6, H=90, W=160, K=3, T=3, R=3, S=3, padding=((0, 0), *SAME))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("frames", [0, 2])
 @pytest.mark.parametrize("depth", [1, 2, 4])

@@ -35,6 +35,7 @@ def with_bad(problem, value, where):
     return x, w
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bad_inputs_follow_the_definition(name, value):
@@ -47,6 +48,7 @@ def test_bad_inputs_follow_the_definition(name, value):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("value", VALUES, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bad_taps_reach_the_outputs_whose_window_has_an_input_there(name, value):

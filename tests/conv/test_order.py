@@ -12,6 +12,7 @@ from nkiconv.problem import ConvProblem
 from nkiconv.simulator.timeline.tasks import ENGINES
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     "more",
     [

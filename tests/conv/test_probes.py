@@ -51,6 +51,7 @@ def probes(problem, count=12):
         yield (n, g * per_c + c, h, w_), (g * per_k + k, c, r, s)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize(("name", "layout", "algorithm", "precision"), RUNS)
 def test_one_element_meets_one_tap(name, layout, algorithm, precision):
     """Every other time on one core and on two, whose sums have the same bits (test_edges.py)."""

@@ -239,6 +239,7 @@ def test_many_larger_calls(call, seed):
 BASE = ConvProblem(N=2, C=5, H=8, W=9, K=6, R=3, S=2, padding=((1, 1), (1, 0)), dtype="fp32")
 
 
+@pytest.mark.cover(32)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
@@ -247,6 +248,7 @@ def test_every_activation_with_bias_and_residual(activation, position, dtype):
     check((BASE.replace(dtype=dtype), epilogue, dtype, (None, None, None)), 3, whole=False)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("C", [130, 4])
 @pytest.mark.parametrize("K", [5, 260])
 def test_epilogue_of_several_tiles(C, K):

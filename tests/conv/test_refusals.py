@@ -185,6 +185,7 @@ def test_too_many_instructions_are_refused():
         trace(huge, config=(("algorithm", "implicit_gemm"), ("loop", 0)))
 
 
+@pytest.mark.cover(20)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", EDGE)
 def test_refusal_counts_at_least_every_instruction(why, monkeypatch):

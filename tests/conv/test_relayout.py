@@ -53,12 +53,13 @@ def how(algorithm):
     return {"config": config_of(algorithm)}
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(("name", "algorithm", "dtype"), RUNS)
 def test_integers_are_exact(name, algorithm, dtype):
     check_exact(PROBLEMS[name].replace(dtype=dtype, layout="NHWC"), **how(algorithm))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("name", "algorithm", "dtype"), ONCE)
 def test_other_layouts_are_exact(name, algorithm, dtype, perms):
@@ -73,6 +74,7 @@ def test_other_layouts_are_exact(name, algorithm, dtype, perms):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", ["few inputs", "few outputs", "depthwise"])
 def test_residuals_are_copied_too(name, dtype):
@@ -95,7 +97,7 @@ def test_residuals_are_copied_too(name, dtype):
     assert tried > 0
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact(why, dtype):
@@ -143,6 +145,7 @@ def estimated(problem):
     return guess.ns, in_time(execution, Rates()).line.total_ns
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", SLOWER)
 def test_nhwc_is_not_much_slower(name):
@@ -150,6 +153,7 @@ def test_nhwc_is_not_much_slower(name):
     assert estimated(problem.replace(layout="NHWC"))[1] <= SLOWER[name] * estimated(problem)[1]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["rn50_stem", "vit_patch16", "mult2_dw", "vae_out_rgb", "resnext_g32", "unet_320"])
 def test_the_estimate_is_near_the_time(name):

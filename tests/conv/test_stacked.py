@@ -92,12 +92,14 @@ def settled(problem, settings=None, **changes):
     return cost.algorithm("conv2d", "stacked").settle(shape, given)
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_every_shape_is_exact(row, dtype):
     check_exact(row[0].replace(dtype=dtype), config=stacked(*row[1:]))
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("row", SHAPES, ids=IDS)
 def test_banks_are_cut_alike_on_one_core_and_two(row):
     problem, config = row[0].replace(dtype="fp32"), stacked(*row[1:])
@@ -222,6 +224,7 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
 }
 
 
+@pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_price_is_near_the_model(problem):
@@ -244,6 +247,7 @@ def test_few_stacks_are_priced(problem, monkeypatch):
     assert 0 < len(priced) < 4000
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
@@ -305,6 +309,7 @@ def test_each_way_of_filters_is_taken():
     assert set(taken) == set(shape.WAYS)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("filters", shape.WAYS)
 @pytest.mark.parametrize("problem", [PLAIN, TALL.replace(K=32), PLAIN.replace(K=32, rhs_dilation=(2, 1))])
 def test_every_way_of_filters_is_exact(problem, filters):
@@ -330,6 +335,7 @@ def test_read_outs_of_one_engine_are_priced():
     assert 0 < both < scalar
 
 
+@pytest.mark.cover(24)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("problem", "config"),
@@ -358,6 +364,7 @@ def test_volumes(name, lnc):
     check_volume(VOLUMES[name], lnc=lnc, algorithm="stacked")
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("filters", ["straight", "shifted", "apart"])
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (5, 1, 2), (4, 2, 2), (8, 3, 4)])
 def test_volumes_by_settings(filters, sizes):

@@ -85,7 +85,7 @@ def fits(problem, settings):
     return planned(problem, "swapped", settled(problem, **settings)[1:])[0] is not None
 
 
-@pytest.mark.cover
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -94,7 +94,7 @@ def test_every_setting_is_exact(name, settings, dtype):
     check_exact(problem, config=settled(problem, **settings))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("settings", [{}, {"side": FEWEST}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
 @pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
@@ -152,7 +152,7 @@ EDGES = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(("why", "dtype", "filters"), EDGES)
 def test_every_edge_is_exact(why, dtype, filters):
     problem = ACCEPTED[why].replace(dtype=dtype)
@@ -164,6 +164,7 @@ def test_every_edge_is_exact(why, dtype, filters):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("algorithm", ["swapped", "implicit_gemm"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
@@ -210,6 +211,7 @@ def test_a_packed_filter(settings):
         assert_exact(run(x, packed, MANY, lnc, config=settled(MANY, **settings)), truth, MANY.dtype)
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("precision", [None, "bf16", "tf32"])
 @pytest.mark.parametrize("filters", FILTER_PERMS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -224,7 +226,7 @@ def test_precisions_keep_integers(layout, filters, precision):
         assert_exact(run(x, stored, problem, lnc, **given), truth, "fp32")
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("problem", [MANY, LINE], ids=["many", "line"])
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
@@ -279,7 +281,7 @@ def needs(problem, lnc, settings):
     return (count, execution.sbuf_peak_bytes), said
 
 
-@pytest.mark.cover
+@pytest.mark.cover(20)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS, *FOLDED])
@@ -292,6 +294,7 @@ def test_it_needs_no_more_than_it_says(why, lnc):
         assert size <= room
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(
@@ -368,6 +371,7 @@ def test_strict_without_padding_is_taken():
 OFF = {"rn50_1x1": 0.2, "rn50_proj_s2": 0.19}
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     "name", ["rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280", "vae_128",
@@ -414,6 +418,7 @@ def test_one_tap_takes_only_the_elements_that_outputs_meet():
     assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(
     "name", ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "cropped", "several chunks"]

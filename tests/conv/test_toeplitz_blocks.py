@@ -87,7 +87,7 @@ def settled(problem, settings=None, **changes):
     return cost.algorithm("conv2d", "toeplitz_blocks").settle(asked, settings)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", IMAGES)
@@ -95,6 +95,7 @@ def test_exact(name, dtype, layout):
     check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", APART)
@@ -102,6 +103,7 @@ def test_zeros_between_pixels(name, dtype, layout):
     check_exact(APART[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", DISJOINT)
 def test_disjoint_windows(name, dtype):
@@ -122,7 +124,7 @@ def test_windows_that_cannot_be_disjoint(name):
             assert reason != ""
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", [250, 91])
 @pytest.mark.parametrize("name", CUT)
@@ -144,6 +146,7 @@ def test_blocks_beside_each_other():
     check_exact(problem, config=config_of("toeplitz_blocks", rows=4, columns=5, beside=4, below=3, images=2))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("disjoint", [0, 1])
 @pytest.mark.parametrize("name", ["several rounds", "both strides"])
 def test_one_core_has_the_bits_of_two(name, disjoint):
@@ -154,6 +157,7 @@ def test_one_core_has_the_bits_of_two(name, disjoint):
     np.testing.assert_array_equal(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("layout", "disjoint"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0)])
 @pytest.mark.parametrize("name", ["both strides", "several rounds", "dilation"])
 def test_epilogue(name, layout, disjoint):
@@ -206,6 +210,7 @@ def test_any_problem_and_settings(drawn):
     check_exact(problem, config=(("algorithm", "toeplitz_blocks"), *settings))
 
 
+@pytest.mark.cover(16)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize(
@@ -301,6 +306,7 @@ PRICED = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "direction", "layout", "dtype"), PRICED, ids=str)
 def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
@@ -327,6 +333,7 @@ def test_settings_are_settled_once(name, given):
     assert set(given or ()) <= set(found)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", IMAGES)
 def test_what_the_host_settles_is_exact(name, layout):

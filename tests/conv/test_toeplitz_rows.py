@@ -40,6 +40,7 @@ def settled(problem, settings=None, **changes):
     return cost.algorithm("conv2d", "toeplitz_rows").settle(shape, settings)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
@@ -150,6 +151,7 @@ PRICED = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
 def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
@@ -171,6 +173,7 @@ def test_settings_are_settled_once(name, given):
     assert set(given or ()) <= set(found)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_the_host_settles_is_exact(name):
     check_exact(ROWS[name], config=(("algorithm", "toeplitz_rows"), *settled(ROWS[name])))

@@ -41,7 +41,7 @@ SHAPES = {
 SETTINGS = [{}, {"depth": 1, "segments": 3, "parts": 2, "copies": 1}, {"depth": 2, "copies": 3, "warmup": 0}]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("config", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
@@ -118,6 +118,7 @@ def test_what_is_not_turned(changes, message):
     assert re.search(message, CONV3D.refusal("turned", shape, None))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("layout", VOLUME_FILTER_LAYOUTS)
 @pytest.mark.parametrize(("K", "T", "R", "S"), [(3, 3, 1, 1), (6, 3, 1, 2), (6, 3, 2, 1), (4, 2, 1, 2)])
 def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):

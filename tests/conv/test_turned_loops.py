@@ -65,6 +65,7 @@ def traced(why, lnc, loop, frames=0, dtype=ml_dtypes.bfloat16, **more):
     return nkiconv.simulator.execute(kernel, (x, w), more, trace_only=True), nkiconv.simulate(kernel)(x, w, **more)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("why", LOOPED)
 def test_bits_are_those_of_the_unrolled_kernel(why):
     unrolled, expected = traced(why, 2, loop=False)
@@ -77,6 +78,7 @@ def test_bits_are_those_of_the_unrolled_kernel(why):
         assert num_compiled(one) < len(other.instructions)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     "more",
     [

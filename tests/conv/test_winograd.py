@@ -50,6 +50,7 @@ LAYER = ConvProblem(N=1, C=40, D=6, H=7, W=9, K=30, T=3, R=3, S=3, padding=((1, 
 CONV3D = Conv3d()
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_exact_on_integers(name, lnc):
@@ -83,6 +84,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 def test_settings_change_no_result(index):
     check_volume(VOLUMES["folded"], config=tuple(SETTINGS[index].items()), **WINOGRAD)
@@ -113,6 +115,7 @@ def limit_of(x, w, problem, out_dtype, *epilogue):
     return bounds.epilogue_bound(num_terms(problem), abs_sum, sums, out_dtype, *epilogue, inexact=inexact)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("scale", [1.0, 2.0**-16, 2.0**-30, 3000.0])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_within_the_bound(dtype, scale):
@@ -123,6 +126,7 @@ def test_within_the_bound(dtype, scale):
     assert same_bits(*found)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 @pytest.mark.parametrize("planes", [5, 6])
@@ -191,6 +195,7 @@ def test_filter_layouts(layout):
     assert same_bits(y, nkiconv.conv3d(x, w, padding=1, **FIXED, **WINOGRAD))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "unet3d_32"])
@@ -258,6 +263,7 @@ def test_filters_that_do_not_fit_are_refused():
         assert "bytes a partition of SBUF for the window of one output and its filters" in reason
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ["wan_384", "wan_192", "wan_96", "ltx_1024"])
 def test_a_bare_kernel_runs(name):

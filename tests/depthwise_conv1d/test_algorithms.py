@@ -75,6 +75,7 @@ def test_refusals_do_not_grow(algorithm, strict, request_):
     assert len(taken) >= ACCEPTED[algorithm][strict], {why: reason for why, reason in refusals.items() if reason}
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda _: EDGE))
 def test_exact_on_integers(algorithm, row):
     check_in_scope(algorithm, row.problem("bf16"), whole=True)
@@ -99,7 +100,7 @@ NORMAL_ROWS = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(32)
 @pytest.mark.parametrize(
     ("algorithm", "row", "dtype"), each(lambda algorithm: [*NORMAL_ROWS, *PURPOSES], ["bf16", "fp16", "fp32"])
 )
@@ -107,6 +108,7 @@ def test_within_the_bound_on_normals(algorithm, row, dtype):
     check_in_scope(algorithm, row.problem(dtype), whole=False)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
 def test_algorithms_agree_within_the_sum_of_their_bounds(row, dtype):
@@ -128,7 +130,7 @@ PERMS = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("algorithm", "row"), each(lambda algorithm: [*PURPOSES, NORMAL_ROWS[-1], NORMAL_ROWS[0]]))
 def test_layouts(algorithm, row, perms):
@@ -181,7 +183,7 @@ SPREAD_MAX = 128
 APART = ("vector",)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("where", ["x", "w"])
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
@@ -206,6 +208,7 @@ def test_by_default_bad_values_spread_within_a_matmul_and_never_get_lost(algorit
     np.testing.assert_array_equal(actual[keeps], y[keeps])
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("row", PURPOSES, ids=identity)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sums_beyond_the_output_dtype_become_infinite_where_they_are(algorithm, row):

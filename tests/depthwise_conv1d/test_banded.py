@@ -60,19 +60,21 @@ SETTINGS = [
 row = functools.partial(row_of, ROWS)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_exact_on_integers(row, dtype):
     check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="banded")
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "padding wider than the row"])
 def test_every_block_gives_the_same_sums(why, block):
     check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="banded", config=(("block", block),))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("config", SETTINGS, ids=str)
 @pytest.mark.parametrize("why", ["filter of tens", "images share matmuls", "stride 2", "channels of several tiles"])
 def test_every_setting_gives_the_same_sums(why, config):

@@ -34,11 +34,13 @@ def test_every_row_is_here():
     assert {case.name for case in CASES} >= set(LARGE)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if case.name not in LARGE])
 def test_case(case):
     check(case.problem, seed=7)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("name", LARGE)
 def test_large_case_traced_whole(name):
@@ -48,6 +50,7 @@ def test_large_case_traced_whole(name):
     assert len(execution.instructions) < WHOLE_LIMIT
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_case_on_sampled_channels(name):
     problem = cases.get(name).problem

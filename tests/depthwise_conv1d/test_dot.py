@@ -76,7 +76,7 @@ CONFIGS = [
 row = functools.partial(row_of, ROWS + WIDE + PARTS)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_exact_on_integers(row, dtype):
@@ -87,14 +87,14 @@ def test_exact_on_integers(row, dtype):
     check(problem, PLAIN, 1, whole=True, algorithm="dot")
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", WIDE, ids=lambda row: row.id)
 def test_lags_through_hbm_are_exact_on_integers(row, dtype):
     check(row.problem(dtype), PLAIN, 1, whole=True, algorithm="dot", config=(("wide", True),))
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("row", PARTS, ids=lambda row: row.id)
@@ -107,6 +107,7 @@ def test_parts_of_one_row_are_exact_on_integers(row, dtype, wide):
     check(problem, PLAIN, 1, whole=True, algorithm="dot", config=config)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("why", ["many lags", "row in parts, many lags", "row in parts", "many lags, chunks"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_one_and_two_cores_agree_within_the_bound(why, dtype):
@@ -125,6 +126,7 @@ def test_as_many_columns_as_pay(S):
     assert reason_to_refuse("dot", beyond, lnc=2) == ""
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("lags", [22, 23, 97, 98, 193, 194])
 def test_blocks_of_lags_meet(lags):
     check(Row("lags", 1, 5, 4096 + lags - 1, 4096).problem("bf16"), PLAIN, 1, whole=True, algorithm="dot")
@@ -143,18 +145,21 @@ def test_both_cores_share_the_lags_of_one_row():
     assert all_cores_run(execution, "nc_matmul")
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("config", CONFIGS[1:], ids=str)
 @pytest.mark.parametrize("why", ["four lags", "images share filters", "stride", "two chunks of taps"])
 def test_every_setting_gives_the_same_sums(why, config):
     check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="dot", config=config)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("why", ["four lags", "odd channels, padded", "one channel, images", "two chunks of taps"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_within_the_bound_on_normals(why, dtype):
     check(row(why).problem(dtype), PLAIN, 3, whole=False, algorithm="dot")
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
 @pytest.mark.parametrize(
     "why",
@@ -189,6 +194,7 @@ def test_any_layout():
     check_stored(problem, Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3), algorithm="dot")
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_edges_run_or_are_refused_by_name(row):
     problem = row.problem("bf16")
@@ -250,6 +256,7 @@ def test_results_of_several_tiles_leave_in_one_dma_of_long_runs():
         assert store.writes[0].strides[1:] == (4, 1)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("row", ROWS + WIDE + PARTS, ids=lambda row: row.id)
 def test_both_cores_work_and_instructions_are_bounded(row, monkeypatch):

@@ -52,6 +52,7 @@ def config_of(S, kind):
     return (("recipes", (shared,)), ("shard", "channels"), ("piece", 64))
 
 
+@pytest.mark.cover(40)
 @pytest.mark.parametrize("kind", ["tensor only", "one tap each", "all kinds", "two chains"])
 @pytest.mark.parametrize("row", HARD, ids=lambda row: row.id)
 def test_settings_are_exact_on_integers(row, kind):
@@ -75,6 +76,7 @@ STATEFUL = [
 ]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("columns", [2, 8192])
 @pytest.mark.parametrize("block_bytes", [30, 4096])
@@ -100,6 +102,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_every_kind_of_recipe_has_every_epilogue(recipe, request_):
@@ -208,6 +211,7 @@ def test_both_cores_and_most_partitions_work(C, N, W):
     assert max(i.writes[0].info.shape[0] for i in loads(execution, "img_ref")) >= 64
 
 
+@pytest.mark.cover(40)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
@@ -238,6 +242,7 @@ def test_four_taps_take_as_long_as_moving_the_data(name):
     assert times_floor(trace(problem, "mixed"), problem) <= 1.03 * longer
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("N", [1, 8])
 @pytest.mark.parametrize("S", [2, 4])

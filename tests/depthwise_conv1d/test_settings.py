@@ -104,6 +104,7 @@ def test_every_setting_is_tried(algorithm):
 CONFIGURABLE = [name for name in ALGORITHMS if settings_of(name, 1)]
 
 
+@pytest.mark.cover(3)
 @draws(30)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
@@ -124,7 +125,7 @@ PLANNED = [
 ]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(3, keep=["banded-short_filter"])
 @pytest.mark.parametrize("row", PLANNED, ids=lambda row: row.id)
 @pytest.mark.parametrize("algorithm", CONFIGURABLE)
 def test_what_the_planner_tries_is_right(algorithm, row):
@@ -157,6 +158,7 @@ def test_settled_settings_are_all_and_stay(algorithm, config):
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]
 
 
+@pytest.mark.cover(150)
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("value", BAD_VALUES, ids=str)

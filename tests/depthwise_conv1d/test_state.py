@@ -76,7 +76,7 @@ def test_refusals_do_not_grow(algorithm):
     assert len(taken) >= ACCEPTED[algorithm], {why: reason for why, reason in refusals.items() if reason}
 
 
-@pytest.mark.cover
+@pytest.mark.cover(32)
 @pytest.mark.parametrize("request_", STATES, ids=identity)
 @pytest.mark.parametrize("row", ROWS, ids=identity)
 @pytest.mark.parametrize("algorithm", TRIED)
@@ -93,6 +93,7 @@ def test_within_the_bound_with_an_epilogue(algorithm, dtype):
     check_in_scope(algorithm, problem, request, seed=2, whole=False)
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("algorithm", TRIED)
 def test_a_stream_in_pieces_is_the_whole(algorithm, strict):
@@ -161,7 +162,7 @@ NEXT = [
 LAYOUTS = [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 0, 1)]
 
 
-@pytest.mark.cover
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("in_perm", LAYOUTS, ids=str)
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
 @pytest.mark.parametrize("row", NEXT, ids=identity)

@@ -31,6 +31,7 @@ def test_rows_of_a_tile_overlap_in_hbm():
     assert [i.reads[0].offset for i in of_x] == [0, 600]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("S", [1, 7, 64, 65, 128, 129, 700])
 def test_nothing_is_materialised_in_hbm_and_tiles_keep_their_limits(S):
     execution = trace(problem(C=300, W=3000, S=S, padding=((0, 0), (S - 1, 0))))
@@ -112,6 +113,7 @@ def test_read_out_alternates_between_vector_and_scalar():
     assert engines["vector"] == engines["scalar"] > 0
 
 
+@pytest.mark.cover(48)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)

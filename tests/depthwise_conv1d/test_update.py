@@ -65,7 +65,7 @@ REQUESTS = [
 row = functools.partial(row_of, ROWS)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
@@ -221,6 +221,7 @@ def test_runs_are_long_and_filters_are_read_once():
     assert sum(i.writes[0].num_elems for i in stores) == 64 * 8192
 
 
+@pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)

@@ -34,12 +34,14 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name):
     one, two = (check(*PROBLEMS[name], lnc=lnc, bias_gradient=True, adds=True) for lnc in (1, 2))
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("algorithm", ROWS_ALGORITHMS)
 @pytest.mark.parametrize("name", FEW)
 def test_algorithms(name, algorithm):
@@ -64,6 +66,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("slots", [1, 4, 32])
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_summed_on_the_array(name, slots):

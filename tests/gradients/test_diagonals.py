@@ -53,6 +53,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name, is_last):
@@ -63,6 +64,7 @@ def test_every_problem_is_exact(name, is_last):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("name", ["depthwise", "strided", "groups"])
 @pytest.mark.parametrize("values", CONFIGS)
 def test_settings(values, name):
@@ -76,6 +78,7 @@ def test_settings(values, name):
     assert same_bits(*found)
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize(("below", "beside"), [(1, 1), (4, 1), (2, 2), (1, 3)])
 def test_many_groups_are_stored_by_their_sets(below, beside, split):

@@ -34,6 +34,7 @@ def given(shape, way):
     return x, gy, (K, C, 3, 3), {"padding": ((1, 1), (1, 1)), "bias_gradient": True, **perms, **config}
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_real_data_has_the_same_bits_on_one_core_and_two(shape, way):

@@ -35,6 +35,7 @@ def axes_of(sizes):
     return [(size, 1, 1, 1, 0, 0) for size in sizes]
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name, split):

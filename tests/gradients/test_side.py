@@ -34,6 +34,7 @@ def sizes(axes, **more):
     return tuple({"rows": outputs(axes[-2]), "columns": outputs(axes[-1]), **more}.items())
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("side", [2, 4])
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -35,6 +35,7 @@ MORE = {
 }
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize("name", [*PROBLEMS, *MORE])
 def test_channels_beside_each_other(name, beside):
@@ -48,6 +49,7 @@ def test_channels_beside_each_other(name, beside):
 PLAIN = [name for name, ((N, _), axis) in {**PROBLEMS, **MORE}.items() if axis[2:4] == (1, 1) and N < 100]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("shifts", [2, 3, 16])
 @pytest.mark.parametrize("name", PLAIN)
 def test_parts_of_taps(name, shifts):
@@ -56,6 +58,7 @@ def test_parts_of_taps(name, shifts):
     assert same_bits(one, two)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("buffers", [2, 5])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])

@@ -50,6 +50,7 @@ WAYS = {"channels first": (False, None), "channels last": (True, None), "turned"
 CASES = [(name, way) for name in PROBLEMS for way in WAYS if (name, way) != (SEVERAL_PLANES, "turned")]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_problem_is_exact(name, way):
     channels, *axes = PROBLEMS[name]
@@ -66,6 +67,7 @@ def test_it_adds_to_what_there_is(name):
         check(channels, axes, True, adds=True, bias_gradient=True, config=config)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize(
     ("outputs", "inputs", "side", "pixels"), [(1, 8, 1, 0), (1, 8, 4, 0), (2, 4, 1, 0), (2, 3, 1, 0), (1, 5, 1, 2)]
@@ -104,6 +106,7 @@ def test_a_bare_kernel_turns_what_fits(C, H, turned):
 FEW = ("same", "several tiles, banks and passes", "stem", "groups", "volumes, strided", "sequences")
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("split", [0, 1])
 @pytest.mark.parametrize("name", FEW)
 def test_tiles_are_turned_in_turn(name, split):
@@ -120,6 +123,7 @@ def test_dtypes_are_turned(dtype, precision):
     check(channels, axes, dtype=dtype, precision=precision, config=(*TURNED, ("rows", 2), ("columns", 5)))
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize(("K", "beside"), [(192, 2), (160, 4), (160, 2), (416, 4)])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_last_channels_beside_each_other(way, K, beside):
@@ -235,6 +239,7 @@ def test_banks_of_many_taps_pass_over_many_tiles():
     check(channels, axes, True, config=(("rows", 2), ("columns", 4), ("outputs", 1), ("inputs", 1), ("split", 0)))
 
 
+@pytest.mark.cover(16)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("is_last", "config"),
@@ -333,6 +338,7 @@ def test_a_thousand_problems_are_exact(problem, is_last, lnc, bias, config):
     check(*problem, is_last, lnc=lnc, bias_gradient=bias, config=config)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("is_last", [False, True], ids=["channels first", "channels last"])
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in SLOW_BACK])
 def test_inputs_are_exact(name, is_last):
@@ -379,6 +385,7 @@ OF_FILTERS = {
 }
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("out_dtype", ["float32", "bf16", "fp16"])
 @pytest.mark.parametrize("name", OF_FILTERS)
