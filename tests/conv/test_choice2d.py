@@ -78,6 +78,7 @@ def test_every_other_named_case(name):
     assert times_slower(cases.get(name).problem, "conv2d") <= SAME
 
 
+@pytest.mark.slow
 def test_some_random_problems():
     found = [times_slower(problem, "conv2d") for problem in random_problems(30, seed=1, most_flops=1e9)]
     assert share_within(found, CLOSE) >= 0.85

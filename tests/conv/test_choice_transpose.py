@@ -51,6 +51,7 @@ def test_no_zeros_are_multiplied_where_there_are_channels(name):
     assert found["phases"] < min(others) * {"encodec_up8": 0.5, "sam_up": 0.75}[name], found
 
 
+@pytest.mark.slow
 def test_some_random_problems():
     found = of_random(12, seed=1, most_flops=3e7)
     assert share_within(found, CLOSE) >= 0.9

@@ -405,6 +405,7 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
     assert ops == ({"activation"} if strict else {"activation", "tensor_scalar"})
 
 
+@pytest.mark.slow
 def test_filters_of_the_next_batch_fit_beside_those_of_one():
     """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are transposed ahead."""
     problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))

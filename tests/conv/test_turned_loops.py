@@ -160,6 +160,7 @@ def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(monkeypatch):
     assert (reason, found.loop, found.steps is None) == ("", 1, False)
 
 
+@pytest.mark.slow
 def test_a_loop_takes_hardly_longer():
     problem = LONG.replace(H=80, W=640)
     shape, found = shape_of(problem), {}

@@ -21,6 +21,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_what_was_compared():
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NKICONV_CPU": "compare"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)

@@ -309,6 +309,7 @@ def test_vmap_takes_no_packed_sequences():
         torch.vmap(lambda one: causal_conv1d_fn(one, w, cu_seqlens=torch.tensor([0, 2, 5])))(x)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["states", "cu_seqlens", "seq_idx"])
 def test_compiles_without_graph_breaks(how, dynamic):
@@ -335,6 +336,7 @@ def test_compiles_without_graph_breaks(how, dynamic):
             torch.testing.assert_close(one, other)  # of silu; compiled, the operator's derivative, else torch's own
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     ("changed", "sequences"),
     [
@@ -369,6 +371,7 @@ def test_meta_tensors_have_shapes():
     assert (y.device.type, y.shape, final.shape) == ("meta", (1, 3, 5), (2, 3, 3))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("how", ["plain", "states", "packed"])
 @pytest.mark.parametrize("choice", ["estimate", "timed", "kernel"])
 def test_on_a_device(monkeypatch, choice, how):

@@ -15,6 +15,7 @@ from nkiconv.pytorch.causal import sequences
 from nkiconv.pytorch.computers import dispatch
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
 def test_second_derivatives_of_packed_sequences(by, activation):

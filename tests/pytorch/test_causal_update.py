@@ -123,6 +123,7 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert state.flatten().tolist() == [1, 1]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -149,6 +150,7 @@ def test_compiles_without_graph_breaks(numbers, size):
             assert torch.equal(states[0], states[1])
 
 
+@pytest.mark.slow
 def test_compiled_code_of_inductor_changes_the_buffer():
     torch.compiler.reset()
     x, w, states = integers(2, 3), integers(3, 4, seed=1), [integers(2, 3, 4, seed=2) for _ in range(2)]

@@ -37,6 +37,7 @@ def gradients(model, x, dtype):
     return y.detach(), torch.autograd.grad(y, x, g)[0]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("mode", ["torch", "compare"])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_compute_what_they_did(name, mode, monkeypatch):

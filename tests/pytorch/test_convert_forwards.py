@@ -155,6 +155,7 @@ def test_their_forward_stays(name):
     assert all(torch.equal(one, state[key]) for key, one in report.model.state_dict().items())
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("name", ALL)
 def test_the_kernels_compute_it(name, monkeypatch):
     """Their numbers come back, not torch's; what agrees with torch to every bit may be torch."""

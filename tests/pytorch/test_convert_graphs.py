@@ -51,6 +51,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.cover(3, keep=["unflattened"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_their_convolutions_are_taken(name, model, monkeypatch):
     graph, expected = GRAPHS[name](model), model(X)

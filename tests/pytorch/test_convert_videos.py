@@ -101,6 +101,7 @@ def caches(model, x):
     return [(), *((cache_of(x, planes),) for planes in (1, 2, 3))]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_code_runs_without_copies(name, monkeypatch):
     model, x = made(name)

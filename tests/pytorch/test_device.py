@@ -122,6 +122,7 @@ GRADIENTS = {
 }
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_launches_of_filters_gradients(recorder, name, bias):

@@ -131,6 +131,7 @@ def frozen(model):
     return converted
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0)], ids=str)
 @pytest.mark.parametrize("compiles", [False, True])
 def test_frozen_filters_are_replicated(compiles, placement, mesh):

@@ -99,6 +99,7 @@ def torchs(function, x, w, bias, more):
     return getattr(F, function.removeprefix("depthwise_"))(x, w, bias, **more)
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(
     ("name", "who"),
     [(name, who) for name in CALLS for who in ("simulate", "compare") if who == "simulate" or name in FEW],
@@ -135,6 +136,7 @@ RAW = [
 ]
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize(
     ("name", "numbers"), [*(("conv2d", one) for one in RAW), *(("conv_transpose2d", one) for one in RAW[:3])], ids=str
 )
@@ -335,6 +337,7 @@ def test_gradcheck():
     assert torch.autograd.gradgradcheck(operator, (x, g), check_fwd_over_rev=True)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("bias", [True, False])
 def test_opcheck(rank, bias):
@@ -440,6 +443,7 @@ def test_training(precision, launched, monkeypatch):
     agree(found, expected, PRECISIONS[precision][0])
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("which", [0, 1], ids=["filters", "biases"])
 def test_training_notices_wrong_gradients(precision, which, simulate, monkeypatch):

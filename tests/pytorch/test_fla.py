@@ -57,6 +57,7 @@ def test_rows_and_sequences(data):
         assert (one is None and not other.any()) if one is None or other is None else torch.equal(one.double(), other)
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(3, 2), (3, 1, 2), (1, 3, 2)])

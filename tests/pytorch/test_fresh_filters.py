@@ -108,6 +108,7 @@ def mode(request, monkeypatch):
 in_each_mode = pytest.mark.usefixtures("mode")
 
 
+@pytest.mark.cover(20)
 @in_each_mode
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("rank", [1, 2, 3])

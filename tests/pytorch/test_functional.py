@@ -66,7 +66,7 @@ def mode(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.cover
+@pytest.mark.cover(32)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "x_shape", "w_shape", "arguments"), CALLS, ids=lambda value: str(value)[:40])
 def test_equals_torch(name, x_shape, w_shape, arguments, dtype, mode):
@@ -228,6 +228,7 @@ def test_compiles_without_graph_breaks(dynamic, backend):
             assert torch.equal(one, other)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_opcheck(name, activation):

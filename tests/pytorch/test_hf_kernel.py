@@ -290,6 +290,7 @@ def test_models_of_transformers(package, name):
     assert torch.equal(found, model.run(converted, model.input()))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_of_transformers(package, name):
@@ -326,6 +327,7 @@ def test_layers_are_what_kernels_takes(package):
         assert {member for member in vars(layer) if not member.startswith("__")} == {"forward", "can_torch_compile"}
 
 
+@pytest.mark.cover(8)
 @pytest.mark.usefixtures("neuron", "together")
 @pytest.mark.parametrize("name", DECODERS)
 def test_kernel_config(package, monkeypatch, name):

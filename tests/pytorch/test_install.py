@@ -221,6 +221,7 @@ for model_class, config in configs:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="transformers needs Python 3.11")
 def test_models_of_transformers_run_by_it():
     """Two steps of decoding behind a prefill: so many calls for each layer that has such a convolution."""

@@ -61,6 +61,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize(("name", "sizes", "more", "shape", "operator"), MODULES, ids=lambda value: str(value)[:30])
 def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     ours, theirs = (kind(*sizes, **more) for kind in PAIRS[name])
@@ -115,6 +116,7 @@ def test_activation_and_residual(name, activation, position):
 CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 2, 2, 2), (4, 4, 1, 4, 5, 1)]
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize(("inputs", "outputs", "taps", "groups", "dilation", "stride"), CAUSAL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):

@@ -39,6 +39,7 @@ def test_as_torch(monkeypatch, mode, rank, numbers):
     assert residual.grad.shape == residual.shape
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_layers_and_compiled_calls(monkeypatch, mode, rank):

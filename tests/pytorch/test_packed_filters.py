@@ -175,6 +175,7 @@ class TestFrozen:
             module.pack_filter()
             torch.testing.assert_close(module(x, cache), expected)
 
+    @pytest.mark.cover(40)
     @pytest.mark.parametrize(
         "change",
         [

@@ -74,6 +74,7 @@ CAUSAL = [
 ]
 
 
+@pytest.mark.cover(3, keep=["--"])
 @pytest.mark.parametrize(
     ("more", "sizes", "asked"), CAUSAL, ids=lambda one: "-".join(one) if isinstance(one, dict) else ""
 )

@@ -57,6 +57,7 @@ def filled(module):
     return module
 
 
+@pytest.mark.cover(32)
 @pytest.mark.parametrize("shape", [(2, 4, 7), (4, 7), (2, 4, 7, 6), (4, 7, 6)])
 @pytest.mark.parametrize("groups", [1, 4])
 def test_results_may_be_changed_in_place(shape, groups, computer):
@@ -288,6 +289,7 @@ def scripted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return pytorch.conv2d(x, w)
 
 
+@pytest.mark.slow
 def test_importing_warns_of_nothing_and_is_light():
     """Though each operator's kernel for derivatives takes the place of another one; what plans comes with its use."""
     script = """
@@ -335,6 +337,7 @@ def test_mimi_trains(monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.detach().abs().max()))
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -423,6 +426,7 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("computer", ["torch", "simulate"])
 @pytest.mark.parametrize("saved", ["conv", ""])
 @pytest.mark.parametrize(("theirs", "mine"), CHECKPOINTED.values(), ids=CHECKPOINTED)

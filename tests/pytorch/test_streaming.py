@@ -22,6 +22,7 @@ def mode(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_values_and_gradients(mode, activation):
     x, frames, w = ints(2, 4, 3, 5, 6, grad=True), ints(2, 4, 2, 5, 6, grad=True), ints(6, 4, 3, 3, 3, grad=True)
@@ -127,6 +128,7 @@ LAYERS = [
 ]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("row", LAYERS, ids=[row[0] for row in LAYERS])
 def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
     _, taps, arguments, reference, more = row
@@ -160,6 +162,7 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
         assert torch.equal(torch.cat(found, 2), whole)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("options", [{}, {"padding_mode": "replicate"}, {"stride": (2, 1, 1)}], ids=str)
 @pytest.mark.parametrize(("C", "K"), [(3, 16), (20, 3), (130, 24)])

@@ -36,6 +36,7 @@ def reached(theirs, x, shape, how):
     return theirs((~x.isfinite()).double(), torch.ones(shape).double(), **how) > 0
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_rows_of_a_batch_stay_apart(name, strict):
@@ -123,6 +124,7 @@ class Subclass(torch.nn.Conv2d):
         return F.conv2d(x, self.weight * 1.0, stride=2, padding=3)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("kind", ["module", "swapped", "subclass", "functions", "graph"])
 def test_of_modules(stem, kind):
     """Also under torch.compile, and with the module's own value before the process's."""

@@ -132,6 +132,7 @@ def launched(monkeypatch):
     return found
 
 
+@pytest.mark.cover(3)
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("how", ["DDP", "FSDP2"])
 @pytest.mark.parametrize("mode", ["simulate", "compare"])

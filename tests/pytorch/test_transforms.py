@@ -54,7 +54,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-@pytest.mark.cover
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
@@ -93,6 +93,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name, function, mode):
@@ -113,6 +114,7 @@ def test_derivatives_of_each_sample(function, mode):
     close(func.vmap(func.grad(by_image(function)))(X), func.vmap(func.grad(by_image(torchs)))(X))
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_gradcheck(function, activation):
@@ -153,6 +155,7 @@ def causal_in_torch(x, w, bias, initial, activation="silu"):
 CAUSAL = ((2, 3, 5), (3, 4), (3,), (2, 3, 3))
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("function", [causal, causal_operator])
 def test_tangents_of_states(function, activation, mode):

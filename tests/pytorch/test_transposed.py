@@ -42,6 +42,7 @@ def integers(*shapes, seed=0):
     return [torch.randint(-3, 4, shape, generator=generator).float() for shape in shapes]
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("call", CALLS, ids=str)
 def test_values_and_derivatives_are_exact(call, mode):
     rank, C, K, groups, taps, *numbers = call
@@ -74,6 +75,7 @@ def test_input_gradients_of_strides_are_transposed(rank, monkeypatch):
     assert (back.name, filters is w) == (f"conv_transpose{rank}d", True)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", ["silu", "relu"])
 def test_an_epilogue_and_its_derivatives(activation, position, mode):
@@ -112,6 +114,7 @@ def test_batches_and_transforms(mode):
     assert pytorch.conv_transpose2d(x[0, :0], w[0], None, 2).shape == (0, 2, 11, 11)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_modules_and_convert(rank, mode):
     kind = f"ConvTranspose{rank}d"
