@@ -18,11 +18,12 @@ FILES = ("test_compiled.py", "test_launches.py", "test_device.py")
 
 @pytest.mark.simulator_only
 @pytest.mark.timeout(900)  # it is all these files, of whose tests pytest there times each
-def test_under_aws_nki():
+def test_under_aws_nki(request):
     assert set(FILES) == {path.name for path in TESTS.glob("aws/test_*.py")}
     paths = [TESTS.parent, TESTS / "standins" / "aws", TESTS / "aws"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", request.config.option.markexpr]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(TESTS / "aws" / name for name in FILES)],
+        [*command, *(TESTS / "aws" / name for name in FILES)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "NKICONV_NKI": "aws"},
         cwd=TESTS.parent,
         capture_output=True,

@@ -72,6 +72,7 @@ class Causal(nn.Module):
         return y * 2, final
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", ["resnet", "convnext", "conformer"])
 def test_each_convolution_is_one_launch(name, launches, searched, graphs):
     """Backward two: the gradient of its input, as the first one's is wanted too, and that of its filters and bias."""
@@ -126,6 +127,7 @@ def test_states(activation, launches, searched, graphs):
     assert all(map(follows_plan, [told, *launches_of(backward)]))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_packed_sequences(activation, launches, searched, graphs):
     """Their offsets are data, of which no kernel depends on more than how many there are."""
@@ -226,6 +228,7 @@ def test_eager_changes_in_place_train(launches, searched):
         near(ours, w.grad)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("kind", ["conv1d", "depthwise_conv1d", "conv2d"])
 def test_dynamic_shapes_become_numbers(kind, launches, searched, graphs):
     """A kernel is compiled for a shape: another one compiles, and plans, another kernel."""

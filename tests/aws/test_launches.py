@@ -64,6 +64,7 @@ def test_a_stand_in_plays():
     assert CHOICE.provider == "aws"
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_launch_follows_the_plan_of_one_search(name, launches, searched):
     call, arguments, reference = CALLS[name]
@@ -111,6 +112,7 @@ def test_plan_model_leaves_the_plans_that_launches_take(launches, searched):
     assert told == {row.plan.algorithm for row in planned.rows}
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", ["causal", "initial states", "final states", "states"])
 def test_plan_model_sees_states_as_launches_have_them(name, launches, searched):
     class Mixer(torch.nn.Module):
@@ -125,6 +127,7 @@ def test_plan_model_sees_states_as_launches_have_them(name, launches, searched):
     assert len(launches) == len(searched) == 1
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_without_being_asked_for_a_plan_launches_take_estimates_or_known_plans(name, launches, searched, monkeypatch):
     monkeypatch.delenv("NKICONV_PLAN")
@@ -173,6 +176,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_search_that_fails_is_a_warning_a_shape(name, launches, searched, monkeypatch, tmp_path):
     code, words = FAILURES[name]
