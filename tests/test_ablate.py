@@ -42,6 +42,7 @@ def test_means_are_over_all_plans_that_are_not_refused(ablate):
     assert [line.split(" | ")[1] for line in lines[2:]] == ["fold", "rows"]
 
 
+@pytest.mark.slow
 def test_the_command(ablate, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["ablate", "--only", "skewed"])
     assert ablate.main() == 0

@@ -70,6 +70,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("module", [*MODULES, "nkiconv.simulator.language", "nkiconv.simulator.profiling"])
 def test_every_public_name_has_a_page(site, module):

@@ -90,6 +90,7 @@ FULL = Path("/dev/full")
 NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device); send it elsewhere\n"
 
 
+@pytest.mark.cover(3)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full to write to")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ def test_a_reader_that_has_gone_is_not_an_error_to_tell(arguments):
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.slow
 def test_the_placeholder_is_passed_over(tmp_path):
     packages = fake_nki(tmp_path, STUB)
     done = run("doctor", packages=packages)
@@ -135,6 +137,7 @@ def test_a_working_nki_is_used(tmp_path, setting):
     assert report["provider"] == "aws"
 
 
+@pytest.mark.slow
 def test_a_working_nki_is_used_by_default(tmp_path):
     packages = fake_nki(tmp_path, WORKING)
     assert "plans are searched for in nkiconv's simulator" in run("doctor", packages=packages).stdout
@@ -173,6 +176,7 @@ IMPOSSIBLE = [
 ]
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize(("setting", "nki", "text"), IMPOSSIBLE, ids=["absent", "placeholder", "broken", "nonsense"])
 def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, text):
     packages = without_nki(tmp_path) if nki is None else fake_nki(tmp_path, nki)

@@ -75,6 +75,7 @@ def test_the_tour(tmp_path):
     assert "SBUF" not in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour_with_what_each_took(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--verbose"])
@@ -82,6 +83,7 @@ def test_the_tour_with_what_each_took(tmp_path):
     assert " ".join(result.stdout.split()).count("identical to one run") == len(clip.CHUNKS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_picture")
 def test_the_tour_as_json(tmp_path):
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), "--json"])

@@ -20,6 +20,7 @@ def judged(nki):
     return lint([FOLDER], nki=nki, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nki", VERSIONS)
 def test_kernels_keep_to_the_subset(nki):
     """The linter has found and followed every kernel, so that no findings means something."""

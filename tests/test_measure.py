@@ -230,6 +230,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_rows_are_appended(tmp_path):
     path = tmp_path / "measured.csv"
     rows.append(path, measure(FakeDevice()))

@@ -151,6 +151,7 @@ def test_which_failed(command):
     assert command.failed_of(OUTPUT, tests) == tuple(tests[1:4])
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(
     ("body", "seconds", "fails"),
     [

@@ -308,6 +308,7 @@ print([plan(ConvProblem(N=1, C=8, W=width, S=3, groups=8)).phase0_us for width i
 """
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_directory(plans):
     commands = [sys.executable, "-c", OTHER_PROCESS]
     running = [subprocess.Popen(commands, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -142,6 +142,7 @@ if sys.argv[1] == "fork":
 """
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("when", ["search", "idle", "exit", "fork"])
 def test_it_ends_with_the_process_that_asks(when):
     """Which is killed in a search, ends without a word, ends as it should, or forks another that asks too."""
@@ -193,6 +194,7 @@ def build():
 """
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_say_the_same_under_an_nki_that_they_know_nothing_of(name, plans, tmp_path):
     (tmp_path / "model.py").write_text(MODEL)

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from draws import draws
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from random_calls import RANKS, a_call, check_call
@@ -32,7 +33,7 @@ def check(job, seed):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=IDS)
-@settings(max_examples=FEW, **AS_DRAWN)
+@settings(draws(FEW), **AS_DRAWN)
 @given(seed=SEEDS)
 def test_random_calls(job, seed):
     check(job, seed)
@@ -41,7 +42,7 @@ def test_random_calls(job, seed):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("job", JOBS, ids=IDS)
-@settings(max_examples=MANY, **AS_DRAWN)
+@settings(draws(MANY), **AS_DRAWN)
 @given(seed=SEEDS)
 def test_many_random_calls(job, seed):
     check(job, seed)

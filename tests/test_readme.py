@@ -77,6 +77,7 @@ def test_the_front_page_is_one_page():
     assert all(f"](docs/{path.name})" in readme for path in (ROOT / "docs").glob("*.md") if path.name != "index.md")
 
 
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if blocks("python", text)])
 def test_python_blocks_run_in_order_in_a_fresh_process(page):
@@ -220,6 +221,7 @@ def here(tmp_path, monkeypatch, plans):
     return tmp_path
 
 
+@pytest.mark.cover(16)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     "words",
@@ -245,6 +247,7 @@ def test_every_line_runs(words, monkeypatch):
             assert Path(words[words.index(option) + 1].partition(":")[0]).stat().st_size > 0
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_the_figures_of_the_choice_are_what_its_command_says(monkeypatch, capsys):
     """The sentence of docs/algorithms.md is that of tests/choice.md, which `make choice` writes; here on a sample."""
@@ -261,6 +264,7 @@ def test_the_figures_of_the_choice_are_what_its_command_says(monkeypatch, capsys
     assert all(1 - 1e-9 <= float(mean) and round(float(mean), 3) <= float(worst) for mean, worst in found)
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 @pytest.mark.usefixtures("plans")
 def test_figures_of_packed_filters_and_of_nhwc_are_those_of_plans():
@@ -323,6 +327,7 @@ def test_coverage_table_is_current():
     assert not any(part.missing for part in coverage()), "README.md says all; say what is missing"
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_support_tables_are_current():
     assert between("docs/support.md", support.MARKERS) == support.page(), "run `make readme`"
@@ -333,6 +338,7 @@ def test_the_front_table_is_the_csv():
     assert between("README.md", front.MARKERS) == front.page(ROOT / "profiles"), "run `make readme`"
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_a_page_has_what_its_commands_print():
     assert console.filled(PAGES[PRINTED], ROOT) == PAGES[PRINTED], "run `make readme`"

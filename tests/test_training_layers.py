@@ -10,6 +10,7 @@ pytestmark = pytest.mark.simulator_only
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.slow
 def test_a_row_is_that_of_the_page(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["training_layers.py", "--only", "kda"])
     runpy.run_path(str(ROOT / "examples" / "training_layers.py"), run_name="__main__")

@@ -127,6 +127,7 @@ def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shar
     assert found == pytest.approx(walked_us(shape, "banded", config), rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_long_walk_is_what_the_timeline_says():
     """Of the edges, that whose walk was least in proportion."""
     N, C, W, S = EDGES[-1]

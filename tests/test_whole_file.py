@@ -116,6 +116,7 @@ def small_disk():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(
     ("arguments", "name"),

@@ -209,6 +209,7 @@ def test_addresses_of_sbuf_and_psum_are_apart():
     run(body)
 
 
+@pytest.mark.slow
 def test_hundreds_of_thousands_of_tensors_take_seconds():
     def info(i, buffer, size):
         made = StorageInfo("", (128, size), "uint8", buffer, "here")

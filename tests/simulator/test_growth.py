@@ -75,6 +75,7 @@ def rounds(call, calls):
     return [after - before for before, after in itertools.pairwise(held)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer, such as coverage, keeps memory of its own")
 @pytest.mark.parametrize(
     ("kernel", "calls"), [(meets[2], 100), (loops, 250), (refused, 100)], ids=["barrier", "loop", "error"]
@@ -85,6 +86,7 @@ def test_hundreds_of_calls(kernel, calls):
     assert min(rounds(lambda: attempt(kernel, x), calls)) < LEFT_BYTES * calls
 
 
+@pytest.mark.slow
 def test_what_a_call_keeps_is_seen():
     """One object of the smallest kind."""
     kept = []
