@@ -119,6 +119,9 @@ readme: $(ALL) ## rewrite the generated parts of the README and of the pages in 
 	@$(BIN)/python -m nkiconv.tools.tables.rules docs/rules.md
 	@echo "what the commands of first_kernel.md print (half a minute)"
 	@$(BIN)/python -m nkiconv.tools.tables.console docs/first_kernel.md
+	@echo "the kernels of tensor_engine.md and their times (half a minute)"
+	@$(BIN)/python -m nkiconv.tools.tables.console docs/tensor_engine.md
+	@$(BIN)/python examples/conv2d/compare.py docs/tensor_engine.md
 	@echo "what is supported, asked of the code (a minute or more)"
 	@$(BIN)/python -m nkiconv.tools.tables.support docs/support.md
 

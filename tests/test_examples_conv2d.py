@@ -1,6 +1,7 @@
 """`examples/conv2d/`: values of the reference kernel and of each step, what they refuse, and the table of the page."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from tolerances import assert_exact, assert_within, integer_inputs
 import nkiconv
 from nkiconv import reference
 from nkiconv.lint import VERSIONS, lint
+from nkiconv.planner.operations import OPERATIONS
 from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.tools.tables import console
 
 pytestmark = pytest.mark.simulator_only
 ROOT = Path(__file__).resolve().parents[1]
@@ -167,3 +170,54 @@ def test_the_ladder_is_short_and_compiles():
         assert lines <= (150 if name == "weight_stationary" else 200), f"{name}.py has {lines} lines"
     for version in VERSIONS:
         assert lint([FOLDER], nki=version, strict=True).findings == ()
+
+
+def lines_between(step):
+    """Lines of a step's table on the page."""
+    first, last = step.markers
+    text = PAGE.read_text(encoding="utf-8")
+    return text.split(first)[1].split(last)[0].splitlines()
+
+
+STEPS = ("reference", "k_packing", "m_packing", "polyphase", "polyphase_small", "activation_stationary")
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_page_has_the_kernels_times(example, name):
+    """All but those of nkiconv's plans, whose search takes longer."""
+    compare = example["compare"]
+    (step,) = (one for one in compare.STEPS if one.name == name)
+    found = lines_between(step)
+    assert found[0] == f"{step.layer} (`{step.case}`):"
+    assert found[2:-1] == compare.markdown(compare.rows(step), compare.TABLE).splitlines(), "run `make readme`"
+    assert found[-1].startswith("| nkiconv: `")
+
+
+@pytest.mark.slow
+def test_the_page_has_the_times_of_plans(example):
+    compare = example["compare"]
+    assert tuple(step.name for step in compare.STEPS) == STEPS
+    for step in compare.STEPS:
+        assert lines_between(step) == compare.table(step).splitlines(), "run `make readme`"
+
+
+def test_each_step_pays_on_its_layer(example):
+    """Of the times on the page: a step is faster than the reference kernel, nkiconv's plan faster than both."""
+    for step in example["compare"].STEPS:
+        times = [float(line.split("|")[-2].replace(",", "")) for line in lines_between(step)[4:]]
+        assert times == sorted(times, reverse=True), step.name
+
+
+def test_the_page_shows_the_kernel_and_names_every_algorithm():
+    text = PAGE.read_text(encoding="utf-8")
+    assert console.filled(text, ROOT) == text, "run `make readme`"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in (
+        "nkiconv.tools.tables.console docs/tensor_engine.md",
+        "examples/conv2d/compare.py docs/tensor_engine.md",
+    ):
+        assert command in makefile
+    rows = re.findall(r"^\| (`.*?) \|", text.split("## nkiconv's algorithms by axes")[1], re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    known = {name for operation in OPERATIONS.values() for name in operation.algorithms}
+    assert named == known, "docs/tensor_engine.md: the tables by axes have a row per algorithm; add or delete rows"
