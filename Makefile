@@ -112,7 +112,7 @@ format: $(ALL) ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/ (two minutes)
+readme: $(ALL) ## rewrite the generated parts of the README and of the pages in docs/ (three minutes)
 	@echo "the front page, coverage and rules (seconds)"
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
