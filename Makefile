@@ -104,7 +104,6 @@ lint: $(ALL) ## check style, types, import arrows and kernels' Python; print lin
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/nkiconv lint nkiconv/kernels --strict
-	@$(BIN)/nkiconv lint nkiconv/kernels --strict --nki 0.7
 	@find nkiconv -name '*.py' -exec wc -l {} + | \
 	  awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); n[$$2] += $$1} END {for (f in n) printf "%6d %s\n", n[f], f}' | sort -k 2
 

@@ -1,7 +1,8 @@
 """The one import of NKI: AWS's `nki` where it is really installed, else `nkiconv.simulator`.
 
 Kernels take `nki`, `nisa` and `nl` from here. ``NKICONV_NKI=aws|simulator|auto`` (default auto) overrides the choice,
-which `providers.choose` makes; one that cannot be satisfied raises UnsupportedError on import.
+which `providers.choose` makes; one that cannot be satisfied, or an `nki` older than 0.7, raises UnsupportedError on
+import.
 """
 
 from __future__ import annotations

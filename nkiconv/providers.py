@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
@@ -17,6 +18,8 @@ from .errors import UnsupportedError
 PLACEHOLDER_MARK = "WRONG PACKAGE"
 #: and what we call them
 PLACEHOLDER = "PyPI's placeholder of that name, not AWS's package"
+#: The oldest of AWS's NKI that runs the kernels: the first that traces them with Python.
+OLDEST_NKI = (0, 7)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,18 @@ def find_aws_nki() -> AwsNki:
     return AwsNki(module, "installed", version)
 
 
+def too_old(version: str | None) -> str:
+    """Why AWS's nki of this version cannot run the kernels, and what to do; "" if it can, or its version is unknown."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST_NKI:
+        return ""
+    oldest = ".".join(map(str, OLDEST_NKI))
+    return (
+        f"nki {version}: must be {oldest} or later, as kernels are Python that earlier versions do not compile; "
+        f"install nki>={oldest} from AWS's package repository, or set NKICONV_NKI=simulator"
+    )
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -65,7 +80,8 @@ def _version(package: str) -> str | None:
 def choose(setting: str | None = None) -> Choice:
     """The NKI to use for a setting of NKICONV_NKI (default: the environment's).
 
-    Raises UnsupportedError for an unknown setting, or for `aws` where AWS's nki does not work.
+    Raises UnsupportedError for an unknown setting, for `aws` where AWS's nki does not work, and for `aws` and `auto`
+    where it is older than OLDEST_NKI.
     """
     setting = os.environ.get("NKICONV_NKI", "auto") if setting is None else setting
     if setting not in ("aws", "simulator", "auto"):
@@ -75,6 +91,8 @@ def choose(setting: str | None = None) -> Choice:
     if setting == "simulator":
         return Choice("simulator", "NKICONV_NKI=simulator", AwsNki(None, "not looked for", _version("nki")))
     aws = find_aws_nki()
+    if aws.module is not None and too_old(aws.version):
+        raise UnsupportedError(too_old(aws.version))
     if aws.module is not None:
         return Choice("aws", "AWS's nki is installed" if setting == "auto" else "NKICONV_NKI=aws", aws)
     if setting == "aws":

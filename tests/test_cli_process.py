@@ -38,10 +38,14 @@ def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environme
     return done
 
 
-def fake_nki(folder, text):
-    """A folder with a package named nki."""
+def fake_nki(folder, text, version=None):
+    """A folder with a package named nki, and its metadata if there is a version."""
     (folder / "nki").mkdir()
     (folder / "nki" / "__init__.py").write_text(text)
+    if version is not None:
+        info = folder / f"nki-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: nki\nVersion: {version}\n")
     return folder
 
 
@@ -187,6 +191,21 @@ def test_an_impossible_choice_is_refused_and_explained(tmp_path, setting, nki, t
     assert done.returncode == 1
     assert text in done.stderr
     assert f"NKICONV_NKI={setting}" in done.stdout
+
+
+@pytest.mark.parametrize("setting", ["aws", "auto"])
+def test_an_old_nki_is_refused_by_name(tmp_path, setting):
+    packages = fake_nki(tmp_path, WORKING, "0.6.1")
+    done = run("run", "short", packages=packages, NKICONV_NKI=setting)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("UnsupportedError: nki 0.6.1: must be 0.7 or later")
+    assert "install nki>=0.7 from AWS's package repository, or set NKICONV_NKI=simulator" in done.stderr
+    assert run("run", "short", packages=packages, NKICONV_NKI="simulator").returncode == 0
+
+
+def test_an_nki_of_the_oldest_version_is_used(tmp_path):
+    report = json.loads(run("doctor", "--json", packages=fake_nki(tmp_path, WORKING, "0.7.0")).stdout)
+    assert report["provider"] == "aws"
 
 
 def test_an_impossible_choice_as_json():

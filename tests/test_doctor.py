@@ -53,6 +53,28 @@ def test_placeholders_are_called_that(site, name, folder):
     assert "install from AWS's own package repository, not from PyPI" in advice
 
 
+# version, whether it is too old
+VERSIONS = [
+    ("0.3.0+1234.g18aa1271", True),
+    ("0.6.1", True),
+    ("0.7.0", False),
+    ("0.7", False),
+    ("0.10.0", False),
+    ("1.0", False),
+]
+
+
+@pytest.mark.parametrize(("version", "old"), VERSIONS)
+def test_an_old_nki_is_told(site, monkeypatch, tmp_path, version, old):
+    for name, folder in [*STUBS[:1], ("neuronx-cc", "neuronxcc"), ("torch-neuronx", "torch_neuronx")]:
+        install(site, name, folder, "", version)
+    monkeypatch.setattr(doctor, "DEVICE", tmp_path)
+    diagnosis = doctor.diagnose()
+    assert found("nki").status == ("older than 0.7" if old else doctor.INSTALLED)
+    assert diagnosis.trn2_ready is not old
+    assert [line[: line.find(":")] for line in diagnosis.advice] == [f"nki {version}"] * old
+
+
 def test_ready_for_trn2(site, monkeypatch, tmp_path):
     for name, folder in [("nki", "nki"), ("neuronx-cc", "neuronxcc"), ("torch-neuronx", "torch_neuronx")]:
         install(site, name, folder, "")

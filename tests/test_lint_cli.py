@@ -12,6 +12,8 @@ from nkiconv.lint import RULES, VERSIONS, lint, output
 from nkiconv.tools.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
+#: The version whose rules BAD breaks.
+PARSED = ("--nki", "0.6")
 GOOD = HEAD + "@nki.jit\ndef kernel(x):\n    return x\n"
 BAD = HEAD + "@nki.jit\ndef kernel(x):\n    if x is True:\n        raise x\n    return x\n"
 
@@ -28,12 +30,12 @@ def test_nothing_found(here):
     result = run("lint", "src")
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert result.stderr.strip() == ("1 kernel and what they reach, 1 function in 1 file: no findings (NKI 0.3 to 0.6)")
+    assert result.stderr.strip() == ("1 kernel and what they reach, 1 function in 1 file: no findings (NKI 0.7)")
 
 
 def test_text(here):
     write(here, BAD, "src/bad.py")
-    result = run("lint", "src", "--strict")
+    result = run("lint", "src", "--strict", *PARSED)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "src/bad.py:8:8: NKL101 `x is True` compares identity, which is not compiled; write == or !=",
@@ -44,13 +46,13 @@ def test_text(here):
 
 def test_paths_are_shown_from_here(here):
     write(here, BAD, "src/bad.py")
-    assert run("lint", ".").stdout.startswith("src/bad.py:8:8: ")
-    assert run("lint", "./src/bad.py").stdout.startswith("src/bad.py:8:8: ")
+    assert run("lint", ".", *PARSED).stdout.startswith("src/bad.py:8:8: ")
+    assert run("lint", "./src/bad.py", *PARSED).stdout.startswith("src/bad.py:8:8: ")
 
 
 def test_github(here):
     write(here, BAD, "a,b/50%:bad.py")
-    result = run("lint", "a,b", "--format", "github")
+    result = run("lint", "a,b", "--format", "github", *PARSED)
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()
     assert first == (
@@ -62,14 +64,14 @@ def test_github(here):
 
 def test_github_escapes_messages(here):
     write(here, HEAD + "@nki.jit\ndef kernel(x):\n    a = x % 2 is True\n    return a\n", "a.py")
-    (line,) = run("lint", "a.py", "--format", "github").stdout.splitlines()
+    (line,) = run("lint", "a.py", "--format", "github", *PARSED).stdout.splitlines()
     assert "::`x %25 2 is True` compares" in line
 
 
 @pytest.mark.parametrize("option", [("--format", "json"), ("--json",)])
 def test_json(here, option):
     write(here, BAD, "bad.py")
-    result = run("lint", "bad.py", *option)
+    result = run("lint", "bad.py", *option, *PARSED)
     assert result.exit_code == 1
     assert result.stderr == ""
     document = json.loads(result.stdout)
@@ -90,15 +92,19 @@ def test_json(here, option):
 def test_versions(here):
     write(here, BAD, "bad.py")
     assert run("lint", "bad.py", "--nki", "0.6").exit_code == 1
-    traced = run("lint", "bad.py", "--nki", "0.7")
-    assert traced.exit_code == 0
-    assert "no findings (NKI 0.7)" in traced.stderr
+    for traced in (run("lint", "bad.py", "--nki", "0.7"), run("lint", "bad.py")):
+        assert traced.exit_code == 0
+        assert "no findings (NKI 0.7)" in traced.stderr
+    assert json.loads(run("lint", "bad.py", "--json").stdout)["nki"] == "0.7"
+    assert lint(["bad.py"]).findings == ()
 
 
 def test_rules_left_out(here):
     write(here, BAD, "bad.py")
-    assert [line.split()[1] for line in run("lint", "bad.py", "--ignore", "NKL101").stdout.splitlines()] == ["NKL114"]
-    both = run("lint", "bad.py", "--ignore", "NKL101", "--ignore", "NKL114")
+    assert [line.split()[1] for line in run("lint", "bad.py", "--ignore", "NKL101", *PARSED).stdout.splitlines()] == [
+        "NKL114"
+    ]
+    both = run("lint", "bad.py", "--ignore", "NKL101", "--ignore", "NKL114", *PARSED)
     assert (both.exit_code, both.stdout) == (0, "")
     unknown = run("lint", "bad.py", "--ignore", "NKL999")
     assert unknown.exit_code == 2
@@ -121,7 +127,7 @@ EXCUSES = [
 @pytest.mark.parametrize(("why", "line", "excused"), EXCUSES, ids=[row[0] for row in EXCUSES])
 def test_excuses(here, why, line, excused):
     write(here, HEAD + f"@nki.jit\ndef kernel(x):\n    {line}\n        return 1\n    return x\n", "a.py")
-    assert [one.rule for one in lint(["a.py"]).findings] == ([] if excused else ["NKL101"])
+    assert [one.rule for one in lint(["a.py"], nki="0.6").findings] == ([] if excused else ["NKL101"])
 
 
 # why, name, bytes, pattern in stderr
@@ -138,7 +144,7 @@ BROKEN = [
 def test_a_broken_file_is_named_and_others_judged(here, why, name, content, pattern):
     (here / name).write_bytes(content)
     write(here, BAD, "bad.py")
-    result = run("lint", name, "bad.py")
+    result = run("lint", name, "bad.py", *PARSED)
     assert result.exit_code == 2
     assert re.search(pattern, result.stderr)
     assert "bad.py:8:8: NKL101" in result.stdout

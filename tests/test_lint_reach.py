@@ -121,7 +121,7 @@ def test_helpers_in_other_files(tmp_path, why, kernel, path, helper):
     write(tmp_path, "", "p/__init__.py")
     write(tmp_path, kernel, "p/a.py")
     write(tmp_path, helper, path)
-    found = lint([tmp_path]).findings
+    found = lint([tmp_path], nki="0.6").findings
     assert [(one.path, one.line, one.column) for one in found] == [
         ((tmp_path / path).as_posix(), *place) for place in places(helper)
     ]
@@ -152,15 +152,15 @@ def test_a_place_that_two_kernels_reach_is_one_finding(tmp_path):
 def test_files_outside_the_paths_are_not_followed(tmp_path):
     kernel = write(tmp_path, f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/a.py")
     write(tmp_path, BAD, "p/b.py")
-    assert lint([kernel]).findings == ()
-    assert len(lint([kernel, tmp_path / "p/b.py"]).findings) == 1
+    assert lint([kernel], nki="0.6").findings == ()
+    assert len(lint([kernel, tmp_path / "p/b.py"], nki="0.6").findings) == 1
 
 
 def test_modules_that_import_each_other(tmp_path):
     write(tmp_path, f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/a.py")
     write(tmp_path, "from .c import helper\n", "p/b.py")
     write(tmp_path, "from .b import helper\n", "p/c.py")
-    assert lint([tmp_path]).findings == ()
+    assert lint([tmp_path], nki="0.6").findings == ()
 
 
 def test_a_long_chain_of_helpers(tmp_path):
@@ -177,21 +177,21 @@ def test_folders_of_other_people_are_left_out(tmp_path):
     write(tmp_path, "", "env/pyvenv.cfg")
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "link").symlink_to(tmp_path / "kept")
-    assert lint([tmp_path / "inside"]).files == 0
-    report = lint([tmp_path])
+    assert lint([tmp_path / "inside"], nki="0.6").files == 0
+    report = lint([tmp_path], nki="0.6")
     assert [one.path for one in report.findings] == [(tmp_path / "kept/a.py").as_posix()]
     assert report.files == 1
 
 
 def test_a_file_named_twice_is_judged_once(tmp_path):
     path = write(tmp_path, HEAD + KERNEL.format("lambda: x"))
-    report = lint([path, tmp_path, path])
+    report = lint([path, tmp_path, path], nki="0.6")
     assert (len(report.findings), report.files, report.kernels) == (1, 1, 1)
 
 
 def test_counts(tmp_path):
     write(tmp_path, f"{HEAD}def f(x):\n    return x\n\n{KERNEL.format('f(x)')}")
-    report = lint([tmp_path])
+    report = lint([tmp_path], nki="0.6")
     assert (report.files, report.kernels, report.functions) == (1, 1, 2)
 
 
@@ -203,4 +203,4 @@ def test_unknown_versions(tmp_path, version):
 
 def test_every_missing_path_is_named(tmp_path):
     with pytest.raises(UnsupportedError, match=r"(?s)a: no such.*b: no such"):
-        lint([tmp_path / "a", tmp_path, tmp_path / "b"])
+        lint([tmp_path / "a", tmp_path, tmp_path / "b"], nki="0.6")

@@ -1,6 +1,6 @@
 """Where a tap meets an axis: outputs that see an element of x there, not padding or a gap of a dilated axis.
 
-Compile-time code in NKI's Python subset, for all kernels.
+Compile-time code, for all kernels.
 """
 
 from ._tiles import div_ceil

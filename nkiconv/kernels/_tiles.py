@@ -1,4 +1,4 @@
-"""Compile-time helpers of kernels, in NKI's Python subset: ceil division, refusals, row-major strides, shares."""
+"""Compile-time helpers of kernels: ceil division, refusals, row-major strides, shares."""
 
 from .._nki import nl
 

@@ -16,9 +16,9 @@ from . import attributes, clashes, equality, kernels, kinds, loops, registers, r
 from .found import Context, Problem
 from .project import Project
 from .reach import Reached
-from .rules import RULES, VERSIONS, Rule
+from .rules import DEFAULT_VERSION, RULES, VERSIONS, Rule
 
-__all__ = ["RULES", "VERSIONS", "Finding", "Report", "Rule", "lint"]
+__all__ = ["DEFAULT_VERSION", "RULES", "VERSIONS", "Finding", "Report", "Rule", "lint"]
 
 _CHECKS = (
     syntax.check,
@@ -77,12 +77,14 @@ class Report:
     functions: int
 
 
-def lint(paths: Sequence[Path | str], *, nki: str = "0.6", strict: bool = False, ignore: Sequence[str] = ()) -> Report:
+def lint(
+    paths: Sequence[Path | str], *, nki: str = DEFAULT_VERSION, strict: bool = False, ignore: Sequence[str] = ()
+) -> Report:
     """Judge every kernel under the paths, and all that they reach there.
 
     Args:
         paths: files and folders; hidden folders, caches and environments in them are left out.
-        nki: "0.6" for what all versions from 0.3 on compile, "0.7" for what 0.7 traces.
+        nki: "0.7" for what 0.7 traces, "0.6" for what the parser of 0.3 to 0.6 compiles.
         strict: report also what is deprecated, doubtful, or refused on paper only.
         ignore: ids of rules to leave out.
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 #: The versions that a run can be for. 0.6 stands for 0.3 to 0.6, which parse kernels.
 VERSIONS = ("0.6", "0.7")
+#: The version of a run that names none.
+DEFAULT_VERSION = "0.7"
 
 #: Documents that rules come from, of the Neuron SDK's documentation.
 _GUIDE = "nki/get-started/nki-language-guide.rst"

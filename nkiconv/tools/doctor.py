@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..providers import PLACEHOLDER, PLACEHOLDER_MARK
+from ..providers import OLDEST_NKI, PLACEHOLDER, PLACEHOLDER_MARK, too_old
 
 #: What the driver makes on a machine with a Neuron device.
 DEVICE = Path("/dev/neuron0")
 INSTALLED, MISSING = "installed", "missing"
+TOO_OLD = f"older than {'.'.join(map(str, OLDEST_NKI))}"
 
 #: distribution, module, what nkiconv wants it for
 _PACKAGES = (
@@ -51,7 +52,7 @@ class Package:
     name: str
     purpose: str
     version: str | None
-    status: str  # INSTALLED, MISSING or PLACEHOLDER
+    status: str  # INSTALLED, MISSING, PLACEHOLDER or TOO_OLD
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def _package(name: str, module: str, purpose: str) -> Package:
     sources = list(_init_sources(name, module))
     if any(PLACEHOLDER_MARK in source for source in sources):
         return Package(name, purpose, version, PLACEHOLDER)
+    if name == "nki" and too_old(version):
+        return Package(name, purpose, version, TOO_OLD)
     return Package(name, purpose, version, INSTALLED if version or sources else MISSING)
 
 
@@ -149,10 +152,11 @@ def _variable_advice(variables: dict[str, str | None]) -> Iterator[str]:
 def _trn2_advice(packages: tuple[Package, ...]) -> Iterator[str]:
     aws = {name for name, _, _ in _AWS_PACKAGES}
     placeholders = [p.name for p in packages if p.name in aws and p.status == PLACEHOLDER]
-    lacking = [p.name for p in packages if p.name in aws and p.status != INSTALLED]
+    lacking = [p.name for p in packages if p.name in aws and p.status in (MISSING, PLACEHOLDER)]
     if placeholders:
         names = " ".join(placeholders)
         yield f"{names}: PyPI's placeholders, not AWS's packages; remove them: pip uninstall {names}"
+    yield from (too_old(p.version) for p in packages if p.status == TOO_OLD)
     if lacking:
         yield (
             f"{', '.join(lacking)}: needed on trn2; install from AWS's own package repository, not from PyPI "

@@ -1,4 +1,4 @@
-"""Refusals of arguments of convolutions of images and volumes, by name; compile-time code in NKI's Python subset."""
+"""Refusals of arguments of convolutions of images and volumes, by name; compile-time code."""
 
 from ..._nki import nl
 from .._arguments import FP8, check_perm

@@ -1,6 +1,6 @@
 """Arguments of conv2d and conv3d, checked and turned into the letters that the kernel uses.
 
-Compile-time code in NKI's Python subset. Nothing below the public kernel sees the arguments' own names.
+Compile-time code. Nothing below the public kernel sees the arguments' own names.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Arguments of the public kernel, checked and turned into the letters that the algorithms use.
 
-Compile-time code in NKI's Python subset. Nothing below the public kernel sees nki-library's argument names.
+Compile-time code. Nothing below the public kernel sees nki-library's argument names.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The work cut in two parts, of channels, columns or images: one core does both in turn, two cores one each.
 
-So every output meets the same instructions, and has the same bits, on 1 and on 2 cores. Compile-time code in NKI's
-Python subset.
+So every output meets the same instructions, and has the same bits, on 1 and on 2 cores. Compile-time code.
 """
 
 from ..._nki import nl

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from ...errors import UnsupportedError
-from ...lint import VERSIONS, lint, output
+from ...lint import DEFAULT_VERSION, lint, output
 from .shell import BAD_INPUT, CHECK_FAILED, JsonOption, console, print_json, reports_errors, write_out
 
 
@@ -20,8 +20,8 @@ def command(
         typer.Argument(help="Files and folders with kernels and all that they import.", show_default=False),
     ] = None,
     nki: Annotated[
-        str, typer.Option(help="0.6: what every NKI from 0.3 to 0.6 compiles. 0.7: what NKI 0.7 traces.")
-    ] = VERSIONS[0],
+        str, typer.Option(help="0.7: what NKI 0.7 traces. 0.6: what the parser of NKI 0.3 to 0.6 compiles.")
+    ] = DEFAULT_VERSION,
     strict: Annotated[
         bool, typer.Option("--strict", help="Also what is deprecated, doubtful, or refused on paper only.")
     ] = False,

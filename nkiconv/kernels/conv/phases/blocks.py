@@ -1,7 +1,7 @@
 """Outputs of an axis by phases: blocks of neighbours, of which the p-th of each block meets the same taps.
 
 Output q = origin + step * m + phase is of block m. A tap that meets it sees element m * apart + e of x, e the same for
-all blocks. Compile-time code in NKI's Python subset.
+all blocks. Compile-time code.
 """
 
 from dataclasses import dataclass

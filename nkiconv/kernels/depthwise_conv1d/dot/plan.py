@@ -7,7 +7,7 @@ position stride * (D (s' + q') + m) + dilation * r of the padded row. For each o
 that is a convolution without stride or dilation, so a lag q' is a shift of s'. Position s' = base + n p + t lies at
 partition p, slot t; lag q' of slot t is slot t + q'.
 
-Compile-time code in NKI's Python subset.
+Compile-time code.
 """
 
 from dataclasses import dataclass

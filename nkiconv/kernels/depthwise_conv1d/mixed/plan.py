@@ -1,6 +1,6 @@
 """What `mixed` and `vector` do, decided before the first instruction: pieces, memory, instructions.
 
-Compile-time code in NKI's Python subset.
+Compile-time code.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ contiguous run a partition. Where the channels of a tile leave partitions free, 
 are stacked: partition g * P + p holds group g. The array adds zeros times all rows of a tile, NaN or not, so that where
 it has taps a tile's stretches are of one image.
 
-Compile-time code in NKI's Python subset.
+Compile-time code.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Settings of `update`: what each says and may be, and what a kernel takes that is called without.
 
-Compile-time code in NKI's Python subset.
+Compile-time code.
 """
 
 from dataclasses import dataclass

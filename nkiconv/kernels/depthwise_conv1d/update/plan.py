@@ -5,7 +5,7 @@ is row h * pitch + n of a tile. A group is `channels` channels of every piece; a
 Where pieces or groups do not divide what they are cut from, the last one overlaps the one before it: all are of one
 size.
 
-Compile-time code in NKI's Python subset.
+Compile-time code.
 """
 
 from dataclasses import dataclass
