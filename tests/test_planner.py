@@ -381,6 +381,8 @@ REFUSED = [
         {"algorithms": ("dot",)},
         "algorithms='dot': accepted for conv2d are implicit_gemm",
     ),
+    ("a removed one", {"H": 3}, {"algorithms": ("turned",)}, "algorithms='turned': was removed, implicit_gemm takes"),
+    ("another's removed one", {}, {"algorithms": ("turned",)}, "algorithms='turned': accepted for depthwise_conv1d"),
     ("fp8", {"dtype": "fp8_e4m3"}, {"operation": "depthwise_conv1d"}, "accepted are bf16, fp16, fp32; use conv2d"),
     ("cores", {}, {"lnc": 3}, "lnc=3: must be 1 or 2"),
     ("half cores", {}, {"lnc": 2.0}, "lnc=2.0: must be 1 or 2"),

@@ -1,5 +1,6 @@
 """Plans on disk: where, under which key, whole or not at all, and what happens when something is wrong with them."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from nkiconv import ConvProblem, depthwise_conv1d, plan
+from nkiconv import ConvProblem, conv3d, depthwise_conv1d, plan
 from nkiconv.errors import FileFormatError, UnsupportedError
 from nkiconv.planner import Plan, Request, cache, entry
 
@@ -181,6 +182,29 @@ def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
     else:
         with pytest.raises(FileFormatError, match=r"is not what Plan\.to_json writes"):
             Plan.from_json(text)
+
+
+#: Calls whose algorithm was removed: its name and problem, and the one that takes its problems now.
+REMOVED = [
+    ("turned", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=2, T=2, R=3, S=3), "implicit_gemm"),
+]
+
+
+@pytest.mark.parametrize(("name", "problem", "successor"), REMOVED)
+def test_a_plan_of_an_algorithm_that_was_removed(name, problem, successor, monkeypatch):
+    """A version that had it kept a plan and an estimate: neither is found; a plan read from JSON is refused by name."""
+    request = Request(problem=problem)
+    with monkeypatch.context() as before:
+        before.setattr(cache, "_sources", lambda: "000000000000")
+        old = dataclasses.replace(plan(problem), algorithm=name, config=None)
+        cache.store(request, old)
+        cache.store_estimate(request, cache.Estimate(name, None))
+    cache.forget()
+    assert (cache.load(request), cache.load_estimate(request)) == (None, None)
+    assert plan(problem).algorithm != name
+    x, w = np.ones(problem.input_shape, np.float32), np.ones(problem.filter_shape, np.float32)
+    with pytest.raises(UnsupportedError, match=f"'{name}': was removed, {successor} takes its problems"):
+        (conv3d if problem.is_volume else depthwise_conv1d)(x, w, **Plan.from_json(old.to_json()).arguments)
 
 
 def test_an_edited_file_never_reaches_a_call(plans):

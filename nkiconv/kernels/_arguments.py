@@ -6,6 +6,8 @@ from ._tiles import is_permutation, require
 IDENTITY = (0, 1, 2, 3)
 #: The 8-bit dtypes that the array multiplies; float8_e4m3 is the one with infinities and a largest number of 240.
 FP8 = (nl.float8_e4m3, nl.float8_e5m2)
+#: (algorithm that was removed, the one that takes its problems now).
+REMOVED = (("turned", "implicit_gemm"),)
 
 
 def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):
@@ -36,11 +38,21 @@ def read_out_dtype(out_dtype, img_ref):
     return out_dtype
 
 
+def removed_note(algorithm, algorithms):
+    """What a refusal says first of an algorithm that was removed; "" of any other name."""
+    for index in range(len(REMOVED)):
+        name, successor = REMOVED[index]
+        if algorithm == name and successor in algorithms:
+            return f"was removed, {successor} takes its problems; "
+    return ""
+
+
 def check_choice(algorithm, config, algorithms):
     """Refuse an algorithm that there is not, and settings without one."""
+    note = "" if algorithm in algorithms else removed_note(algorithm, algorithms)
     require(
         algorithm == None or algorithm in algorithms,
-        f"algorithm={algorithm}: accepted are None and {algorithms}; use one of them",
+        f"algorithm={algorithm}: {note}accepted are None and {algorithms}; use one of them",
     )
     require(
         algorithm != None or config == None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dgrad import is_dgrad_of_rows
 from ..errors import NkiconvError, UnsupportedError
+from ..kernels._arguments import removed_note
 from ..kernels._tiles import BANK_COLUMNS
 from ..problem import ConvProblem
 from ..simulator.timing import Rates
@@ -101,8 +102,9 @@ def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | Non
     accepted = ", ".join(operation.algorithms)
     for name in algorithms or ():
         if name not in operation.algorithms:
+            note = removed_note(name, operation.algorithms)
             yield UnsupportedError(
-                f"algorithms={name!r}: accepted for {operation.name} are {accepted}; use some of them"
+                f"algorithms={name!r}: {note}accepted for {operation.name} are {accepted}; use some of them"
             )
     if algorithms == ():
         yield UnsupportedError(f"algorithms=(): must name at least one of {accepted}; or leave it out")
@@ -124,6 +126,9 @@ def choice_refusals(
 def choice_violations(accepted: tuple[str, ...], algorithm: Any, config: Any) -> Iterator[NkiconvError]:
     """Errors of the name of a call's algorithm, which must be accepted, and of settings without one."""
     if algorithm is not None and algorithm not in accepted:
-        yield UnsupportedError(f"algorithm={algorithm!r}: accepted are None, {', '.join(accepted)}; use one of them")
+        note = removed_note(algorithm, accepted)
+        yield UnsupportedError(
+            f"algorithm={algorithm!r}: {note}accepted are None, {', '.join(accepted)}; use one of them"
+        )
     if algorithm is None and config is not None:
         yield UnsupportedError(f"config={config!r}: settings belong to an algorithm; name it with algorithm=")

@@ -33,7 +33,6 @@ TAKEN = {
     "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
     "swapped": set(VOLUMES) - IN_GROUPS - {"between zeros"},
     "toeplitz_rows": {"depthwise"},
-    "turned": set(VOLUMES) - IN_GROUPS - {"between zeros"},
 }
 
 

@@ -33,7 +33,7 @@ def reads_backwards(algorithm, geometry):
         return images and geometry.hbm_itemsize > 1
     if algorithm in ("narrow", "swapped"):
         return images
-    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks", "turned")
+    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks")
 
 
 def has_outputs_first(geometry):
