@@ -63,7 +63,7 @@ BAD_RUNS = [
     ("unknown case", ["nkl_fs_asx"], r"case='nkl_fs_asx': .*did you mean nkl_fs_asr"),
     (
         "two refused",
-        ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "toeplitz_rows"],
+        ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "grouped"],
         r"2 reasons\n  - case='vae_512': feature_group_count=1.*\n  - case='rn50_c2'",
     ),
     ("another operation's", ["rn50_c2", "--algorithm", "dot"], r"case='rn50_c2': algorithm='dot': accepted for conv2d"),
@@ -207,7 +207,7 @@ def test_bad_options(arguments):
 
 
 def test_errors_as_json():
-    result = run("run", "vae_512", "rn50_c2", "--algorithm", "toeplitz_rows", "--json")
+    result = run("run", "vae_512", "rn50_c2", "--algorithm", "grouped", "--json")
     assert result.exit_code == 2
     error = json.loads(result.stdout)["error"]
     assert error["class"] == "UnsupportedError"

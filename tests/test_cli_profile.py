@@ -73,7 +73,7 @@ def test_files(tmp_path):
         (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted for depthwise_conv1d are taps_on"),
         (("profile", CASE, "mamba2_prefill", "--algorithm", "dot"), "case='mamba2_prefill': Q=4096: dot computes"),
         (("profile", CASE, "--dtype", "fp64"), "fp64"),
-        (("profile", "vae_512", "--algorithm", "toeplitz_rows"), "toeplitz_rows takes depthwise problems"),
+        (("profile", "vae_512", "--algorithm", "toeplitz_rows"), "toeplitz_rows': was removed, stacked takes its"),
         (("profile", CASE, CASE, "--trace", "t.json"), "--trace=t.json: is of one case, and 2 are given"),
         (("profile", CASE, "--plot", "nowhere/p.png"), "nowhere is not a directory"),
         (("profile", CASE, "--plot", "p.jpg"), "--plot=p.jpg: must end in .png"),

@@ -28,11 +28,10 @@ IN_GROUPS = {"groups", "depthwise"}
 #: The algorithms, and which of the volumes they take; swapped: with channels last.
 TAKEN = {
     "implicit_gemm": set(VOLUMES),
-    "stacked": set(VOLUMES) - IN_GROUPS - {"planes only", "between zeros", "several chunks"},
+    "stacked": set(VOLUMES) - {"groups", "planes only", "between zeros", "several chunks"},
     "grouped": IN_GROUPS,
     "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
     "swapped": set(VOLUMES) - IN_GROUPS - {"between zeros"},
-    "toeplitz_rows": {"depthwise"},
 }
 
 

@@ -135,7 +135,7 @@ def test_groups(name, dtype):
     call = GROUPS[name]
     check(call, dtype, algorithm="grouped")
     if call.C == call.K == call.groups:
-        check(call, dtype, algorithm="toeplitz_rows")
+        check(call, dtype, algorithm="stacked")
     if name == "depthwise":
         check(call, dtype, algorithm="toeplitz_blocks")
 

@@ -377,8 +377,6 @@ OTHERS = {
     "stacked": [
         ConvProblem(N=2, C=3, H=21, W=30, K=17, R=7, S=5, stride=(2, 2), padding=((3, 2), (2, 2))),
         ConvProblem(N=2, C=3, H=24, W=40, K=50, R=8, S=8, stride=(8, 8)),
-    ],
-    "toeplitz_rows": [
         ConvProblem(N=2, C=7, H=14, W=13, K=7, groups=7, R=7, S=7, padding=((3, 3), (3, 3))),
         ConvProblem(N=3, C=150, H=9, W=8, K=150, groups=150, R=3, S=2, stride=(2, 1)),
     ],

@@ -36,8 +36,8 @@ ALGORITHMS = [
     ("narrow, the same of uneven chunks", 49, 3, 1, "narrow", (("depth", 2),), False),
     ("grouped", 12, 8, 4, "grouped", None, False),
     ("grouped, last", 12, 8, 4, "grouped", None, True),
-    ("toeplitz_rows", 7, 7, 7, "toeplitz_rows", None, False),
-    ("toeplitz_rows, last", 7, 7, 7, "toeplitz_rows", None, True),
+    ("stacked, depthwise", 7, 7, 7, "stacked", None, False),
+    ("stacked, depthwise, last", 7, 7, 7, "stacked", None, True),
     ("the kernel's choice", 3, 8, 1, None, None, False),
 ]
 # why, volumes, frames, planes of x, taps, stride, dilation, lhs_dilation, zeros in front, behind
@@ -259,6 +259,6 @@ def test_one_plane_of_one_pixel(channels, groups, frames, stride, layout):
         both, w,
         ConvProblem(N=2, C=channels, D=frames + 1, H=1, W=1, K=channels, T=3, R=1, S=1, **places),
     )  # fmt: skip
-    for algorithm in (None, "implicit_gemm", "toeplitz_rows" if groups > 1 else "stacked"):
+    for algorithm in (None, "implicit_gemm", "stacked"):
         y = nkiconv.conv3d(stored[0], w, initial_frames=stored[1], layout=layout, algorithm=algorithm, **places)
         assert_exact(y if layout == "NCDHW" else np.moveaxis(y, -1, 1), whole, "bf16")

@@ -92,8 +92,8 @@ REFUSED = [
     ("config", (("algorithm", "implicit_gemm"), ("shard", "rows")), "config shard=rows: must be one of"),
     ("config", (("algorithm", "implicit_gemm"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
     ("config", (("algorithm", "split"),), "split"),
-    ("config", (("algorithm", "stacked"),), "feature_group_count=2: stacked takes 1"),
-    ("config", (("algorithm", "toeplitz_rows"),), "feature_group_count=2, C=6, K=4: toeplitz_rows takes depthwise"),
+    ("config", (("algorithm", "stacked"),), "feature_group_count=2, C=6, K=4: stacked takes one group, or depthwise"),
+    ("config", (("algorithm", "toeplitz_rows"),), "toeplitz_rows: was removed, stacked takes its problems"),
     ("config", (("algorithm", "implicit_gemm"), ("product", "fp8_pairs")), "product=fp8_pairs: takes float8"),
     ("strict_nonfinite", 1, "strict_nonfinite=1: must be True or False"),
 ]

@@ -177,7 +177,7 @@ LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2
     [
         (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: stacked multiplies"),
         (LAYER.replace(lhs_dilation=(2, 1)), {}, r"lhs_dilation=\(2, 1\): stacked takes"),
-        (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2: stacked takes 1"),
+        (LAYER.replace(groups=2, C=6), {}, "feature_group_count=2, C=6, K=16: stacked takes one group"),
         (LAYER.replace(C=129), {}, "C=129: stacked takes at most 128"),
         (LAYER.replace(W=20_000), {}, "W=20000, R=5, S=5: stacked rows and filters must fit"),
     ],

@@ -4,9 +4,8 @@
 
     implicit_gemm  input channels on the partitions, one matmul a tap and 128 channels on the window of x that the tap
                    meets; of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
-    stacked        few channels: rows and shifted columns of x beside each other on the partitions, rows of y in the
-                   columns
-    toeplitz_rows  depthwise: rows of x on the partitions, a banded Toeplitz matrix for each column of taps
+    stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
+                   whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
     toeplitz_blocks
                    depthwise: blocks of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns

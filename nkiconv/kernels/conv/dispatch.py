@@ -21,8 +21,6 @@ from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
 from .toeplitz_blocks.loop import run_blocks
 from .toeplitz_blocks.plan import plan_blocks
-from .toeplitz_rows.loop import run_toeplitz
-from .toeplitz_rows.plan import plan_toeplitz
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
@@ -30,7 +28,6 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 ALGORITHMS = (
     "implicit_gemm",
     "stacked",
-    "toeplitz_rows",
     "toeplitz_blocks",
     "grouped",
     "narrow",
@@ -54,8 +51,6 @@ def plan_of(algorithm, geometry, extras, config, cores):
     plain, config = seen_by(algorithm, geometry, extras, config), without_planes(config)
     if algorithm == "stacked":
         return plan_stack(plain, extras, config, cores)
-    if algorithm == "toeplitz_rows":
-        return plan_toeplitz(plain, extras, config, cores)
     if algorithm == "toeplitz_blocks":
         return plan_blocks(plain, extras, config, cores)
     if algorithm == "grouped":
@@ -105,8 +100,6 @@ def convolve(algorithm, operands, geometry, extras, config):
     copy_in(algorithm, operands, geometry)
     if algorithm == "stacked":
         run_stack(operands, plain, extras, plan)
-    elif algorithm == "toeplitz_rows":
-        run_toeplitz(operands, plain, extras, plan)
     elif algorithm == "toeplitz_blocks":
         run_blocks(operands, plain, extras, plan)
     elif algorithm == "grouped":

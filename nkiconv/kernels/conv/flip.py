@@ -30,10 +30,10 @@ def reads_backwards(algorithm, geometry):
         # folded channels are put in place as engines address partitions
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
     if algorithm == "stacked":
-        return images and geometry.hbm_itemsize > 1
+        return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
     if algorithm in ("narrow", "swapped"):
         return images
-    return algorithm in ("phases", "grouped", "toeplitz_rows", "toeplitz_blocks")
+    return algorithm in ("phases", "grouped", "toeplitz_blocks")
 
 
 def has_outputs_first(geometry):

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...cases import Case
 from ...errors import NkiconvError, UnsupportedError, raise_all
+from ...kernels._arguments import removed_note
 from ...planner.cost.algorithm import Shape
 from ...planner.estimate import chosen
 from ...planner.operation import Operation
@@ -48,8 +49,9 @@ def name_violations(operation: Operation, algorithm: str | None) -> list[Nkiconv
     """What is wrong with an algorithm's name; empty for None, the estimate."""
     if algorithm is None or algorithm in operation.algorithms:
         return []
-    accepted = ", ".join(operation.algorithms)
-    return [UnsupportedError(f"algorithm={algorithm!r}: accepted for {operation.name} are {accepted}; use one of them")]
+    accepted = removed_note(algorithm, operation.algorithms) + f"accepted for {operation.name} are "
+    accepted += ", ".join(operation.algorithms)
+    return [UnsupportedError(f"algorithm={algorithm!r}: {accepted}; use one of them")]
 
 
 def settings_of(

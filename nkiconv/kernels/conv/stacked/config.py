@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ..._settings import setting, settings_refusal
-from ..._tiles import div_ceil
+from ..._tiles import PARTS, div_ceil
+from ..._warm import WARM_UP_MAX
 from ..cuts import window_of
+from .diagonal import buffers_most, channels_most, runs_of_round
 from .shape import LONG_RUN_BYTES, WAYS, can_shift, make_stack, met_counts
 
 #: Most of a setting that memory limits anyway, of elements that are cleared, and of matmuls on zeros.
@@ -18,11 +20,16 @@ STACKED_WARM_UPS = 10
 STACKED_HOLD = 256
 STACKED_WORK = 20_000
 STACKED_ROWS = 32
+#: The same of a depthwise stack: columns of the array that pass while the rows of an image are loaded and stored, and
+#: during two triggers; matmuls on zeros.
+DMA_COLUMNS = 384
+RUN_COLUMNS = 280
+DEPTHWISE_WARM_UPS = 48
 
 
 @dataclass(frozen=True)
 class StackedConfig(nl.NKIObject):
-    """Every setting; `plan.py` says what the first five mean."""
+    """Every setting of one group; `plan.py` says what the first five mean."""
 
     #: rows of x on the partitions (B), 1 to 128
     rows: int
@@ -46,8 +53,53 @@ class StackedConfig(nl.NKIObject):
     late_warmup: int
 
 
+@dataclass(frozen=True)
+class DepthwiseConfig(nl.NKIObject):
+    """Every setting of depthwise problems."""
+
+    #: channels of an M tile (A), 1 to `diagonal.channels_most`
+    channels: int
+    #: M tiles whose stationaries are loaded together, at most, 1 to 128
+    together: int
+    #: buffers of x, 2 to 128
+    buffers: int
+    #: matmuls of `diagonal.WARM_UP_BLOCKS` times 128 columns on zeros before the first sums
+    warmup: int
+
+
+def config_of(geometry):
+    """The dataclass of the settings that a problem has."""
+    return DepthwiseConfig if geometry.groups > 1 else StackedConfig
+
+
+def depthwise_config_refusal(config):
+    """What is wrong with a config of a depthwise problem; "" if nothing is."""
+    most = nl.tile_size.pmax
+    sizes = (("channels", (1, most)), ("together", (1, most)), ("buffers", (2, most)), ("warmup", (0, WARM_UP_MAX)))
+    return settings_refusal(config, sizes, "stacked, of depthwise problems,")
+
+
+def depthwise_settings(geometry, config):
+    """All settings of a depthwise problem: what a config leaves open so that the work of the M tiles of a round, in
+    columns of the array, hides the triggers of the next one's stationaries."""
+    planes, columns = geometry.planes, geometry.columns
+    A = channels_most(geometry)
+    share_jobs = div_ceil(div_ceil(geometry.C, A), PARTS)
+    taps = planes.taps * columns.taps
+    work = max(taps * max(nl.tile_size.pmax, planes.out * columns.out), planes.out * DMA_COLUMNS)
+    needed = RUN_COLUMNS * runs_of_round(geometry, A) // work + 1
+    together = min(nl.tile_size.pmax, div_ceil(share_jobs, max(1, share_jobs // needed)))
+    ahead = min(16, 4 + 96 // planes.out) * planes.images
+    return DepthwiseConfig(
+        channels=setting(config, "channels", A),
+        together=setting(config, "together", together),
+        buffers=setting(config, "buffers", min(nl.tile_size.pmax, min(ahead, buffers_most(geometry)))),
+        warmup=setting(config, "warmup", DEPTHWISE_WARM_UPS),
+    )
+
+
 def stacked_config_refusal(config):
-    """What is wrong with names and values of a config; "" if nothing is."""
+    """What is wrong with names and values of a config of one group; "" if nothing is."""
     table = (("rows", (1, MOST)), ("shifts", (1, MOST)), ("outputs", (1, MOST)), ("beside", (1, MOST)))
     table = table + (("apart", (1, MOST)), ("blocks", (1, MOST)), ("images", (1, MOST)), ("filters", WAYS))
     table = table + (("hold", (0, HOLD_MOST)), ("warmup", (0, STACKED_WARM_UP_MAX)))

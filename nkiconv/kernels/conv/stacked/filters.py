@@ -9,12 +9,90 @@ of that takes one transpose; where the last group has fewer than D columns of ta
 left out.
 """
 
+from dataclasses import dataclass
+
 from ...._nki import nisa, nl
+from ..._engines import Ledger
 from ..._tiles import cut_into, div_ceil
 from ..boxes import clear_window, load_box, offset_at
-from ..call import of_array
+from ..call import Operands, of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
-from .shape import FILTER_PARTS, LONG_RUN_BYTES, columns_of, fits_window, lead_of, order_of_groups, padded_elements
+from ..geometry import Geometry
+from .shape import (
+    FILTER_PARTS,
+    LONG_RUN_BYTES,
+    Stack,
+    columns_of,
+    fits_window,
+    jobs_ahead,
+    lead_of,
+    order_of_groups,
+    padded_elements,
+)
+
+#: DMAs that bring the first filters, where they are of many channels.
+FIRST_DMAS = 2
+
+
+@dataclass
+class TransposedFilters(nl.NKIObject):
+    """Stationaries of all jobs that are there, and padded filters of those that are on their way."""
+
+    operands: Operands
+    geometry: Geometry
+    stack: Stack
+    jobs: list
+    ledger: Ledger
+    padded: list
+    ready: list
+
+    def start(self):
+        """Load the first."""
+        self._load(1)
+
+    def load(self):
+        """Load what there is room for."""
+        self._load(jobs_ahead(self.geometry, self.stack))
+
+    def place_first(self):
+        """Transpose the first."""
+        self._transpose()
+
+    def place(self, job):
+        """The next job's filters are transposed before this one's sums and read out during them; the second job's come
+        after the first rows, and are read out during the third's transposes."""
+        self._load(job + 1 + jobs_ahead(self.geometry, self.stack))
+        for _ in range(2 if job == 1 else min(1, job)):
+            self._transpose()
+
+    def of_job(self, job):
+        """Stationaries [(d, b, c), (u, k)] of a job, by plane, group of columns of taps, phase and block of rows."""
+        return self.ready[job]
+
+    def _load(self, count):
+        """Load the filters of jobs until there are `count`, or all."""
+        while len(self.padded) < min(count, len(self.jobs)):
+            job = self.jobs[len(self.padded)]
+            parts = FIRST_DMAS if len(self.padded) == 0 and job[1] > nl.tile_size.pmax // FIRST_DMAS else 1
+            self.padded.append(load_padded(self.operands, self.geometry, self.stack, job, parts))
+
+    def _transpose(self):
+        """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do not
+        wait for read-outs of sums."""
+        job = len(self.ready)
+        if job == 0:
+            self._shift(0)
+        if job < len(self.jobs):
+            padded = self.padded[job]
+            self.ready.append(
+                transpose_padded(self.operands, padded, self.geometry, self.stack, self.jobs[job], self.ledger)
+            )
+            self.padded[job] = None
+        if job + 1 < len(self.jobs):
+            self._shift(job + 1)
+
+    def _shift(self, job):
+        self.padded[job] = shift_rows(self.padded[job], self.geometry, self.stack, self.jobs[job][1])
 
 
 def load_padded(operands, geometry, stack, job, parts):
@@ -118,7 +196,7 @@ def shift_rows(padded, geometry, stack, kn):
 
 
 def transpose_padded(operands, padded, geometry, stack, job, ledger):
-    """Stationaries [(d, b, c), (plane, g, z, t), (u, k)] of a job, from what `shift_rows` returned; g in order of work.
+    """Stationaries [(d, b, c), (u, k)] of a job, (plane, g, z, t), from what `shift_rows` returned; g in order of work.
 
     They are read out in a few parts at least, so that the first sums need not wait for the last.
     """
@@ -154,4 +232,9 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
         own_sbuf = filters_sbuf[0 : dn * B * geometry.C, first * slots : (first + num) * slots, 0:width]
         transpose_together(own_sbuf, sources, item, ledger)
         first += num
-    return of_array(filters_sbuf.reshape((stack.parts, count, slots * width)), operands)
+    filters_sbuf = of_array(filters_sbuf.reshape((stack.parts, count, slots * width)), operands)
+    found = []
+    for index in range(count):
+        parts = columns_of(geometry, stack, order[index // each % stack.groups]) * B * geometry.C
+        found.append(filters_sbuf[0:parts, index, 0 : slots * width])
+    return found

@@ -44,10 +44,13 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     found = []
     for piece in block_pieces(geometry.rows.out, stack.U, stack.V, band.j0 + j, jn):
         first, count, part, parts, height = piece
-        pattern = [[stack.V * by_p, parts], [by_k, kn], [by_n, band.zn], [span * by_p, count]]
+        outputs = [[stack.V * by_p, parts], [by_k, kn]]
+        if stack.is_diagonal():
+            outputs = [[by_k, kn], [stack.V * by_p, parts]]
+        pattern = outputs + [[by_n, band.zn], [span * by_p, count]]
         at = (base + part * kn, 0, j + first, 0)
         if stack.V > 1:
-            pattern = [[stack.V * by_p, parts], [by_k, kn], [span * by_p, count], [by_p, height]]
+            pattern = outputs + [[span * by_p, count], [by_p, height]]
             at = (base + part * kn, j + first, 0, 0)
         for n in range(1 if stack.V == 1 else band.zn):
             offset = offset_at(strides, (k0, band.z0 + n, (band.j0 + j + first) * span + part * stack.V, 0))
@@ -55,36 +58,50 @@ def boxes_of_blocks(geometry, strides, stack, job, band, j, jn, base):
     return found
 
 
-def load_stack_biases(bias_hbm, stack):
-    """Rows [jobs, (u, k)] fp32 of up to 128 jobs each, zeros behind those of few channels; none without a bias."""
+def load_stack_biases(bias_hbm, jobs):
+    """Rows [jobs, k] fp32 of up to 128 jobs each; none without a bias."""
     found = []
-    for first in range(0, len(stack.jobs) if bias_hbm != None else 0, nl.tile_size.pmax):
-        count = min(nl.tile_size.pmax, len(stack.jobs) - first)
-        rows_sbuf = nl.ndarray((count, stack.U * stack.kn), dtype=nl.float32, buffer=nl.sbuf)
-        alike = stack.jobs[0][1] == stack.kn
-        if not alike:
+    for first in range(0, len(jobs) if bias_hbm != None else 0, nl.tile_size.pmax):
+        some = jobs[first : first + nl.tile_size.pmax]
+        sizes = [one[1] for one in some]
+        rows_sbuf = nl.ndarray((len(some), max(sizes)), dtype=nl.float32, buffer=nl.sbuf)
+        if min(sizes) < max(sizes):
             nisa.memset(dst=rows_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         # jobs of as many channels by one DMA
-        together = count if alike else 1
-        for job in range(0, count, together):
-            k0, kn = stack.jobs[first + job]
-            for u in range(stack.U):
-                load_box(rows_sbuf, bias_hbm, (job, u * kn), [[kn, together], [1, kn]], k0)
+        at = 0
+        while at < len(some):
+            together = 1
+            while at + together < len(some) and sizes[at + together] == sizes[at]:
+                together += 1
+            load_box(rows_sbuf, bias_hbm, (at, 0), [[sizes[at], together], [1, sizes[at]]], some[at][0])
+            at += together
         found.append(rows_sbuf)
     return found
 
 
-def transpose_biases(rows, stack):
-    """[(u, k), 1] fp32 of each job, None without a bias."""
+def transpose_biases(rows, stack, jobs):
+    """[(u, k) or (k, u), 1] fp32 of each job, None without a bias."""
+    if len(rows) == 0:
+        return [None for _ in jobs]
     found = []
     for rows_sbuf in rows:
-        jobs, outputs = rows_sbuf.shape[0], rows_sbuf.shape[1]
-        biases_sbuf = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.sbuf)
-        biases_psum = nl.ndarray((outputs, jobs), dtype=nl.float32, buffer=nl.psum)
-        nisa.nc_transpose(dst=biases_psum, data=rows_sbuf, engine=nisa.engine.tensor)
-        nisa.tensor_copy(dst=biases_sbuf, src=biases_psum, engine=nisa.engine.vector)
-        for job in range(jobs):
-            found.append(biases_sbuf[0 : stack.U * stack.jobs[len(found)][1], job : job + 1])
-    while len(found) < len(stack.jobs):
-        found.append(None)
+        some = jobs[len(found) : len(found) + rows_sbuf.shape[0]]
+        by_size = {}
+        for index in range(len(some)):
+            kn = some[index][1]
+            if kn not in by_size:
+                by_size[kn] = transposed_biases(rows_sbuf[0 : len(some), 0:kn], stack)
+            found.append(by_size[kn][0 : stack.U * kn, index : index + 1])
     return found
+
+
+def transposed_biases(rows_sbuf, stack):
+    """[outputs, jobs] of rows [jobs, k], each of whose biases is that of U outputs."""
+    jobs, kn = rows_sbuf.shape
+    axis = 2 if stack.is_diagonal() else 1
+    biases_sbuf = nl.ndarray((stack.U * kn, jobs), dtype=nl.float32, buffer=nl.sbuf)
+    biases_psum = nl.ndarray((stack.U * kn, jobs), dtype=nl.float32, buffer=nl.psum)
+    outputs = rows_sbuf.expand_dim(axis).broadcast(axis, stack.U)
+    nisa.nc_transpose(dst=biases_psum, data=outputs, engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=biases_sbuf, src=biases_psum, engine=nisa.engine.vector)
+    return biases_sbuf

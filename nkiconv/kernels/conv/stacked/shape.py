@@ -76,6 +76,19 @@ class Stack(nl.NKIObject):
     #: matmuls on zeros, and how many of them follow the first filters' transposes
     warmup: int
     late_warmup: int
+    #: rows of padding above x in X
+    top: int
+    #: depthwise: M tiles whose stationaries are loaded together, and those of the first round that are zeroed before w
+    #: is loaded; 0 of others
+    together: int = 0
+    early: int = 0
+    #: bytes a partition of stationaries and of what they are made of
+    filter_bytes: int = 0
+
+    def is_diagonal(self):
+        """Whether stationaries are block-diagonal: each job has x of its own, (c, b) on the partitions, and (k, u) in
+        the columns. The cores share jobs then, bands of all jobs otherwise."""
+        return self.together > 0
 
 
 def make_stack(geometry, counts, config, has_residual):
@@ -95,7 +108,7 @@ def make_stack(geometry, counts, config, has_residual):
     jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
     kn = jobs[len(jobs) - 1][1]
     whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
-    width = columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (groups - 1) * D * columns.dilation + 1
+    width = x_width(columns, whole, (groups - 1) * D + 1)
     row_bytes = width * item
     step = U * V * rows.stride // G
     reach = (V - 1) * rows.stride // G + (num_taps - 1) * B // G + 1
@@ -140,7 +153,9 @@ def make_stack(geometry, counts, config, has_residual):
         hold=config.hold,
         warmup=config.warmup,
         late_warmup=min(config.late_warmup, config.warmup),
+        top=rows.before,
     )
+    stack.filter_bytes = padded_bytes(geometry, stack)
     return stack if fits_sbuf(stack_bytes(geometry, stack, has_residual)) else None
 
 
@@ -215,6 +230,11 @@ def whole_group(columns, counts, blocks):
     return found if long or 4 * fewest >= 3 * columns.out else -1
 
 
+def x_width(columns, whole, taps):
+    """Columns of X: x's own, or without a `whole_group` all that so many columns of taps see, zeros included."""
+    return columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (taps - 1) * columns.dilation + 1
+
+
 def order_of_groups(stack):
     """Groups of columns of taps, the one that meets all outputs first."""
     found = []
@@ -231,12 +251,23 @@ def columns_of(geometry, stack, g):
     return min(stack.D, geometry.columns.taps - g * stack.D)
 
 
+def cut_columns(Q):
+    """(first column, how many) of the sums that share a bank of PSUM."""
+    return cut(Q, BANK_COLUMNS)
+
+
+def planes_of_tiles(zn, Q):
+    """(first plane, how many) of those of a band whose sums share a bank of PSUM."""
+    widest = cut_columns(Q)[-1][1]
+    return cut(zn, max(1, BANK_COLUMNS // widest))
+
+
 def tiles_of_band(band, Q, last):
     """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank of PSUM.
 
     last: whether nothing follows, so that the read-out and the store of the last sums should be short.
     """
-    columns = cut(Q, BANK_COLUMNS)
+    columns = cut_columns(Q)
     widest = columns[len(columns) - 1][1]
     parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
     first, count = parts[len(parts) - 1]
@@ -285,9 +316,10 @@ def planes_together(geometry, window, row_bytes, y_most, most_blocks):
 
 
 def stack_bands(geometry, stack):
-    """All bands, as even as can be."""
+    """All bands, as even as can be; of a depthwise stack the volumes."""
     blocks = div_ceil(geometry.rows.out, stack.U * stack.V)
-    return block_bands(geometry.planes, blocks, band_counts(geometry, stack))
+    counts = (geometry.planes.images, 1) if stack.is_diagonal() else band_counts(geometry, stack)
+    return block_bands(geometry.planes, blocks, counts)
 
 
 def band_rows(stack, blocks):
@@ -297,8 +329,8 @@ def band_rows(stack, blocks):
 
 def whole_blocks(rows, stack, m0, mn):
     """(first, end) of the blocks of X, among mn from m0 on, all of whose B padded rows are x's."""
-    first = max(m0, div_ceil(max(0, rows.before), stack.G))
-    room = rows.size + rows.before - stack.B
+    first = max(m0, div_ceil(max(0, stack.top), stack.G))
+    room = rows.size + stack.top - stack.B
     end = min(m0 + mn, room // stack.G + 1) if room >= 0 else m0
     return (m0, m0) if end <= first else (first, end)
 
@@ -339,16 +371,20 @@ def filters_of_job(geometry, stack):
     return geometry.planes.taps * len(stack.phases) * stack.num_taps * stack.groups
 
 
+def padded_bytes(geometry, stack):
+    """Bytes a partition of filters, as they are loaded and as they are transposed."""
+    item = geometry.itemsize
+    padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
+    return padded + len(stack.jobs) * filters_of_job(geometry, stack) * stack.U * stack.kn * item
+
+
 def stack_bytes(geometry, stack, has_residual):
     """Bytes a partition, at most."""
     item = geometry.itemsize
     x_bytes = axis_elements(geometry.planes, stack.images) * band_rows(stack, stack.blocks) * stack.width * item
     y_bytes = result_bytes(geometry, stack)
-    # as they come and as they are transposed
-    padded = 2 * min(len(stack.jobs), jobs_ahead(geometry, stack)) * padded_elements(geometry, stack) * item
-    filters = len(stack.jobs) * filters_of_job(geometry, stack) * stack.U * stack.kn * item
     results = (4 + residual_depth(geometry, stack) if has_residual else 2) * y_bytes
-    return stack.ring * x_bytes + filters + padded + results + 4096
+    return stack.ring * x_bytes + stack.filter_bytes + results + 4096
 
 
 def stack_instructions(geometry, stack, cores):

@@ -9,7 +9,7 @@ windows overlap and there are no zeros between pixels,
 
 zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
 pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
-rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `toeplitz_rows` takes S for a row of each.
+rate. 128 blocks of a channel, of several images, take `depth` matmuls, where `stacked` takes S for a row of each.
 Results have blocks on the partitions. Where channels lie side by side (NHWC) DMA loads blocks as they are, each pixel a
 run; planes (NCHW) come as they lie, zeros are put around them, and the array transposes windows of them.
 
@@ -107,13 +107,11 @@ def blocks_refusal(geometry, extras, config):
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: toeplitz_blocks takes depthwise "
             f"problems, groups = C = K > 1; use implicit_gemm"
         )
-    reason = images_refusal(geometry.planes, "toeplitz_blocks", "toeplitz_rows or grouped")
+    reason = images_refusal(geometry.planes, "toeplitz_blocks", "stacked or grouped")
     if reason != "":
         return reason
     if len(geometry.x_strides) > 4 or geometry.frames != None:
-        return (
-            "initial_frames, N: toeplitz_blocks takes planes evenly apart in one tensor; use toeplitz_rows or grouped"
-        )
+        return "initial_frames, N: toeplitz_blocks takes planes evenly apart in one tensor; use stacked or grouped"
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: toeplitz_blocks takes 16 and 32 bits; use implicit_gemm"
     rows, columns = geometry.rows, geometry.columns
@@ -121,7 +119,7 @@ def blocks_refusal(geometry, extras, config):
     if least * outputs_alike(rows) * rows.stride // rows.lhs_dilation > nl.tile_size.pmax:
         return (
             f"S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: toeplitz_blocks takes windows "
-            f"of a row that {nl.tile_size.pmax} partitions hold, times the stride of rows; use toeplitz_rows"
+            f"of a row that {nl.tile_size.pmax} partitions hold, times the stride of rows; use stacked"
         )
     reason = taken_refusal(geometry, extras, "toeplitz_blocks", True, "pixels outside a window")
     if reason == "" and is_transposed(geometry) != (geometry.y_strides[0] == 1):

@@ -119,12 +119,17 @@ class Settled(Conv2dAlgorithm):
     settings: type[Any]
     refusal: Callable[[Any, Any, Config], str]
 
+    def settings_of(self, geometry: Any) -> type[Any]:
+        """The kernel's dataclass of the settings that a problem has."""
+        return self.settings
+
     def settle(self, shape: Shape, config: Config) -> Config:
         geometry, given = plain_of(self.algorithm, shape.geometry, shape.extras), dict(config or ())
         if self.refusal(geometry, shape.extras, config):
             return config
-        if len(given) == len(dataclasses.fields(self.settings)):
-            return pairs_of(self.settings(**given))
+        settings = self.settings_of(geometry)
+        if len(given) == len(dataclasses.fields(settings)):
+            return pairs_of(settings(**given))
         found = self.best(shape, geometry, given)
         return pairs_of(found) if found else config
 

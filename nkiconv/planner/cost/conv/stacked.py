@@ -9,14 +9,15 @@ from typing import Any
 
 from ....kernels._tiles import PARTS
 from ....kernels.conv.cuts import num_plane_parts, window_of
-from ....kernels.conv.stacked.config import StackedConfig, sized_stack
+from ....kernels.conv.stacked.config import StackedConfig, config_of, sized_stack
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
 from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape, config_of, with_settings
+from ..algorithm import Shape, with_settings
 from .common import WARM_UPS, Settled, matmul_rates, planes_met
+from .stacked_depthwise import DepthwisePrice, best_depthwise
 from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 
 #: Rows of y side by side that are tried.
@@ -26,18 +27,26 @@ SIZES = 5
 
 
 class Stacked(Settled):
-    """Rows, shifts and outputs stacked."""
+    """Rows, shifts and outputs stacked, or whole columns of depthwise channels."""
 
     algorithm, settings, refusal = "stacked", StackedConfig, staticmethod(stacked_refusal)
     order = ("rows", "shifts", "outputs", "beside", "apart")
-    from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")
+    from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images", "channels", "together", "buffers")
+
+    def settings_of(self, geometry: Any) -> type[Any]:
+        found: type[Any] = config_of(geometry)
+        return found
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        if plan.is_diagonal():
+            return DepthwisePrice(shape.target, geometry, plan.kn).ns(plan)
         return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        if geometry.groups > 1:
+            return best_depthwise(shape.target, geometry, given, shape.extras.residual)
         B = given.get("rows", 0)
-        sizes = sized_stack(geometry, config_of(**given), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
+        sizes = sized_stack(geometry, tuple(given.items()), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
         found = sizes and dataclasses.replace(sizes, **given)
         if found is None or sizes_refusal(geometry, found):
             return None
@@ -68,6 +77,14 @@ class Stacked(Settled):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
+        if plan.is_diagonal():
+            return self.changed(
+                config,
+                together=(plan.together // 2, plan.together - 1, plan.together + 1),
+                buffers=(2, 3, 4, 6),
+                warmup=(0, 24, 48, 96),
+                channels=(plan.kn - 1, plan.kn // 2),
+            )
         found = self.changed(
             config,
             blocks=(plan.blocks // 2, plan.blocks - 1),
@@ -98,6 +115,8 @@ class Stacked(Settled):
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         geometry = shape.geometry
+        if plan.is_diagonal():
+            return len(plan.jobs)
         blocks = -(-geometry.rows.out // (plan.U * plan.V))
         return int(num_plane_parts(geometry.planes, plan.images) * -(-blocks // plan.blocks))
 

@@ -1,4 +1,4 @@
-"""Depthwise convolutions by band matrices: exact for every geometry that they take, chosen where they pay."""
+"""Depthwise problems stacked, by block-diagonal matrices: exact for every geometry they take, chosen where they pay."""
 
 import dataclasses
 import re
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
-from nkiconv.kernels.conv.toeplitz_rows import shape
-from nkiconv.kernels.conv.toeplitz_rows.config import ToeplitzConfig
+from nkiconv.kernels.conv.stacked import diagonal, shape
+from nkiconv.kernels.conv.stacked.config import DepthwiseConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.toeplitz_rows import ToeplitzPrice
+from nkiconv.planner.cost.conv.stacked_depthwise import DepthwisePrice
 from nkiconv.planner.operations import operation_for
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -27,17 +27,21 @@ ROWS = {
     **DEPTHWISE_IMAGES,
     "all rows": depthwise(3, N=1, H=128, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
     "several banks": depthwise(9, N=20, H=40, W=50, R=5, S=5, padding=((2, 2), (2, 2))),
+    "wide": depthwise(3, N=1, H=9, W=523, R=3, S=4, padding=((1, 1), (2, 1))),
+    "no column meets all": depthwise(5, N=2, H=9, W=2, R=3, S=2, padding=((1, 1), (3, 3)), rhs_dilation=(1, 4)),
+    "fewer channels last": depthwise(11, N=2, H=40, W=6, R=3, S=3, padding=((1, 1), (1, 1))),
+    "biases of several tiles": depthwise(270, N=1, H=65, W=3, R=2, S=2),
     "several rounds": depthwise(300, N=1, H=62, W=9, R=3, S=9, padding=((1, 1), (4, 4))),
 }
 
 
-BANDS = config_of("toeplitz_rows")
+BANDS = config_of("stacked")
 
 
 def settled(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", "toeplitz_rows").settle(shape, settings)
+    return cost.algorithm("conv2d", "stacked").settle(shape, settings)
 
 
 @pytest.mark.cover(4)
@@ -64,7 +68,7 @@ def test_layouts():
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
 
-@pytest.mark.parametrize("name", ["both strides", "several banks"])
+@pytest.mark.parametrize("name", ["both strides", "several banks", "fewer channels last", "biases of several tiles"])
 def test_epilogue(name):
     problem = ROWS[name].replace(dtype="fp32")
     rng = np.random.default_rng(2)
@@ -92,11 +96,11 @@ def test_epilogue(name):
 def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
     geometry = geometry_of(problem)
-    bands, _ = planned(problem, "toeplitz_rows", lnc=lnc)
+    bands, _ = planned(problem, "stacked", lnc=lnc)
     execution = trace(problem, lnc, config=BANDS)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.toeplitz_instructions(geometry, bands, lnc)
-    assert execution.sbuf_peak_bytes <= shape.toeplitz_bytes(geometry, bands, False)
+    assert most <= diagonal.diagonal_instructions(geometry, bands, lnc)
+    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry, bands, False)
 
 
 CONVNEXT = cases.get("convnext_dw7").problem
@@ -114,25 +118,28 @@ CONVNEXT = cases.get("convnext_dw7").problem
 def test_taken_where_rows_are_long_enough(problem, taken):
     request = Request(problem=problem)
     operation = operation_for(request)
-    assert (operation.choice(operation.shape(request, Rates()))[0] == "toeplitz_rows") == taken
+    assert (operation.choice(operation.shape(request, Rates()))[0] == "stacked") == taken
 
 
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (ROWS["same"], {"strict_nonfinite": True}, "strict_nonfinite=True: toeplitz_rows multiplies"),
-        (ROWS["same"].replace(H=129), {}, "H=129, P=129, Q=13: toeplitz_rows takes at most 128 rows"),
-        (ROWS["same"].replace(K=12), {}, "C=6, K=12: toeplitz_rows takes depthwise problems"),
+        (ROWS["same"], {"strict_nonfinite": True}, "strict_nonfinite=True: stacked multiplies"),
+        (ROWS["same"].replace(H=129), {}, "H=129, P=129: stacked takes at most 128 rows of a depthwise"),
+        (
+            ROWS["same"].replace(K=12),
+            {},
+            "feature_group_count=6, C=6, K=12: stacked takes one group, or depthwise problems",
+        ),
         (ROWS["same"].replace(groups=3), {}, "feature_group_count=3"),
-        (ROWS["same"].replace(C=1, K=1, groups=1), {}, "C=1: toeplitz_rows takes at least 2"),
-        (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): toeplitz_rows takes"),
-        (ROWS["same"].replace(W=520, padding=((3, 3), (3, 3))), {}, "Q=520: toeplitz_rows takes .* 512 columns"),
+        (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): stacked takes"),
+        (ROWS["same"], {"settings": (("rows", 2),)}, "stacked, of depthwise problems, has no setting rows"),
         (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
         (ROWS["same"], {"settings": (("channels", 100),)}, "config channels=100: at most 3 of 14 rows"),
     ],
 )
-def test_what_bands_do_not_do(problem, changes, message):
-    plan_, reason = planned(problem, "toeplitz_rows", **changes)
+def test_what_depthwise_stacks_do_not_do(problem, changes, message):
+    plan_, reason = planned(problem, "stacked", **changes)
     assert plan_ is None
     assert re.search(message, reason)
 
@@ -158,9 +165,9 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
     settings = settled(problem)
-    bands, _ = planned(problem, "toeplitz_rows", settings)
-    ns = ToeplitzPrice(Target.of(Rates()), geometry_of(problem), bands.A).ns(bands)
-    execution = trace(problem, 2, config=(("algorithm", "toeplitz_rows"), *settings))
+    bands, _ = planned(problem, "stacked", settings)
+    ns = DepthwisePrice(Target.of(Rates()), geometry_of(problem), bands.kn).ns(bands)
+    execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
 
 
@@ -169,14 +176,14 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
 def test_settings_are_settled_once(name, given):
     found = settled(ROWS[name], given)
     assert settled(ROWS[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(ToeplitzConfig))
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseConfig))
     assert set(given or ()) <= set(found)
 
 
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_the_host_settles_is_exact(name):
-    check_exact(ROWS[name], config=(("algorithm", "toeplitz_rows"), *settled(ROWS[name])))
+    check_exact(ROWS[name], config=(("algorithm", "stacked"), *settled(ROWS[name])))
 
 
 PLANES = (4, 4, 4, *VOLUMES["same"][3:])
@@ -185,10 +192,10 @@ PLANES = (4, 4, 4, *VOLUMES["same"][3:])
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("shape", [VOLUMES["depthwise"], PLANES, (6, 6, 6, *VOLUMES["causal"][3:])])
 def test_volumes(shape, lnc):
-    check_volume(shape, lnc=lnc, algorithm="toeplitz_rows")
+    check_volume(shape, lnc=lnc, algorithm="stacked")
 
 
 @draws(30)
 @hypothesis.given(channels=st.integers(2, 9), shape=volumes(most_lhs=1))
 def test_any_volume(channels, shape):
-    check_volume((channels, channels, channels, *shape[3:]), algorithm="toeplitz_rows")
+    check_volume((channels, channels, channels, *shape[3:]), algorithm="stacked")

@@ -1,1 +1,0 @@
-"""Depthwise conv2d with whole rows of a few channels on the partitions, filters as banded Toeplitz matrices."""
