@@ -143,7 +143,7 @@ def test_it_needs_no_more_than_it_says(row, lnc):
 def test_few_channels_are_stacked(name, taken):
     request = Request(problem=cases.get(name).problem)
     operation = operation_for(request)
-    assert (operation.choice(operation.shape(request, Rates()))[0] == "stacked") == taken
+    assert (operation.choice(request, operation.shape(request, Rates()))[0] == "stacked") == taken
 
 
 @pytest.mark.parametrize(

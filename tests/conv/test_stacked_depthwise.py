@@ -118,7 +118,7 @@ CONVNEXT = cases.get("convnext_dw7").problem
 def test_taken_where_rows_are_long_enough(problem, taken):
     request = Request(problem=problem)
     operation = operation_for(request)
-    assert (operation.choice(operation.shape(request, Rates()))[0] == "stacked") == taken
+    assert (operation.choice(request, operation.shape(request, Rates()))[0] == "stacked") == taken
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ CHOICES = [
 def test_taken_where_there_are_blocks_enough(problem, taken):
     request = Request(problem=problem)
     operation = operation_for(request)
-    assert (operation.choice(operation.shape(request, Rates()))[0] == "toeplitz_blocks") == taken
+    assert (operation.choice(request, operation.shape(request, Rates()))[0] == "toeplitz_blocks") == taken
 
 
 SAME = IMAGES["same"]

@@ -79,7 +79,7 @@ def _refusal(convolved: Convolved) -> str:
     request = Request(problem=convolved.problem, asked=convolved.asked, operation=convolved.operation)
     try:
         operation = operation_for(request)
-        operation.choice(operation.shape(request, Rates()))
+        operation.choice(request, operation.shape(request, Rates()))
     except NkiconvError as error:
         return str(error)
     return ""
