@@ -78,10 +78,11 @@ class Stacked(Settled):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
         if plan.is_diagonal():
+            volumes = shape.geometry.planes.images
             return self.changed(
                 config,
                 together=(plan.together // 2, plan.together - 1, plan.together + 1),
-                buffers=(2, 3, 4, 6),
+                buffers=dict.fromkeys((2 * volumes, 3 * volumes, 2, 4, 6)),
                 warmup=(0, 24, 48, 96),
                 channels=(plan.kn - 1, plan.kn // 2),
             )
