@@ -59,6 +59,12 @@ ACROSS = [
         BAD + "TABLE = (helper,)\n",
     ),
     (
+        "a table twice in a table",
+        f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0][0](x)')}",
+        "p/b.py",
+        BAD + "ONE = (helper,)\nTABLE = (ONE, ONE)\n",
+    ),
+    (
         "a kernel made elsewhere",
         "from .b import helper\nimport nki\nkernel = nki.jit(helper)\n",
         "p/b.py",
