@@ -10,11 +10,10 @@ from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, Unsup
 from ..kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..kernels.conv.checks import PRECISIONS
 from ..problem import ConvProblem
+from ..schedules._settings import Config as Config
 from ..simulator.dtypes import canonical
 from ..simulator.timing import Rates, UnknownConstantError
 
-#: Settings of an algorithm, as the kernel takes them: (name, value) pairs; None leaves them to the kernel.
-Config = tuple[tuple[str, Any], ...] | None
 #: LNC degrees of a trn2 launch.
 LNC_DEGREES = (1, 2)
 #: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S], or [K,

@@ -12,9 +12,9 @@ from transposed import KERNELS, Transposed, check, transposed
 
 import nkiconv
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
-from nkiconv.kernels.conv.phases.config import ALONG, BESIDE
 from nkiconv.planner.conv import extras_of, geometry_of
 from nkiconv.planner.request import Asked
+from nkiconv.schedules.phases import ALONG, BESIDE
 from nkiconv.simulator import KernelAssertionError
 
 SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))

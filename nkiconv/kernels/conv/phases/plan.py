@@ -13,11 +13,11 @@ all segments these have tiles of their own, whose sums still share a bank, so th
 """
 
 from ...._nki import nl
+from ....schedules.phases import PhasesSettings
 from ..._tiles import QUADRANT, fits_sbuf, slot_for
 from ..call import taken_refusal
 from ..geometry import instructions_refusal, num_taps
 from .blocks import num_steps
-from .config import phases_config, phases_config_refusal
 from .shape import axes_by_phases, beside_counts, least_instructions, make_phases, phases_bytes, phases_instructions
 
 #: Phases of outputs, at most: each has filters and read-outs of its own.
@@ -29,7 +29,7 @@ def plan_phases(geometry, extras, config, cores):
     reason = phases_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    settings, axes = phases_config(geometry, config), axes_by_phases(geometry)
+    settings, axes = PhasesSettings.read(config, geometry), axes_by_phases(geometry)
     reason = beside_refusal(geometry, extras, settings, beside_counts(axes, settings.beside))
     if reason == "":
         reason = instructions_refusal(geometry, "phases", least_instructions(geometry, axes, settings, cores))
@@ -48,7 +48,7 @@ def plan_phases(geometry, extras, config, cores):
 
 def phases_refusal(geometry, extras, config):
     """Why not, from settings and letters alone; "" for nothing."""
-    reason = phases_config_refusal(config)
+    reason = PhasesSettings.refusal(config)
     if reason != "":
         return reason
     if geometry.groups > 1:

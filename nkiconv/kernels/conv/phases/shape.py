@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.phases import ALONG
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, index_of, slot_for, some_of
 from ..cuts import combined, most_of
 from ..geometry import num_taps
 from .blocks import part_lists, phase_axis
-from .config import ALONG
 
 #: Instructions of an item, at least, as `phases_instructions` counts them.
 ITEM_INSTRUCTIONS = 14
@@ -63,7 +63,7 @@ def beside_counts(axes, beside):
 
 
 def make_phases(geometry, axes, config):
-    """The Phases of a PhasesConfig; axes: as of `axes_by_phases`."""
+    """The Phases of PhasesSettings; axes: as of `axes_by_phases`."""
     blocks, chunks = cut(geometry.K, config.channels), chunks_of_x(geometry.C, config.segments)
     by_channels = shares_channels(geometry, config)
     widest = most_of(blocks)

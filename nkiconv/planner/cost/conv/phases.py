@@ -7,30 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....kernels._tiles import QUADRANT
-from ....kernels.conv.phases.config import (
-    BESIDE,
-    PHASES_FILTER_BYTES,
-    PHASES_SHARDS,
-    PHASES_X_BYTES,
-    PHASES_Y_BYTES,
-    TOGETHER_MAX,
-    PhasesConfig,
-    phases_config,
-)
 from ....kernels.conv.phases.plan import num_phases, phases_refusal, plan_phases
 from ....kernels.conv.relayout import plain_of
+from ....schedules.phases import BESIDE, SHARDS, TOGETHER_MAX, WARM_UP, Y_BYTES, PhasesSettings
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Shape, config_of, pairs_of
-from .common import WARM_UPS, Settled
+from ..algorithm import Shape, config_of
+from .common import Settled
 from .phases_price import PhasesPrice
 
 #: Bytes a partition of x and of results of a band that are tried.
-BANDS = (PHASES_Y_BYTES, PHASES_Y_BYTES // 2, PHASES_Y_BYTES // 4)
+BANDS = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 #: Channels that segments may have.
 SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
-#: Matmuls on zeros until the first filters and data are there.
-WARM_UP = 30
 #: Phases of a kernel's plan above which one is made, of 3 to 12.
 MANY_PHASES = 300
 
@@ -38,18 +27,17 @@ MANY_PHASES = 300
 class Phases(Settled):
     """Transposed convolutions, phase by phase."""
 
-    algorithm, settings, refusal = "phases", PhasesConfig, staticmethod(phases_refusal)
-    from_one = ("channels", "segments", "together", "ahead")
+    algorithm, settings, refusal = "phases", PhasesSettings, staticmethod(phases_refusal)
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
-        found: list[tuple[float, PhasesConfig, bool]] = []
+        found: list[tuple[float, PhasesSettings, bool]] = []
         for one in _settings(geometry, given):
-            plan, reason = plan_phases(geometry, shape.extras, pairs_of(one), shape.cores)
+            plan, reason = plan_phases(geometry, shape.extras, one.pairs, shape.cores)
             if not reason:
                 price = PhasesPrice(shape.target, geometry, shape.extras, plan)
                 found.append((price.total_ns(), one, price.is_worth_warming()))
         if not found:
-            return phases_config(geometry, config_of(**given))
+            return PhasesSettings.read(config_of(**given), geometry)
         _, best, warmed = min(found, key=lambda one: one[0])
         return best if warmed else dataclasses.replace(best, warmup=given.get("warmup", 0))
 
@@ -61,47 +49,30 @@ class Phases(Settled):
         if phases_refusal(geometry, shape.extras, None):
             return [None]
         ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
-        return [None, *(config_of(**one, shard=shard) for one in ways for shard in PHASES_SHARDS)]
+        return [None, *(config_of(**one, shard=shard) for one in ways for shard in SHARDS)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        settled = self.settle(shape, config)
-        now = dict(settled or ())
-        return self.changed(
-            settled,
-            y_bytes=(now["y_bytes"] // 2, now["y_bytes"] * 2),
-            x_bytes=(now["x_bytes"] // 2, now["x_bytes"] * 2),
-            together=(1, 4, TOGETHER_MAX),
-            warmup=(*WARM_UPS, WARM_UP),
-            shard=PHASES_SHARDS,
-            channels=(now["channels"] // 2, min(PARTITIONS, 2 * now["channels"])),
-            ahead=(1, 2),
-        )
+        return list(PhasesSettings.near(self.settle(shape, config)))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items) * sum(len(batch) for batch in plan.outputs)
 
 
-def _settings(geometry: Any, given: dict[str, Any]) -> Iterator[PhasesConfig]:
+def _settings(geometry: Any, given: dict[str, Any]) -> Iterator[PhasesSettings]:
     """Settings to compare that have the given ones; of many phases, whose plans are long, the kernel's own."""
     if num_phases(geometry) > MANY_PHASES:
-        yield phases_config(geometry, config_of(**given))
+        yield PhasesSettings.read(config_of(**given), geometry)
         return
     chunks = -(-geometry.C // PARTITIONS)
-    plain = {
-        "x_bytes": PHASES_X_BYTES,
-        "filter_bytes": PHASES_FILTER_BYTES,
-        "together": TOGETHER_MAX if chunks > 1 else 1,
-        "ahead": 1,
-        "warmup": WARM_UP,
-    }
+    plain = {"together": TOGETHER_MAX if chunks > 1 else 1, "warmup": WARM_UP}
     for way in _ways(geometry):
-        for shard in PHASES_SHARDS if geometry.K > 1 else ("outputs",):
+        for shard in SHARDS if geometry.K > 1 else ("outputs",):
             for y_bytes in BANDS:
                 channels = min(PARTITIONS // way["segments"], geometry.K)
                 if shard == "channels":
                     channels = min(channels, -(-geometry.K // 2))
                 found = {**plain, "shard": shard, "channels": channels, "y_bytes": y_bytes, **way, **given}
-                yield PhasesConfig(**found)
+                yield PhasesSettings.read(config_of(**found), geometry)
 
 
 def _ways(geometry: Any) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""How algorithms run a problem, decided on the host: ordinary Python without NKI. One file an algorithm."""

@@ -1,0 +1,222 @@
+"""Settings of algorithms, each declared once: meaning, unit, range, default, and the values that a search tries next.
+
+    @dataclass(frozen=True)
+    class ExampleSettings(Settings):
+        algorithm, tried = "example", ("buffers", "shard")
+        shard: str = choice("axis that the two cores share", ("channels", "images"), default="images", near=ALL)
+        buffers: int = count("tiles of x that loads rotate through", 2, 16, default=4, near=(less, more))
+
+From the declarations follow what a config may say (`refusal`), its settings (`read`), the configs beside it (`near`)
+and what documents say of a setting (`Setting.range_text`, `Setting.default_text`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+#: None, or (name, value) pairs, as `Plan.config` is.
+Config = tuple[tuple[str, Any], ...] | None
+Own = TypeVar("Own", bound="Settings")
+
+#: Of a default that the algorithm computes from the shape together with other settings, and passes to `read`.
+BY_SHAPE = "by shape"
+#: Of neighbours: every value of a choice or a flag.
+ALL = "all"
+#: Matmuls on zeros that a config can ask for, at most.
+WARM_UP_MAX = 256
+#: Their numbers that a search tries.
+WARM_UPS = (0, 12, 20, 28, 40)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        meaning: one sentence, for documents and help.
+        unit: of a count; "" where the meaning names it.
+        accepted: (least, most) of an int, the words of a choice, FLAG; () if the algorithm checks the value itself.
+        default: a value, a function of the geometry, or BY_SHAPE.
+        near: values that a search tries, and functions of the present value.
+    """
+
+    meaning: str
+    unit: str
+    accepted: tuple[Any, ...]
+    default: Any
+    near: tuple[Any, ...]
+
+    def refusal(self, name: str, value: Any) -> str:
+        """What is wrong with a value; "" if nothing is."""
+        return value_refusal(name, value, self.accepted)
+
+    def default_for(self, geometry: Any) -> Any:
+        """Its value where nobody gives one."""
+        return self.default(geometry) if callable(self.default) else self.default
+
+    def range_text(self) -> str:
+        """What it may be: "1 to 128 channels"."""
+        if not self.accepted:
+            return "tuples"
+        if isinstance(self.accepted[0], int) and not isinstance(self.accepted[0], bool):
+            return f"{self.accepted[0]} to {self.accepted[1]} {self.unit}".rstrip()
+        return ", ".join(map(str, self.accepted))
+
+    def default_text(self) -> str:
+        """Its default: "128", or "by shape"."""
+        return BY_SHAPE if callable(self.default) else str(self.default)
+
+
+#: What a flag may be.
+FLAG = (False, True)
+
+
+def count(
+    meaning: str, least: int, most: int, *, default: Any = BY_SHAPE, near: tuple[Any, ...] = (), unit: str = ""
+) -> Any:
+    """Declare an int from `least` to `most`."""
+    return _declared(Setting(meaning, unit, (least, most), default, near))
+
+
+def choice(meaning: str, words: tuple[str, ...], *, default: Any = BY_SHAPE, near: Any = ()) -> Any:
+    """Declare one of some words."""
+    return _declared(Setting(meaning, "", words, default, words if near == ALL else near))
+
+
+def flag(meaning: str, *, default: Any = False, near: Any = ()) -> Any:
+    """Declare True or False."""
+    return _declared(Setting(meaning, "", FLAG, default, FLAG if near == ALL else near))
+
+
+def unchecked(meaning: str, *, default: Any = BY_SHAPE) -> Any:
+    """Declare a setting whose values the algorithm checks itself."""
+    return _declared(Setting(meaning, "", (), default, ()))
+
+
+def warm_up(default: Any, *, most: int = WARM_UP_MAX, near: tuple[Any, ...] = WARM_UPS, columns: int = 128) -> Any:
+    """Declare the setting `warmup`."""
+    meaning = f"matmuls of {columns} columns on zeros while the first loads are on their way"
+    return count(meaning, 0, most, default=default, near=near)
+
+
+def less(now: int) -> int:
+    """The count below."""
+    return now - 1
+
+
+def more(now: int) -> int:
+    """The count above."""
+    return now + 1
+
+
+def half(now: int) -> int:
+    """Half of a count."""
+    return now // 2
+
+
+def double(now: int) -> int:
+    """Twice a count."""
+    return 2 * now
+
+
+def double_up_to(most: int) -> Callable[[int], int]:
+    """Twice a count, `most` at most."""
+    return lambda now: min(most, 2 * now)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of an algorithm: the base of dataclasses whose fields are declared as above."""
+
+    algorithm: ClassVar[str]
+    #: the settings that a search changes, in its order
+    tried: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def refusal(cls, config: Config, algorithm: str = "") -> str:
+        """What is wrong with the names and values of a config; "" if nothing is."""
+        declared = declarations(cls)
+        reason = config_refusal(config, tuple(declared), algorithm or cls.algorithm)
+        reasons = (declared[name].refusal(name, value) for name, value in _pairs(config)) if reason == "" else ()
+        return next((one for one in reasons if one), reason)
+
+    @classmethod
+    def read(cls: type[Own], config: Config, geometry: Any = None, **filled: Any) -> Own:
+        """All settings of a config without a refusal: what it leaves open is as `filled` has it, else its default."""
+        given = {**filled, **dict(_pairs(config))}
+        declared = declarations(cls).items()
+        return cls(**{name: given[name] if name in given else one.default_for(geometry) for name, one in declared})
+
+    @property
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """A config of all settings."""
+        return tuple((name, getattr(self, name)) for name in declarations(type(self)))
+
+    @classmethod
+    def near(
+        cls, config: Config, now: Mapping[str, Any] | None = None, **values: Iterable[Any]
+    ) -> list[tuple[tuple[str, Any], ...]]:
+        """The config with one setting at a time changed.
+
+        now: what settings come to, where a config leaves them open or a kernel lowers them; values: of settings whose
+        neighbours depend on the shape.
+        """
+        given, found = dict(_pairs(config)), []
+        for name in cls.tried:
+            one = declarations(cls)[name]
+            at = given.get(name, one.default) if now is None or name not in now else now[name]
+            for tried in values.get(name, one.near):
+                value = tried(at) if callable(tried) else tried
+                if value not in (at, given.get(name)) and one.refusal(name, value) == "":
+                    found.append(tuple({**given, name: value}.items()))
+        return found
+
+
+def declarations(settings: type[Settings]) -> dict[str, Setting]:
+    """The settings of a class by name, in the order of a config."""
+    return {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}
+
+
+def setting(config: Config, name: str, default: Any) -> Any:
+    """A config's value of a setting, or the default."""
+    return dict(_pairs(config)).get(name, default)
+
+
+def config_refusal(config: Any, names: tuple[str, ...], algorithm: str) -> str:
+    """What is wrong with a config that must be None or a tuple of pairs with these names; "" if nothing is."""
+    if config is None:
+        return ""
+    if not isinstance(config, tuple):
+        return f"config={config}: must be None or a tuple of (name, value) pairs, as Plan.config is"
+    for index, entry in enumerate(config):
+        if not isinstance(entry, tuple) or len(entry) != 2:
+            return f"config={config}: entry {index} must be a pair (name, value)"
+        if entry[0] not in names:
+            return f"config={config}: {algorithm} has no setting {entry[0]}; it has {names}"
+        if entry[0] in [before[0] for before in config[:index]]:
+            return f"config={config}: {entry[0]} stands there twice; give one value"
+    return ""
+
+
+def value_refusal(name: str, value: Any, accepted: tuple[Any, ...]) -> str:
+    """What is wrong with a setting's value; "" if nothing is. accepted: as `Setting` has it."""
+    if not accepted:
+        return ""
+    if isinstance(accepted[0], bool):
+        return "" if isinstance(value, bool) else f"config {name}={value}: must be True or False"
+    if isinstance(accepted[0], str):
+        return "" if value in accepted else f"config {name}={value}: must be one of {accepted}"
+    if isinstance(value, int) and not isinstance(value, bool) and accepted[0] <= value <= accepted[1]:
+        return ""
+    return f"config {name}={value}: must be an int from {accepted[0]} to {accepted[1]}"
+
+
+def _declared(one: Setting) -> Any:
+    return dataclasses.field(metadata={"setting": one})
+
+
+def _pairs(config: Config) -> tuple[tuple[str, Any], ...]:
+    return () if config is None else config

@@ -1,0 +1,118 @@
+"""Settings of algorithms: what follows from a declaration, and that every declaration is whole."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+
+import pytest
+
+import nkiconv.schedules
+from nkiconv.schedules._settings import (
+    ALL,
+    BY_SHAPE,
+    Settings,
+    choice,
+    count,
+    declarations,
+    double,
+    double_up_to,
+    flag,
+    half,
+    less,
+    more,
+    unchecked,
+)
+
+for module in pkgutil.iter_modules(nkiconv.schedules.__path__):
+    importlib.import_module(f"nkiconv.schedules.{module.name}")
+
+
+@dataclass(frozen=True)
+class Example(Settings):
+    """One setting of each kind."""
+
+    algorithm = "example"
+    tried = ("buffers", "shard", "late", "rows")
+    shard: str = choice("axis that the two cores share", ("channels", "images"), default="images", near=ALL)
+    rows: int = count(
+        "rows of an output tile", 1, 128, default=lambda geometry: geometry + 1, near=(half, double_up_to(128))
+    )
+    buffers: int = count("tiles of x", 2, 8, default=4, near=(less, more, double), unit="tiles")
+    late: bool = flag("whether y is stored late", near=ALL)
+    first: tuple = unchecked("columns of the first pieces")
+
+
+OF_ALL = [one for one in Settings.__subclasses__() if one is not Example]
+# config, what is wrong with it
+WRONG = [
+    (5, "config=5: must be None or a tuple of (name, value) pairs, as Plan.config is"),
+    ([("rows", 1)], "config=[('rows', 1)]: must be None or a tuple of (name, value) pairs, as Plan.config is"),
+    (((1,),), "config=((1,),): entry 0 must be a pair (name, value)"),
+    (
+        (("depth", 1),),
+        "config=(('depth', 1),): example has no setting depth; it has ('shard', 'rows', 'buffers', 'late', 'first')",
+    ),
+    ((("rows", 1), ("rows", 2)), "config=(('rows', 1), ('rows', 2)): rows stands there twice; give one value"),
+    ((("rows", 0),), "config rows=0: must be an int from 1 to 128"),
+    ((("rows", 129),), "config rows=129: must be an int from 1 to 128"),
+    ((("rows", True),), "config rows=True: must be an int from 1 to 128"),
+    ((("rows", 2.0),), "config rows=2.0: must be an int from 1 to 128"),
+    ((("late", 1),), "config late=1: must be True or False"),
+    ((("shard", "rows"),), "config shard=rows: must be one of ('channels', 'images')"),
+    ((("shard", None),), "config shard=None: must be one of ('channels', 'images')"),
+]
+
+
+@pytest.mark.parametrize(("config", "reason"), WRONG, ids=[str(row[0]) for row in WRONG])
+def test_wrong_configs_are_refused_by_name(config, reason):
+    assert Example.refusal(config) == reason
+
+
+@pytest.mark.parametrize("config", [None, (), (("first", "anything"),), (("rows", 128), ("late", True))])
+def test_right_configs_are_taken(config):
+    assert Example.refusal(config) == ""
+
+
+def test_what_a_config_leaves_open_is_filled_in():
+    read = Example.read((("late", True), ("buffers", 3)), 6, first=(1,), buffers=5)
+    assert read == Example(shard="images", rows=7, buffers=3, late=True, first=(1,))
+    assert read.pairs == (("shard", "images"), ("rows", 7), ("buffers", 3), ("late", True), ("first", (1,)))
+    assert Example.read(read.pairs) == read
+
+
+def test_neighbours_change_one_setting_within_its_range():
+    config = (("buffers", 8), ("rows", 100))
+    assert Example.near(config, {"late": False, "shard": "images"}) == [
+        (("buffers", 7), ("rows", 100)),
+        (*config, ("shard", "channels")),
+        (*config, ("late", True)),
+        (("buffers", 8), ("rows", 50)),
+        (("buffers", 8), ("rows", 128)),
+    ]
+    assert (("buffers", 8), ("rows", 9)) in Example.near(config, {"late": False}, rows=(9,))
+    assert (*config, ("late", True)) in Example.near(config, {"rows": 1})
+
+
+def test_what_documents_say_of_a_setting():
+    found = {name: (one.range_text(), one.default_text()) for name, one in declarations(Example).items()}
+    assert found == {
+        "shard": ("channels, images", "images"),
+        "rows": ("1 to 128", BY_SHAPE),
+        "buffers": ("2 to 8 tiles", "4"),
+        "late": ("False, True", "False"),
+        "first": ("tuples", BY_SHAPE),
+    }
+
+
+@pytest.mark.parametrize("settings", OF_ALL, ids=[one.__name__ for one in OF_ALL])
+def test_every_declaration_is_whole(settings):
+    declared = declarations(settings)
+    assert settings.algorithm
+    assert {name for name, one in declared.items() if one.near} == set(settings.tried)
+    for name, one in declared.items():
+        assert one.meaning, name
+        assert one.meaning[-1] not in ".;", name
+        if not callable(one.default) and one.default != BY_SHAPE:
+            assert one.refusal(name, one.default) == "", name
+        for value in one.near:
+            assert callable(value) or one.refusal(name, value) == "", name
