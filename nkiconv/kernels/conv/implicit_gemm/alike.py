@@ -27,13 +27,13 @@ class Repeat(nl.NKIObject):
 
 def repeats_of(geometry, plan, first, count):
     """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in it."""
-    found, bands = [], 2 * plan.loop
+    found, bands, boxes = [], 2 * plan.loop, Boxes(geometry, plan.items)
     index, end = first + 1, first + count
     while bands > 0 and index + bands < end:
-        times = times_alike(geometry, plan, index, bands, end)
+        times = times_alike(geometry, plan, index, bands, end, boxes)
         register = None
         if times > 1:
-            register = register_of(geometry, distances(geometry, plan.items[index], plan.items[index + bands]))
+            register = register_of(geometry, distances(geometry, plan.items, index, index + bands, boxes))
         if register != None:
             found.append(Repeat(first=index, bands=bands, count=times, register=register))
             index += times * bands
@@ -42,7 +42,21 @@ def repeats_of(geometry, plan, first, count):
     return found
 
 
-def times_alike(geometry, plan, first, bands, end):
+class Boxes(dict):
+    """Boxes of x of the bands of some items by index, of all channels, each found once."""
+
+    def __init__(self, geometry, items):
+        super().__init__()
+        self.geometry, self.items = geometry, items
+
+    def __missing__(self, index):
+        band = self.items[index].band
+        channels, first, extents = (0, self.geometry.C), (band.h0, band.w0), (band.hn, band.wn)
+        self[index] = boxes_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
+        return self[index]
+
+
+def times_alike(geometry, plan, first, bands, end, boxes):
     """How often a body of so many items repeats from item `first` on: all are of one batch, not its first, and the
     item behind them is alike too."""
     items = plan.items
@@ -54,8 +68,8 @@ def times_alike(geometry, plan, first, bands, end):
         if not fills_tiles_of(one.band, other.band):
             return 0
     apart, index = (0, 0), first
-    while index + bands < end and is_alike(geometry, plan, items[index], items[index + bands]):
-        now = distances(geometry, items[index], items[index + bands])
+    while index + bands < end and is_alike(geometry, plan, index, index + bands, boxes):
+        now = distances(geometry, items, index, index + bands, boxes)
         if index == first:
             apart = now
         if now != apart:
@@ -69,8 +83,9 @@ def fills_tiles_of(a, b):
     return a.dn == b.dn and a.hn == b.hn and a.wn == b.wn and a.qn == b.qn
 
 
-def is_alike(geometry, plan, one, other):
-    """Whether two items do the same to other elements of HBM."""
+def is_alike(geometry, plan, first, second, boxes):
+    """Whether two items, by index, do the same to other elements of HBM."""
+    one, other = plan.items[first], plan.items[second]
     a, b = one.band, other.band
     same = one.batch == other.batch and one.halved == other.halved and one.last == other.last
     same = same and a.zn == b.zn and a.pn == b.pn and a.q0 == b.q0
@@ -88,7 +103,7 @@ def is_alike(geometry, plan, one, other):
                 return False
             if not sees_alike(axis, count, (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)):
                 return False
-    return is_evenly_moved(geometry, a, b)
+    return is_evenly_moved(boxes[first], boxes[second])
 
 
 def sees_alike(axis, count, one, other):
@@ -117,14 +132,8 @@ def seen(axis, first, count, element):
     return found
 
 
-def boxes_of(geometry, band):
-    """Boxes of x of a band, of all channels."""
-    return boxes_of_x(geometry, (0, geometry.C), (band.d0, band.dn), (band.h0, band.w0), (band.hn, band.wn))
-
-
-def is_evenly_moved(geometry, a, b):
+def is_evenly_moved(here, there):
     """Whether all boxes of x of two bands, which have some, are equally far apart, those of frames in front too."""
-    here, there = boxes_of(geometry, a), boxes_of(geometry, b)
     if len(here) != len(there) or len(here) == 0:
         return False
     for index in range(len(here)):
@@ -136,9 +145,9 @@ def is_evenly_moved(geometry, a, b):
     return True
 
 
-def distances(geometry, one, other):
-    """Elements of HBM from an item's x and y to another's."""
-    here, there = boxes_of(geometry, one.band), boxes_of(geometry, other.band)
-    a, b, strides = one.band, other.band, geometry.y_strides
+def distances(geometry, items, first, second, boxes):
+    """Elements of HBM from an item's x and y to another's, by index."""
+    here, there = boxes[first], boxes[second]
+    a, b, strides = items[first].band, items[second].band, geometry.y_strides
     y = offset_at(strides, (0, b.z0, b.p0, b.q0)) - offset_at(strides, (0, a.z0, a.p0, a.q0))
     return (there[0][2] - here[0][2], y)
