@@ -160,6 +160,7 @@ BAD_FILES = [
 ]
 
 
+@pytest.mark.cover(20)
 @pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_RUNS], ids=[row[0] for row in BAD_RUNS])
 def test_bad_arguments_have_a_name(here, arguments, pattern):
     assert_refused(here, arguments, pattern)
@@ -258,6 +259,7 @@ def test_cases_as_json():
     assert one["dma_bytes"] > 0 < one["sbuf_peak_bytes_per_partition"]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_by_name(algorithm):
     result = run("run", "short", "--algorithm", algorithm, "--lnc", "both", "--json")
@@ -315,6 +317,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("options", "call"), CALLS, ids=[" ".join(row[0]) or "plain" for row in CALLS])
 def test_files_in_and_out(here, options, call):
     result = run("run", *FILES, "--out", "y.npy", *options)

@@ -160,6 +160,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(("operation", "x", "w", "options", "geometry"), CALLS)
 def test_every_operation_on_every_format(here, kind, operation, x, w, options, geometry):
@@ -246,6 +247,7 @@ def test_layouts(here, w, options, x_axes, w_axes):
 EPILOGUES = [("image", "w2", "b6", 2), ("rows", "w1", "b8", 2), ("rows", "taps", "b6", None)]
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize(("x", "w", "bias", "groups"), EPILOGUES)
 @pytest.mark.parametrize("position", [None, "pre_activation", "post_activation"])
 def test_bias_activation_and_residual(here, x, w, bias, groups, position):
@@ -298,6 +300,7 @@ def test_precision_and_strictness(here):
 PICTURES = [("grey.png", (7, 9), 1), ("rgb.png", (7, 9, 3), 3), ("rgba.png", (7, 9, 4), 4)]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("name", "shape", "channels"), PICTURES)
 def test_pictures(here, name, shape, channels, layout):

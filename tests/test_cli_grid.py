@@ -19,6 +19,7 @@ CASE = "nkl_n1_c16_w512_s7"
 CELL = st.text("abc=,()0123456789.", min_size=1, max_size=40)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 300])
 @given(rows=st.lists(st.tuples(CELL, CELL, st.integers(0, 10**9)), min_size=1, max_size=4))
 def test_no_character_is_lost(width, rows):
@@ -105,6 +106,7 @@ def test_a_table_without_rows_is_its_headings():
     assert "case" in screen.file.getvalue()
 
 
+@pytest.mark.cover(3, keep=["bench-60"])
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize(

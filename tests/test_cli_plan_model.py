@@ -215,6 +215,7 @@ build_model = Model
 }
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_ways_to_run(script, name):
     text, arguments, ran_on, rows = OTHERS[name]

@@ -49,6 +49,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.cover(3, keep=["--C 16 --W 64 --S 3 --H 8 --R 3 --padding same", "--C 16 --W 64 --S 4 --padding causal"])
 @pytest.mark.parametrize(("options", "fields"), SHAPES, ids=[options for options, _ in SHAPES])
 def test_plans_of_shapes(options, fields):
     [found] = json.loads(run("plan", *options.split(), "--json").stdout)["rows"]
@@ -56,6 +57,7 @@ def test_plans_of_shapes(options, fields):
     assert ConvProblem(**kept) == ConvProblem(**fields)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("options", "fields"), UPS, ids=[options for options, _ in UPS])
 def test_plans_of_transposed_shapes(options, fields):
     [found] = json.loads(run("plan", *UP.split(), *options.split(), "--json").stdout)["rows"]

@@ -103,6 +103,7 @@ VARIABLES = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("name", "value", "text"), VARIABLES)
 def test_variables(monkeypatch, name, value, text):
     monkeypatch.setenv(name, value)

@@ -38,6 +38,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.cover(3, keep=["1,048,576 filters", "stride 200, dgrad", "20,000 x 20,000 rows, wgrad"])
 @pytest.mark.parametrize("name", big_problems.BIG)
 def test_estimates_of_big_problems(quickly, name):
     """Chosen or refused by name, from at most so many pieces."""
@@ -163,6 +164,7 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
     assert (huge.met, huge.products) == (9, (huge.out * 3 + 1) // 2)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("size", [28, 56])
 def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout, size):

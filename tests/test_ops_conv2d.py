@@ -95,6 +95,7 @@ def test_layouts(layout, filter_layout):
     np.testing.assert_array_equal(y, expected.transpose(0, 2, 3, 1) if last else expected)
 
 
+@pytest.mark.cover(16)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_epilogues(activation, position):
@@ -383,6 +384,7 @@ def test_a_precision_that_says_nothing_is_refused():
         conv2d(X.astype(ml_dtypes.bfloat16), W.astype(ml_dtypes.bfloat16), precision="tf32")
 
 
+@pytest.mark.cover(10)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
 @pytest.mark.parametrize(("K", "block"), [(96, 96), (320, 64), (134, 67), (9, 9)])

@@ -43,6 +43,7 @@ def torchs(x, w, bias=None, **more):
     return torch.nn.functional.conv3d(*wide, **more).numpy()
 
 
+@pytest.mark.cover(6)
 @pytest.mark.parametrize(("w", "kwargs", "pad", "more"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
 def test_equals_torch(w, kwargs, pad, more):
     padded = torch.nn.functional.pad(torch.tensor(X), pad).numpy()
@@ -195,6 +196,7 @@ def test_a_kernel_takes_what_its_rank_says():
             kernel(**{"img_ref": X, "filter_ref": W, **changed})
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("layout", ["NCDHW", "NDHWC"])
 @pytest.mark.parametrize("chunks", [(4,), (1, 3), (2, 1, 1)])
 def test_a_video_in_chunks(layout, chunks):

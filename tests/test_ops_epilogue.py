@@ -18,6 +18,7 @@ RESIDUAL = RNG.standard_normal((2, 5, 40)).astype(np.float32)
 STATE = RNG.standard_normal((2, 5, 3)).astype(np.float32)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 def test_epilogues(activation, position):

@@ -40,6 +40,7 @@ def torchs(rank, x, w, bias=None, **more):
     return getattr(torch.nn.functional, f"conv_transpose{rank}d")(*wide, **more).numpy()
 
 
+@pytest.mark.cover(5)
 @pytest.mark.parametrize("arguments", CALLS, ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_equals_torch(rank, arguments):

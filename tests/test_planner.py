@@ -72,6 +72,7 @@ def test_extras_are_the_kernels_own():
     assert (found.state, found.strict_nonfinite) == (False, True)
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["first", "every"])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_edges_have_plans(row, every):
@@ -99,6 +100,7 @@ def test_edges_have_plans(row, every):
 BOUNDED = ["kda_fp32", "short", "odd_c", "nkl_st2_p5_c256_w512_s64_bf16", "nkl_pad_n1_c16_w512_s200"]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -135,6 +137,7 @@ def test_a_plan_says_what_a_profile_says():
     assert found.roofline_fraction == pytest.approx(found.roofline_us / found.modelled_us)
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["kda_fp32", "short", "c1", "nkl_st2_p10_c256_w512_s64_bf16"])
 def test_the_plan_is_the_fastest_of_its_alternatives(name):
     found = planned(cases.get(name).problem)
@@ -192,6 +195,7 @@ DEFAULTS = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(
     "problem",
     [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],

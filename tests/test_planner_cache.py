@@ -64,6 +64,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: next(iter(other)))
 def test_everything_asked_for_is_in_the_key(plans, other):
     plan(PROBLEM)

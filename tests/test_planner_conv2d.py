@@ -132,6 +132,7 @@ def test_candidates_and_their_neighbours_run(problem):
             assert other.config != one.config
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("name", ["rn50_1x1", "mobilenet_dw", "whisper_conv1", "rect_filter"])
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_no_timeline_beats_its_lower_bound(name, lnc):
@@ -188,6 +189,7 @@ def test_a_precision_that_one_algorithm_takes():
     assert Plan.from_json(pairs.to_json()) == pairs
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("name", ["c256_32x16_fp32", "rect_filter", "c1k1"])
 def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):

@@ -27,6 +27,7 @@ def instructions(request, candidate):
     return [(one.engine, one.op, one.params, [one[1:] for one in (*one.writes, *one.reads)]) for one in found]
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize(("name", "algorithm"), SETTLED)
 def test_settings_that_settle_the_same_are_one_run(name, algorithm):
     """The search times them once."""

@@ -163,6 +163,9 @@ MORE = {
     "crossover --vary N": ["--values", "1,2", "--C", "16"],
 }
 
+#: What takes a second and more begins so.
+LONG = ("bench --suite", "doctor", "lint", "plan --C", "plan rn50", "plan-model")
+
 
 def console_lines(text=TEXT, fence="console"):
     """The words of each line of the console blocks that calls nkiconv, after that name; of bash those for a device."""
@@ -221,13 +224,17 @@ def here(tmp_path, monkeypatch, plans):
     return tmp_path
 
 
-@pytest.mark.cover(16)
+def tried_lines():
+    """The words of each line that is tried, of which those that take a second and more in `make test-all`."""
+    pages = "\n".join(text for name, text in PAGES.items() if name != PRINTED)
+    return [
+        pytest.param(words, marks=[pytest.mark.slow] if " ".join(words).startswith(LONG) else [], id=" ".join(words))
+        for words in console_lines(pages)
+    ]
+
+
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    "words",
-    console_lines("\n".join(text for name, text in PAGES.items() if name != PRINTED)),
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", tried_lines())
 @pytest.mark.usefixtures("here")
 def test_every_line_runs(words, monkeypatch):
     """As it is printed, or with a smaller case in its place."""

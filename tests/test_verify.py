@@ -99,6 +99,7 @@ def test_what_rounds_to_infinity_may_be_infinite():
     assert compare(y, x, w, problem).num_wrong == 1
 
 
+@pytest.mark.cover(3)
 @pytest.mark.parametrize("S", [4, 70], ids=["many channels a matmul", "one channel a matmul"])
 @pytest.mark.parametrize(
     "call", [{}, {"padding": "same", "stride": 3}, {"padding": (9, -1), "lhs_dilation": 2}], ids=str

@@ -28,6 +28,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.cover(4)
 @pytest.mark.parametrize(("algorithm", "name"), CASES.items())
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_every_matmul_of_a_warm_up_has_a_reader(algorithm, name, lnc):
@@ -38,6 +39,7 @@ def test_every_matmul_of_a_warm_up_has_a_reader(algorithm, name, lnc):
         assert not unread_matmuls(program.instructions)
 
 
+@pytest.mark.cover(12)
 @pytest.mark.parametrize("algorithm", SHAPES)
 @pytest.mark.parametrize("count", [1, 3, 4, 9])
 def test_sums_are_added_to_the_zeros_of_a_warm_up_of_any_length(algorithm, count):

@@ -21,6 +21,7 @@ def rng():
 # local_gather.
 
 
+@pytest.mark.cover(8)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int32"])
 @pytest.mark.parametrize(("partitions", "columns", "width", "count"), [
     (16, 1, 1, None), (32, 3, 1, 40), (128, 4, 4, 64), (128, 2, 32, 5), (64, 256, 1, None),
