@@ -37,7 +37,7 @@ def conv2d(x, w, stride=(1, 1), padding=(0, 0), groups=1):
     ahead = load_band(x, nl.program_id(0), (P, rows), R, stride, padding)
     for index in range(nl.program_id(0), N * div_ceil(P, rows), cores):
         n, p0, pn, x_tiles = ahead
-        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)
+        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)  # loads while this band is multiplied
         pixels = y[n, p0 : p0 + pn, 0:Q, 0:K].reshape((pn * Q, K))
         convolve_band(pixels, products_of_taps(x_tiles, filters, S), Q, stride)
     return y

@@ -80,7 +80,7 @@ STEPS = (
         "activation_stationary",
         activation_stationary.conv2d,
         "unet_320",
-        "U-Net, 3x3, 320 to 320 channels, 64 x 64, batch 2 (`weight_stationary` in NCHW, the others in NHWC)",
+        "U-Net, 3x3, 320 to 320 channels, 64 x 64, batch 2, in NHWC except for `weight_stationary`",
         layout="NHWC",
     ),
 )

@@ -40,7 +40,7 @@ def conv2d(x, w, stride=(1, 1), padding=(0, 0), groups=1):
     ahead = load_band(x, nl.program_id(0), (P, rows), R, stride, padding)
     for index in range(nl.program_id(0), N * div_ceil(P, rows), cores):
         n, p0, pn, x_tiles = ahead
-        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)
+        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)  # loads while this band is multiplied
         for p in range(0, pn, U):
             convolve_rows(y[n, 0:K, p0 + p : p0 + min(pn, p + U), 0:Q], x_tiles, filters, p, U, S, stride)
     return y

@@ -39,11 +39,12 @@ def conv2d(x, w, stride=(1, 1), padding=(0, 0), groups=1):
     P, Q = out_size(H, R, stride[0], padding[0]), out_size(W, S, stride[1], padding[1])
     y = nl.ndarray((N, K, P, Q), dtype=x.dtype, buffer=nl.shared_hbm)
     filters, cores = load_filters(w), nl.num_programs()
+    # bands of output rows, so that x fits SBUF twice; the cores take alternate bands
     rows = band_rows(N, P, stride[0], R, len(filters) * (W + 2 * padding[1]), x)
     ahead = load_band(x, nl.program_id(0), (P, rows), R, stride, padding)
     for index in range(nl.program_id(0), N * div_ceil(P, rows), cores):
         n, p0, pn, x_tiles = ahead
-        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)
+        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)  # loads while this band is multiplied
         products = products_of_taps(x_tiles, filters, S)
         for k0 in range(0, K, 128):
             convolve_band(y[n, k0 : min(K, k0 + 128), p0 : p0 + pn, 0:Q], products, k0, stride)
@@ -75,11 +76,10 @@ def products_of_taps(x_tiles, filters, S):
 
 def convolve_band(y_band, products, k0, stride):
     """y [k, p, q] of a tile of k and a band of rows."""
-    kn, P, Q = y_band.shape
-    qt = min(Q, BANK)
-    pt = min(P, BANK // qt)
-    for tile in range(div_ceil(P, pt) * div_ceil(Q, qt)):
-        p, q = tile // div_ceil(Q, qt) * pt, tile % div_ceil(Q, qt) * qt
+    (kn, P, Q), qt = y_band.shape, min(y_band.shape[2], BANK)
+    pt, across = min(P, BANK // qt), div_ceil(Q, qt)
+    for tile in range(div_ceil(P, pt) * across):
+        p, q = tile // across * pt, tile % across * qt
         pn, qn = min(pt, P - p), min(qt, Q - q)
         acc_psum = nl.ndarray((kn, pn, qn), dtype=nl.float32, buffer=nl.psum)
         accumulate(acc_psum, products, k0, (p, q), stride)
