@@ -87,8 +87,8 @@ QUICK = {
     "many phases": (upsampled(50_000, 640), "of 16000320 columns of outputs, as the whole has more than"),
     "many phases and bytes": (upsampled(50_000, 640, 64, "fp32"), "of 16000320 columns"),
     "many filters": (Request(problem=ConvProblem(N=1, C=65_536, K=65_536, W=1, S=1)), "of 65536 K, as the whole"),
-    "large filter": (Request(problem=ConvProblem(N=1, C=1, K=1, H=4000, W=4000, R=2000, S=2000)), "bytes a partition"),
-    "long row": (upsampled(100, 200_000), "a partition of SBUF"),
+    "large filter": (Request(problem=ConvProblem(N=1, C=1, K=1, H=4000, W=4000, R=2000, S=2000)), "per partition"),
+    "long row": (upsampled(100, 200_000), "per partition of SBUF"),
 }
 
 

@@ -104,7 +104,7 @@ def depthwise_conv1d_input(
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `depthwise_conv1d`; GeometryError where gy is none of such an x.
+    Raises: as `depthwise_conv1d`; GeometryError if gy's shape is not that of such a y.
     """
     raise_all("depthwise_conv1d_input cannot run this call", list(one_array("gy", gy, "N, C, Q")))
     N, C, W = sizes_of("input_size", input_size, 3, of_images=True)

@@ -185,7 +185,7 @@ def conv1d_input(
 
     Returns: an array of input_size.
 
-    Raises: as `conv_transpose1d`; GeometryError where gy is none of such an x.
+    Raises: as `conv_transpose1d`; GeometryError if gy's shape is not that of such a y.
     """
     size = _input_shape(input_size, layout, LAYOUTS_1D)
     numbers = (stride,), (pair_of(padding),), (dilation,)
@@ -219,7 +219,7 @@ def conv2d_input(
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `conv_transpose2d`; GeometryError where gy is none of such an x.
+    Raises: as `conv_transpose2d`; GeometryError if gy's shape is not that of such a y.
     """
     return _input(IMAGES, conv_transpose2d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
 
@@ -241,7 +241,7 @@ def conv3d_input(
 
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
-    Raises: as `conv_transpose3d`; GeometryError where gy is none of such an x.
+    Raises: as `conv_transpose3d`; GeometryError if gy's shape is not that of such a y.
     """
     return _input(VOLUMES, conv_transpose3d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
 

@@ -116,7 +116,7 @@ def _weight(
 
 
 def _check(x: Any, weight_size: Any, gy: Any, numbers: Any, layout: Any, layouts: Any) -> None:
-    """Refuse a gy that is none of such a y; what is wrong beside is told by the gradient of the convolution."""
+    """Reject a gy whose shape is not y's; the gradient of the convolution reports other errors."""
     if layout not in layouts:
         raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
     size = sizes_of("weight_size", weight_size, len(layout))

@@ -1,8 +1,8 @@
-"""Who does what more than one engine can do, as reading PSUM out: the one that has had less work so far.
+"""Balances work that several engines can do, such as PSUM evacuation: the least loaded engine gets it.
 
-A compile-time ledger of work given out, so that no engine waits for another's backlog. It decides only who works, never
-what is computed. Work is counted in whole numbers that stand to each other as the engines' published rates do: 0.96 GHz
-of Vector to 1.2 of Scalar and 0.6 of GpSimd, a column a cycle (trn2.toml).
+A compile-time ledger of the work given out, so that no engine waits for another's backlog. It decides which engine
+works, never what is computed. Work is in whole numbers, in proportion to the engines' published rates: 0.96 GHz of
+Vector to 1.2 of Scalar and 0.6 of GpSimd, one column per cycle (trn2.toml).
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Ledger(nl.NKIObject):
 
 
 def new_ledger():
-    """Nobody has had any work."""
+    """An empty ledger."""
     return Ledger(vector=0, scalar=0, gpsimd=0)
 
 

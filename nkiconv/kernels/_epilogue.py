@@ -166,8 +166,8 @@ def adds_last(epilogue):
 
 
 def finish_joined(y_sbuf, acc, rest_sbuf, bias_sbuf, residual_sbuf, epilogue, engine):
-    """`finish` of sums of which the rest is in SBUF, which is a residual of them; it has the one that is asked for,
-    where that does not come behind the activation. engine: of that one."""
+    """`finish` of accumulators split between PSUM and SBUF. The SBUF part has the residual, unless that is added after
+    the activation. engine: which evacuates."""
     joined = Epilogue(
         activation=epilogue.activation,
         bias=bias_sbuf != None,

@@ -6,7 +6,7 @@ from .._nki import nl
 INSTRUCTIONS_MAX = 5_000_000
 #: Parts that work is cut into first: as many as cores of an LNC2 launch, on one core too, so that bits agree.
 PARTS = 2
-#: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes a partition.
+#: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes per partition.
 BANK_COLUMNS = 512
 BANK_BYTES = 2048
 #: Banks that there are (trn2.toml, memory.psum_banks).
@@ -23,7 +23,7 @@ def div_ceil(a, b):
 
 
 def fits_sbuf(count):
-    """Whether SBUF holds so many bytes a partition."""
+    """Whether SBUF holds so many bytes per partition."""
     return count <= nl.tile_size.total_available_sbuf_size
 
 

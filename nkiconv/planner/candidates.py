@@ -127,7 +127,7 @@ class Field:
         return config if self.shape.by_rule else self.operation.algorithm(algorithm).settled(self.shape, config)
 
     def is_looped(self, candidate: Candidate) -> bool:
-        """Whether the kernel has a loop on the device: its trace is short, and says how often what runs."""
+        """Whether the kernel has a loop on the device: its trace has one loop body and the number of iterations."""
         if self.shape.by_rule:
             return False
         return self.operation.algorithm(candidate.algorithm).is_looped(self.shape, candidate.config)

@@ -29,7 +29,7 @@ _HOLDERS_SHOWN = 12
 
 @dataclass(frozen=True)
 class Peak:
-    """The fullest moment of a memory: bytes a partition, and the index of the instruction that reached it."""
+    """The fullest moment of a memory: bytes per partition, and the index of the instruction that reached it."""
 
     bytes_per_partition: int = 0
     instruction: int = -1
@@ -37,7 +37,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Usage:
-    """Peaks of one core's run: SBUF and PSUM bytes a partition, and the most PSUM banks needed at once."""
+    """Peaks of one core's run: SBUF and PSUM bytes per partition, and the most PSUM banks needed at once."""
 
     sbuf: Peak = Peak()
     psum: Peak = Peak()

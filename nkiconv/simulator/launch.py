@@ -47,12 +47,12 @@ class Execution:
 
     @property
     def sbuf_peak_bytes(self) -> int:
-        """Most SBUF bytes a partition live at once, on the fuller core."""
+        """Most SBUF bytes per partition live at once, on the fuller core."""
         return max(program.sbuf_peak_bytes for program in self.programs)
 
     @property
     def psum_peak_bytes(self) -> int:
-        """Most PSUM bytes a partition live at once, on the fuller core."""
+        """Most PSUM bytes per partition live at once, on the fuller core."""
         return max(program.psum_peak_bytes for program in self.programs)
 
     @property

@@ -115,12 +115,12 @@ class Program:
 
     @property
     def sbuf_peak_bytes(self) -> int:
-        """Most SBUF bytes a partition that were live at once."""
+        """Most SBUF bytes per partition that were live at once."""
         return self.usage.sbuf.bytes_per_partition
 
     @property
     def psum_peak_bytes(self) -> int:
-        """Most PSUM bytes a partition that were live at once."""
+        """Most PSUM bytes per partition that were live at once."""
         return self.usage.psum.bytes_per_partition
 
     @property

@@ -48,7 +48,7 @@ _TABLE = (
     ("NKI015", "a dimension, permutation or pattern names each dim exactly once", "isa NkiTensor", "list every dim once"),
     ("NKI016", "an instruction reads only elements that something wrote", "guide: ndarray does not initialise", "write or memset the elements first"),
     ("NKI017", "a destination addresses each element once", "aps", "write to a view without stride 0 or overlap"),
-    ("NKI018", "live SBUF tensors fit 212,728 bytes a partition", "nki-library", "use smaller tiles or fewer buffers"),
+    ("NKI018", "live SBUF tensors fit 212,728 bytes per partition", "nki-library", "use smaller tiles or fewer buffers"),
     ("NKI019", "live PSUM tensors fit 8 banks of 2 KiB a partition", "arch", "use smaller tiles or fewer accumulators"),
     ("NKI020", "an explicit address lies in the buffer and overlaps no live tensor", "isa ndarray", "choose another (partition, byte) address"),
     ("NKI021", "a tensor is used by the program that made it, while it runs", "lnc", "pass data between cores through shared_hbm"),
@@ -151,7 +151,7 @@ _TABLE = (
     ("NKI150", "core_barrier and sendrecv need LNC2", "isa core_barrier", "launch with kernel[2]"),
     ("NKI151", "core_barrier takes a shared_hbm tensor, cores=(0, 1) and an engine of the core, which DMA is not", "isa core_barrier", "pass the shared tensor; leave the engine to GpSimd"),
     ("NKI152", "sendrecv exchanges equal SBUF tiles between ranks 0 and 1", "isa sendrecv", "make src and dst alike"),
-    ("NKI153", "GpSimd's DMA moves at most 1024/512/256 bytes a partition of 32/16/8-bit data", "isa sendrecv", "use dma_engine.dma"),
+    ("NKI153", "GpSimd's DMA moves at most 1024/512/256 bytes per partition of 32/16/8-bit data", "isa sendrecv", "use dma_engine.dma"),
     ("NKI154", "both cores meet at the same barrier or sendrecv", "isa core_barrier", "call it on both cores in the same order"),
     ("NKI160", "register calls take registers, 32-bit ints and one-element tensors", "isa register_alloc", "allocate with nisa.register_alloc"),
     # Device loops, scheduling and annotations.

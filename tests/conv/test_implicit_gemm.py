@@ -417,7 +417,7 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
         assert execution.sbuf_peak_bytes <= plan.taps_sbuf_bytes(geometry_of(problem), found, extras_of())
     asked = planned(problem, "implicit_gemm", (("filter_bytes", 90_112),))
     assert asked[0] is None
-    assert "bytes a partition of SBUF" in asked[1]
+    assert "bytes per partition of SBUF" in asked[1]
 
 
 @pytest.mark.parametrize("why", [*PROBLEMS, *FOLDED])

@@ -269,7 +269,7 @@ def test_pixels_of_a_partition_are_neighbours():
 
 
 def needs(problem, lnc, settings):
-    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
     config = settled(problem, **settings)
     found, _ = planned(problem, "swapped", config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)

@@ -260,7 +260,7 @@ def test_filters_that_do_not_fit_are_refused():
     shape = CONV3D.shape(Request(problem=problem, asked=Asked(**WINOGRAD)), Rates())
     for config in (None, CHANNELS):
         reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, 2)[1]
-        assert "bytes a partition of SBUF for the window of one output and its filters" in reason
+        assert "bytes per partition of SBUF for the window of one output and its filters" in reason
 
 
 @pytest.mark.cover(3)

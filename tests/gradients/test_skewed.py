@@ -125,5 +125,5 @@ def test_rows_that_do_not_fit_are_refused():
     x = nkiconv.spec((40_000, 1, 1, 4000), "bf16")
     problem = nkiconv.ConvProblem(N=x.shape[0], C=1, W=4000, S=3, groups=1, dtype="bf16")
     args, more = traced(problem, (("beside", 1),))
-    with pytest.raises(KernelAssertionError, match=r"skewed needs \d+ bytes a partition of SBUF for x, gy"):
+    with pytest.raises(KernelAssertionError, match=r"skewed needs \d+ bytes per partition of SBUF for x, gy"):
         nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], args, more, trace_only=True)

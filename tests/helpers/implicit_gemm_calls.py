@@ -30,7 +30,7 @@ FOLDED = {
 
 
 def needs(problem, lnc, **settings):
-    """(instructions of the busiest core, bytes a partition of SBUF), as traced and as the plan says."""
+    """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
     config = config_of("implicit_gemm", **settings)
     found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)

@@ -98,7 +98,7 @@ def spot(tile, first, pattern):
 
 
 def load_box(tile, hbm, first, pattern, offset, moved=None):
-    """One box into a tile. moved: None, or a register that counts rows of `hbm`, by which it lies further."""
+    """Load one box into a tile. moved: None, or a register with a row offset into `hbm`."""
     if moved == None:
         copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
     else:

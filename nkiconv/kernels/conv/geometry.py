@@ -168,8 +168,8 @@ def read_axis(name, size, taps, places, index):
 
 
 def thinned(axis):
-    """(Axis, step) without the elements between those that an only tap meets: each step-th one, where these begin with
-    the first."""
+    """(Axis, step) without the elements that a single strided tap never reads: every step-th one is left, if the first
+    of them is element 0."""
     shift = axis.before if axis.before >= 0 else -axis.before
     if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
         return axis, 1

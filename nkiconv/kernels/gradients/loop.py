@@ -193,7 +193,7 @@ def append_rows(batches, work, feed, some, where, tiles):
 
 
 def turn_ahead(work, turns, feed, batches, at, q):
-    """Have be turned what a Batch needs, and those less than AHEAD columns of matmuls behind column q, if they may."""
+    """Transpose the tiles that a Batch needs, and up to AHEAD matmul columns beyond column q, if buffers are free."""
     now, left, there = batches[at], 0, False
     for later in range(at, turns.batches):
         left += columns_in(work, batches[later], q if later == at else 0)

@@ -263,7 +263,7 @@ def plan_settings(geometry, config, bias, cores):
     if not fits_sbuf(needed):
         return None, (
             f"C={geometry.C}, K={geometry.K}, config rows={settings.rows} columns={settings.columns}: a filter "
-            f"gradient needs {needed} bytes a partition of SBUF for its blocks, there are "
+            f"gradient needs {needed} bytes per partition of SBUF for its blocks, there are "
             f"{nl.tile_size.total_available_sbuf_size}; use smaller blocks, fewer banks or fewer channels"
         )
     reason = instructions_refusal(geometry, "a filter gradient", weight_instructions(geometry, plan, cores))

@@ -76,7 +76,7 @@ def sendrecv(
     Args:
         src, dst: SBUF tiles of one shape and dtype. send_to_rank, recv_from_rank: 0 or 1.
         pipe_id: meetings with the same id pair up.
-        dma_engine: gpsimd_dma moves at most 1024/512/256 bytes a partition of 32/16/8-bit data.
+        dma_engine: gpsimd_dma moves at most 1024/512/256 bytes per partition of 32/16/8-bit data.
     Raises NkiError (NKI150, NKI152, NKI153, NKI154). Source: isa sendrecv.
     """
     program = current()
@@ -90,7 +90,7 @@ def sendrecv(
         fail("NKI152", f"core {program.core} sends to itself")
     row_bytes = src.size // src.shape[0] * src.itemsize
     if dma_engine is _DmaEngine.gpsimd_dma and row_bytes > hw.SENDRECV_GPSIMD_BYTES[src.itemsize]:
-        fail("NKI153", f"{row_bytes} bytes a partition of {src.itemsize}-byte data", src=src)
+        fail("NKI153", f"{row_bytes} bytes per partition of {src.itemsize}-byte data", src=src)
     writable(dst=dst)
     payload = np.array(src.storage.read(src)) if program.numeric else None
     received, _ = _meet(program, ("sendrecv", pipe_id, src.shape, src.dtype), payload)

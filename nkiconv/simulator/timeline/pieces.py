@@ -40,7 +40,7 @@ class Pieces:
                 self._bounds[tile.id] = [0, *sorted(inner), tile.bytes_per_partition]
 
     def of(self, region: Region) -> list[tuple[int, int]]:
-        """(first byte, bytes a partition) of the parts that a view has a byte in, or may."""
+        """(first byte, bytes per partition) of the parts that a view has a byte in, or may."""
         bounds = self._bounds.get(region.info.id)
         if bounds is None:
             return [(0, region.info.bytes_per_partition)]

@@ -41,7 +41,7 @@ class Space:
         self._waiting = deque(tiles)
         self.used_bytes = 0
         self.peak_bytes = 0
-        #: (time, bytes a partition in use), for every change
+        #: (time, bytes per partition in use), for every change
         self.history: list[tuple[float, int]] = []
         self._sizes: Counter[int] = Counter()
         #: what program order leaves free when each tile is first used, less what later ones have by then

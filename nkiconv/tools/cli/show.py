@@ -161,7 +161,7 @@ def _tiles(report: Report) -> str:
 REPORT_NOTES = (
     "bound: what the error may be at the element of max error",
     "worst ratio: the largest error over its bound",
-    "DMA: bytes moved; SBUF, PSUM: peaks in bytes a partition, fuller core, and share of the limit; counts and peaks "
+    "DMA: bytes moved; SBUF, PSUM: peaks in bytes per partition, fuller core, and share of the limit; counts and peaks "
     "are of the whole case",
 )
 

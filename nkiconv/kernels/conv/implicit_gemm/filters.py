@@ -100,7 +100,7 @@ class Filters(nl.NKIObject):
     raws: list
     #: None, or of pairs of fp16 the Preparing of all of them
     pairing: object
-    #: bytes a partition that blocks of a core's first job may take together, 0 of a batch that is not its first
+    #: bytes per partition that blocks of a core's first job may take together, 0 of a batch that is not its first
     first_bytes: int = 0
     #: pieces and blocks transposed so far, and pieces whose pairs are done
     transposed: int = 0

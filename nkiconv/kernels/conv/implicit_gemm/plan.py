@@ -48,11 +48,11 @@ class Plan(nl.NKIObject):
     ahead: int
     #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
     whole: bool
-    #: bytes a partition that blocks of taps of a core's first job may take together
+    #: bytes per partition that blocks of taps of a core's first job may take together
     first_bytes: int
     #: pairs of bands that the body of a loop on the device holds; 0: all are unrolled
     loop: int
-    #: bytes a partition of frames that have come and are not added yet, of pairs of planes
+    #: bytes per partition of frames that have come and are not added yet, of pairs of planes
     frames_bytes: int = 0
 
 

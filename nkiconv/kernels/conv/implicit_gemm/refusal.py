@@ -38,7 +38,7 @@ def plan_product(geometry, extras, config, cores, product):
     if needed > room:
         return None, (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: "
-            f"implicit_gemm needs {needed} bytes a partition of SBUF for the window of one output and its filters, "
+            f"implicit_gemm needs {needed} bytes per partition of SBUF for the window of one output and its filters, "
             f"there are {room}; split C over several calls and add, or use a smaller filter"
         )
     if geometry.direct == None:

@@ -1,4 +1,4 @@
-"""Stationaries of a chunk's filters: room for them, what is loaded for them, and how that becomes them.
+"""Stationary filter tiles of a chunk: allocation, loading and transposition.
 
 A row of w, one output channel, is contiguous in HBM; the array transposes [k, c] of one tap into [c, k], several taps
 to a PSUM bank. Where a job has several groups, each row is first spread over the groups' channels under a mask, so that

@@ -37,7 +37,7 @@ def plan_narrow(geometry, extras, config, cores):
         return None, (
             f"C={geometry.C}, H={rows.size}, W={columns.size}, R={rows.taps}, S={columns.taps}, padding from "
             f"{(rows.before, columns.before)}, lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: narrow keeps "
-            f"rows of x and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, for "
+            f"rows of x and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition, for "
             f"blocks of rows of y whose windows see x and start at a multiple of lhs_dilation; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, "narrow", narrow_instructions(seen, narrow, extras, cores))

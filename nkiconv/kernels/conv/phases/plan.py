@@ -40,7 +40,7 @@ def plan_phases(geometry, extras, config, cores):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}: phases keeps filters of a block of output channels and x of two bands in SBUF "
-            f"({nl.tile_size.total_available_sbuf_size} bytes a partition); use implicit_gemm, or fewer channels"
+            f"({nl.tile_size.total_available_sbuf_size} bytes per partition); use implicit_gemm, or fewer channels"
         )
     reason = instructions_refusal(geometry, "phases", phases_instructions(geometry, phases, cores))
     return (phases, "") if reason == "" else (None, reason)

@@ -31,7 +31,7 @@ def plan_swapped(geometry, extras, config, cores):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: swapped keeps padded windows of rows of y and "
-            f"filters of all input channels in SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition, with "
+            f"filters of all input channels in SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition, in "
             f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, "swapped", count_swapped_instructions(geometry, plan, cores))

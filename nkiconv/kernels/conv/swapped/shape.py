@@ -79,7 +79,7 @@ def casts_x(geometry):
 
 
 def can_fold(geometry, fold):
-    """Whether so many rows of y go beside each other; an engine does not cast to any partition."""
+    """Whether `fold` output rows fit in the array's columns. (Engines cannot cast across partitions.)"""
     rows = geometry.rows
     fits = fold * rows.stride * geometry.C <= nl.tile_size.pmax and fold * geometry.K <= BANK_COLUMNS
     whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1

@@ -42,7 +42,7 @@ def plan_blocks(geometry, extras, config, cores):
     if not blocks_fit(geometry, blocks, extras):
         return None, (
             f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
-            f"results must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use fewer"
+            f"results must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use fewer"
         )
     reason = instructions_refusal(geometry, "toeplitz_blocks", blocks_instructions(geometry, blocks, cores))
     return (blocks, "") if reason == "" else (None, reason)

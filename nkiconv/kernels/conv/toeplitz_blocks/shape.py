@@ -21,7 +21,7 @@ from .windows import (
     windows_of,
 )
 
-#: Buffers that take turns: of matrices, of planes with zeros around them, and as they come, of such as come there.
+#: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
 
 

@@ -40,7 +40,7 @@ def size_refusal(geometry, extras, blocks, cores):
     if not fits(geometry, extras, blocks):
         needed = banded_sbuf_bytes(geometry, extras, blocks)
         return (
-            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes a partition of SBUF, there are "
+            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes per partition of SBUF, there are "
             f"{nl.tile_size.total_available_sbuf_size}; use fewer buffers or groups, another block or algorithm"
         )
     return instructions_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))

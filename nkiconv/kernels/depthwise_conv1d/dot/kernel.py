@@ -75,7 +75,7 @@ def dot_refusal(geometry, extras, config, cores):
     if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
-            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use taps_on_partition"
+            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use taps_on_partition"
         )
     return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 

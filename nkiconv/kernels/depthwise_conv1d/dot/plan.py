@@ -24,7 +24,7 @@ KEPT_BYTES = 65_536
 #: Channel tiles, or images, that leave together.
 LEAVE_TOGETHER = 4
 #: With wide, slots and channels of a stationary: channels start at partitions 0, 32, 64 and 96, as engines address
-#: them; and bytes a partition that products on their way through HBM take, and results.
+#: them; and bytes per partition that products on their way through HBM take, and results.
 WIDE_TAPS = 32
 WIDE_BYTES = 44_000
 

@@ -24,7 +24,7 @@ TILES_TO_SHARE = 15
 ALONE_MIN = 64
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
-#: Most bytes a partition of one loaded tile.
+#: Most bytes per partition of one loaded tile.
 LOAD_BYTES_MAX = 49152
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
 RUN_STRIDE_MAX = 64

@@ -180,7 +180,7 @@ def plan_diagonals(geometry, config, bias, cores):
     if not fits_sbuf(needed):
         return None, (
             f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across} "
-            f"groups={settings.groups}: diagonals need {needed} bytes a partition of SBUF for their units, there are "
+            f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
             f'{nl.tile_size.total_available_sbuf_size}; use smaller ones, or algorithm="blocks"'
         )
     reason = instructions_refusal(geometry, "a filter gradient by diagonals", diagonals_instructions(plan, cores))

@@ -16,7 +16,7 @@ from ...depthwise_conv1d.geometry import instructions_refusal
 BESIDE = (1, 2, 4, 8, 16)
 SHIFTS_MAX = 32
 SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
-#: Without a config: bytes a partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
+#: Without a config: bytes per partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
 TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
@@ -243,7 +243,7 @@ def skewed_refusal(geometry, config, cores):
     needed = plan.groups * (plan.buffers * group_bytes(geometry, plan) + result_bytes(plan))
     if not fits_sbuf(needed * geometry.times):
         return (
-            f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes a partition of SBUF for x, "
+            f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes per partition of SBUF for x, "
             f"gy and their products, there are {nl.tile_size.total_available_sbuf_size}; use dot or banded"
         )
     return instructions_refusal(geometry, "skewed", count_skewed_instructions(geometry, plan, cores))

@@ -55,7 +55,7 @@ WARM_UP_PAIRS = 8
 LOOP_FROM = 20_000
 #: The least of that, where cores share images; where they share channels it may be all.
 BOUND_OVER_COUNT = 2
-#: Of pairs of planes, bytes a partition of SBUF for sums of frames of a band that are tried, for each of filters.
+#: Of pairs of planes, bytes per partition of SBUF for sums of frames of a band that are tried, for each of filters.
 PAIRS_X_BYTES = (49_152, 40_960, 32_768, 24_576, 16_384, 8192)
 #: Banks of sums of jobs that are made together, at most: the next ones' begin in others, and filters are transposed in
 #: one.
@@ -158,7 +158,7 @@ class _Choice:
         self.work = Work(shape.target, plain(shape))
 
     def settings(self) -> tuple[TapsConfig, int]:
-        """(all settings, bytes a partition of SBUF that they leave)."""
+        """(all settings, bytes per partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
         defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
