@@ -51,7 +51,7 @@ def load(suite: str) -> tuple[Case, ...]:
     """
     suite = SUITE_ALIASES.get(suite, suite)
     if suite not in SUITES:
-        raise UnsupportedError(f"suite={suite!r}: there is none of this name; use one of {', '.join(SUITES)}")
+        raise UnsupportedError(f"suite={suite!r}: unknown name; use one of {', '.join(SUITES)}")
     text = (resources.files("nkiconv") / "data" / f"{suite}.csv").read_text(encoding="utf-8")
     return tuple(_case(suite, row) for row in csv.DictReader(text.splitlines()))
 
@@ -76,7 +76,7 @@ def get(name: str) -> Case:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
         remedy = f"did you mean {', '.join(close)}?" if close else "nkiconv.cases.names() lists them"
-        raise UnsupportedError(f"case={name!r}: there is none of this name (among {len(known)}); {remedy}")
+        raise UnsupportedError(f"case={name!r}: unknown name (among {len(known)}); {remedy}")
     return known[name]
 
 

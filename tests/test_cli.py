@@ -434,7 +434,7 @@ def test_an_unknown_suite():
     result = run("cases", "--suite", "conv4d")
     assert result.exit_code == 2
     assert run("cases", "--suite", "depthwise").stdout == run("cases", "--suite", "depthwise_conv1d").stdout
-    assert "suite='conv4d': there is none of this name; use one of depthwise_conv1d, conv2d" in result.stderr
+    assert "suite='conv4d': unknown name; use one of depthwise_conv1d, conv2d" in result.stderr
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=str)

@@ -87,7 +87,7 @@ def test_without_padding():
         (("--vary", "S", "--csv", __file__), "exists; name another, or overwrite it with --force"),
         (("--vary", "S", "--csv", "missing/sweep.csv"), "--csv=missing/sweep.csv"),
         (("--vary", "S", "--json", "--format", "markdown"), "--format=markdown: --json prints one document"),
-        (("--vary", "S", "--constant", "scalar.speed=1"), "there is none of this name"),
+        (("--vary", "S", "--constant", "scalar.speed=1"), "unknown name"),
         (("--vary", "S", "--constant", "scalar.speed"), "must be NAME=VALUE"),
     ],
 )

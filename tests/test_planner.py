@@ -402,7 +402,7 @@ REFUSED = [
     ("state's padding", {"padding": ((0, 0), (1, 0))}, {"return_final_state": True}, "must be .* = 4"),
     ("algorithm", {}, {"algorithms": ("fft",)}, "algorithms='fft'"),
     ("no algorithm", {}, {"algorithms": ()}, "must name at least one"),
-    ("constant", {}, {"constants": {"vector.speed": 1.0}}, "there is none of this name"),
+    ("constant", {}, {"constants": {"vector.speed": 1.0}}, "unknown name"),
     ("both", {"H": 3}, {"activation": "nonesuch", "lnc": 3}, "2 reasons"),
 ]
 

@@ -154,7 +154,7 @@ def test_h200_names_are_cases():
     ("arguments", "words"),
     [
         (("--suite", "depthwise_conv1d", "--csv", __file__), "exists; name another, or overwrite it with --force"),
-        (("--suite", "dense"), "--suite=dense: there is none of this name; use one of depthwise, conv2d"),
+        (("--suite", "dense"), "--suite=dense: unknown name; use one of depthwise, conv2d"),
         (("--suite", "depthwise", "kda_bf16"), "CASE: cannot be combined with --suite=depthwise"),
         (("--suite", "depthwise", "--target", "model"), "--target: cannot be combined"),
         (("--suite", "depthwise", "--lnc", 3), "--lnc=3: must be 1 or 2"),

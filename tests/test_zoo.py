@@ -60,7 +60,7 @@ def test_a_model_s_rest_is_told_with_its_reason(zoo, measure):
     assert found.nkiconv == FLOPS
     ((reason, flops),) = found.rest.items()
     assert flops == 2 * 64 * 4 * 4
-    assert "conv2d stays with torch: dtype: torch.float64 is none of" in reason
+    assert "conv2d stays with torch: dtype: torch.float64 must be one of" in reason
     assert found.fraction == FLOPS / (FLOPS + flops)
 
 

@@ -225,7 +225,7 @@ def test_what_is_not_narrow(problem, changes, message):
         ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
         ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
         ({"buffers": 1}, "config buffers=1: must be an int from 2"),
-        ({"lanes": 2}, "config lanes=2, N=1, C=200: narrow has as many images beside each other as"),
+        ({"lanes": 2}, "config lanes=2, N=1, C=200: narrow puts at most N images on row tiles"),
         ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
         ({"rows": 1}, "narrow has no setting rows"),
     ],

@@ -191,7 +191,7 @@ def test_phases_refuse_what_they_do_not_take():
         (
             "residual",
             {"config": (("beside", "columns"),), "residual": np.zeros((2, 5, 12, 16), np.float32)},
-            "phases beside each other take no residual",
+            "phases that share columns take no residual",
         ),
     ):
         w = np.zeros((6, 100, 4, 4), np.float32) if name == "wide" else W

@@ -261,7 +261,7 @@ SAME = IMAGES["same"]
         (SAME.replace(dtype="fp8_e4m3"), {}, "toeplitz_blocks takes 16 and 32 bits"),
         (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
         (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
-        (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 where channels"),
+        (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 unless channels"),
         (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
         (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
         (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),

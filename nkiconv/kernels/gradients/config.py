@@ -58,15 +58,15 @@ def weight_config_refusal(geometry, config):
     if reason == "" and beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
-            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or so many more "
-            f"than 128s, rhs_dilation divides the stride and a bank holds the wider window; use less"
+            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or that "
+            f"remainder of 128, rhs_dilation divides the stride and a bank holds the wider window; use less"
         )
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
     if reason == "" and setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
         return (
             f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
-            f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, one tap that meets "
-            f"each pixel; use 2, which the array turns"
+            f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, one tap that reads "
+            f"each pixel; use 2, which the array transposes"
         )
     if reason == "" and takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
         columns = setting(config, "columns", 1)

@@ -169,7 +169,7 @@ def _foreign(types: Any, arguments: tuple[Any, ...]) -> str:
         return f"tensor kind: {', '.join(dict.fromkeys(kinds))} has a meaning that nkiconv does not know"
     dtypes = [str(one.dtype) for one in tensors if not _takes(one)]
     if dtypes:  # torch.compile cannot trace the error that ours would raise
-        return f"dtype: {', '.join(dict.fromkeys(dtypes))} is none of {', '.join(map(str, DTYPES))}"
+        return f"dtype: {', '.join(dict.fromkeys(dtypes))} must be one of {', '.join(map(str, DTYPES))}"
     return ""
 
 

@@ -43,7 +43,7 @@ class Rates:
             if name not in self._values:
                 close = difflib.get_close_matches(name, self._values, n=3, cutoff=0.4)
                 remedy = f"did you mean {', '.join(close)}?" if close else "see simulator/trn2.toml"
-                raise UnknownConstantError(f"constants[{name!r}]: there is none of this name; {remedy}")
+                raise UnknownConstantError(f"constants[{name!r}]: unknown name; {remedy}")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise UnknownConstantError(f"constants[{name!r}]={value!r}: must be a finite number; pass one")
             if value < 0 <= self._values[name] or (value == 0 and name.startswith(_DIVISORS)):

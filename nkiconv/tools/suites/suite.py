@@ -124,7 +124,7 @@ def chosen(suite: str, only: str | None = None) -> list[tuple[Case, str]]:
     Raises UnsupportedError: there is no such suite, or no such case.
     """
     if suite not in SUITES:
-        raise UnsupportedError(f"--suite={suite}: there is none of this name; use one of {', '.join(SUITES)}")
+        raise UnsupportedError(f"--suite={suite}: unknown name; use one of {', '.join(SUITES)}")
     every = [(case, dtype) for case, dtype in headline() if case.suite == SUITES[suite][0]]
     found = [(case, dtype) for case, dtype in every if only is None or only in case.name]
     if not found:

@@ -130,17 +130,17 @@ def fold_refusal(geometry, extras, fold, product):
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
-            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beside whole 128s, several columns of "
-            f"taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; use "
-            f"'none' or 'outputs'"
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "
+            f"columns of taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; "
+            f"use 'none' or 'outputs'"
         )
     if fold in ("outputs", "both") and product in FP8_PRODUCTS:
         return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
     if fold in ("outputs", "both") and rows_of(geometry) == 1:
         return (
-            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beside whole 128s, two rows of outputs "
-            f"that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of rows, and "
-            f"rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beyond a multiple of 128, two rows of "
+            f"outputs that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of "
+            f"rows, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
         )
     return ""
 

@@ -63,8 +63,8 @@ def narrow_refusal(geometry, extras, config):
     lanes = setting(config, "lanes", 1)
     if lanes > 1 and (depth > 1 or lanes_of(geometry, lanes) == None):
         return (
-            f"config lanes={lanes}, N={planes.out}, C={geometry.C}: narrow has as many images beside each other as "
-            f"there are, of at most {nl.tile_size.pmax // lanes} channels by quadrants and one plane; use 1"
+            f"config lanes={lanes}, N={planes.out}, C={geometry.C}: narrow puts at most N images on row "
+            f"tiles, each of at most {nl.tile_size.pmax // lanes} channels, in quadrants, and of one plane; use 1"
         )
     return taken_refusal(geometry, extras, "narrow", True, "rows outside a window")
 

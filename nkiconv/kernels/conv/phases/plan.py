@@ -84,7 +84,7 @@ def beside_refusal(geometry, extras, settings, counts):
     if extras.strict_nonfinite:
         return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
     if count > 1 and extras.residual:
-        return f"{where}: phases beside each other take no residual; use 'none'"
+        return f"{where}: phases that share columns take no residual; use 'none'"
     if count * slot_for(segments * kn) > nl.tile_size.pmax or segments * kn > nl.tile_size.pmax:
         return f"{where}: {count} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
     if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, nl.tile_size.pmax)):

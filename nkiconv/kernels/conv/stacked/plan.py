@@ -68,7 +68,7 @@ def plan_stack(geometry, extras, config, cores):
     if stack == None:
         return None, (
             f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters "
-            f"must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes a partition; use implicit_gemm"
+            f"must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, "stacked", stack_instructions(geometry, stack, cores))
     return (stack, "") if reason == "" else (None, reason)
@@ -85,7 +85,7 @@ def plan_depthwise(geometry, extras, config, cores):
         return None, (
             f"N={geometry.planes.out}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images and "
             f"the stationaries of {settings.channels} channels must fit SBUF, "
-            f"{nl.tile_size.total_available_sbuf_size} bytes a partition; use implicit_gemm"
+            f"{nl.tile_size.total_available_sbuf_size} bytes per partition; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, "stacked", diagonal_instructions(geometry, stack, cores))
     return (stack, "") if reason == "" else (None, reason)
@@ -133,7 +133,7 @@ def sizes_refusal(geometry, config):
     if B % G != 0 and taps_of_window(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if config.filters == "straight" and geometry.flipped:
-        return "config filters=straight: taps that run backwards are turned on chip; use shifted or apart"
+        return "config filters=straight: a rotated filter is reversed on chip; use shifted or apart"
     if config.filters == "shifted" and not can_shift(geometry, U):
         return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
     return ""

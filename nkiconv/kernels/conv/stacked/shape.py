@@ -82,7 +82,7 @@ class Stack(nl.NKIObject):
     #: is loaded; 0 of others
     together: int = 0
     early: int = 0
-    #: bytes a partition of stationaries and of what they are made of
+    #: bytes per partition of stationaries and of what they are made of
     filter_bytes: int = 0
 
     def is_diagonal(self):

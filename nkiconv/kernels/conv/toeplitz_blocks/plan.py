@@ -91,9 +91,9 @@ def settings_misfit(geometry, settings):
         if reason != "":
             return reason
     if settings.beside > 1:
-        return f"config beside={settings.beside}: must be 1 where channels do not lie side by side"
+        return f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
     if settings.channels > most:
-        return f"config channels={settings.channels}: must be at most {most} where channels do not lie side by side"
+        return f"config channels={settings.channels}: must be at most {most} unless channels are contiguous (NHWC)"
     return ""
 
 

@@ -122,16 +122,16 @@ def plan_refusal(geometry, extras, plan, cores, name):
     needed = mixed_sbuf_bytes(geometry, extras, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
         return (
-            f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes a "
-            f"partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set of "
-            f"diagonals) and the elements they meet, {MIXED_SBUF_BYTES} are there; use banded or taps_on_partition"
+            f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes "
+            f"per partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set "
+            f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or taps_on_partition"
         )
     # a piece's sums are there from Tensor's taps to the step that reads them
     banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
     if banks > PSUM_BANKS:
         return (
             f"config piece={plan.piece}, first={plan.config.first}, last={plan.config.last}: the pieces in flight need "
-            f"{banks} banks of PSUM, {PSUM_BANKS} are there; use pieces of up to {BANK_COLUMNS} columns, or "
+            f"{banks} banks of PSUM, and there are {PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
     return instructions_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
