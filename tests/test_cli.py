@@ -96,12 +96,12 @@ BAD_RUNS = [
     (
         "algorithm",
         ["short", "kda_bf16", "--algorithm", "fft"],
-        r"2 reasons\n  - case='short': algorithm='fft': accepted for depthwise_conv1d are taps_on",
+        r"2 reasons\n  - case='short': algorithm='fft': accepted for depthwise_conv1d are banded",
     ),
     (
         "algorithm of files",
         [*FILES, "--algorithm", "fft"],
-        r"UnsupportedError: algorithm='fft': accepted are None, taps_on",
+        r"UnsupportedError: algorithm='fft': accepted are None, banded",
     ),
     (
         "a later case is not the algorithm's",

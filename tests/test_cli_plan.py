@@ -62,7 +62,7 @@ def test_options_reach_the_planner(plans):
     )
     assert (found["lnc"], found["problem"]["dtype"], found["asked"]["strict_nonfinite"]) == (1, "fp32", True)
     assert found["constants"] == {"scalar.ns_per_elem": 1.5}
-    assert found["algorithm"] in ("vector", "taps_on_partition")
+    assert found["algorithm"] == "vector"
     assert not plans.exists()
 
 

@@ -358,11 +358,11 @@ def test_aws_s_nki_is_no_reason_to_refuse_a_case(monkeypatch):
 
 
 def test_where_aws_s_nki_runs_the_model_has_a_process_of_its_own(monkeypatch):
-    here = modelled.model(CASE, "fp32", 1, "taps_on_partition", ignore)
+    here = modelled.model(CASE, "fp32", 1, "vector", ignore)
     monkeypatch.setattr(modelled, "CHOICE", dataclasses.replace(modelled.CHOICE, provider="aws"))
     monkeypatch.setattr(modelled, "profile_case", None)
     monkeypatch.setenv("NKICONV_NKI", "aws")
-    assert modelled.model(CASE, "fp32", 1, "taps_on_partition", ignore) == here
+    assert modelled.model(CASE, "fp32", 1, "vector", ignore) == here
 
 
 def test_a_model_that_fails_in_its_process_says_why():

@@ -56,7 +56,7 @@ def test_a_final_state_without_an_initial_one():
     np.testing.assert_array_equal(state, np.concatenate([np.zeros((2, 5, 1), np.float32), X[:, :, :2]], axis=2))
 
 
-@pytest.mark.parametrize("algorithm", ["taps_on_partition", "mixed", "vector", "banded"])
+@pytest.mark.parametrize("algorithm", ["mixed", "vector", "banded"])
 def test_algorithms_agree(algorithm):
     exact = [np.round(2 * array) for array in (X, W)]
     np.testing.assert_array_equal(
@@ -94,7 +94,7 @@ REFUSED = [
         r"initial_state.dtype=float16: must be x's, float32",
     ),
     ("stride", GeometryError, {"return_final_state": True, "stride": 2}, r"a state needs 1 and 1"),
-    ("algorithm", UnsupportedError, {"algorithm": "fft"}, r"algorithm='fft': accepted are None, taps_on_partition"),
+    ("algorithm", UnsupportedError, {"algorithm": "fft"}, r"algorithm='fft': accepted are None, banded"),
     ("config alone", UnsupportedError, {"config": (("block", 2),)}, r"settings belong to an algorithm"),
     ("setting", UnsupportedError, {"algorithm": "banded", "config": (("size", 2),)}, r"banded has no setting size"),
     ("not for it", UnsupportedError, {"algorithm": "banded", "dilation": 2}, r"rhs_dilation=2"),

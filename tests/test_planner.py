@@ -168,7 +168,7 @@ def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
     assert "extrapolated from" in found.explain()
 
 
-@pytest.mark.parametrize("algorithm", ["banded", "taps_on_partition", "dot"])
+@pytest.mark.parametrize("algorithm", ["banded", "vector", "dot"])
 def test_extrapolated_times_are_close(algorithm):
     problem = cases.get("nkl_n1_c2048_w2048_s256").problem
     if algorithm != "dot":  # banded: at c2048 a window of the throttle is on edge: 5.5 % more than the line
@@ -327,7 +327,7 @@ def test_one_core_and_two():
 
 def test_strict_plans_keep_channels_apart():
     strict = fresh(SMALL, strict_nonfinite=True)
-    assert strict.algorithm in ("vector", "taps_on_partition")
+    assert strict.algorithm == "vector"
     reasons = {one.algorithm: one.reason for one in strict.rejected}
     assert {"mixed", "banded"} <= set(reasons)
     assert all("strict_nonfinite" in reasons[name] for name in ("mixed", "banded"))
@@ -459,6 +459,6 @@ def test_symbols_are_ints():
 
 
 def test_requests_are_hashable_and_answered():
-    wanted = Request(problem=SMALL, algorithms=("taps_on_partition",))
+    wanted = Request(problem=SMALL, algorithms=("vector",))
     assert hash(wanted) == hash(dataclasses.replace(wanted))
-    assert answer(wanted, use_cache=False).algorithm == "taps_on_partition"
+    assert answer(wanted, use_cache=False).algorithm == "vector"

@@ -43,7 +43,7 @@ class DepthwiseConv1d(Operation):
     name = "depthwise_conv1d"
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
-    fallback = "taps_on_partition"
+    fallback = "vector"
     dtypes = DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

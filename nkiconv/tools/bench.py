@@ -30,7 +30,7 @@ from ..simulator.memory import Region
 from .verify import Advance, case_arrays, ignore
 
 #: What is timed: cases, and an algorithm whose instructions are mostly large and of few kinds.
-ALGORITHM = "taps_on_partition"
+ALGORITHM = "banded"
 CASES = ("nkl_fs_asr", "nkl_n1_c256_w512_s64")
 #: Overhead an instruction that the simulator aims at, in microseconds; and all of it where it only traces.
 AIM_US = 20.0

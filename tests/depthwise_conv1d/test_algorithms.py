@@ -33,7 +33,6 @@ PURPOSES = [
 
 #: Least number of EDGE rows that an algorithm takes, by default and with strict_nonfinite.
 ACCEPTED = {
-    "taps_on_partition": (len(EDGE), len(EDGE)),
     "banded": (26, 0),
     "mixed": (len(EDGE), 0),
     "vector": (len(EDGE), len(EDGE)),

@@ -20,7 +20,7 @@ from nkiconv.simulator.timing import Rates
 
 ROWS = [row for row in EDGE if row.S > 1 and row.W <= 3000]
 PLAIN = Row("several blocks of taps", 2, 130, 400, 300, 1, (299, 0))
-ALGORITHMS = ("mixed", "vector", "banded", "dot", "update", "taps_on_partition")
+ALGORITHMS = ("mixed", "vector", "banded", "dot", "update")
 
 
 def turned(w):
@@ -88,11 +88,11 @@ def test_gradients_by_x_are_adjoint():
 
 def test_with_an_epilogue_and_a_state():
     problem = Row("causal", 2, 130, 100, 20, 1, (19, 0)).problem("fp32").replace(transposed=True)
-    for algorithm in ("mixed", "banded", "taps_on_partition"):
+    for algorithm in ("mixed", "banded", "vector"):
         check(problem, Request("fp32", "relu", residual="fp32", state=True), 7, whole=True, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["vector", "update", "taps_on_partition"])
+@pytest.mark.parametrize("algorithm", ["vector", "update"])
 def test_bad_values_stay_where_they_are(algorithm):
     problem = Row("short", 1, 40, 30, 20, 1, (19, 0)).problem("fp32")
     x, w = integers(np.random.default_rng(8), problem)

@@ -56,7 +56,6 @@ def identity(value):
 
 #: Least number of the rows that an algorithm takes with a state.
 ACCEPTED = {
-    "taps_on_partition": len(ROWS),
     "banded": 10,
     "mixed": len(ROWS),
     "vector": len(ROWS),

@@ -233,7 +233,7 @@ def run_or_refused(algorithm: str, problem: ConvProblem, seed: int) -> str:
     if reason == "":
         check(problem, PLAIN, seed, whole=True, algorithm=algorithm)
         return ""
-    advised = [name for name in ("mixed", "vector", "taps_on_partition") if name in reason]
+    advised = [name for name in ("mixed", "vector") if name in reason]
     assert advised
     assert all(reason_to_refuse(name, problem, lnc=2) == "" for name in advised)
     return reason

@@ -7,7 +7,6 @@ An algorithm gets (operands, geometry, extras, config) and writes operands.y; wh
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._dma import copy
 from .._epilogue import Epilogue
 
 
@@ -36,20 +35,3 @@ class Operands(nl.NKIObject):
     residual: object
     state: object
     sums: object = None
-
-
-def y_tile(tensor_hbm, geometry, n, c0, cn, q0, qn):
-    """View [cn, qn] of y, or of the residual that lies as y does: channels from c0, columns from q0 of image n."""
-    return tensor_hbm.ap(
-        pattern=[[geometry.y_c, cn], [geometry.y_q, qn]],
-        offset=n * geometry.y_n + c0 * geometry.y_c + q0 * geometry.y_q,
-    )
-
-
-def load_residual(operands, geometry, n, c0, cn, q0, qn):
-    """The residual of a tile of y, [cn, qn] in SBUF in its own dtype, or None."""
-    if operands.residual == None:
-        return None
-    residual_sbuf = nl.ndarray((cn, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-    copy(residual_sbuf, y_tile(operands.residual, geometry, n, c0, cn, q0, qn))
-    return residual_sbuf

@@ -9,12 +9,11 @@ from .flip import copy_forwards, flip_refusal
 from .mixed.kernel import mixed, mixed_refusal
 from .mixed.tiles import shares_tiles
 from .rule import wanted_algorithms
-from .taps_on_partition.kernel import taps_on_partition, taps_on_partition_refusal
 from .update.kernel import update, update_refusal
 from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file or a package beside this one.
-ALGORITHMS = ("taps_on_partition", "banded", "mixed", "vector", "dot", "update")
+ALGORITHMS = ("banded", "mixed", "vector", "dot", "update")
 
 
 def refusal(algorithm, geometry, extras, config, cores):
@@ -30,19 +29,17 @@ def refusal(algorithm, geometry, extras, config, cores):
         return mixed_refusal(geometry, extras, config, cores)
     if algorithm == "update":
         return update_refusal(geometry, extras, config, cores)
-    if algorithm == "vector":
-        return vector_refusal(geometry, extras, config, cores)
-    return taps_on_partition_refusal(geometry, extras, config, cores)
+    return vector_refusal(geometry, extras, config, cores)
 
 
 def default_of(geometry, extras, cores):
-    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names; `vector`
-    before `mixed` where tiles of several images pay."""
-    for name in wanted_algorithms(geometry, extras):
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names, `vector`
+    before `mixed` where tiles of several images pay, else `vector`, or `dot`, whose filters need not fit SBUF."""
+    for name in wanted_algorithms(geometry, extras) + ["vector", "dot"]:
         for algorithm in ("vector", name) if name == "mixed" and shares_tiles(geometry) else (name,):
             if refusal(algorithm, geometry, extras, None, cores) == "":
                 return algorithm
-    return "taps_on_partition"
+    return "vector"
 
 
 def convolve(algorithm, operands, geometry, extras, config):
@@ -73,7 +70,5 @@ def run_algorithm(algorithm, operands, geometry, extras, config):
         mixed(operands, geometry, extras, config)
     elif algorithm == "update":
         update(operands, geometry, extras, config)
-    elif algorithm == "vector":
-        vector(operands, geometry, extras, config)
     else:
-        taps_on_partition(operands, geometry, extras, config)
+        vector(operands, geometry, extras, config)

@@ -16,7 +16,7 @@ FEW_ELEMENTS_GAPS, FEW_ELEMENTS, MANY_ROWS_RULE = 256, 140, 10_000
 
 
 def wanted_algorithms(geometry, extras):
-    """Names in the order in which they are asked whether they run this; `taps_on_partition` always does."""
+    """Names in the order in which they are asked whether they run this; behind all come `vector` and `dot`."""
     if extras.strict_nonfinite:
         return ["update", "vector"] if geometry.Q < LONG_ROW else ["vector"]
     if geometry.dilation > 1 or geometry.lhs_dilation > 1:
@@ -57,4 +57,4 @@ def wanted_with_gaps(geometry):
         return ["vector", "mixed"] if geometry.itemsize == 4 else ["mixed", "vector"]
     if geometry.Q < 4 * LONG_ROW:
         return ["update", "dot"]
-    return ["dot"] if geometry.N * geometry.C > 64 and geometry.Q < 1500 else ["taps_on_partition"]
+    return ["dot"] if geometry.N * geometry.C > 64 else []

@@ -27,7 +27,6 @@ _FIXED = "\u00a0"
 _BROKEN = {
     "instructions": "instruc-\ntions",
     "look-ahead": "look-\nahead",
-    "x taps_on_partition": "x taps_on\n_partition",
     "x implicit_gemm": "x implicit\n_gemm",
 }
 

@@ -107,8 +107,8 @@ def command(
     kernel again, the copy floor and the launch floor, each as a slope over chains of calls. Exit status 1 if a case
     failed. A case that failed keeps its row, with the reason and without a number.
 
-    With --suite: plan every headline case, check the plan's results, model them, and hold them against plain
-    algorithms (taps_on_partition, implicit_gemm), the copy floor, the roofline, and cuDNN on an H200. With --against
+    With --suite: plan every headline case, check the plan's results, model them, and hold them against the plain
+    algorithm (implicit_gemm, but of depthwise), the copy floor, the roofline, and cuDNN on an H200. With --against
     PATH: plan every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it,
     where it takes the case. Exit status 1 if --check finds a wrong result. With --suite deepbench: plan DeepBench's
     training list forward and both gradients, in NHWC unless --layout says otherwise, beside what a V100 took.

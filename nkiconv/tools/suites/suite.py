@@ -31,7 +31,7 @@ from .profiles import CaseProfile, profile_case
 #: Suites that have a bench, by the name that --suite takes: the suite of cases, and the algorithms that its plans are
 #: held against.
 SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "depthwise": ("depthwise_conv1d", ("taps_on_partition",)),
+    "depthwise": ("depthwise_conv1d", ()),
     "conv2d": ("conv2d", ("implicit_gemm",)),
     "conv3d": ("conv3d", ("implicit_gemm",)),
     "conv_transpose": ("conv_transpose", ("implicit_gemm",)),

@@ -18,7 +18,6 @@ _COLUMNS: Columns = (
     ("modelled us", "modelled_us", ",.1f"),
     ("of the limit", "roofline_fraction", ".1%"),
     ("bound by", "bound_by", ""),
-    ("x taps_on_partition", "x_taps_on_partition", ",.1f"),
     ("x implicit_gemm", "x_implicit_gemm", ",.1f"),
     ("x copy floor", "x_copy_floor", ",.2f"),
 )

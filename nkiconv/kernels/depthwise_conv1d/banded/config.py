@@ -58,7 +58,7 @@ def banded_config_refusal(geometry, config):
     if block > most or block % geometry.stride != 0:
         return (
             f"block={block}, stride={geometry.stride}: a block is 1 to {most} positions and a multiple of the stride; "
-            f"use another block, mixed or taps_on_partition"
+            f"use another block, mixed or vector"
         )
     images, groups = setting(config, "images", 1), setting(config, "groups", 1)
     if images * groups > most:

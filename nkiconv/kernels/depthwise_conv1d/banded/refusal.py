@@ -28,10 +28,10 @@ def shape_refusal(geometry, extras, config):
     if geometry.dilation > 1 or geometry.lhs_dilation > 1:
         return (
             f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
-            f"are neighbouring elements; use mixed or taps_on_partition"
+            f"are neighbouring elements; use mixed or vector"
         )
     if extras.strict_nonfinite:
-        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector or taps_on_partition"
+        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
     return ""
 
 

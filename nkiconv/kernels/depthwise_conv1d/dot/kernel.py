@@ -57,14 +57,13 @@ def dot_refusal(geometry, extras, config, cores):
     if reason != "":
         return reason
     if extras.strict_nonfinite:
-        return "strict_nonfinite=True: dot sums channels together under a mask; use vector or taps_on_partition"
+        return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
     if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed, vector or taps_on_partition"
+        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
     columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
     if geometry.dilation == 1 and geometry.S <= BANDED_TAPS and geometry.Q > columns_max:
         return (
-            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or "
-            f"taps_on_partition"
+            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
         )
     settings = read_dot(geometry, config)
     if settings.wide and geometry.summed > 1:
@@ -75,7 +74,7 @@ def dot_refusal(geometry, extras, config, cores):
     if plan.slots == 0:
         return (
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
-            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use taps_on_partition"
+            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use vector"
         )
     return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 

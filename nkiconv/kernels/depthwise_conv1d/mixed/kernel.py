@@ -29,10 +29,7 @@ from .tiles import tile_list
 def mixed_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
     if extras.strict_nonfinite:
-        return (
-            "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector or "
-            "taps_on_partition"
-        )
+        return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
     return rows_refusal(geometry, extras, config, cores, True)
 
 

@@ -124,7 +124,8 @@ def plan_refusal(geometry, extras, plan, cores, name):
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes "
             f"per partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set "
-            f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or taps_on_partition"
+            f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or dot, "
+            f"or split the filter and add the results"
         )
     # a piece's sums are there from Tensor's taps to the step that reads them
     banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)

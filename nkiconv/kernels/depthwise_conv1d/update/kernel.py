@@ -46,13 +46,10 @@ def update_refusal(geometry, extras, config, cores):
     if extras.strict_nonfinite and on_tensor:
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed, vector or taps_on_partition"
+        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed or vector"
     longest = max(geometry.W, geometry.pad_left if extras.state else 0)
     if longest > ROW_MAX:
-        return (
-            f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed, vector or "
-            f"taps_on_partition"
-        )
+        return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
     plan = plan_update(geometry, extras.state, settings)
     if on_tensor and plan.channels == 0:
         return (
