@@ -47,10 +47,10 @@ class Boxes(dict):
 
     def __init__(self, geometry, items):
         super().__init__()
-        self.geometry, self.items = geometry, items
+        self.geometry, self.bands = geometry, items
 
     def __missing__(self, index):
-        band = self.items[index].band
+        band = self.bands[index].band
         channels, first, extents = (0, self.geometry.C), (band.h0, band.w0), (band.hn, band.wn)
         self[index] = boxes_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
         return self[index]
