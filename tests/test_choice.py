@@ -34,7 +34,7 @@ def times_slower(problem):
     return modelled_us(problem, algorithm, config) / nkiconv.plan(problem).phase0_us
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(0, keep=["kda_bf16", "short", "nkl_n1_c256_w129_s128"])
 @pytest.mark.parametrize("name", SOME)
 def test_the_rule_is_close_to_the_plan(name):
     assert times_slower(cases.get(name).problem) <= CLOSE
@@ -53,7 +53,7 @@ GAPS = [
 ]
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(0, keep=["(1, 6, 3085, 148, 1, 2, (6, 23))", "(1, 70, 1609, 108, 1, 2, (0, 0))"])
 @pytest.mark.parametrize("row", [*GAPS[:-1], pytest.param(GAPS[-1], marks=pytest.mark.slow)], ids=str)
 def test_long_filters_with_gaps_take_what_is_fast(row):
     """10 to 500 times what the best takes, when only `dot` was looked at; 1.2 to 3.6 times, by estimates that took all

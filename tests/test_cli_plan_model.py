@@ -399,6 +399,7 @@ def test_filters_are_packed_where_the_model_has_frozen_them(tmp_path):
     assert "3x3 bf16 packed bias" in run("plan-model", f"{script}:packed", *asked, "--wide", width=250).output
 
 
+@pytest.mark.slow
 def test_notes_are_wrapped_in_a_pipe_too(script):
     """At words; a reason of several lines keeps them."""
     long = "def model():\n    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 1, 2000))\n"

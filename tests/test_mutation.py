@@ -71,6 +71,7 @@ def test_faults_of_rules(faults, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_there_are_faults_of_every_kind(faults):
     package = FOLDER.parents[1] / "nkiconv"
     assert {fault.kind for fault in faults.of_kernels(package)} == {

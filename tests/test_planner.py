@@ -261,6 +261,7 @@ def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, sha
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
+@pytest.mark.slow
 def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     """Few tiles of many images: their time for all channels is 16 % above the line through it for a few."""
     problem = DEFAULTS[0][1]
@@ -315,6 +316,7 @@ def test_the_plan_has_the_least_mean_of_those_close_at_phase_0():
     assert found.modelled_us <= min(means.values()) / 0.998
 
 
+@pytest.mark.slow
 def test_plans_do_not_depend_on_the_run():
     assert fresh(SMALL) == planned(SMALL)
 
@@ -351,6 +353,7 @@ HALF_GPSIMD = {"gpsimd.elementwise_ns_per_elem": 3.3333, "gpsimd.issue_fixed_ns"
 SMALL_ELEMENTS = {"dma.small_element_ns": 55.0}
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("constants", [HALF_VECTOR, HALF_GPSIMD, SMALL_ELEMENTS], ids=["vector", "gpsimd", "elements"])
 @pytest.mark.parametrize("name", [pytest.param("kda_fp32", marks=pytest.mark.slow), "nkl_n1_c16_w512_s7"])
 def test_plans_follow_the_constants(name, constants):

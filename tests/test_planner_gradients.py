@@ -19,6 +19,8 @@ IMAGES = ConvProblem(N=2, C=8, H=9, W=11, K=16, R=3, S=3, stride=(2, 1), padding
 VOLUMES = IMAGES.replace(D=5, T=3, stride=(1, 2, 1), padding=((1, 1), (1, 1), (0, 2)), rhs_dilation=(1, 1, 1),
                          lhs_dilation=(1, 1, 1), layout="NDHWC")  # fmt: skip
 
+ROWS = ConvProblem(N=2, C=16, W=40, S=4, groups=16, padding=((0, 0), (3, 0)))
+
 
 @st.composite
 def problems(draw):
@@ -99,10 +101,13 @@ def test_a_problem_has_a_direction_that_can_be():
         IMAGES.toward("dgrad").replace(direction="wgrad")
 
 
-@pytest.mark.parametrize("problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC")], ids=["images", "volumes", "NHWC"])
+@pytest.mark.parametrize(
+    "problem", [IMAGES, VOLUMES, IMAGES.replace(layout="NHWC"), ROWS], ids=["images", "volumes", "NHWC", "rows"]
+)
 def test_plans_of_filter_gradients_run(problem):
     found = nkiconv.plan(problem, direction="wgrad", bias=True, use_cache=False)
-    assert found.operation == ("conv3d_weight" if problem.is_volume else "conv2d_weight")
+    name = "depthwise_conv1d" if problem is ROWS else "conv3d" if problem.is_volume else "conv2d"
+    assert found.operation == f"{name}_weight"
     assert found.problem == problem.toward("wgrad")
     assert nkiconv.Plan.from_json(found.to_json()) == found
     first = estimate(Request(problem=found.problem, asked=Asked(bias=True)), use_cache=False)

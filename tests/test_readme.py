@@ -164,7 +164,15 @@ MORE = {
 }
 
 #: What takes a second and more begins so.
-LONG = ("bench --suite", "doctor", "lint", "plan --C", "plan rn50", "plan-model")
+LONG = (
+    "bench --suite conv2d",
+    "bench --suite deepbench --only",
+    "doctor",
+    "lint",
+    "plan --C",
+    "plan rn50",
+    "plan-model",
+)
 
 
 def console_lines(text=TEXT, fence="console"):
@@ -349,6 +357,17 @@ def test_the_front_table_is_the_csv():
 @pytest.mark.simulator_only
 def test_a_page_has_what_its_commands_print():
     assert console.filled(PAGES[PRINTED], ROOT) == PAGES[PRINTED], "run `make readme`"
+
+
+def test_a_page_gets_what_commands_print_and_functions(tmp_path):
+    (tmp_path / "one.py").write_text("import os\n\n\n@property\ndef f(x):\n    return x\n")
+    page = "<!-- shows one.py:f -->\n```py\n```\n```console\nnkiconv cases \\\n  --suite none\n```\n\n"
+    page += "<!-- prints -->\n```text\n```\n"
+    found = console.filled(page, tmp_path)
+    assert "```py\n@property\ndef f(x):\n    return x\n```" in found
+    assert "```text\nUnsupportedError: suite='none'" in found
+    with pytest.raises(ValueError, match="must begin with nkiconv"):
+        console.printed("python", tmp_path)
 
 
 def test_the_tables_of_rules_are_current():

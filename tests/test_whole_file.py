@@ -11,7 +11,7 @@ import pytest
 from shell import run
 
 from nkiconv.planner import cache, timekeeper, timing
-from nkiconv.whole_file import whole_file
+from nkiconv.whole_file import whole_file, write_page
 
 
 def test_it_takes_its_name_at_the_end(tmp_path):
@@ -23,6 +23,12 @@ def test_it_takes_its_name_at_the_end(tmp_path):
         assert part.parent == tmp_path
     assert path.read_text() == "after"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_pages_go_to_a_file_or_to_stdout(tmp_path, capsys):
+    write_page(["a", "b", "", ""], tmp_path / "a.md")
+    write_page(["a", "b", "", ""], None)
+    assert (tmp_path / "a.md").read_text() == capsys.readouterr().out == "a\nb\n"
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])

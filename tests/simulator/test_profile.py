@@ -283,6 +283,7 @@ def test_slices_of_one_track_do_not_overlap():
             assert end <= begin + 2e-6, track
 
 
+@pytest.mark.slow
 def test_picture(tmp_path):
     from nkiconv.simulator.profiling.picture import picture
 
