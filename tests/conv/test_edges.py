@@ -1,4 +1,4 @@
-"""Every edge of the geometry: exact on integers, the same bits on 1 and 2 cores; one-hot probes; layouts."""
+"""Every edge of the geometry: exact on integers, the same bits on 1 and 2 cores; layouts."""
 
 import itertools
 
@@ -56,50 +56,6 @@ def test_within_the_bound_on_normals(why, dtype):
 @pytest.mark.parametrize("why", ["groups", "C_130_K_5", "both_dilations"])
 def test_filter_may_be_the_other_16_bit_dtype(why, x_dtype, w_dtype):
     check_exact(EDGE[why].replace(dtype=x_dtype), w_dtype=w_dtype)
-
-
-def seen(problem, axis, pixel):
-    """(output, tap) pairs of one axis that meet a pixel."""
-    extent = getattr(problem, axis)
-    places = itertools.product(range(extent.out), range(extent.taps))
-    return [(o, t) for o, t in places if o * extent.stride + t * extent.rhs_dilation - extent.lo == pixel]
-
-
-@pytest.mark.parametrize("pixel", list(np.ndindex(2, 3, 2, 3)))
-def test_one_hot_image_shows_the_filter(pixel):
-    """x is 1 at one pixel: y is w[k, c, r, s] wherever tap (r, s) lies on it, and 0 elsewhere."""
-    n, c, h, w_ = pixel[0], 2 * pixel[1], 1 + 3 * pixel[2], 3 * pixel[3]
-    problem, per_c, per_k = PROBE, PROBE.C // PROBE.groups, PROBE.K // PROBE.groups
-    x = np.zeros(problem.input_shape, np.float32)
-    x[n, c, h, w_] = 1
-    w = np.arange(1, 1 + problem.K * per_c * problem.R * problem.S, dtype=np.float32).reshape(problem.filter_shape)
-    expected = np.zeros(problem.output_shape, np.float32)
-    for k in range(problem.K):
-        for (p, r), (q, s) in itertools.product(seen(problem, "height", h), seen(problem, "width", w_)):
-            if k // per_k == c // per_c:
-                expected[n, k, p, q] = w[k, c % per_c, r, s]
-    assert expected.any()
-    np.testing.assert_array_equal(run(x, w, problem, 2), expected)
-
-
-@pytest.mark.cover(48)
-@pytest.mark.parametrize("tap", list(np.ndindex(4, 3, 2, 3)))
-def test_one_hot_filter_shows_the_image(tap):
-    """w is 1 at one tap: y's channel k is the channel that it reads, moved and strided, and the others are 0."""
-    k, c, r, s = tap
-    problem = PROBE
-    x = np.arange(1, 1 + np.prod(problem.input_shape), dtype=np.float32).reshape(problem.input_shape)
-    w = np.zeros(problem.filter_shape, np.float32)
-    w[tap] = 1
-    expected = np.zeros(problem.output_shape, np.float32)
-    for p, q in np.ndindex(problem.P, problem.Q):
-        h = p * problem.stride[0] + r * problem.rhs_dilation[0] - problem.padding[0][0]
-        w_ = q * problem.stride[1] + s * problem.rhs_dilation[1] - problem.padding[1][0]
-        if 0 <= h < problem.H and 0 <= w_ < problem.W:
-            channel = k // (problem.K // problem.groups) * (problem.C // problem.groups) + c
-            expected[:, k, p, q] = x[:, channel, h, w_]
-    assert expected.any()
-    np.testing.assert_array_equal(run(x, w, problem, 2), expected)
 
 
 PERMS = list(itertools.permutations(range(4)))

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conv_calls import config_of, geometry_of, in_layout, planned, run
+from conv_calls import config_of, in_layout, planned, run
 
 from nkiconv import ConvProblem
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
@@ -76,20 +76,3 @@ def test_one_element_meets_one_tap(name, layout, algorithm, precision):
 
 def test_every_algorithm_is_probed():
     assert {algorithm for _, _, algorithm, _ in RUNS} == set(ALGORITHMS) - {"phases"}  # of others
-
-
-def test_every_element_of_x_counts_once():
-    """A filter of ones on one-hot x: as many outputs as windows hold the element, each 1."""
-    problem = DENSE.replace(N=1, C=2, K=2, H=5, W=6)
-    w = np.ones(problem.filter_shape, np.float32)
-    geometry = geometry_of(problem)
-    for c, h, w_ in itertools.product(range(2), range(problem.H), range(problem.W)):
-        x = np.zeros(problem.input_shape, np.float32)
-        x[0, c, h, w_] = 1
-        y = run(x, w, problem, 2)
-        assert set(np.unique(y)) <= {0, 1}
-        met = [
-            places(problem, 0, c, h, w_, k, r, s)
-            for k, r, s in itertools.product(range(geometry.K), range(problem.R), range(problem.S))
-        ]
-        assert np.count_nonzero(y) == len({place for place in met if place is not None})
