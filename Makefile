@@ -59,7 +59,7 @@ demo: $(RUN) ## run the guided tour; its files go to demo-out/ (half a minute)
 test: $(ALL) ## run the tests, of tables as many rows as have every value (four minutes)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-test-all: $(ALL) ## run all tests, whole tables and sweeps too (TIME)
+test-all: $(ALL) ## run all tests, whole tables and sweeps too (hours)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -m ""
 
 coverage: $(ALL) ## print which lines of nkiconv `make test` does not run (twice as long)
