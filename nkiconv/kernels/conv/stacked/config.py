@@ -25,6 +25,8 @@ STACKED_ROWS = 32
 DMA_COLUMNS = 384
 RUN_COLUMNS = 280
 DEPTHWISE_WARM_UPS = 48
+#: M tiles whose x is loaded ahead: at least, at most, and planes of them together.
+AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 3, 16, 160
 
 
 @dataclass(frozen=True)
@@ -80,33 +82,35 @@ def depthwise_config_refusal(config):
 
 
 def depthwise_settings(geometry, config):
-    """All settings of a depthwise problem: what a config leaves open so that the work of the M tiles of a round, in
-    columns of the array, hides the triggers of the next one's stationaries."""
+    """All settings of a depthwise problem, for a bare kernel and an estimate: what a config leaves open so that the
+    work of the M tiles of a round, in columns of the array, hides the triggers of the next one's stationaries."""
     planes, columns = geometry.planes, geometry.columns
     A = channels_most(geometry)
     share_jobs = div_ceil(div_ceil(geometry.C, A), PARTS)
-    taps = planes.taps * columns.taps
+    taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
     work = max(taps * max(nl.tile_size.pmax, planes.out * columns.out), planes.out * DMA_COLUMNS)
     needed = RUN_COLUMNS * runs_of_round(geometry, A) // work + 1
     together = min(nl.tile_size.pmax, div_ceil(share_jobs, max(1, share_jobs // needed)))
-    ahead = min(16, 4 + 96 // planes.out) * planes.images
+    # with few buffers the DMA engines idle while the first stationaries come, with many those wait for x of M tiles
+    # whose turn is far
+    ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
     return DepthwiseConfig(
         channels=setting(config, "channels", A),
         together=setting(config, "together", together),
-        buffers=setting(config, "buffers", min(nl.tile_size.pmax, min(ahead, buffers_most(geometry)))),
+        buffers=setting(config, "buffers", min(ahead, buffers_most(geometry))),
         warmup=setting(config, "warmup", DEPTHWISE_WARM_UPS),
     )
 
 
 def stacked_config_refusal(config):
     """What is wrong with names and values of a config of one group; "" if nothing is."""
-    table = (("rows", (1, MOST)), ("shifts", (1, MOST)), ("outputs", (1, MOST)), ("beside", (1, MOST)))
-    table = table + (("apart", (1, MOST)), ("blocks", (1, MOST)), ("images", (1, MOST)), ("filters", WAYS))
-    table = table + (("hold", (0, HOLD_MOST)), ("warmup", (0, STACKED_WARM_UP_MAX)))
-    reason = settings_refusal(config, table + (("late_warmup", (0, STACKED_WARM_UP_MAX)),), "stacked")
+    sizes = [(name, (1, MOST)) for name in ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images")]
+    counts = [(name, (0, STACKED_WARM_UP_MAX)) for name in ("warmup", "late_warmup")]
+    table = (*sizes, ("filters", WAYS), ("hold", (0, HOLD_MOST)), *counts)
+    reason = settings_refusal(config, table, "stacked")
     if reason != "":
         return reason
-    given = setting(config, "rows", 0), setting(config, "shifts", 0), setting(config, "outputs", 0)
+    given = tuple(setting(config, name, 0) for name in ("rows", "shifts", "outputs"))
     if given == (0, 0, 0):
         for name in ("beside", "apart"):
             if setting(config, name, -1) >= 0:

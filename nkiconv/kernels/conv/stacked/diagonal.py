@@ -8,7 +8,7 @@ from ...._nki import nl
 from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf, whole_words
 from ..cuts import axis_elements, window_of
 from ..geometry import filter_rows
-from .shape import Stack, cut_columns, met_counts, planes_of_tiles, stack_bytes, sum_of, whole_group, x_width
+from .shape import Stack, cut_columns, met_counts, planes_of_tiles, stack_bytes, whole_group, x_width
 
 #: Bytes a partition of the stationaries of one round of M tiles, of all buffers of x, and of the stationaries that are
 #: zeroed before w is loaded: what Vector and GpSimd write until then.
@@ -60,7 +60,7 @@ def make_diagonal(geometry, config, has_residual):
         blocks=1,
         width=x_width(columns, whole, columns.taps),
         whole=whole,
-        met=sum_of(counts),
+        met=sum(counts),
         ring=config.buffers,
         hold=0,
         warmup=config.warmup,
@@ -91,10 +91,11 @@ def load_bytes(geometry, whole):
 
 
 def buffers_most(geometry):
-    """Buffers of x that there is room for, as many of each volume, at least 2."""
+    """Buffers of x that there is room for, as many of each volume, 2 to 128."""
     columns, volumes = geometry.columns, geometry.planes.images
     whole = whole_group(columns, met_counts(columns), BANK_COLUMNS)
-    return max(2, X_BYTES // max(1, volumes * load_bytes(geometry, whole)) * volumes)
+    most = X_BYTES // max(1, volumes * load_bytes(geometry, whole)) * volumes
+    return max(2, min(nl.tile_size.pmax, most))
 
 
 def reversed_rows(geometry):
@@ -118,10 +119,7 @@ def run_of(geometry, h):
 
 def runs_of_round(geometry, A):
     """DMAs of the stationaries of a round."""
-    count = 0
-    for h in range(geometry.rows.size):
-        count += min(1, run_of(geometry, h)[2])
-    return A * count
+    return A * sum(run_of(geometry, h)[2] > 0 for h in range(geometry.rows.size))
 
 
 def reversed_bytes(geometry):

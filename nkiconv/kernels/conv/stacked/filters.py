@@ -83,10 +83,8 @@ class TransposedFilters(nl.NKIObject):
         if job == 0:
             self._shift(0)
         if job < len(self.jobs):
-            padded = self.padded[job]
-            self.ready.append(
-                transpose_padded(self.operands, padded, self.geometry, self.stack, self.jobs[job], self.ledger)
-            )
+            own = self.padded[job], self.geometry, self.stack, self.jobs[job], self.ledger
+            self.ready.append(transpose_padded(self.operands, *own))
             self.padded[job] = None
         if job + 1 < len(self.jobs):
             self._shift(job + 1)
@@ -233,8 +231,6 @@ def transpose_padded(operands, padded, geometry, stack, job, ledger):
         transpose_together(own_sbuf, sources, item, ledger)
         first += num
     filters_sbuf = of_array(filters_sbuf.reshape((stack.parts, count, slots * width)), operands)
-    found = []
-    for index in range(count):
-        parts = columns_of(geometry, stack, order[index // each % stack.groups]) * B * geometry.C
-        found.append(filters_sbuf[0:parts, index, 0 : slots * width])
-    return found
+    groups = [order[index // each % stack.groups] for index in range(count)]
+    parts = [columns_of(geometry, stack, g) * B * geometry.C for g in groups]
+    return [filters_sbuf[0 : parts[index], index, 0 : slots * width] for index in range(count)]

@@ -1,5 +1,7 @@
 """Bands of x on their way in: X [(d, b, c), planes, blocks, columns], zeros where a window meets no x."""
 
+import math
+
 from ...._nki import nisa
 from ..boxes import boxes_of_x, clear_window
 from ..cuts import largest_band
@@ -62,10 +64,9 @@ def same_zeros(geometry, one, other):
 
 def spans_of(geometry, stack):
     """(first column of X that holds x, end, the element of x at column 0) of each shift."""
-    columns = geometry.columns
+    columns, found = geometry.columns, []
     if stack.whole >= 0:
         return [(0, columns.size, 0)]
-    found = []
     for d in range(stack.D):
         shift = d * columns.dilation - columns.before
         low = min(stack.width, max(0, -shift))
@@ -85,9 +86,8 @@ def clear_rims(ring, geometry, stack, loads, index, hold):
         nisa.memset(dst=tile_of_load(ring, index), value=0.0, engine=engine)
         return
     x_sbuf, m0 = x_of_load(ring, geometry, stack, loads, index), band.j0 * stack.step
-    left, right = 0, stack.width
-    for low_high in spans_of(geometry, stack):
-        left, right = max(left, low_high[0]), min(right, low_high[1])
+    spans = spans_of(geometry, stack)
+    left, right = max(one[0] for one in spans), min(one[1] for one in spans)
     mn = x_sbuf.shape[2]
     first, last = whole_blocks(geometry.rows, stack, m0, mn)
     first, last = first - m0, last - m0
@@ -132,10 +132,8 @@ def append_boxes(found, geometry, stack, channels, band, d, columns, rows, block
         for box in boxes_of_x(geometry, channels, (d0 + plane, each), (h, low + shift), (blocks[1], high - low)):
             place, pattern, offset, framed = box
             # all channels of planes that see x alike: all rows together; else a row at a time
-            ahead, count = pattern[: len(pattern) - 3], 1
-            for dim in ahead:
-                count = count * dim[1]
-            together = count == channels[1]
+            ahead = pattern[:-3]
+            together = math.prod(count for _, count in ahead) == channels[1]
             row_of_blocks = pattern[-3] if stack.is_diagonal() else [stack.G * by_h, blocks[1]]
             for b in range(1 if together else rows[1]):
                 part = (d * stack.B + rows[0] + b) * channels[1] + place[0]

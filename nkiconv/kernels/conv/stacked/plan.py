@@ -50,7 +50,7 @@ from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
 from .config import depthwise_config_refusal, depthwise_settings, stacked_config_refusal, stacked_settings
 from .diagonal import channels_most, diagonal_instructions, make_diagonal
-from .shape import can_shift, make_stack, max_of, met_counts, phases_of, stack_instructions, taps_of_window
+from .shape import can_shift, make_stack, met_counts, phases_of, stack_instructions, taps_of_window
 
 
 def plan_stack(geometry, extras, config, cores):
@@ -130,7 +130,7 @@ def sizes_refusal(geometry, config):
         )
     if U > most or D > columns.taps:
         return f"config shifts={D} outputs={U}: at most {columns.taps} shifts (columns of taps) and {most} outputs"
-    if B % G != 0 and taps_of_window(rows, B, U, V, max_of(phases_of(rows.stride, V, G))) > 1:
+    if B % G != 0 and taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) > 1:
         return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
     if config.filters == "straight" and geometry.flipped:
         return "config filters=straight: a rotated filter is reversed on chip; use shifted or apart"

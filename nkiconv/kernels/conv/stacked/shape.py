@@ -97,7 +97,7 @@ def make_stack(geometry, counts, config, has_residual):
     B, D, U, V, G = config.rows, config.shifts, config.outputs, config.beside, config.apart
     item, seen = geometry.itemsize, axis_elements(planes, 1)
     phases = phases_of(rows.stride, V, G)
-    front = max_of(phases)
+    front = max(phases)
     num_taps = taps_of_window(rows, B, U, V, front)
     groups = div_ceil(columns.taps, D)
     padded = planes.taps * geometry.C * (front + (U - 1) * V * rows.stride + num_taps * B) * columns.taps * item
@@ -106,7 +106,7 @@ def make_stack(geometry, counts, config, has_residual):
     if padded > PADDED_BYTES or geometry.K * each > STACKED_FILTER_BYTES:
         return None
     jobs = stacked_jobs(geometry.K, nl.tile_size.pmax // U)
-    kn = jobs[len(jobs) - 1][1]
+    kn = jobs[-1][1]
     whole = whole_group(columns, counts, div_ceil(rows.out, U * V)) if D == 1 else -1
     width = x_width(columns, whole, (groups - 1) * D + 1)
     row_bytes = width * item
@@ -148,7 +148,7 @@ def make_stack(geometry, counts, config, has_residual):
         blocks=min(blocks, config.blocks),
         width=width,
         whole=whole,
-        met=sum_of(counts),
+        met=sum(counts),
         ring=max(2, min(RING, RING_BYTES // band_bytes)),
         hold=config.hold,
         warmup=config.warmup,
@@ -173,10 +173,7 @@ def by_quadrants(K, most):
 def stacked_jobs(K, most):
     """(first, how many) of jobs of at most `most` output channels, by quadrants where that makes no more of them."""
     unit = QUADRANT if by_quadrants(K, most) else 1
-    found = []
-    for part in cut(K // unit, most // unit):
-        found.append((part[0] * unit, part[1] * unit))
-    return found
+    return [(first * unit, count * unit) for first, count in cut(K // unit, most // unit)]
 
 
 def phases_of(stride, V, G):
@@ -194,28 +191,9 @@ def taps_of_window(rows, B, U, V, front):
     return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
 
 
-def max_of(values):
-    """The largest of a list of ints, none of which is below 0."""
-    found = 0
-    for value in values:
-        found = max(found, value)
-    return found
-
-
 def met_counts(columns):
     """Outputs that see an element of x, of each column of taps."""
-    counts = []
-    for tap in range(columns.taps):
-        counts.append(met(columns, tap, 0, columns.out)[2])
-    return counts
-
-
-def sum_of(counts):
-    """Of a list of ints."""
-    total = 0
-    for count in counts:
-        total += count
-    return total
+    return [met(columns, tap, 0, columns.out)[2] for tap in range(columns.taps)]
 
 
 def whole_group(columns, counts, blocks):
@@ -237,13 +215,7 @@ def x_width(columns, whole, taps):
 
 def order_of_groups(stack):
     """Groups of columns of taps, the one that meets all outputs first."""
-    found = []
-    if stack.whole >= 0:
-        found.append(stack.whole)
-    for g in range(stack.groups):
-        if g != stack.whole:
-            found.append(g)
-    return found
+    return sorted(range(stack.groups), key=lambda g: g != stack.whole)
 
 
 def columns_of(geometry, stack, g):
@@ -268,11 +240,11 @@ def tiles_of_band(band, Q, last):
     last: whether nothing follows, so that the read-out and the store of the last sums should be short.
     """
     columns = cut_columns(Q)
-    widest = columns[len(columns) - 1][1]
+    widest = columns[-1][1]
     parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
-    first, count = parts[len(parts) - 1]
+    first, count = parts[-1]
     if last and count // 2 * band.zn * widest >= STACKED_COLUMNS:
-        parts[len(parts) - 1] = (first, count - count // 2)
+        parts[-1] = (first, count - count // 2)
         parts.append((first + count - count // 2, count // 2))
     return parts, columns
 

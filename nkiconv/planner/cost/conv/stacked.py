@@ -9,7 +9,8 @@ from typing import Any
 
 from ....kernels._tiles import PARTS
 from ....kernels.conv.cuts import num_plane_parts, window_of
-from ....kernels.conv.stacked.config import StackedConfig, config_of, sized_stack
+from ....kernels.conv.stacked.config import StackedConfig, config_of, depthwise_settings, sized_stack
+from ....kernels.conv.stacked.diagonal import make_diagonal
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
 from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
 from ....simulator.hardware import PARTITIONS
@@ -17,7 +18,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, with_settings
 from .common import WARM_UPS, Settled, matmul_rates, planes_met
-from .stacked_depthwise import DepthwisePrice, best_depthwise
+from .stacked_depthwise import DepthwisePrice
 from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 
 #: Rows of y side by side that are tried.
@@ -44,7 +45,8 @@ class Stacked(Settled):
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         if geometry.groups > 1:
-            return best_depthwise(shape.target, geometry, given, shape.extras.residual)
+            found = depthwise_settings(geometry, tuple(given.items()))
+            return found if make_diagonal(geometry, found, shape.extras.residual) else None
         B = given.get("rows", 0)
         sizes = sized_stack(geometry, tuple(given.items()), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
         found = sizes and dataclasses.replace(sizes, **given)
