@@ -11,7 +11,7 @@ from tolerances import assert_exact, assert_within, integer_inputs
 
 import nkiconv
 from nkiconv import reference
-from nkiconv.lint import VERSIONS, lint
+from nkiconv.lint import lint
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.tools.tables import console
@@ -152,7 +152,7 @@ LIMITS = [
     ("k_packing", (1, 64, 8, 8), (3, 64, 3, 3), {}, "shifts = 192 exceeds 128 partitions; pack fewer taps"),
     ("m_packing", (1, 4, 8, 8), (33, 4, 3, 3), {}, "K = 33; a slot takes at most 32 output channels"),
     ("m_packing", (1, 4, 8, 8), (3, 4, 3, 5), {}, "S = 5; there are 4 slots for columns of taps"),
-    ("polyphase", (1, 4, 8, 8), (4, 3, 1, 2), {}, r"1x2 taps, stride=\(2, 2\): some phase has no taps"),
+    ("polyphase", (1, 4, 8, 8), (4, 3, 1, 2), {}, r"R = 1, stride=\(2, 2\): some phase has no taps"),
     ("polyphase", (1, 4, 1, 1), (4, 3, 2, 2), {"padding": (1, 0)}, r"padding=\(1, 0\): y would be 0x2"),
 ]
 
@@ -168,8 +168,7 @@ def test_the_ladder_is_short_and_compiles():
     for name in KERNELS:
         lines = len((FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines())
         assert lines <= (150 if name == "weight_stationary" else 200), f"{name}.py has {lines} lines"
-    for version in VERSIONS:
-        assert lint([FOLDER], nki=version, strict=True).findings == ()
+    assert lint([FOLDER], nki="0.7", strict=True).findings == ()
 
 
 def lines_between(step):

@@ -18,7 +18,7 @@ A row of outputs takes 1 + (R - 1) / U matmuls instead of R * S. Price: Vector a
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from shapes import band_rows, check, div_ceil, out_size
+from shapes import bands_of_core, check, div_ceil, out_size, prefetched, tiles
 from weight_stationary import BANK, accumulate, load_band, load_filters
 
 #: Columns of a slot: Vector and Scalar read PSUM from partitions 0, 32, 64 and 96 on.
@@ -34,44 +34,38 @@ def conv2d(x, w, stride=(1, 1), padding=(0, 0), groups=1):
     assert K <= SLOT, f"K = {K}; a slot takes at most {SLOT} output channels"
     assert S <= 4, f"S = {S}; there are 4 slots for columns of taps"
     y = nl.ndarray((N, K, P, Q), dtype=x.dtype, buffer=nl.shared_hbm)
-    U, cores = min(P, SLOT // K), nl.num_programs()
-    filters = place_filters(load_filters(w), (K, R, S), U, stride[0])
-    rows = band_rows(N, P, stride[0], R, len(filters) * (W + 2 * padding[1]), x)
-    ahead = load_band(x, nl.program_id(0), (P, rows), R, stride, padding)
-    for index in range(nl.program_id(0), N * div_ceil(P, rows), cores):
-        n, p0, pn, x_tiles = ahead
-        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)  # loads while this band is multiplied
-        for p in range(0, pn, U):
-            convolve_rows(y[n, 0:K, p0 + p : p0 + min(pn, p + U), 0:Q], x_tiles, filters, p, U, S, stride)
+    U = min(P, SLOT // K)
+    filters = [place_filters(w_sbuf, (K, R, S), U, stride[0]) for w_sbuf in load_filters(w)]
+    bands = bands_of_core(N, P, stride[0], R, len(filters) * (W + 2 * padding[1]), x)
+    for (n, p0, pn), x_tiles in prefetched(bands, lambda band: load_band(x, band, R, stride, padding)):
+        for p, un in tiles(pn, U):
+            convolve_rows(y[n, :, p0 + p : p0 + p + un, 0:Q], x_tiles, filters, p * stride[0], U, S, stride[1])
     return y
 
 
-def convolve_rows(y_rows, x_tiles, filters, p, U, S, stride):
-    """y [k, u, q] of up to U output rows, from row p of the band on."""
+def convolve_rows(y_rows, x_tiles, filters, h0, U, S, stride):
+    """y [k, u, q] of up to U output rows, whose first reads row h0 of the band on. stride: of columns."""
     K, un, Q = y_rows.shape
-    # rows of x past the band belong to outputs past its end, which have columns but are not stored
-    products = []
-    for i in range(len(x_tiles)):
-        (cn, height, columns), x_rows = filters[i].shape, x_tiles[i].shape[1]
-        for h in range(min(height, x_rows - p * stride[0])):
-            products.append((x_tiles[i], filters[i][0:cn, h, 0:columns], p * stride[0] + h, 0))
+    # a band may end before the rows of x that a block has filters for: no stored output reads those
+    products = [
+        (x_sbuf, w_sbuf[:, h, :], h0 + h, 0)
+        for x_sbuf, w_sbuf in zip(x_tiles, filters, strict=True)
+        for h in range(min(w_sbuf.shape[1], x_sbuf.shape[1] - h0))
+    ]
     y_sbuf = nl.ndarray((K * U, Q), dtype=y_rows.dtype, buffer=nl.sbuf)
-    tiles = div_ceil(Q, (BANK - S) // stride[1] + 1)
-    qt = div_ceil(Q, tiles)
-    for q in range(0, Q, qt):
-        qn = min(qt, Q - q)
-        width = (qn - 1) * stride[1] + S
-        acc_psum = nl.ndarray((filters[0].shape[2], 1, width), dtype=nl.float32, buffer=nl.psum)
-        accumulate(acc_psum, products, 0, (0, q * stride[1]), (1, 1))
-        shift_and_add(y_sbuf[0 : K * U, q : q + qn], acc_psum, S, stride[1])
+    most = (BANK - S) // stride + 1  # outputs of a bank
+    for q, qn in tiles(Q, div_ceil(Q, div_ceil(Q, most))):
+        acc_psum = nl.ndarray((filters[0].shape[2], 1, (qn - 1) * stride + S), dtype=nl.float32, buffer=nl.psum)
+        accumulate(acc_psum, products, 0, (0, q * stride), (1, 1))
+        shift_and_add(y_sbuf[:, q : q + qn], acc_psum, S, stride)
     for k in range(K):
-        nisa.dma_copy(dst=y_rows[k, 0:un, 0:Q], src=y_sbuf[k * U : k * U + un, 0:Q])
+        nisa.dma_copy(dst=y_rows[k, :, :], src=y_sbuf[k * U : k * U + un, :])
 
 
 def shift_and_add(y_sbuf, acc_psum, S, stride):
     """y [(k, u), q] as the sum of the slots of acc [(s, k, u), 1, w], slot s shifted by s columns."""
     outputs, qn = y_sbuf.shape
-    total = y_sbuf
+    total = None
     for s in range(S):
         slot = acc_psum[SLOT * s : SLOT * s + outputs, 0, s : s + (qn - 1) * stride + 1 : stride]
         partial = nl.ndarray((outputs, qn), dtype=nl.float32, buffer=nl.sbuf) if s + 1 < S else y_sbuf
@@ -82,18 +76,14 @@ def shift_and_add(y_sbuf, acc_psum, S, stride):
         total = partial
 
 
-def place_filters(filters, taps, U, stride):
-    """w [c, tap, k] as tiles [c, h, (s, k, u)]: output row u has its taps from h = u * stride on."""
+def place_filters(w_sbuf, taps, U, stride):
+    """w [c, tap, k] as [c, h, (s, k, u)]: output row u has its R taps from h = u * stride on, zeros elsewhere."""
     K, R, S = taps
-    placed = []
-    for w_sbuf in filters:
-        cn, columns = w_sbuf.shape[0], SLOT * (S - 1) + K * U
-        tile = nl.ndarray((cn, (U - 1) * stride + R, columns), dtype=w_sbuf.dtype, buffer=nl.sbuf)
-        nisa.memset(dst=tile, value=0.0)
-        for s in range(S):
-            for u in range(U):
-                first = SLOT * s + u
-                dst = tile[0:cn, u * stride : u * stride + R, first : first + (K - 1) * U + 1 : U]
-                nisa.tensor_copy(dst=dst, src=w_sbuf[0:cn, s : s + (R - 1) * S + 1 : S, 0:K])
-        placed.append(tile)
+    placed = nl.ndarray((w_sbuf.shape[0], (U - 1) * stride + R, SLOT * (S - 1) + K * U), w_sbuf.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=placed, value=0.0)
+    for s in range(S):
+        for u in range(U):
+            columns = slice(SLOT * s + u, SLOT * s + u + (K - 1) * U + 1, U)
+            dst = placed[:, u * stride : u * stride + R, columns]
+            nisa.tensor_copy(dst=dst, src=w_sbuf[:, s : s + (R - 1) * S + 1 : S, :])
     return placed

@@ -19,10 +19,12 @@ p % stride = a and q % stride = b, have the same taps, every stride-th, and read
 w is [C, K, R, S], as in torch.nn.ConvTranspose2d: c is its outer axis, so no transpose is needed.
 """
 
+from typing import NamedTuple
+
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from shapes import band_rows, check, div_ceil
+from shapes import bands_of_core, check, div_ceil, prefetched, tiles
 from weight_stationary import BANK, accumulate, evacuate, load_window
 
 
@@ -35,71 +37,78 @@ def conv_transpose2d(x, w, stride=(2, 2), padding=(0, 0), groups=1):
     """
     (N, C, H, W), (w_channels, K, R, S) = x.shape, w.shape
     check(x, w, (C, w_channels), stride, padding, groups)
-    assert min(R - stride[0], S - stride[1]) >= 0, f"{R}x{S} taps, stride={stride}: some phase has no taps"
+    assert R >= stride[0], f"R = {R}, stride={stride}: some phase has no taps"
+    assert S >= stride[1], f"S = {S}, stride={stride}: some phase has no taps"
     P, Q = (H - 1) * stride[0] - 2 * padding[0] + R, (W - 1) * stride[1] - 2 * padding[1] + S
     assert min(P, Q) > 0, f"padding={padding}: y would be {P}x{Q}"
     y = nl.ndarray((N, K, P, Q), dtype=x.dtype, buffer=nl.shared_hbm)
-    rows, columns = axis_phases(R, stride[0], padding[0]), axis_phases(S, stride[1], padding[1])
-    height, width, filters = div_ceil(P, stride[0]), div_ceil(Q, stride[1]), load_as_stored(w)  # of a phase
-    jt = min(width, BANK)
-    it = min(BANK // jt, band_rows(N, height, 1, R, len(filters) * (jt + columns[1]), x))
-    across = div_ceil(width, jt)
-    blocks = div_ceil(height, it) * across
-    for index in range(nl.program_id(0), N * blocks, nl.num_programs()):
-        n, i0, j0 = index // blocks, index % blocks // across * it, index % across * jt
-        size = min(it, height - i0), min(jt, width - j0)
-        window = (i0 + rows[0], size[0] + rows[1]), (j0 + columns[0], size[1] + columns[1])
-        x_tiles = []
-        for c0 in range(0, C, 128):
-            x_tiles.append(load_window(x, n, c0, window[0], window[1]))
-        p0, q0 = i0 * stride[0], j0 * stride[1]
-        p1, q1 = min(P, p0 + size[0] * stride[0]), min(Q, q0 + size[1] * stride[1])
-        for k0 in range(0, K, 128):
-            y_block = y[n, k0 : min(K, k0 + 128), p0:p1, q0:q1]
-            convolve_block(y_block, x_tiles, filters, (rows[2], columns[2]), k0, S, size, stride)
+    axes = axis_phases(R, stride[0], padding[0]), axis_phases(S, stride[1], padding[1])
+    filters = load_as_stored(w)
+    height, width = div_ceil(P, stride[0]), div_ceil(Q, stride[1])  # of a phase
+    bands = bands_of_core(N, height, 1, R, len(filters) * (width + S), x)
+    for (n, i0, i_n), x_tiles in prefetched(bands, lambda band: load_phase_band(x, band, axes, width)):
+        columns = min(width, BANK)
+        for i, it in tiles(i_n, BANK // columns):
+            for j, jt in tiles(width, columns):
+                p, q = (i0 + i) * stride[0], j * stride[1]
+                for k0, kn in tiles(K, 128):
+                    y_block = y[n, k0 : k0 + kn, p : min(P, p + it * stride[0]), q : min(Q, q + jt * stride[1])]
+                    convolve_block(y_block, x_tiles, filters, axes, k0, S, (i, j), (it, jt), stride)
     return y
 
 
-def convolve_block(y_block, x_tiles, filters, phases, k0, S, size, stride):
-    """y [k, p, q] of a block of (i, j) of all phases; phases: `axis_phases` of rows and of columns."""
-    (kn, pn, qn), (i_n, j_n) = y_block.shape, size
-    y_sbuf = nl.ndarray((kn, i_n * stride[0], j_n * stride[1]), dtype=y_block.dtype, buffer=nl.sbuf)
-    for a in range(stride[0]):
-        for b in range(stride[1]):
-            products = []
-            for t in range(len(filters)):
-                cn, K = filters[t].shape[0], filters[t].shape[1]
-                for row in phases[0][a]:
-                    for column in phases[1][b]:
-                        products.append((x_tiles[t], filters[t][0:cn, 0:K, row[0] * S + column[0]], row[1], column[1]))
-            acc_psum = nl.ndarray((kn, i_n, j_n), dtype=nl.float32, buffer=nl.psum)
-            accumulate(acc_psum, products, k0, (0, 0), (1, 1))
-            p_end, q_end = a + (i_n - 1) * stride[0] + 1, b + (j_n - 1) * stride[1] + 1
-            evacuate(y_sbuf[0:kn, a : p_end : stride[0], b : q_end : stride[1]], acc_psum, a * stride[1] + b)
-    nisa.dma_copy(dst=y_block, src=y_sbuf[0:kn, 0:pn, 0:qn])
+def convolve_block(y_block, x_tiles, filters, axes, k0, S, first, size, stride):
+    """y [k, p, q] of all phases of a block of `size` (i, j), from `first` of the band on."""
+    kn, pn, qn = y_block.shape
+    y_sbuf = nl.ndarray((kn, size[0] * stride[0], size[1] * stride[1]), dtype=y_block.dtype, buffer=nl.sbuf)
+    for index, (a, b) in enumerate((a, b) for a in range(stride[0]) for b in range(stride[1])):
+        products = [
+            (x_sbuf, w_sbuf[:, :, r * S + s], row, column)
+            for x_sbuf, w_sbuf in zip(x_tiles, filters, strict=True)
+            for r, row in axes[0].phases[a]
+            for s, column in axes[1].phases[b]
+        ]
+        acc_psum = nl.ndarray((kn, size[0], size[1]), dtype=nl.float32, buffer=nl.psum)
+        accumulate(acc_psum, products, k0, first, (1, 1))
+        evacuate(y_sbuf[:, a :: stride[0], b :: stride[1]], acc_psum, index)
+    nisa.dma_copy(dst=y_block, src=y_sbuf[:, 0:pn, 0:qn])
+
+
+class Phases(NamedTuple):
+    """An axis: first element of x that block 0 reads, elements beyond a block's own, and of each phase its taps as
+    (tap, element of the window that output 0 reads)."""
+
+    first: int
+    more: int
+    phases: list
 
 
 def axis_phases(taps, stride, padding):
-    """Along an axis: first element of x that block 0 reads, elements beyond the block's own, and for each phase its
-    (tap, element of the block's window that output 0 reads).
+    """Phases of an axis: tap (a + padding) % stride + m * stride of output i * stride + a reads x[i + (a + padding) //
+    stride - m]."""
+    low, reach = padding // stride, div_ceil(taps, stride) - 1
+    phases = [
+        [
+            (tap, (a + padding) // stride - low + reach - tap // stride)
+            for tap in range((a + padding) % stride, taps, stride)
+        ]
+        for a in range(stride)
+    ]
+    return Phases(low - reach, (stride - 1 + padding) // stride - low + reach, phases)
 
-    Output i * stride + a reads x[i + (a + padding) // stride - m] by tap (a + padding) % stride + m * stride.
-    """
-    first, most, phases = padding // stride, div_ceil(taps, stride) - 1, []
-    for a in range(stride):
-        found, shift = [], (a + padding) // stride - first
-        for tap in range((a + padding) % stride, taps, stride):
-            found.append((tap, shift + most - tap // stride))
-        phases.append(found)
-    return first - most, (stride - 1 + padding) // stride - first + most, phases
+
+def load_phase_band(x, band, axes, width):
+    """What a band of rows i of all phases reads of x, as one tile [c, h, w] in SBUF per 128 channels."""
+    n, i0, i_n = band
+    rows, columns = (i0 + axes[0].first, i_n + axes[0].more), (axes[1].first, width + axes[1].more)
+    return [load_window(x, n, channels, rows, columns) for channels in tiles(x.shape[1], 128)]
 
 
 def load_as_stored(w):
     """w [C, K, R, S] as one tile [c, K, tap] in SBUF per 128 input channels."""
     (C, K, R, S), filters = w.shape, []
-    for c0 in range(0, C, 128):
-        cn = min(128, C - c0)
+    for c0, cn in tiles(C, 128):
         w_sbuf = nl.ndarray((cn, K, R * S), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=w_sbuf, src=w[c0 : c0 + cn, 0:K, 0:R, 0:S].reshape((cn, K, R * S)))
+        nisa.dma_copy(dst=w_sbuf, src=w[c0 : c0 + cn, :, :, :].reshape((cn, K, R * S)))
         filters.append(w_sbuf)
     return filters

@@ -1,4 +1,4 @@
-"""Shapes and checks of the kernels in this folder."""
+"""Shapes, checks and the order of work of the kernels in this folder."""
 
 import nki.language as nl
 
@@ -11,12 +11,12 @@ def check(x, w, channels, stride, padding, groups):
     assert groups == 1, f"groups={groups} is not supported; call the kernel once per group, or use nkiconv.conv2d"
     assert channels[0] == channels[1], f"w has {channels[1]} input channels, x has {channels[0]}; they must be equal"
     assert x.dtype == w.dtype, f"w is {w.dtype}, x is {x.dtype}; they must be of one dtype"
-    assert min(stride[0], stride[1]) >= 1, f"stride={stride}; must be at least 1"
-    assert min(padding[0], padding[1]) >= 0, f"padding={padding}; must be at least 0"
+    assert min(stride) >= 1, f"stride={stride}; must be at least 1"
+    assert min(padding) >= 0, f"padding={padding}; must be at least 0"
     size = div_ceil(channels[0], 128) * itemsize(w)
     for extent in w.shape:
-        size = size * extent
-    size = size // channels[1]
+        size *= extent
+    size //= channels[1]
     assert size <= FILTER_BYTES, f"w takes {size} bytes per partition of SBUF, more than {FILTER_BYTES}; split K"
 
 
@@ -27,12 +27,30 @@ def out_size(size, taps, stride, padding):
     return (padded - taps) // stride + 1
 
 
-def band_rows(N, P, stride, R, row_elements, x):
-    """Output rows of a band: its rows of x, of row_elements per partition each, fit BAND_BYTES; cores share evenly."""
-    bands = div_ceil(P, max(1, (BAND_BYTES // (row_elements * itemsize(x)) - R) // stride + 1))
+def bands_of_core(N, P, stride, R, row_elements, x):
+    """(n, first output row, output rows) of this core's bands.
+
+    The rows of x of a band, of row_elements per partition each, fit BAND_BYTES. Cores take alternate bands.
+    """
+    count = div_ceil(P, max(1, (BAND_BYTES // (row_elements * itemsize(x)) - R) // stride + 1))
     if N % nl.num_programs() != 0:
-        bands = min(P, div_ceil(bands, nl.num_programs()) * nl.num_programs())
-    return div_ceil(P, bands)
+        count = min(P, div_ceil(count, nl.num_programs()) * nl.num_programs())
+    bands = [(n, p0, pn) for n in range(N) for p0, pn in tiles(P, div_ceil(P, count))]
+    return bands[nl.program_id(0) :: nl.num_programs()]
+
+
+def prefetched(bands, load):
+    """(band, load(band)) of each band; the next band loads while the caller is at work on this one."""
+    ahead = [load(band) for band in bands[:1]]
+    for index, band in enumerate(bands):
+        ahead += [load(later) for later in bands[index + 1 : index + 2]]
+        yield band, ahead.pop(0)
+
+
+def tiles(size, most):
+    """(first, number) of each tile of at most `most` elements."""
+    for first in range(0, size, most):
+        yield first, min(most, size - first)
 
 
 def itemsize(tensor):
@@ -42,4 +60,4 @@ def itemsize(tensor):
 
 def div_ceil(a, b):
     """a / b, rounded up."""
-    return (a + b - 1) // b
+    return -(-a // b)

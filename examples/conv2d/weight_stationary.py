@@ -20,7 +20,7 @@ tiles of C accumulate in one PSUM bank. No im2col matrix is written: the moving 
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from shapes import band_rows, check, div_ceil, out_size
+from shapes import bands_of_core, check, out_size, prefetched, tiles
 
 #: fp32 accumulators of a PSUM bank per partition, and the most moving columns of a matmul.
 BANK = 512
@@ -38,65 +38,56 @@ def conv2d(x, w, stride=(1, 1), padding=(0, 0), groups=1):
     check(x, w, (C, w_channels), stride, padding, groups)
     P, Q = out_size(H, R, stride[0], padding[0]), out_size(W, S, stride[1], padding[1])
     y = nl.ndarray((N, K, P, Q), dtype=x.dtype, buffer=nl.shared_hbm)
-    filters, cores = load_filters(w), nl.num_programs()
-    # bands of output rows, so that x fits SBUF twice; the cores take alternate bands
-    rows = band_rows(N, P, stride[0], R, len(filters) * (W + 2 * padding[1]), x)
-    ahead = load_band(x, nl.program_id(0), (P, rows), R, stride, padding)
-    for index in range(nl.program_id(0), N * div_ceil(P, rows), cores):
-        n, p0, pn, x_tiles = ahead
-        ahead = load_band(x, index + cores, (P, rows), R, stride, padding)  # loads while this band is multiplied
+    filters = load_filters(w)
+    bands = bands_of_core(N, P, stride[0], R, len(filters) * (W + 2 * padding[1]), x)
+    for (n, p0, pn), x_tiles in prefetched(bands, lambda band: load_band(x, band, R, stride, padding)):
         products = products_of_taps(x_tiles, filters, S)
-        for k0 in range(0, K, 128):
-            convolve_band(y[n, k0 : min(K, k0 + 128), p0 : p0 + pn, 0:Q], products, k0, stride)
+        for k0, kn in tiles(K, 128):
+            convolve_band(y[n, k0 : k0 + kn, p0 : p0 + pn, 0:Q], products, k0, stride)
     return y
 
 
-def load_band(x, index, rows, R, stride, padding):
-    """(n, first output row, output rows, x as tiles [c, h, w]) of a band; None after the last. rows: (P, of a band)."""
-    (N, C, _, W), bands, x_tiles = x.shape, div_ceil(rows[0], rows[1]), []
-    if index >= N * bands:
-        return None
-    p0 = index % bands * rows[1]
-    pn = min(rows[1], rows[0] - p0)
-    h0, height = p0 * stride[0] - padding[0], (pn - 1) * stride[0] + R
-    for c0 in range(0, C, 128):
-        x_tiles.append(load_window(x, index // bands, c0, (h0, height), (-padding[1], W + 2 * padding[1])))
-    return index // bands, p0, pn, x_tiles
+def load_band(x, band, R, stride, padding):
+    """The rows of x that a band reads, padded, as one tile [c, h, w] in SBUF per 128 channels."""
+    (n, p0, pn), (_, C, _, W) = band, x.shape
+    rows = p0 * stride[0] - padding[0], (pn - 1) * stride[0] + R
+    return [load_window(x, n, channels, rows, (-padding[1], W + 2 * padding[1])) for channels in tiles(C, 128)]
 
 
 def products_of_taps(x_tiles, filters, S):
     """(x [c, h, w], w [c, K], row and column of x that output (0, 0) reads) of each matmul of an output tile."""
-    products = []
-    for i in range(len(x_tiles)):
-        cn, taps, K = filters[i].shape
-        for tap in range(taps):
-            products.append((x_tiles[i], filters[i][0:cn, tap, 0:K], tap // S, tap % S))
-    return products
+    return [
+        (x_sbuf, w_sbuf[:, tap, :], tap // S, tap % S)
+        for x_sbuf, w_sbuf in zip(x_tiles, filters, strict=True)
+        for tap in range(w_sbuf.shape[1])
+    ]
 
 
 def convolve_band(y_band, products, k0, stride):
     """y [k, p, q] of a tile of k and a band of rows."""
-    (kn, P, Q), qt = y_band.shape, min(y_band.shape[2], BANK)
-    pt, across = min(P, BANK // qt), div_ceil(Q, qt)
-    for tile in range(div_ceil(P, pt) * across):
-        p, q = tile // across * pt, tile % across * qt
-        pn, qn = min(pt, P - p), min(qt, Q - q)
+    kn, P, Q = y_band.shape
+    columns = min(Q, BANK)
+    outputs = [(p, pn, q, qn) for p, pn in tiles(P, BANK // columns) for q, qn in tiles(Q, columns)]
+    for index, (p, pn, q, qn) in enumerate(outputs):
         acc_psum = nl.ndarray((kn, pn, qn), dtype=nl.float32, buffer=nl.psum)
         accumulate(acc_psum, products, k0, (p, q), stride)
         y_sbuf = nl.ndarray((kn, pn, qn), dtype=y_band.dtype, buffer=nl.sbuf)
-        evacuate(y_sbuf, acc_psum, tile)
-        nisa.dma_copy(dst=y_band[0:kn, p : p + pn, q : q + qn], src=y_sbuf)
+        evacuate(y_sbuf, acc_psum, index)
+        nisa.dma_copy(dst=y_band[:, p : p + pn, q : q + qn], src=y_sbuf)
 
 
 def accumulate(acc_psum, products, k0, output, stride):
     """Sum all products of a tile [k, p, q] of outputs, from output (p, q) on, in one PSUM bank."""
     kn, pn, qn = acc_psum.shape
-    for one in products:
-        x_sbuf, w_sbuf, row, column = one
-        h, w = output[0] * stride[0] + row, output[1] * stride[1] + column
-        h_end, w_end = h + (pn - 1) * stride[0] + 1, w + (qn - 1) * stride[1] + 1
-        moving = x_sbuf[0 : x_sbuf.shape[0], h : h_end : stride[0], w : w_end : stride[1]]
-        nisa.nc_matmul(dst=acc_psum, stationary=w_sbuf[0 : w_sbuf.shape[0], k0 : k0 + kn], moving=moving)
+    for x_sbuf, w_sbuf, row, column in products:
+        moving = window(x_sbuf, (output[0] * stride[0] + row, output[1] * stride[1] + column), (pn, qn), stride)
+        nisa.nc_matmul(dst=acc_psum, stationary=w_sbuf[:, k0 : k0 + kn], moving=moving)
+
+
+def window(x_sbuf, first, size, stride):
+    """`size` rows and columns of x [c, h, w] from `first` on, `stride` apart: a view."""
+    (h, w), (pn, qn) = first, size
+    return x_sbuf[:, h : h + (pn - 1) * stride[0] + 1 : stride[0], w : w + (qn - 1) * stride[1] + 1 : stride[1]]
 
 
 def evacuate(y_sbuf, acc_psum, index):
@@ -107,44 +98,39 @@ def evacuate(y_sbuf, acc_psum, index):
 def load_filters(w):
     """w [K, C, R, S] as one tile [c, tap, K] in SBUF per 128 input channels."""
     K, C, R, S = w.shape
-    taps, filters = R * S, []
-    for c0 in range(0, C, 128):
-        filters.append(nl.ndarray((min(128, C - c0), taps, K), dtype=w.dtype, buffer=nl.sbuf))
-    for k0 in range(0, K, 128):
-        kn = min(128, K - k0)
+    taps = R * S
+    filters = [nl.ndarray((cn, taps, K), dtype=w.dtype, buffer=nl.sbuf) for _, cn in tiles(C, 128)]
+    for k0, kn in tiles(K, 128):
         rows = nl.ndarray((kn, C, taps), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=rows, src=w[k0 : k0 + kn, 0:C, 0:R, 0:S].reshape((kn, C, taps)))
-        for i in range(len(filters)):
-            cn = filters[i].shape[0]
-            for t in range(0, taps, TAPS_PER_COPY):
-                tn = min(TAPS_PER_COPY, taps - t)
+        nisa.dma_copy(dst=rows, src=w[k0 : k0 + kn, :, :, :].reshape((kn, C, taps)))
+        for w_sbuf, (c0, cn) in zip(filters, tiles(C, 128), strict=True):
+            for index, (t, tn) in enumerate(tiles(taps, TAPS_PER_COPY)):
                 w_psum = nl.ndarray((cn, tn, 128), dtype=w.dtype, buffer=nl.psum)
                 for tap in range(tn):
-                    nisa.nc_transpose(dst=w_psum[0:cn, tap, 0:kn], data=rows[0:kn, i * 128 : i * 128 + cn, t + tap])
-                evacuate(filters[i][0:cn, t : t + tn, k0 : k0 + kn], w_psum[0:cn, 0:tn, 0:kn], i + t // TAPS_PER_COPY)
+                    nisa.nc_transpose(dst=w_psum[:, tap, 0:kn], data=rows[:, c0 : c0 + cn, t + tap])
+                evacuate(w_sbuf[:, t : t + tn, k0 : k0 + kn], w_psum[:, :, 0:kn], c0 // 128 + index)
     return filters
 
 
-def load_window(x, n, c0, rows, columns):
-    """x[n, c0 : c0 + 128] [c, h, w] in SBUF, zero outside x; rows, columns: (first, number), may start below 0."""
-    (_, C, H, W), (h0, height), (w0, width) = x.shape, rows, columns
-    cn = min(128, C - c0)
+def load_window(x, n, channels, rows, columns):
+    """x[n] [c, h, w] in SBUF, zero outside x. channels, rows, columns: (first, number); padding is below 0."""
+    (_, _, H, W), (c0, cn), (h0, height), (w0, width) = x.shape, channels, rows, columns
     x_sbuf = nl.ndarray((cn, height, width), dtype=x.dtype, buffer=nl.sbuf)
     top, bottom = min(height, max(0, -h0)), max(0, min(height, H - h0))
     left, right = min(width, max(0, -w0)), max(0, min(width, W - w0))
     zero_border(x_sbuf, (top, bottom), (left, right))
     if top < bottom and left < right:
         src = x[n, c0 : c0 + cn, h0 + top : h0 + bottom, w0 + left : w0 + right]
-        nisa.dma_copy(dst=x_sbuf[0:cn, top:bottom, left:right], src=src)
+        nisa.dma_copy(dst=x_sbuf[:, top:bottom, left:right], src=src)
     return x_sbuf
 
 
 def zero_border(tile, rows, columns):
     """Zero a tile [partitions, height, width] outside these (first, end) rows and columns."""
-    parts, height, width = tile.shape
-    for edge in ((0, rows[0]), (rows[1], height)):
-        if edge[0] < edge[1]:
-            nisa.memset(dst=tile[0:parts, edge[0] : edge[1], 0:width], value=0.0)
-    for edge in ((0, columns[0]), (columns[1], width)):
-        if edge[0] < edge[1]:
-            nisa.memset(dst=tile[0:parts, 0:height, edge[0] : edge[1]], value=0.0)
+    _, height, width = tile.shape
+    for first, end in ((0, rows[0]), (rows[1], height)):
+        if first < end:
+            nisa.memset(dst=tile[:, first:end, :], value=0.0)
+    for first, end in ((0, columns[0]), (columns[1], width)):
+        if first < end:
+            nisa.memset(dst=tile[:, :, first:end], value=0.0)
