@@ -1,1 +1,1 @@
-"""Grouped conv2d on tiles of the array's rows: several outputs of a channel in the columns of one stationary."""
+"""Small groups on row tiles of the array: the columns of a stationary hold a block of neighbouring outputs."""

@@ -11,6 +11,20 @@ a group but a block of Uh x Uw neighbours: element (a, b) of the block's window 
 A window of 4 x 4 elements serves 2 x 2 outputs of a 3 x 3 filter: 16 matmuls of a quarter of the columns on a quarter
 of the array, where one matmul a tap takes 9. x keeps its channels on the partitions and so its long runs. Read-outs
 put columns uw of a row between each other, rows uh come from other partitions by copies inside SBUF.
+
+    | stationary            | K (partitions)                  | M (columns) | N    | evacuation |
+    |-----------------------|---------------------------------|-------------|------|------------|
+    | w placed, on row tiles| c of the groups of each row tile| uw, uh, k   | m, j | interleave |
+
+Pseudocode, of one core:
+
+    for (wave of groups, output tile):
+        load x of the next output tiles; place filters of the next wave
+        for bank of the output tile:
+            for element (a, b) of a block's window, row tile:          # row tiles work in parallel
+                PSUM[(uw, uh, k), m, j] += F[a, b]^T x[c, row Uh * m * stride + a, column Uw * j * stride + b]
+            y[.., uh, uw] = epilogue(PSUM)                             # interleaved
+        store y
 """
 
 from ..._tiles import share, some_of

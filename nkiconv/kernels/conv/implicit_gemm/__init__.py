@@ -1,1 +1,1 @@
-"""conv2d by one matmul a tap and 128 input channels, on the window of x that the tap meets."""
+"""Weight-stationary implicit GEMM: one matmul per tap and K tile, on the window of x that the tap reads."""

@@ -1,4 +1,20 @@
-"""Work of one matmul a tap, cut into tiles from shapes and settings; any number of cores share the same list."""
+"""Work of one matmul per tap, cut into tiles from shapes and settings; any number of cores share the same list.
+
+    | stationary | K (partitions)           | M (columns)     | N       | evacuation                     |
+    |------------|--------------------------|-----------------|---------|--------------------------------|
+    | w of a tap | c; folded: c and columns | k; folded: k, p | z, p, q | plain (NCHW), transpose (NHWC) |
+
+Pseudocode, of one core:
+
+    for (weight-resident group of M tiles, output tile):
+        load x of the next output tile
+        for M tile, bank of the output tile:
+            for K tile, tap:
+                PSUM[k, (z, p, q)] += w[c, tap, k]^T x[c, window of the tap]
+                transpose filters that later matmuls need              # background work
+            y = epilogue(PSUM)
+        store y
+"""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""conv2d with few output channels: taps and rows of y beside each other in the columns of the array."""
+"""M packing with shift-and-add (kn2row): few output channels share the columns with taps and rows of y."""

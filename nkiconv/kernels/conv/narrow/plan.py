@@ -12,6 +12,20 @@ out, in fp32. Engines address partitions from a multiple of 32, so a tap has a s
 
 A row of x at i = h * lhs_dilation - p0 * stride + top of the window of a block (output rows p0 .. p0+U-1) meets tap r
 of row u where i = u * stride + r * dilation: a line is such a row with its own stationary, zero for the other u.
+
+    | stationary | K (partitions)               | M (columns)                    | N    | evacuation    |
+    |------------|------------------------------|--------------------------------|------|---------------|
+    | w placed   | c, of one image or of L      | T taps, U rows and V planes, k | j, w | shift-and-add |
+
+Pseudocode, of one core:
+
+    for (planes, blocks of U rows of y):
+        load rows of x of the next ones
+        for part of the columns of a row:
+            for row h of x that the blocks read, group g of columns of taps, K tile:
+                PSUM[(t, u, k), j, w] += F[h, g]^T x[c, row h of each block, w + g * G]
+            y[(u, k), j, q] = epilogue(sum over t of PSUM[t], shifted by t)
+        store y
 """
 
 from ...._nki import nl

@@ -1,1 +1,1 @@
-"""Transposed convolutions by phases: each of neighbouring outputs has taps of its own, no zeros are multiplied."""
+"""Transposed convolutions in phases (polyphase): each phase has taps of its own, so no zeros are multiplied."""

@@ -10,6 +10,20 @@ input channels several segments of x on the partitions, with filters block-diago
 all segments these have tiles of their own, whose sums still share a bank, so that read-outs are of more partitions.
 
     partitions  (segment, c) of x; (phase, segment, k) of PSUM; (segment, k) of results
+
+    | stationary        | K (partitions) | M (columns)       | N                  | evacuation |
+    |-------------------|----------------|-------------------|--------------------|------------|
+    | w as torch has it | segment, c     | phase, segment, k | z, p, q of a phase | interleave |
+
+Pseudocode, of one core:
+
+    for (weight-resident group of M tiles, output tile):
+        load x of the next output tiles
+        for M tile, phases that share a stationary:
+            for K tile, tap of the phases:
+                PSUM[(phase, segment, k), m] += w[c, tap, k]^T x[(segment, c), m + e(phase, tap)]
+            y[k, s * m + f] = epilogue(PSUM of phase f)                # interleaved
+        store y
 """
 
 from ...._nki import nl

@@ -1,1 +1,1 @@
-"""conv2d with few channels: rows and shifted columns of x beside each other on the partitions."""
+"""K packing: few channels share the partitions with rows and shifted columns of x, and the columns with rows of y."""

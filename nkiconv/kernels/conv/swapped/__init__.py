@@ -1,1 +1,1 @@
-"""Pixels as the stationary operand, filters as the moving one: results have their output channels side by side."""
+"""Activation-stationary: windows of x are the stationaries, filters move; y comes out as NHWC."""

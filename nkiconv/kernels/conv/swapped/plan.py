@@ -6,6 +6,21 @@
 leave in runs of K elements, or of several pixels' K. Padding is stored as zeros, so that each tap sees all pixels. Of a
 dilated x a block's rows are lhs_dilation apart, and so are the pixels of a tile where that divides `side`: all of them
 see elements of x at the same taps, zeros between these at others, which are neither stored nor multiplied.
+
+    | stationary               | K (partitions)  | M (columns) | N             | evacuation   |
+    |--------------------------|-----------------|-------------|---------------|--------------|
+    | x, the window of one tap | c; folded: h, c | 128 pixels  | k; folded p, k| plain (NHWC) |
+
+Pseudocode, of one core:
+
+    for (weight-resident group, output tile):
+        load x of the next output tile
+        for bank of (tiles of 128 pixels, k):
+            for K tile, tap, tile of pixels:
+                PSUM[pixel, tile, k] += x[c, pixels at the tap]^T w[c, tap, k]
+                transpose filters that later matmuls need              # background work
+            y[pixel, k] = epilogue(PSUM)
+        store y
 """
 
 from ...._nki import nl

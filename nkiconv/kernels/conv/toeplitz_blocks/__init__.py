@@ -1,1 +1,1 @@
-"""Depthwise conv2d with blocks of rows and columns on the partitions, filters as Toeplitz matrices of all taps."""
+"""Depthwise conv2d: blocks of x are the stationaries, Toeplitz matrices of all taps move."""

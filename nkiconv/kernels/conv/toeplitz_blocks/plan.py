@@ -16,6 +16,21 @@ run; planes (NCHW) come as they lie, zeros are put around them, and the array tr
 Where windows are disjoint (`windows`), a block has all rows that its rows of y see, and several windows add to a column
 of y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from one to
 the next: matrices have the outputs between.
+
+    | stationary  | K (partitions)           | M (columns) | N                       | evacuation |
+    |-------------|--------------------------|-------------|-------------------------|------------|
+    | blocks of x | pixels (j, w) of a block | 128 blocks  | pixels (p, q) of blocks | plain      |
+
+Pseudocode, of one core:
+
+    for (channels, 128 blocks):
+        load blocks of x of the next ones                              # NCHW: planes, whose windows are transposed
+        place F of the next channels
+        for bank of channels:
+            for channel, window, k of the blocks below each other:
+                PSUM[block, channel, (p, q)] += X[(j, w), block + k]^T F[k][(j, w), (p, q)]
+            y[block, (p, q)] = epilogue(PSUM)
+        store y
 """
 
 from ...._nki import nl
