@@ -164,13 +164,13 @@ class Settings:
         now: what settings come to, where a config leaves them open or a kernel lowers them; values: of settings whose
         neighbours depend on the shape.
         """
-        given, found = dict(_pairs(config)), []
+        given, now, found = dict(_pairs(config)), now or {}, []
         for name in cls.tried:
             one = declarations(cls)[name]
-            at = given.get(name, one.default) if now is None or name not in now else now[name]
+            at = now.get(name, given.get(name, one.default))
             for tried in values.get(name, one.near):
                 value = tried(at) if callable(tried) else tried
-                if value not in (at, given.get(name)) and one.refusal(name, value) == "":
+                if value != given.get(name) and value != now.get(name) and one.refusal(name, value) == "":
                     found.append(tuple({**given, name: value}.items()))
         return found
 

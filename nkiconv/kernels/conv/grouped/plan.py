@@ -27,11 +27,11 @@ Pseudocode, of one core:
         store y
 """
 
+from ....schedules.grouped import TILE_ROWS, grouped_config_refusal
 from ..._tiles import share, some_of
 from ..call import taken_refusal
 from ..geometry import filter_rows, instructions_refusal, num_taps
-from .config import TILE_ROWS, grouped_config_refusal, grouped_settings
-from .units import banks_of_unit, make_grouped
+from .units import banks_of_unit, grouped_settings, make_grouped
 
 
 def plan_grouped(geometry, extras, config, cores):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules._settings import setting
+from ....schedules.grouped import BLOCKS, TILE_ROWS, GroupedSettings
 from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf, index_of
 from ..cuts import axis_elements, cut_planes, places_met, put_first, window_of
 from ..geometry import Axis, is_of_planes, num_taps, span
@@ -13,6 +15,8 @@ GROUPED_FILTER_BYTES = 40_960
 GROUPED_Y_BYTES = 12_288
 #: Buffers of stationaries.
 FILTER_BUFFERS = 2
+#: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
+MANY_OUTPUTS = 8192
 
 
 @dataclass
@@ -84,7 +88,7 @@ class Tile(nl.NKIObject):
 
 
 def make_grouped(geometry, config, has_residual):
-    """The Grouped of a GroupedConfig, or None where a group does not fit a tile, or memory does not hold it."""
+    """The Grouped of GroupedSettings, or None where a group does not fit a tile, or memory does not hold it."""
     T, Uh, Uw = config.rows, config.height, config.width
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     rows, columns = blocks_axis(geometry.rows, Uh), blocks_axis(geometry.columns, Uw)
@@ -248,3 +252,19 @@ def banks_of_unit(grouped, unit):
 def y_pages(grouped):
     """Times 128 output channels of a wave."""
     return div_ceil(grouped.tiles * grouped.Kt, nl.tile_size.pmax)
+
+
+def grouped_settings(geometry, extras, config):
+    """All settings: of sizes that a config leaves open, large blocks where there are many outputs, small ones if none
+    fits."""
+    more = geometry.K > geometry.C
+    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    wide = geometry.columns.taps > 1
+    rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
+    sizes = [(rows, 2, 2 if many and wide and not more else 1)]
+    sizes += [(rows, height, width) for rows in TILE_ROWS for height, width in reversed(BLOCKS)]
+    every = [GroupedSettings.read(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
+    if setting(config, "rows", 0) > 0:
+        return every[0]
+    fitting = (one for one in every if make_grouped(geometry, one, extras.residual) != None)
+    return next(fitting, every[-1])
