@@ -25,10 +25,10 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
+from ....schedules.dot import COLUMNS_MIN, dot_config_refusal, dot_settings
 from ..._tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
 from ..geometry import instructions_refusal
-from .config import COLUMNS_MIN, dot_config_refusal, read_dot
 from .plan import batches, count_batches, dot_units, images_of, padded_columns, plan_of, x_slots
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
 from .sums import (
@@ -65,7 +65,7 @@ def dot_refusal(geometry, extras, config, cores):
         return (
             f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
         )
-    settings = read_dot(geometry, config)
+    settings = dot_settings(geometry, config)
     if settings.wide and geometry.summed > 1:
         return "config wide=True: sums over images need masks; use wide=False, or dot"
     if not settings.wide and geometry.Q > COLUMNS_MIN:
@@ -81,7 +81,7 @@ def dot_refusal(geometry, extras, config, cores):
 
 def sums_taps(geometry, config):
     """Whether sums of filters' taps, operands.sums, come along."""
-    return not read_dot(geometry, config).wide
+    return not dot_settings(geometry, config).wide
 
 
 def count_dot_instructions(geometry, plan, warmup, cores):
@@ -99,8 +99,8 @@ def count_dot_instructions(geometry, plan, warmup, cores):
 
 
 def dot(operands, geometry, extras, config):
-    """Write operands.y. config: (name, value) pairs of a DotConfig."""
-    settings = read_dot(geometry, config)
+    """Write operands.y. config: (name, value) pairs of DotSettings."""
+    settings = dot_settings(geometry, config)
     plan = plan_of(geometry, settings)
     first, count = share(len(batches(geometry, plan)), nl.num_programs(), nl.program_id(0))
     if count > 0:

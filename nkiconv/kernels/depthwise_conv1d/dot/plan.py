@@ -149,7 +149,7 @@ def held_bytes(geometry, plan, slots, lags, rows, filters):
 
 
 def plan_of(geometry, config):
-    """DotPlan with the settings of a DotConfig."""
+    """DotPlan with the settings of DotSettings."""
     plan = new_dot_plan(geometry, config.wide)
     phase_taps, phase_lags = div_ceil(geometry.S, plan.tap_phases), div_ceil(geometry.Q, plan.spread)
     if config.wide:

@@ -9,14 +9,14 @@ from itertools import product
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.dot.config import LAGS_MOST, dot_config_refusal, read_dot
 from ....kernels.depthwise_conv1d.dot.kernel import dot_refusal
 from ....kernels.depthwise_conv1d.dot.plan import WIDE_TAPS, batches, count_batches, plan_of
+from ....schedules.dot import LAGS_MOST, DotSettings, dot_config_refusal, dot_settings
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
-from .common import changed_one, issue_us, row_elements_us
+from .common import issue_us, row_elements_us
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, with masks and with the
 #: way through HBM.
@@ -38,7 +38,7 @@ class Dot(Algorithm):
         if dot_config_refusal(config):
             return config
         geometry, given = shape.geometry, dict(config or ())
-        best = read_dot(geometry, config)
+        best = dot_settings(geometry, config)
         if "warmup" not in given and best.warmup:
             best = replace(best, warmup=warmup(shape.target))
         tried = [best]
@@ -71,7 +71,7 @@ class Dot(Algorithm):
         slots = plan.slots * plan.members
         if dict(config or ())["wide"]:
             return []
-        return changed_one(config, block=(2, 4, 8, 16), slots=(slots // 2, slots * 2), warmup=(0, warmup(shape.target)))
+        return list(DotSettings.near(config, {"slots": slots}, warmup=(0, warmup(shape.target))))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return PARTITIONS * int(self._plan(shape, config).tiles)
@@ -89,7 +89,7 @@ class Dot(Algorithm):
         return self._plan(shape, config), dict(self.settle(shape, config) or ())["warmup"]
 
     def _plan(self, shape: Shape, config: Config) -> Any:
-        return plan_of(shape.geometry, read_dot(shape.geometry, self.settle(shape, config)))
+        return plan_of(shape.geometry, dot_settings(shape.geometry, self.settle(shape, config)))
 
 
 def warmup(target: Target) -> int:
