@@ -24,6 +24,7 @@ one in w those of every image.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.update import UpdateSettings
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
 from ..._tiles import div_ceil, share, some_of
@@ -31,17 +32,17 @@ from ..._warm import accumulator, warm_up, warm_zeros
 from ..free_channels import row_start
 from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
-from .config import read_update, update_config_refusal
+from .defaults import update_settings
 from .plan import ROW_MAX, count_chunks, group_runs, group_start, plan_update, update_chunks
 from .vector import count_vector, parts_of, update_vector
 
 
 def update_refusal(geometry, extras, config, cores):
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = update_config_refusal(config)
+    reason = UpdateSettings.refusal(config)
     if reason != "":
         return reason
-    settings = read_update(geometry, extras, config)
+    settings = update_settings(geometry, extras, config)
     on_tensor = settings.engine == "tensor"
     if extras.strict_nonfinite and on_tensor:
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
@@ -79,8 +80,8 @@ def count_update_instructions(geometry, plan, warmup, cores):
 
 
 def update(operands, geometry, extras, config):
-    """Write operands.y. config: (name, value) pairs of an UpdateConfig."""
-    settings = read_update(geometry, extras, config)
+    """Write operands.y. config: (name, value) pairs of UpdateSettings."""
+    settings = update_settings(geometry, extras, config)
     if settings.engine == "vector":
         update_vector(operands, geometry, extras)
         return

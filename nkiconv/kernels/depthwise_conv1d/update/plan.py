@@ -11,11 +11,10 @@ Compile-time code.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.update import GROUPS_MAX
 from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil, slot_for
 from ..free_channels import channel_halves
 
-#: Most groups of a chunk; at most 128 groups' filters are transposed at once.
-UPDATE_GROUPS_MAX = 16
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way, and most of these.
 UPDATE_FILTER_BYTES, AHEAD_BYTES, CHUNKS_AHEAD = 32_768, 65_536, 8
 #: Bytes a partition of SBUF for filters as loaded: those in use and those on their way.
@@ -83,11 +82,11 @@ def group_limits(geometry, with_state):
     channels = min(channels, div_ceil(max(1, geometry.C // 2), pieces))
     channels = min(channels, TAPS_BYTES // (2 * geometry.S * geometry.itemsize))
     of_slots = BANK_BYTES // ((rows + rows % 2) * geometry.itemsize)
-    return channels, min(min(UPDATE_GROUPS_MAX, of_slots), room), room
+    return channels, min(min(GROUPS_MAX, of_slots), room), room
 
 
 def plan_update(geometry, with_state, config):
-    """UpdatePlan of a geometry with the settings of an UpdateConfig; channels is 0 if not even one channel fits."""
+    """UpdatePlan of a geometry with the settings of UpdateSettings; channels is 0 if not even one channel fits."""
     state = geometry.pad_left if with_state else 0
     pieces, pitch, images, image_tiles = update_images(geometry)
     most, most_groups, room = group_limits(geometry, with_state)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.depthwise_conv1d.update.config import read_update, update_config_refusal
+from ....kernels.depthwise_conv1d.update.defaults import update_settings
 from ....kernels.depthwise_conv1d.update.kernel import update_refusal
 from ....kernels.depthwise_conv1d.update.plan import group_limits, plan_update, taps_met
 from ....kernels.depthwise_conv1d.update.vector import parts_of
+from ....schedules.update import UpdateSettings
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
 from ..clock import skew
-from .common import changed_one
 
 #: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
 #: stages themselves take for the first and the last chunk, on few partitions; more where the array is at half rate with
@@ -34,7 +34,7 @@ class Update(Algorithm):
     """Images on partitions, for many short rows; or Vector alone, for few."""
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        if update_config_refusal(config):
+        if UpdateSettings.refusal(config):
             return config
         channels, groups = fill_bank(shape)
         given = {"channels": channels, "groups": groups, **dict(config or ())}
@@ -58,7 +58,7 @@ class Update(Algorithm):
         config = self.settle(shape, config)
         if dict(config or ())["engine"] == "vector":
             return []
-        return changed_one(config, vector_reads=(0, 1, 2, 3), warmup=(0, 16, 24))
+        return list(UpdateSettings.near(config))
 
     def unit(self, shape: Shape, config: Config) -> int:
         settings = self._settings(shape, config)
@@ -77,13 +77,13 @@ class Update(Algorithm):
         return plan_of(shape, settings), settings.vector_reads, settings.warmup
 
     def _settings(self, shape: Shape, config: Config) -> Any:
-        """An UpdateConfig."""
+        """All settings."""
         return read_settings(shape, self.settle(shape, config))
 
 
 def read_settings(shape: Shape, config: Config) -> Any:
     """The kernel's settings of a config."""
-    return read_update(shape.geometry, shape.extras, config)
+    return update_settings(shape.geometry, shape.extras, config)
 
 
 def plan_of(shape: Shape, settings: Any) -> Any:
