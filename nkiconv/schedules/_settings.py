@@ -70,6 +70,8 @@ class Setting:
         return BY_SHAPE if callable(self.default) else str(self.default)
 
 
+#: Axes of depthwise rows that the two cores can share: channels, columns of y, images.
+SHARDS = ("channels", "columns", "batch")
 #: What a flag may be.
 FLAG = (False, True)
 

@@ -4,10 +4,8 @@ So every output meets the same instructions, and has the same bits, on 1 and on 
 """
 
 from ..._nki import nl
+from ...schedules._settings import SHARDS as SHARDS
 from .._tiles import PARTS, div_ceil, share
-
-#: What the parts may share out.
-SHARDS = ("channels", "columns", "batch")
 
 
 def part_span(count, is_shared, part):

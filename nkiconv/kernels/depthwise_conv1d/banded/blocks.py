@@ -7,9 +7,9 @@ B / stride columns, needs blocks j .. j + num_taps - 1.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.banded import BandedSettings
 from ..._tiles import div_ceil, fits_sbuf
 from ..parts import part_most
-from .config import BandedConfig
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -21,7 +21,7 @@ BANDED_TILE_BYTES = 16384
 class Blocks(nl.NKIObject):
     """Sizes of one problem."""
 
-    config: BandedConfig
+    config: BandedSettings
     #: positions of a channel that lie on partitions side by side, and output columns of such a block
     block: int
     out_block: int
@@ -68,7 +68,7 @@ def tile_columns(geometry, shard, images, num_taps, num_columns):
 
 
 def make_blocks(geometry, config, state):
-    """Sizes from shapes and a BandedConfig; with a `state` the data begin in front of x."""
+    """Sizes from shapes and a BandedSettings; with a `state` the data begin in front of x."""
     block, shard = config.block, config.shard
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)

@@ -1,10 +1,10 @@
 """Settings of a `banded` that is called with none, or with some: a rule of shapes; the host's choice is by walks."""
 
 from ...._nki import nl
-from ..._settings import setting
+from ....schedules._settings import setting
+from ....schedules.banded import BandedSettings
 from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from .blocks import block_counts, fits, make_blocks
-from .config import BandedConfig
 
 #: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
 BLOCK_MIN, GROUP_BYTES = 16, 32768
@@ -65,17 +65,15 @@ def by_rule(geometry, config, block, buffers, groups_most, images_most):
     groups = min(min(max(rows // runs, GROUPS), groups_most), min(core_groups, rows))
     group_columns = num_taps * max(nl.tile_size.pmax, images * num_columns) * (4 if geometry.itemsize == 4 else 1)
     warm = core_groups * div_ceil(geometry.N, images) * group_columns > WARM_COLUMNS
-    return BandedConfig(
+    return BandedSettings.read(
+        config,
         block=block,
-        shard=setting(config, "shard", shard),
-        groups=setting(config, "groups", groups),
-        images=setting(config, "images", images),
-        buffer_groups=setting(config, "buffer_groups", min(groups, 1 + BUFFER_COLUMNS // group_columns)),
-        buffers=setting(config, "buffers", buffers),
-        scratch=setting(config, "scratch", group_columns < SCRATCH_COLUMNS * per_group),
-        edge=setting(config, "edge", 0),
-        streamed=setting(config, "streamed", 96),
-        warmup=setting(config, "warmup", 6 if warm else 0),
-        rewarm=setting(config, "rewarm", 4 if warm else 0),
-        bands_first=setting(config, "bands_first", False),
+        shard=shard,
+        groups=groups,
+        images=images,
+        buffer_groups=min(groups, 1 + BUFFER_COLUMNS // group_columns),
+        buffers=buffers,
+        scratch=group_columns < SCRATCH_COLUMNS * per_group,
+        warmup=6 if warm else 0,
+        rewarm=4 if warm else 0,
     )

@@ -157,7 +157,7 @@ def start_work(run):
 def banded(operands, geometry, extras, config):
     """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out.
 
-    config: (name, value) pairs of BandedConfig's settings.
+    config: (name, value) pairs of BandedSettings.
     """
     run = start_banded(operands, geometry, extras, config)
     if len(run.tiles) == 0:

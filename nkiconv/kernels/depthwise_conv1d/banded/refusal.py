@@ -1,12 +1,12 @@
 """What `banded` does not run: settings, convolutions, and what is too large for memory or the compiler."""
 
 from ...._nki import nl
+from ....schedules.banded import banded_config_refusal
 from ..._epilogue import finish_instructions
 from ..._tiles import PARTS, div_ceil, filled, share
 from ..flip import FEW_TAPS
 from ..geometry import instructions_refusal
 from .blocks import banded_sbuf_bytes, fits, make_blocks
-from .config import banded_config_refusal
 from .defaults import banded_settings
 from .tiles import banded_cuts, plan_tile, sum_spans
 

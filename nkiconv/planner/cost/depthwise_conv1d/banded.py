@@ -16,14 +16,14 @@ from ....kernels.depthwise_conv1d.banded.blocks import (
     make_blocks,
     tile_columns,
 )
-from ....kernels.depthwise_conv1d.banded.config import BandedConfig
 from ....kernels.depthwise_conv1d.banded.refusal import shape_refusal, size_refusal
 from ....kernels.depthwise_conv1d.parts import part_most
+from ....schedules.banded import BandedSettings
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .banded_walk import walk_ns, walked_groups
-from .common import block_sizes, changed_one, row_elements_us, shards_of, share_met
+from .common import block_sizes, row_elements_us, shards_of, share_met
 
 #: How much less a try must take than the best so far, and a whole round for another one.
 BETTER, WORTHWHILE, ROUNDS = 0.997, 0.99, 2
@@ -62,7 +62,7 @@ LONG_NS = 2500.0
 class Candidate:
     """Settings, the sizes that they come to, and ns by a walk."""
 
-    config: BandedConfig
+    config: BandedSettings
     blocks: Blocks
     ns: float
 
@@ -108,20 +108,14 @@ class Banded(Algorithm):
         now = blocks.config
         sizes = block_sizes(shape.geometry.stride, now.block)
         place = sizes.index(now.block)
-        return changed_one(
-            config,
-            scratch=(not now.scratch,),
-            rewarm=(0, 12),
-            edge=[one for one in (0, 2, blocks.groups // 4, blocks.groups // 2) if one != now.edge],
-            buffers=(now.buffers + 1, now.buffers + 2, now.buffers - 1),
-            warmup=(0, 12),
-            block=[one for one in sizes[max(0, place - 1) : place + 2] if one != now.block],
-            groups=(blocks.groups // 2, blocks.groups * 2),
-            buffer_groups=(blocks.buffer_groups * 2, blocks.buffer_groups // 2),
-            shard=[one for one in shards_of(shape.geometry) if one != now.shard],
-            images=(blocks.images // 2, blocks.images * 2) if shape.geometry.N > 1 else (),
-            streamed=(now.streamed // 2, now.streamed * 2),
-        )
+        sized = {name: getattr(blocks, name) for name in ("groups", "buffer_groups", "images")}
+        by_shape: dict[str, Any] = {
+            "edge": [one for one in (0, 2, blocks.groups // 4, blocks.groups // 2) if one != now.edge],
+            "block": [one for one in sizes[max(0, place - 1) : place + 2] if one != now.block],
+            "shard": [one for one in shards_of(shape.geometry) if one != now.shard],
+            **({} if shape.geometry.N > 1 else {"images": []}),
+        }
+        return list(BandedSettings.near(config, {**dict(now.pairs), **sized}, **by_shape))
 
     def unit(self, shape: Shape, config: Config) -> int:
         blocks = self.settled(shape, config)
@@ -146,7 +140,7 @@ class Banded(Algorithm):
         return {**ints(blocks), **ints(blocks.config)}
 
     def settled(self, shape: Shape, config: Config) -> Any:
-        settings = BandedConfig(**dict(self.settle(shape, config) or ()))
+        settings = BandedSettings(**dict(self.settle(shape, config) or ()))
         return make_blocks(shape.geometry, settings, shape.extras.state)
 
     def _own(self, shape: Shape) -> Config:
@@ -252,7 +246,7 @@ def shards_for(geometry: Any, block: int) -> list[str]:
     return [*found, "columns"] if not found or num_columns >= PARTS else found
 
 
-def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> BandedConfig:
+def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> BandedSettings:
     """All settings of a block and a shard: those given, and what goes with them."""
     geometry, target, item = shape.geometry, shape.target, shape.geometry.itemsize
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
@@ -275,7 +269,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
     band_bytes = per_group * num_taps * block * item
     buffers = BUFFERS + (bands_ns > STREAMED_NS or not scratch)
     lasting = min(BUFFER_GROUPS, int(BUFFERED_NS / (BUFFERS * group_ns)) + 1)
-    found = BandedConfig(
+    found = BandedSettings(
         block=block,
         shard=shard,
         groups=groups,
@@ -292,7 +286,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
     return dataclasses.replace(found, **given)
 
 
-def _sized(shape: Shape, config: BandedConfig) -> Candidate:
+def _sized(shape: Shape, config: BandedSettings) -> Candidate:
     """Settings with their sizes, not walked."""
     return Candidate(config, make_blocks(shape.geometry, config, shape.extras.state), 0.0)
 
