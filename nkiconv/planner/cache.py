@@ -115,12 +115,12 @@ def store(request: Request, plan: Plan) -> None:
 
 
 def load_estimate(request: Request) -> Estimate | None:
-    """What cost models chose for a request, or None."""
+    """The estimate kept for a request, or None."""
     return _load(_of_estimate(request), "estimate", Estimate.from_dict)
 
 
 def store_estimate(request: Request, estimate: Estimate) -> None:
-    """Keep what cost models chose."""
+    """Keep an estimate."""
     _store(_of_estimate(request), "estimate", estimate.as_dict(), estimate)
 
 

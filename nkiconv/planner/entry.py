@@ -133,7 +133,7 @@ def answer(
 
 
 def estimated(request: Request) -> Plan | Estimate:
-    """What a call takes that asks for no plan: one that the cache has, else what cost models choose.
+    """What a call takes that asks for no plan: one that the cache has, else an estimate.
 
     Raises as `plan`, but for what only a search finds out.
     """

@@ -1,4 +1,4 @@
-"""What a planner answers: a `Plan`, or an `Estimate`, by cost models alone."""
+"""What a planner answers: a `Plan`, or an `Estimate`, which has no time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .explain import (
 from .in_turns import InTurns
 from .request import Asked, Config, config_violations, tuples
 
-#: How hard a plan was looked for: the one that cost models choose, timed; the best few of what they say, or many more.
+#: How hard a plan was looked for: the estimate, timed; the best few of what they say, or many more.
 ESTIMATED, TIMED, TUNED = "estimated", "timed", "tuned"
 
 #: What is said of a plan `by_rule`.
@@ -36,7 +36,7 @@ BY_RULE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """How to run a problem, by cost models: `algorithm` and `config` are arguments as those of a `Plan` are."""
+    """How to run a problem, by a few candidates alone: `algorithm` and `config` are arguments as those of a `Plan` are."""
 
     algorithm: str
     config: Config
