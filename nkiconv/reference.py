@@ -112,7 +112,7 @@ def forwards(w: AnyArray, groups: int) -> AnyArray:
 
 
 def apply_in_perm(storage: AnyArray, perm: Perm | None) -> AnyArray:
-    """Return the canonical view of an input or filter as it lies in memory: canonical = transpose(storage, perm).
+    """Return the canonical view of an input or filter as stored in memory: canonical = transpose(storage, perm).
 
     So `canonical.shape[i] == storage.shape[perm[i]]`, and (0, 3, 1, 2) reads NHWC as NCHW. None: canonical already.
     """

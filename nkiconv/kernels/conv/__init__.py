@@ -10,7 +10,7 @@
                    depthwise: blocks of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
     swapped        y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
-    narrow         few output channels: rows of y and columns of taps beside each other in the array's columns
+    narrow         few output channels: rows of y and columns of taps share the array's columns
     phases         transposed: each phase of neighbouring outputs has taps of its own, and its read-out interleaves them
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
@@ -19,7 +19,7 @@ take planes of taps, as volumes have them; the images of a 2-d problem are plane
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped and toeplitz_blocks), x as
 strided views. Where channels lie side by side in HBM (NHWC), implicit_gemm and swapped have DMA transpose x, and
-implicit_gemm the array its results (`transposes`), toeplitz_blocks loads blocks as they lie; the others, and
+implicit_gemm the array its results (`transposes`), toeplitz_blocks loads blocks as stored; the others, and
 implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settings, is the host's choice
 (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 """

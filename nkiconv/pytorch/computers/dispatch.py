@@ -1,4 +1,4 @@
-"""An operator's result from whoever computes it. What needs NKI is imported where a kernel is to run."""
+"""An operator's result from the backend that computes it. NKI is imported only where a kernel is to run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A model's convolutions swapped for nkiconv's, in place or in a copy that shares every tensor with it.
 
-A module is swapped by giving it another class: its parameters, hooks, flags, parametrizations and whoever else holds
-it stay as they are.
+A module is swapped by giving it another class: its parameters, hooks, flags, parametrizations and all references
+to it stay.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def convert(
             so for every model of that file in the process, until `report.installation.undo()`. A call that nkiconv
             refuses stays with the file's own function, which a warning tells.
         functional: run the model's forward under `intercept`, so that convolutions by functions of torch are
-            nkiconv's too, whoever calls them. Other methods of the model than forward can be called under `intercept`
+            nkiconv's too, in every module. Other methods of the model than forward can be called under `intercept`
             by hand.
         pack_filters: "frozen": in eval mode, for inference, let a module own its filter in the kernel's order, so that
-            calls need not turn it, where plans of example_inputs take less time so; the report says when it was made,
+            calls need not transpose it, if plans of example_inputs take less time so; the report says when it was made,
             and why others stay plain. Such a module has no Parameter of it that could be changed, does not train, and
             is what its `pack_filter()` makes. None: every call takes the weight as it is then.
         inplace: change the model itself. Otherwise `report.model` is a copy of its modules with the same Parameter and

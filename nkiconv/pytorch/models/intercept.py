@@ -1,4 +1,4 @@
-"""torch's own conv1d to conv3d, and transposed ones, by nkiconv's, for whoever calls them: modules, subclasses, models.
+"""torch's own conv1d to conv3d, and transposed ones, replaced by nkiconv's for every caller: modules, models.
 
 What nkiconv does not take stays with torch. That is told once for each function and cause, in a warning.
 """

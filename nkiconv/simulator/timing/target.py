@@ -70,7 +70,7 @@ class Target:
     load_skew_ns: float  # between the first packets of the first and the last engine
     store_skew_ns: float
     dma_end_ns: float  # from the last packet to the semaphore
-    dma_done_ns: float  # from there to whoever waits
+    dma_done_ns: float  # from there to the engine that waits
     dma_engines: int
     rows_an_engine: int  # partitions of SBUF that one engine serves
     element_ns: float  # a run of contiguous bytes on one engine

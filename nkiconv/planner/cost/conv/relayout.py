@@ -35,7 +35,7 @@ def relayout_ns(algorithm: str, shape: Shape) -> float:
 
 def _flip_ns(target: Target, geometry: Any) -> float:
     """ns of a core for its copy of the filter with taps forwards. Of one group the copy has each output channel's taps
-    in a run of their own, which whoever loads it pays for."""
+    in a run of their own, which its load pays for."""
     taps, item, pieces = num_taps(geometry), geometry.hbm_itemsize, flip_pieces(geometry)
     per_group = geometry.K // geometry.groups
     elements = geometry.C * per_group * taps
