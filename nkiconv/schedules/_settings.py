@@ -21,7 +21,7 @@ from typing import Any, ClassVar, TypeVar
 Config = tuple[tuple[str, Any], ...] | None
 Own = TypeVar("Own", bound="Settings")
 
-#: Of a default that the algorithm computes from the shape together with other settings, and passes to `read`.
+#: Of a default, or neighbours, that the algorithm finds by the shape and passes to `read` or `near`.
 BY_SHAPE = "by shape"
 #: Of neighbours: every value of a choice or a flag.
 ALL = "all"
@@ -40,14 +40,14 @@ class Setting:
         unit: of a count; "" where the meaning names it.
         accepted: (least, most) of an int, the words of a choice, FLAG; () if the algorithm checks the value itself.
         default: a value, a function of the geometry, or BY_SHAPE.
-        near: values that a search tries, and functions of the present value.
+        near: values that a search tries, and functions of the present value; BY_SHAPE if they depend on the shape.
     """
 
     meaning: str
     unit: str
     accepted: tuple[Any, ...]
     default: Any
-    near: tuple[Any, ...]
+    near: Any
 
     def refusal(self, name: str, value: Any) -> str:
         """What is wrong with a value; "" if nothing is."""
@@ -76,9 +76,7 @@ SHARDS = ("channels", "columns", "batch")
 FLAG = (False, True)
 
 
-def count(
-    meaning: str, least: int, most: int, *, default: Any = BY_SHAPE, near: tuple[Any, ...] = (), unit: str = ""
-) -> Any:
+def count(meaning: str, least: int, most: int, *, default: Any = BY_SHAPE, near: Any = (), unit: str = "") -> Any:
     """Declare an int from `least` to `most`."""
     return _declared(Setting(meaning, unit, (least, most), default, near))
 
@@ -93,9 +91,9 @@ def flag(meaning: str, *, default: Any = False, near: Any = ()) -> Any:
     return _declared(Setting(meaning, "", FLAG, default, FLAG if near == ALL else near))
 
 
-def unchecked(meaning: str, *, default: Any = BY_SHAPE) -> Any:
+def unchecked(meaning: str, *, default: Any = BY_SHAPE, near: Any = ()) -> Any:
     """Declare a setting whose values the algorithm checks itself."""
-    return _declared(Setting(meaning, "", (), default, ()))
+    return _declared(Setting(meaning, "", (), default, near))
 
 
 def warm_up(default: Any, *, most: int = WARM_UP_MAX, near: tuple[Any, ...] = WARM_UPS, columns: int = 128) -> Any:
@@ -170,7 +168,7 @@ class Settings:
         for name in cls.tried:
             one = declarations(cls)[name]
             at = now.get(name, given.get(name, one.default))
-            for tried in values.get(name, one.near):
+            for tried in values.get(name, () if one.near == BY_SHAPE else one.near):
                 value = tried(at) if callable(tried) else tried
                 if value != given.get(name) and value != now.get(name) and one.refusal(name, value) == "":
                     found.append(tuple({**given, name: value}.items()))

@@ -7,7 +7,7 @@ from nkiconv.kernels._epilogue import Epilogue
 from nkiconv.kernels.depthwise_conv1d.call import Extras
 from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
 from nkiconv.kernels.depthwise_conv1d.mixed.chains import last_step, phases_of, tap_count
-from nkiconv.kernels.depthwise_conv1d.mixed.config import mixed_settings
+from nkiconv.kernels.depthwise_conv1d.mixed.defaults import mixed_settings
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
 from nkiconv.simulator.timing import Rates

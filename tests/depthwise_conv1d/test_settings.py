@@ -1,7 +1,6 @@
 """Settings of the algorithms: whatever a config says is either refused by name or right, on 1 and 2 cores alike."""
 
 import re
-from dataclasses import fields
 
 import pytest
 from depthwise import Row, trace
@@ -12,9 +11,10 @@ from hypothesis import strategies as st
 from strategies import problems_for, requests
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.kernels.depthwise_conv1d.mixed.config import MIXED_SETTINGS, MixedConfig
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.mixed import MixedSettings
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
@@ -147,8 +147,7 @@ def test_what_the_planner_tries_is_right(algorithm, row):
 def test_settled_settings_are_all_and_stay(algorithm, config):
     shape, known = Shape(*kernel_view(PROBLEM), 2, Rates()), cost.algorithm("depthwise_conv1d", algorithm)
     settled = known.settle(shape, config)
-    assert tuple(name for name, _ in settled) == tuple(one.name for one in fields(MixedConfig))
-    assert tuple(name for name, _ in settled) == tuple(name for name, _ in MIXED_SETTINGS)
+    assert tuple(name for name, _ in settled) == tuple(declarations(MixedSettings))
     assert dict(settled).items() >= dict(config or ()).items()
     assert known.settle(shape, settled) == settled
     refused_ = (("piece", 0),)

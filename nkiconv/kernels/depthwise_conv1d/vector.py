@@ -20,5 +20,5 @@ def vector_refusal(geometry, extras, config, cores):
 
 
 def vector(operands, geometry, extras, config):
-    """Write operands.y. config: settings of `MixedConfig`, recipes with no tap on Tensor."""
+    """Write operands.y. config: settings of `MixedSettings`, recipes with no tap on Tensor."""
     convolve_rows(operands, geometry, extras, config, False)

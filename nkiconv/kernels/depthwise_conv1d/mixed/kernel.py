@@ -20,7 +20,7 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 from ..._tiles import filled
 from ..parts import parts_of_core
 from .chains import run_step
-from .config import mixed_settings
+from .defaults import mixed_settings
 from .plan import cut_pieces, mixed_plan, rows_refusal
 from .prepare import MixedRun, prepare
 from .tiles import tile_list
@@ -34,7 +34,7 @@ def mixed_refusal(geometry, extras, config, cores):
 
 
 def mixed(operands, geometry, extras, config):
-    """Write operands.y. config: settings of `MixedConfig`; recipes without Tensor are accepted beside ones with it."""
+    """Write operands.y. config: some of MixedSettings; recipes without Tensor are accepted beside ones with it."""
     convolve_rows(operands, geometry, extras, config, True)
 
 

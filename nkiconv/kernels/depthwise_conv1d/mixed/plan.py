@@ -6,11 +6,12 @@ Compile-time code.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.mixed import MixedSettings
 from ..._tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 from ..geometry import instructions_refusal
 from ..parts import part_most
 from .chains import MixedPiece, last_step, phases_of, reads_out
-from .config import MixedConfig, is_on_array, mixed_config_refusal, mixed_settings
+from .defaults import is_on_array, mixed_config_refusal, mixed_settings
 from .states import state_block
 from .tiles import RowPlan, channels_of, load_bytes, part_images, plan_rows, tile_count
 
@@ -29,7 +30,7 @@ MANY_TILES = 4
 class MixedPlan(nl.NKIObject):
     """Everything that is decided before the first instruction."""
 
-    config: MixedConfig
+    config: MixedSettings
     rows: RowPlan
     #: columns of a piece
     piece: int
@@ -47,7 +48,7 @@ class MixedPlan(nl.NKIObject):
 
 
 def mixed_plan(geometry, extras, config):
-    """The plan of a MixedConfig."""
+    """The plan of a MixedSettings."""
     rows = plan_rows(geometry, config.shard, config.columns, is_on_array(config))
     plan = MixedPlan(
         config=config,

@@ -11,6 +11,7 @@ Compile-time code.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.mixed import LOAD_BYTES_MAX
 from ..._axis import greatest_common_divisor
 from ..._tiles import PARTS, cut_at, div_ceil, some_of
 from ..parts import part_most, part_span
@@ -24,8 +25,6 @@ TILES_TO_SHARE = 15
 ALONE_MIN = 64
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
-#: Most bytes per partition of one loaded tile.
-LOAD_BYTES_MAX = 49152
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
 RUN_STRIDE_MAX = 64
 #: A run may be this many times longer than what the taps read of it; beyond, each tap loads its own columns.

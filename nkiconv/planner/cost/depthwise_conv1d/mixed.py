@@ -8,22 +8,15 @@ from itertools import islice
 from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
-from ....kernels.depthwise_conv1d.mixed.config import (
-    MIXED_SETTINGS,
-    PIECE_MAX,
-    PIECE_MIN,
-    PIECES,
-    MixedConfig,
-    are_on_array,
-    mixed_config_refusal,
-)
+from ....kernels.depthwise_conv1d.mixed.defaults import PIECE_MIN, PIECES, are_on_array, mixed_config_refusal
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, mixed_plan, plan_refusal
 from ....kernels.depthwise_conv1d.mixed.tiles import part_total, plan_rows, tile_count
-from ....kernels.depthwise_conv1d.parts import SHARDS
+from ....schedules._settings import SHARDS, declarations
+from ....schedules.mixed import PIECE_MAX, MixedSettings
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .banded import runs_banded
-from .common import changed_one, columns_of, issue_us, row_elements_us, shards_of, share_met
+from .common import columns_of, issue_us, row_elements_us, shards_of, share_met
 from .mixed_walk import MIXED_WALKED, walk_ns
 from .recipes import (
     FIRST_WIDTHS,
@@ -93,19 +86,19 @@ class Mixed(Algorithm):
         settings, ns = self._refined(shape, guess.start, guess.ns)
         return Guess(pairs_of(settings), ns)
 
-    def _first(self, shape: Shape) -> tuple[MixedConfig, float]:
+    def _first(self, shape: Shape) -> tuple[MixedSettings, float]:
         """The rule's settings and their ns; 0 where they do not run."""
         settings, plan = self._by_rule(shape, {})
         refused = plan_refusal(shape.geometry, shape.extras, plan, shape.cores, "")
         return settings, 0.0 if refused else walk_ns(shape, plan)
 
-    def _refined(self, shape: Shape, best: MixedConfig, best_ns: float) -> tuple[MixedConfig, float]:
+    def _refined(self, shape: Shape, best: MixedSettings, best_ns: float) -> tuple[MixedSettings, float]:
         """Settings and ns after changing one setting after the other for what takes less by walks."""
         plan, left = mixed_plan(shape.geometry, shape.extras, best), STEPS_MAX
         lists = list(islice(ranked_recipes(shape, plan.piece, self.on_tensor), RECIPES))
         for _ in range(ROUNDS):
             before_ns = best_ns
-            for name, _ in MIXED_SETTINGS:
+            for name in declarations(MixedSettings):
                 for value in self._tries(shape, name, plan, lists):
                     if left <= 0 or value == getattr(best, name):
                         continue
@@ -146,18 +139,18 @@ class Mixed(Algorithm):
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }.get(name, ())
 
-    def _settings(self, shape: Shape, config: Config) -> MixedConfig:
+    def _settings(self, shape: Shape, config: Config) -> MixedSettings:
         """All settings: those of a config and others by a rule; without any, those that walks find best."""
         if config:
             return self._by_rule(shape, dict(config))[0]
         return shape.once((f"mixed, {self.on_tensor}", None), lambda: self._best(shape))
 
-    def _best(self, shape: Shape) -> MixedConfig:
+    def _best(self, shape: Shape) -> MixedSettings:
         """Those that walks find best; the rule's where they do not run."""
         settings, ns = self._first(shape)
         return self._refined(shape, settings, ns)[0] if ns > 0.0 else settings
 
-    def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedConfig, MixedPlan]:
+    def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedSettings, MixedPlan]:
         """Given settings and others by a rule, and what they come to."""
         geometry = shape.geometry
         alone = are_on_array((given["recipes"],)) if given.get("recipes") else self.on_tensor
@@ -167,7 +160,7 @@ class Mixed(Algorithm):
         piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
         recipes = given.get("recipes") or next(ranked_recipes(shape, piece, self.on_tensor))
         on_array = any(recipe[0] > 0 for recipe in recipes)
-        found = MixedConfig(
+        found = MixedSettings(
             **{
                 "shard": rows.shard,
                 "recipes": recipes,
@@ -209,12 +202,14 @@ class Mixed(Algorithm):
             "first": FIRST if is_short else ((), (256,), (512,), (256, 512)),
             "warmup": (4, 6, 0) if self.on_tensor else (),
             "shard": shards_of(geometry),
-            "columns": (plan.rows.columns // 2, 2 * plan.rows.columns),
         }
-        now = {**{name: getattr(plan.config, name) for name in choices}, "piece": plan.piece}
-        others = {name: [one for one in values if one != now[name]] for name, values in choices.items()}
+        now = {
+            **{name: getattr(plan.config, name) for name in choices},
+            "piece": plan.piece,
+            "columns": plan.rows.columns,
+        }
         found = self._ends(config, geometry.S, edges) if is_short and self.on_tensor else []
-        return [one for one in found if one != config] + changed_one(config, **others)
+        return [one for one in found if one != config] + MixedSettings.near(config, now, **choices)
 
     def _ends(self, config: Config, S: int, edges: Sequence[Recipe]) -> list[Config]:
         """Other first pieces with another recipe, and other last ones: what fits one width may not fit another."""

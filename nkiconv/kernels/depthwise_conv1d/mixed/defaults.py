@@ -1,57 +1,15 @@
-"""Settings of `mixed` and `vector`: what each says, what it may be, and what a kernel takes that is called without.
+"""Settings of `mixed` and `vector` that is called without some, or all, and what is wrong with recipes."""
 
-Compile-time code.
-"""
-
-from dataclasses import dataclass
-
-from ...._nki import nl
-from ..._settings import ANY, setting, settings_refusal
-from ..parts import SHARDS
+from ....schedules._settings import setting
+from ....schedules.mixed import PIECE_MAX, MixedSettings
 from .chains import tap_count
-from .tiles import LOAD_BYTES_MAX, ROWS_TILE_BYTES, part_total, plan_rows
+from .tiles import ROWS_TILE_BYTES, part_total, plan_rows
 
-#: Most columns of one piece: four banks of PSUM, so that two pieces are in flight. The least by default: not all of a
-#: bank, which leaves tiles a little longer than one with a last piece that hides nothing.
-PIECE_MIN, PIECE_MAX = 448, 2048
+#: The least columns of a piece: not all of a bank, which leaves tiles a little longer than one with a last piece that
+#: hides nothing.
+PIECE_MIN = 448
 #: Pieces of a core's work from which they may be larger than a bank.
 PIECES = 32
-#: The settings, as `settings_refusal` has them: more columns and warm-up matmuls than there is room for.
-MIXED_SETTINGS = (
-    ("shard", SHARDS),
-    ("recipes", ANY),
-    ("columns", (1, LOAD_BYTES_MAX)),
-    ("piece", (1, PIECE_MAX)),
-    ("start", ANY),
-    ("first", ANY),
-    ("end", ANY),
-    ("last", ANY),
-    ("warmup", (0, 64)),
-)
-
-
-@dataclass(frozen=True)
-class MixedConfig(nl.NKIObject):
-    """Every setting. A recipe is (tensor, vector_a, head, vector_b), who has how many taps of a piece: see `chains`."""
-
-    #: what the two parts of the work share out: "channels", "columns", or "batch" for images
-    shard: str
-    #: recipes of the pieces of a part in turn, one or more
-    recipes: tuple
-    #: columns of a tile, 1 to 49152; fewer where a tile of so many does not fit
-    columns: int
-    #: columns of a piece, 1 to 2048; at most a tile's
-    piece: int
-    #: recipes of the first pieces of a part, any number
-    start: tuple
-    #: columns of the first pieces of a part, 1 to 2048 each, any number
-    first: tuple
-    #: recipes of the last pieces of a part, any number
-    end: tuple
-    #: columns of the last pieces of a part, 1 to 2048 each, any number
-    last: tuple
-    #: matmuls of 512 columns on zeros while the first loads are on their way, 0 to 64
-    warmup: int
 
 
 def mixed_settings(geometry, config, on_tensor):
@@ -68,16 +26,16 @@ def mixed_settings(geometry, config, on_tensor):
     start = setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ())
     end = setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ())
     piece = max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
-    return MixedConfig(
-        shard=setting(config, "shard", plan_rows(geometry, None, 0, are_on_array((recipes, start, end))).shard),
+    return MixedSettings.read(
+        config,
+        shard=plan_rows(geometry, None, 0, are_on_array((recipes, start, end))).shard,
         recipes=recipes,
-        columns=setting(config, "columns", ROWS_TILE_BYTES // geometry.itemsize),
-        piece=setting(config, "piece", piece),
+        columns=ROWS_TILE_BYTES // geometry.itemsize,
+        piece=piece,
         start=start,
-        first=setting(config, "first", (256, 384, 512) if piece == PIECE_MIN else ()),
+        first=(256, 384, 512) if piece == PIECE_MIN else (),
         end=end,
-        last=setting(config, "last", (320,)),
-        warmup=setting(config, "warmup", 5 if on_array else 0),
+        warmup=5 if on_array else 0,
     )
 
 
@@ -98,7 +56,7 @@ def is_on_array(settings):
 
 def mixed_config_refusal(geometry, config, on_tensor):
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = settings_refusal(config, MIXED_SETTINGS, "mixed" if on_tensor else "vector")
+    reason = MixedSettings.refusal(config, "mixed" if on_tensor else "vector")
     if reason != "":
         return reason
     read = mixed_settings(geometry, config, on_tensor)
