@@ -36,7 +36,7 @@ BY_RULE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """How to run a problem, by a few candidates alone: `algorithm` and `config` are arguments as those of a `Plan` are."""
+    """How to run a problem, the best of a few candidates: `algorithm` and `config` are arguments, as a `Plan`'s are."""
 
     algorithm: str
     config: Config
