@@ -84,7 +84,7 @@ class Stacked(Settled):
             return self.changed(
                 config,
                 together=(plan.together // 2, plan.together - 1, plan.together + 1),
-                buffers=dict.fromkeys((2 * volumes, 3 * volumes, 2, 4, 6)),
+                buffers=dict.fromkeys((max(2, plan.ring // 2), 2 * volumes, 3 * volumes, 2, 4)),
                 warmup=(0, 24, 48, 96),
                 channels=(plan.kn - 1, plan.kn // 2),
             )
