@@ -1,27 +1,15 @@
-"""What the depthwise conv1d algorithms share: settings changed, bounds that no timeline can beat."""
+"""What the depthwise conv1d algorithms share: bounds that no timeline can beat."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 from ....kernels.depthwise_conv1d.geometry import Geometry
 from ....kernels.depthwise_conv1d.parts import SHARDS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timeline import ENGINES
-from ...request import Config
-from ..algorithm import Shape, changed
+from ..algorithm import Shape
 
 #: Columns of an image below which two cores do not share them.
 COLUMNS_TO_SHARE = 64
-
-#: Settings that count something there must be one of.
-FROM_ONE = ("block", "groups", "images", "columns", "piece", "slots", "buffers", "buffer_groups", "streamed")
-
-
-def changed_one(config: Config, **values: Sequence[Any]) -> list[Config]:
-    """The config with one setting at a time changed."""
-    return changed(config, FROM_ONE, **values)
 
 
 def columns_of(shape: Shape) -> float:
