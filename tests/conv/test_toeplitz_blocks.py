@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv.toeplitz_blocks import shape
-from nkiconv.kernels.conv.toeplitz_blocks.config import ToeplitzBlocksConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.toeplitz_blocks_price import ToeplitzBlocksPrice
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import LAYOUTS
+from nkiconv.schedules.toeplitz_blocks import ToeplitzBlocksSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -318,7 +318,7 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction
     geometry = geometry_of(problem)
     plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
     settings = settled(problem, **plain)
-    config = ToeplitzBlocksConfig(**dict(settings))
+    config = ToeplitzBlocksSettings(**dict(settings))
     price = ToeplitzBlocksPrice(Target.of(Rates()), geometry, extras_of(**plain), config)
     execution = trace(problem, 2, config=(("algorithm", "toeplitz_blocks"), *settings))
     assert price.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
@@ -329,7 +329,7 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction
 def test_settings_are_settled_once(name, given):
     found = settled(IMAGES[name], given)
     assert settled(IMAGES[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(ToeplitzBlocksConfig))
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(ToeplitzBlocksSettings))
     assert set(given or ()) <= set(found)
 
 

@@ -34,12 +34,13 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
+from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
 from ..._tiles import BANK_COLUMNS
 from ..call import taken_refusal
 from ..cuts import window_of
 from ..geometry import images_refusal, instructions_refusal
 from ..transposes import is_transposed
-from .config import blocks_config_refusal, blocks_settings
+from .defaults import blocks_settings
 from .shape import blocks_fit, blocks_instructions, sizes_of_blocks
 from .windows import bank_columns, disjoint_misfit, outputs_alike, pixels_among, window_width
 
@@ -114,7 +115,7 @@ def settings_misfit(geometry, settings):
 
 def blocks_refusal(geometry, extras, config):
     """Why not, from settings and letters alone; "" for nothing."""
-    reason = blocks_config_refusal(config)
+    reason = ToeplitzBlocksSettings.refusal(config)
     if reason != "":
         return reason
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0 or geometry.groups == 1:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
 from ..._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, share, whole_words
 from ..cuts import most_of, window_of
 from ..geometry import num_taps
 from ..transposes import is_transposed
-from .config import ToeplitzBlocksConfig
 from .windows import (
     Span,
     WindowProduct,
@@ -55,7 +55,7 @@ class ToeplitzBlocks(nl.NKIObject):
     items: list
     #: channels of x and y that lie side by side (NHWC), or planes
     by_pixels: bool
-    settings: ToeplitzBlocksConfig
+    settings: ToeplitzBlocksSettings
 
 
 @dataclass
@@ -69,7 +69,7 @@ class BlocksItem(nl.NKIObject):
 
 
 def sizes_of_blocks(geometry, config):
-    """The ToeplitzBlocks of a ToeplitzBlocksConfig."""
+    """The ToeplitzBlocks of a ToeplitzBlocksSettings."""
     rows, columns = geometry.rows, geometry.columns
     out_rows = config.rows // rows.stride
     by_pixels, disjoint = is_transposed(geometry), config.disjoint == 1

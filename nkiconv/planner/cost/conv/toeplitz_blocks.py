@@ -9,11 +9,11 @@ from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.conv.cuts import window_of
-from ....kernels.conv.toeplitz_blocks.config import BUFFERS_MOST, ToeplitzBlocksConfig
 from ....kernels.conv.toeplitz_blocks.plan import blocks_refusal, settings_misfit
 from ....kernels.conv.toeplitz_blocks.shape import blocks_fit, sizes_of_blocks
 from ....kernels.conv.toeplitz_blocks.windows import outputs_alike, window_width
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, pairs_of
@@ -36,8 +36,7 @@ MATRICES_BYTES = 32_768
 class ToeplitzBlocks(Settled):
     """Toeplitz matrices of all taps, blocks of rows and columns."""
 
-    algorithm, settings, refusal = "toeplitz_blocks", ToeplitzBlocksConfig, staticmethod(blocks_refusal)
-    from_one = ("rows", "columns", "beside", "below", "images", "channels", "together")
+    algorithm, settings, refusal = "toeplitz_blocks", ToeplitzBlocksSettings, staticmethod(blocks_refusal)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return ToeplitzBlocksPrice(shape.target, geometry, shape.extras, plan.settings).ns()
@@ -56,27 +55,21 @@ class ToeplitzBlocks(Settled):
         return int(dict(self.settle(shape, config) or ()).get("channels", 1))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = dict(self.settle(shape, config) or ())
-        geometry = shape.geometry
-        stride, channels = geometry.rows.stride * outputs_alike(geometry.rows), now["channels"]
-        return self.changed(
-            config,
-            buffers=[one for one in (2, 3, 4, 5) if one <= BUFFERS_MOST],
-            channels=(channels // 2, channels * 2),
-            rows=(now["rows"] - stride, now["rows"] + stride),
-            warmup=(0, 60, 150),
-        )
+        settled = dict(self.settle(shape, config) or ())
+        stride = shape.geometry.rows.stride * outputs_alike(shape.geometry.rows)
+        now = {name: settled[name] for name in ("rows", "channels")}
+        return list(ToeplitzBlocksSettings.near(config, now, rows=(now["rows"] - stride, now["rows"] + stride)))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items)
 
 
-def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
+def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksSettings]:
     """Settings that have the given ones and fit, of the cheapest sizes of blocks first, of these those of least time
     first."""
 
-    def by_price(some: Iterable[ToeplitzBlocksConfig]) -> list[ToeplitzBlocksConfig]:
-        found: list[tuple[float, int, ToeplitzBlocksConfig]] = []
+    def by_price(some: Iterable[ToeplitzBlocksSettings]) -> list[ToeplitzBlocksSettings]:
+        found: list[tuple[float, int, ToeplitzBlocksSettings]] = []
         for one in some:
             if settings_misfit(geometry, one) == "":
                 found.append((ToeplitzBlocksPrice(shape.target, geometry, shape.extras, one).ns(), len(found), one))
@@ -90,7 +83,7 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Toepl
                 yield one
 
 
-def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksConfig]:
+def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksSettings]:
     """Sizes of blocks, and how many the array takes at once, with the other settings that are given, or some."""
     N, stride, repeats = geometry.planes.out, geometry.rows.stride, outputs_alike(geometry.rows)
     channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
@@ -108,7 +101,7 @@ def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksCon
                         windows = div_ceil(geometry.columns.out, columns)
                         side = max(1, min(windows, PARTITIONS // (below * images)))
                         together["beside"] = div_ceil(windows, div_ceil(windows, side))
-                    yield ToeplitzBlocksConfig(**{**share, **sizes, **together, **given})
+                    yield ToeplitzBlocksSettings(**{**share, **sizes, **together, **given})
 
 
 def _kinds(geometry: Any) -> tuple[int, ...]:
@@ -133,7 +126,7 @@ def _tallest(geometry: Any, columns: int, disjoint: int) -> int:
     return int(max(0, most) // unit * unit)
 
 
-def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksConfig) -> Iterator[ToeplitzBlocksConfig]:
+def shares_of(geometry: Any, given: dict[str, Any], size: ToeplitzBlocksSettings) -> Iterator[ToeplitzBlocksSettings]:
     """Settings with some sizes of blocks."""
     for channels in _given(given, "channels", _chunks(geometry)):
         most = _together(geometry, size.rows, window_of(geometry.columns, size.columns), channels)
