@@ -28,12 +28,13 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 from nkiconv import cases, conv1d, conv2d, pack_filter, spec
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv.swapped import config as settings_of
 from nkiconv.kernels.conv.swapped import shape, tiling
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.swapped import ALGORITHM
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.swapped import SwappedSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -401,7 +402,7 @@ def test_what_is_settled_is_whole_and_stays(name, settings, strict):
     found = ALGORITHM.settle(shape, given)
     assert ALGORITHM.settle(shape, found) == found
     assert dict(found).items() >= settings.items()
-    assert found == given or tuple(name for name, _ in found) == settings_of.SWAPPED_SETTINGS
+    assert found == given or tuple(name for name, _ in found) == tuple(declarations(SwappedSettings))
 
 
 @pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])

@@ -24,10 +24,11 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
+from ....schedules.swapped import SwappedSettings
 from ..._tiles import BANK_COLUMNS
 from ..call import one_group_refusal, taken_refusal
 from ..geometry import instructions_refusal
-from .config import swapped_config, swapped_config_refusal
+from .defaults import swapped_settings
 from .shape import STEP_MAX, can_fold, is_padded
 from .tiling import count_swapped_instructions, make_swapped, swapped_fits
 
@@ -37,7 +38,7 @@ def plan_swapped(geometry, extras, config, cores):
     reason = swapped_refusal(geometry, extras, config)
     if reason != "":
         return None, reason
-    settings = swapped_config(geometry, extras, config)
+    settings = swapped_settings(geometry, extras, config)
     reason = together_refusal(geometry, extras, settings.side, settings.fold)
     if reason != "":
         return None, reason
@@ -55,7 +56,7 @@ def plan_swapped(geometry, extras, config, cores):
 
 def swapped_refusal(geometry, extras, config):
     """Why not, from settings and letters alone; "" for nothing."""
-    reason, apart = swapped_config_refusal(config), geometry.y_strides[0]
+    reason, apart = SwappedSettings.refusal(config), geometry.y_strides[0]
     if reason == "":
         reason = one_group_refusal(geometry, "swapped", False)
     if reason == "":

@@ -10,18 +10,19 @@ from typing import Any
 from ....kernels._tiles import PARTS, cut, share
 from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import num_taps
-from ....kernels.conv.swapped.config import SWAPPED_SHARDS, read_swapped, swapped_config
+from ....kernels.conv.swapped.defaults import swapped_settings
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.load import load_parts
 from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
 from ....kernels.conv.swapped.shape import blocks_of, outputs_apart, window_shape
 from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.swapped import SHARDS, SwappedSettings, read_swapped
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, config_of, pairs_of
-from .common import LONG, WARM_UPS, Conv2dAlgorithm, cheapest, matmul_ns, planes_seen
+from .common import LONG, Conv2dAlgorithm, cheapest, matmul_ns, planes_seen
 
 #: ns from a core's start to its first matmul and from its last one to the end of the last store: calibrated, as loads
 #: of x by DMA's transposes are triggered by hardware and come later.
@@ -40,7 +41,6 @@ class Swapped(Conv2dAlgorithm):
 
     algorithm = "swapped"
     order = ("fold",)
-    from_one = ("side", "fold", "x_bytes", "filter_bytes")
 
     def settle(self, shape: Shape, config: Config) -> Config:
         return shape.once(("swapped, least", config), lambda: self._least(shape, config))
@@ -59,7 +59,7 @@ class Swapped(Conv2dAlgorithm):
             made = ((make_swapped(geometry, settings), settings) for settings in tried)
             fitting = ((plan, settings) for plan, settings in made if swapped_fits(geometry, extras, plan))
             best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
-        best = best or swapped_config(geometry, extras, config)
+        best = best or swapped_settings(geometry, extras, config)
         if "warmup" not in given:
             columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
             best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, columns)))
@@ -68,7 +68,7 @@ class Swapped(Conv2dAlgorithm):
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
         """(shard, side, fold) that are worth a try, beside what is given."""
         geometry, extras = shape.geometry, shape.extras
-        shards = [given["shard"]] if "shard" in given else SWAPPED_SHARDS
+        shards = [given["shard"]] if "shard" in given else SHARDS
         folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
         ways = [(shard, 1) for shard in shards if 1 in folds]
         if "images" in shards:
@@ -91,16 +91,10 @@ class Swapped(Conv2dAlgorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(self.settle(shape, config) or ())
-        x_bytes, filter_bytes, sides = now["x_bytes"], now["filter_bytes"], sides_of(shape.geometry)
-        return self.changed(
-            config,
-            shard=("images", "channels"),
-            side=(*[one for one in sides if one < now["side"]][-1:], *[one for one in sides if one > now["side"]][:1]),
-            fold=(1, 2, 3, 4, 6, 8),
-            x_bytes=(x_bytes // 2, x_bytes * 2),
-            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
-            warmup=(one for one in WARM_UPS if one != now["warmup"]),
-        )
+        sides, at = sides_of(shape.geometry), now["side"]
+        near = (*[one for one in sides if one < at][-1:], *[one for one in sides if one > at][:1])
+        known = {name: now[name] for name in ("x_bytes", "filter_bytes", "warmup")}
+        return list(SwappedSettings.near(config, known, side=near))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return len(plan.items)

@@ -1,0 +1,38 @@
+"""Settings of a kernel that is called without some, or all."""
+
+from ....schedules._settings import declarations
+from ....schedules.swapped import SwappedSettings, read_swapped
+from .shape import can_fold
+from .tiling import make_swapped, swapped_fits
+
+#: Of `swapped_settings`: pixels up to which cores share channels, and below which they do where there are more channels
+#: than so many, which results of neighbours have at most; columns and pixels of rows beside each other, and pixels of
+#: neighbours.
+FEW_PIXELS, MANY_PIXELS = 128, 4096
+MANY_CHANNELS, MANY_COLUMNS = 256, 384
+PIXELS_A_ROW, PIXELS_A_SIDE = 256, 1440
+
+
+def swapped_settings(geometry, extras, config):
+    """All settings of a config that is not refused. What that leaves open: images for many pixels; some rows
+    together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
+    if config != None and len(config) == len(declarations(SwappedSettings)):
+        return SwappedSettings.read(config)
+    Q, K = geometry.columns.out, geometry.K
+    pixels = geometry.planes.out * geometry.rows.out * Q
+    shard, other, side, fold = "images", "channels", 1, 1
+    if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
+        shard, other = "channels", "images"
+    elif not extras.strict_nonfinite:
+        for rows in (2, 4):
+            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
+                fold = rows
+    for pixels_together in (2, 3, 4, 6, 8):
+        long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
+        if long and pixels_together * fold * K <= MANY_CHANNELS:
+            side = pixels_together
+    for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
+        shard, side, fold = tried
+        if swapped_fits(geometry, extras, make_swapped(geometry, read_swapped(None, shard, side, fold))):
+            break
+    return read_swapped(config, shard, side, fold)
