@@ -74,7 +74,7 @@ class SkewedBatch(nl.NKIObject):
 
 
 def skewed(x, gy, dw, added, strides, geometry, config):
-    """Write dw. strides: of x and of gy along n, c and positions. config: (name, value) pairs of a SkewedConfig."""
+    """Write dw. strides: of x and of gy along n, c and positions. config: (name, value) pairs of SkewedSettings."""
     plan = skewed_plan_of(geometry, config)
     batches = some_of(plan.batches, share(len(plan.batches), nl.num_programs(), nl.program_id(0)))
     work = SkewedWork(

@@ -5,19 +5,15 @@ batches. None of it depends on the number of cores.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules._settings import setting
+from ....schedules.skewed import BESIDE, GROUPS_MAX, SkewedSettings
 from ..._axis import greatest_common_divisor
-from ..._settings import setting, settings_refusal
 from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_into, div_ceil, fits_sbuf
-from ..._warm import WARM_UP_MAX
 from ...depthwise_conv1d.free_channels import channel_block
 from ...depthwise_conv1d.geometry import instructions_refusal
 
-#: Channels that may share a matmul, parts of taps at most, and tiles of batches that are there together.
-BESIDE = (1, 2, 4, 8, 16)
-SHIFTS_MAX = 32
-SKEWED_BUFFERS_MAX, SKEWED_GROUPS_MAX = 8, 128
-#: Without a config: bytes per partition of tiles of x and gy, matmuls on zeros, batches that a core should have.
-TILES_BYTES, SKEWED_WARM_UP, CORE_BATCHES = 163_840, 28, 8
+#: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
+TILES_BYTES, CORE_BATCHES = 163_840, 8
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
 #: Taps above which they are cut into parts, and parts at most.
@@ -26,22 +22,6 @@ SHIFT_TAPS, SHIFTS = 512, 8
 CHANNEL_COLUMNS = 192
 #: Taps of several units of a bank: positions that share it with them take at most half of it.
 POSITIONS_COLUMNS = BANK_COLUMNS // 2
-
-
-@dataclass(frozen=True)
-class SkewedConfig(nl.NKIObject):
-    """All settings."""
-
-    #: channels that share a matmul: 1, 2, 4, 8 or 16
-    beside: int
-    #: or, of one channel, parts of its taps, at most, from 1; several without stride and dilation only
-    shifts: int
-    #: matmuls of channels of a batch, at most, from 1
-    groups: int
-    #: batches whose x and gy are there together, from 2
-    buffers: int
-    #: matmuls of 128 columns on zeros before the first others, from 0
-    warmup: int
 
 
 @dataclass
@@ -88,22 +68,22 @@ class SkewedPlan(nl.NKIObject):
 
 def skewed_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
-    table = (("beside", (1, 16)), ("shifts", (1, SHIFTS_MAX)), ("groups", (1, SKEWED_GROUPS_MAX)))
-    table = table + (("buffers", (2, SKEWED_BUFFERS_MAX)), ("warmup", (0, WARM_UP_MAX)))
-    reason = settings_refusal(config, table, "skewed")
+    reason = SkewedSettings.refusal(config)
+    if reason != "":
+        return reason
     beside, shifts = setting(config, "beside", 1), setting(config, "shifts", 1)
-    if reason == "" and beside not in BESIDE:
+    if beside not in BESIDE:
         return f"config beside={beside}: must be one of {BESIDE}, channels that share a matmul"
-    if reason == "" and shifts > 1 and (beside > 1 or geometry.stride > 1 or geometry.dilation > 1):
+    if shifts > 1 and (beside > 1 or geometry.stride > 1 or geometry.dilation > 1):
         return (
             f"config shifts={shifts}, beside={beside}, stride={geometry.stride}, rhs_dilation={geometry.dilation}: "
             f"parts of taps need 1, 1 and 1; use shifts=1"
         )
-    return reason
+    return ""
 
 
 def skewed_settings(geometry, config):
-    """The SkewedConfig of (name, value) pairs, and defaults for what they leave open."""
+    """All settings of a config."""
     beside, shifts = 1, 1
     if geometry.stride == 1 and geometry.dilation == 1 and setting(config, "beside", 1) == 1:
         shifts = 1 if geometry.S <= SHIFT_TAPS else SHIFTS
@@ -116,20 +96,14 @@ def skewed_settings(geometry, config):
     beside, buffers = setting(config, "beside", beside), setting(config, "buffers", 3)
     plan = cut_skewed(geometry, beside, shifts)
     each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
-    groups = min(TILES_BYTES // each, SKEWED_GROUPS_MAX)
+    groups = min(TILES_BYTES // each, GROUPS_MAX)
     wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
     if plan.folds > 1:
         wanted = div_ceil(wanted, STACKS) * STACKS
     groups = min(groups, wanted)
     if plan.folds > 1 and groups > STACKS:
         groups = groups // STACKS * STACKS
-    return SkewedConfig(
-        beside=beside,
-        shifts=shifts,
-        groups=setting(config, "groups", max(1, groups)),
-        buffers=buffers,
-        warmup=setting(config, "warmup", SKEWED_WARM_UP),
-    )
+    return SkewedSettings.read(config, beside=beside, shifts=shifts, groups=max(1, groups))
 
 
 def cut_units(geometry, beside):

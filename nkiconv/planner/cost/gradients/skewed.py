@@ -7,16 +7,16 @@ from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.gradients.skewed.plan import (
-    BESIDE,
     SkewedPlan,
     matmul_channels,
     skewed_plan_of,
     skewed_refusal,
     skewed_settings,
 )
+from ....schedules.skewed import BESIDE, SkewedSettings
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, changed, config_of, ints, pairs_of
+from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
 
 #: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
 ENDS_NS = 11_000.0
@@ -52,12 +52,7 @@ class Skewed(Algorithm):
         return [self.settle(shape, one) for one in found]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = dict(config or ())
-        values = {
-            "groups": (now["groups"] // 2, now["groups"] * 2),
-            "buffers": (now["buffers"] - 1, now["buffers"] + 1),
-        }
-        return changed(config, ("groups", "buffers"), **values, warmup=(0, 28, 56))
+        return list(SkewedSettings.near(config))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return 1
