@@ -23,6 +23,8 @@ from .request import Asked, Config, Request, nl_name
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
 #: at most.
 CHOICE_NEAR = 1.35
+#: Settings that count matmuls on zeros.
+WARM_UPS = ("warmup", "late_warmup", "rewarm")
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,12 @@ class Operation(ABC):
         Args: shape: that of the request.
         """
         candidates = self.ranked(shape)
-        if len(candidates) == 1 or shape.whole is not None:
+        if shape.whole is not None:
+            return candidates[0]
+        bare = without_warm_up(candidates[0][1])
+        if bare != candidates[0][1] and not shape.chunks:
+            candidates.insert(1, (candidates[0][0], bare))
+        if len(candidates) == 1:
             return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
@@ -190,6 +197,11 @@ class Operation(ABC):
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         """Channels that one core works on at once, at least 1."""
         return max(1, self.algorithm(algorithm).unit(shape, config))
+
+
+def without_warm_up(config: Config) -> Config:
+    """The config without matmuls on zeros, which a short kernel may end before they pay."""
+    return config and tuple((name, 0 if name in WARM_UPS else value) for name, value in config)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

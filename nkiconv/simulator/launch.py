@@ -170,7 +170,7 @@ def execute(
     races: bool | None = None,
     overflow: bool | None = None,
     most: int | None = None,
-    alone: bool = False,
+    alone: int | None = None,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
@@ -178,7 +178,7 @@ def execute(
         kernel: jitted, `kernel[lnc]`, or a plain function.
         args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
         most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
-        alone: run core 0 and leave out the others, without data (trace_only).
+        alone: the core that runs, without data (trace_only), while the other does nothing; None: all run.
 
     Returns: an `Execution`.
 
@@ -196,15 +196,14 @@ def execute(
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
     results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
-    if alone:
-        del launch.programs[1:], results[1:]
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         if program.left:
             program.refuse_left()
         apply(schedule, program)
         program.usage = check_capacity(program, overflow=allowed.overflow)
-    check_same_control_flow(launch, results)
+    if alone is None:
+        check_same_control_flow(launch, results)
     found = Execution(binder.outputs(results[0]), tuple(launch.programs))
     launch.let_go()
     return found
@@ -259,7 +258,7 @@ def _refuse(rule: str, detail: str) -> NoReturn:
     raise NkiError(rule, "launch", detail, remedy=RULES[rule].remedy)
 
 
-def _run(launch: Launch, body: Callable[[], Any], alone: bool) -> list[Any]:
+def _run(launch: Launch, body: Callable[[], Any], alone: int | None) -> list[Any]:
     """Results of all cores, in core order; without that of one that does not run."""
     launch.meeting = Rendezvous(launch, lambda program: _run_core(program, body), alone=alone)
     return launch.meeting.run()

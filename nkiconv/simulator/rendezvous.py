@@ -36,11 +36,11 @@ class Rendezvous:
 
     Core 0 runs in the calling thread. At its first meeting core 1 is started in a thread and runs up to the same
     meeting; without meetings core 1 runs after core 0 in the calling thread. A core that calls `step` lets the other
-    one run up to its next step or meeting. The thread has ended when `run` returns or raises. `alone`: core 0 runs and
-    core 1 does not; a meeting raises MeetingError.
+    one run up to its next step or meeting. The thread has ended when `run` returns or raises. `alone`: the core that
+    runs while the other does not; a meeting raises MeetingError.
     """
 
-    def __init__(self, launch: Launch, run_core: Callable[[Program], Any], *, alone: bool = False) -> None:
+    def __init__(self, launch: Launch, run_core: Callable[[Program], Any], *, alone: int | None = None) -> None:
         self._programs = launch.programs
         self._alone = alone
         self._run_core = run_core
@@ -54,6 +54,8 @@ class Rendezvous:
 
     def run(self) -> list[Any]:
         """Run all cores to their ends and return their results; the first failure is raised here."""
+        if self._alone is not None:
+            return [self._run_core(self._programs[self._alone])]
         try:
             self._results[0] = self._run_core(self._programs[0])
         except _Abandoned:
@@ -66,7 +68,7 @@ class Rendezvous:
             self._thread.join()
         if self._failure is not None:
             raise self._failure
-        if self._thread is None and len(self._programs) > 1 and not self._alone:
+        if self._thread is None and len(self._programs) > 1:
             self._results[1] = self._run_core(self._programs[1])
         return self._results
 
@@ -75,7 +77,7 @@ class Rendezvous:
 
         Returns the other core's offer, and whether this core came second (and so ran the meeting).
         """
-        if self._alone:
+        if self._alone is not None:
             raise MeetingError(offer.describe())
         other = 1 - core
         partner = self._offers[other]
