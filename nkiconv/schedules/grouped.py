@@ -30,7 +30,7 @@ class GroupedSettings(Settings):
         SBUF_USABLE_BYTES_PER_PARTITION,
         default=12_288,
         near=(half, double),
-        unit="bytes a partition",
+        unit="bytes per partition",
     )
     buffers: int = count("tiles of x that loads rotate through", 2, PARTITIONS, default=4, near=(2, 3, 4, 6, 8))
     warmup: int = warm_up(24, near=WARM_UPS)

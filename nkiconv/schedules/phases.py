@@ -40,13 +40,13 @@ class PhasesSettings(Settings):
     segments: int = count("segments of x packed along the partitions", 1, 4, default=1)
     along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
     x_bytes: int = count(
-        "x of an output tile", 256, _ROOM, default=X_BYTES, near=(half, double), unit="bytes a partition"
+        "x of an output tile", 256, _ROOM, default=X_BYTES, near=(half, double), unit="bytes per partition"
     )
     y_bytes: int = count(
-        "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes a partition"
+        "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
     )
     filter_bytes: int = count(
-        "filters of a weight-resident group", 256, _ROOM, default=FILTER_BYTES, unit="bytes a partition"
+        "filters of a weight-resident group", 256, _ROOM, default=FILTER_BYTES, unit="bytes per partition"
     )
     together: int = count(
         "banks that accumulate together for a core's first results, K tile by K tile",

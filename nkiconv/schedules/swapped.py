@@ -32,10 +32,10 @@ class SwappedSettings(Settings):
     )
     x_bytes: int = count(
         "x of an output tile, two of which are loaded at once", 64, _ROOM, default=32_768, near=(half, double),
-        unit="bytes a partition",
+        unit="bytes per partition",
     )  # fmt: skip
     filter_bytes: int = count(
-        "filters of a weight-resident group", 64, _ROOM, default=118_784, near=(half, double), unit="bytes a partition"
+        "filters of a weight-resident group", 64, _ROOM, default=118_784, near=(half, double), unit="bytes per partition"
     )
     warmup: int = warm_up(28, near=WARM_UPS)
 
