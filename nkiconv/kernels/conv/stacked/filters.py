@@ -50,20 +50,23 @@ class TransposedFilters(nl.NKIObject):
         """Load the first."""
         self._load(1)
 
-    def load(self):
-        """Load what there is room for."""
-        self._load(jobs_ahead(self.geometry, self.stack))
-
-    def place_first(self):
-        """Transpose the first."""
-        self._transpose()
+    def load(self, job):
+        """Load those before `job`, and what there is room for behind them."""
+        self._load(job + jobs_ahead(self.geometry, self.stack))
 
     def place(self, job):
-        """The next job's filters are transposed before this one's sums and read out during them; the second job's come
-        after the first rows, and are read out during the third's transposes."""
-        self._load(job + 1 + jobs_ahead(self.geometry, self.stack))
-        for _ in range(2 if job == 1 else min(1, job)):
-            self._transpose()
+        """Stationaries of this job and the next one, which is transposed before this one's sums and read out during
+        them; the second and third job's come after the first rows. Rows of the job behind them are shifted, so that
+        they do not wait for read-outs of sums."""
+        jobs = self.jobs
+        while len(self.ready) < min(len(jobs), 1 if job == 0 else job + 2):
+            index = len(self.ready)
+            self._shift(index)
+            own = self.padded[index], self.geometry, self.stack, jobs[index], self.ledger
+            self.ready.append(transpose_padded(self.operands, *own))
+            self.padded[index] = None
+            if index + 1 < len(jobs):
+                self._shift(index + 1)
 
     def of_job(self, job):
         """Stationaries [(d, b, c), (u, k)] of a job, by plane, group of columns of taps, phase and block of rows."""
@@ -75,19 +78,6 @@ class TransposedFilters(nl.NKIObject):
             job = self.jobs[len(self.padded)]
             parts = FIRST_DMAS if len(self.padded) == 0 and job[1] > nl.tile_size.pmax // FIRST_DMAS else 1
             self.padded.append(load_padded(self.operands, self.geometry, self.stack, job, parts))
-
-    def _transpose(self):
-        """Stationaries of the next job, if there is one; the rows of the one after it are shifted, so that they do not
-        wait for read-outs of sums."""
-        job = len(self.ready)
-        if job == 0:
-            self._shift(0)
-        if job < len(self.jobs):
-            own = self.padded[job], self.geometry, self.stack, self.jobs[job], self.ledger
-            self.ready.append(transpose_padded(self.operands, *own))
-            self.padded[job] = None
-        if job + 1 < len(self.jobs):
-            self._shift(job + 1)
 
     def _shift(self, job):
         self.padded[job] = shift_rows(self.padded[job], self.geometry, self.stack, self.jobs[job][1])

@@ -40,16 +40,17 @@ def run_stack(operands, geometry, extras, stack):
     residual_ring = residual_tiles(operands, geometry, stack, results)
     load_residuals(operands, geometry, stack, results, residual_ring, residuals, 1)
     bias_rows = load_stack_biases(operands.bias, jobs)
-    filters.load()
+    filters.load(0)
     load_bands(operands, geometry, stack, loads, ring, len(ring.tiles))
     blocks = WARM_UP_BLOCKS if stack.is_diagonal() else 1
     warm = warm_up(zeros_sbuf, stack.warmup - stack.late_warmup, blocks)
-    filters.place_first()
+    filters.place(0)
     warm = warm + warm_up(zeros_sbuf, stack.late_warmup, blocks)
     biases = transpose_biases(bias_rows, stack, jobs)
     for turn in range(len(steps)):
         job, band, load = steps[turn]
         load_bands(operands, geometry, stack, loads, ring, load + len(ring.tiles))
+        filters.load(job + 1)
         filters.place(job)
         load_residuals(operands, geometry, stack, results, residual_ring, residuals, turn + len(residual_ring))
         own = (jobs[job], filters.of_job(job), biases[job])

@@ -45,20 +45,17 @@ class RunFilters(nl.NKIObject):
         )
         zero_tiles(self.buffers[0], stack.early, stack.together)
 
-    def load(self):
+    def load(self, job):
         """Nothing: all filters are in HBM as runs."""
 
-    def place_first(self):
-        """Matrices of the first rounds."""
-        while self.rounds < min(ROUND_BUFFERS, div_ceil(len(self.jobs), self.stack.together)):
-            if self.rounds > 0:
-                self._add_buffer()
-                zero_tiles(self.buffers[self.rounds], 0, self.stack.together)
-            self._load_round()
-
     def place(self, job):
-        """Matrices of the round after the next one, whose buffer the last M tile before `job` left."""
-        if self.rounds < job // self.stack.together + ROUND_BUFFERS:
+        """Matrices of a job's round and of the next one, whose buffer the M tile before `job` was the last to use."""
+        stack = self.stack
+        rounds = min(job // stack.together + ROUND_BUFFERS, div_ceil(len(self.jobs), stack.together))
+        while self.rounds < rounds:
+            if 0 < self.rounds < ROUND_BUFFERS:
+                self._add_buffer()
+                zero_tiles(self.buffers[self.rounds], 0, stack.together)
             self._load_round()
 
     def of_job(self, job):
@@ -79,14 +76,13 @@ class RunFilters(nl.NKIObject):
         self.buffers = self.buffers + tiles_in_turn(1, shape, self.operands.w_dtype)
 
     def _load_round(self):
-        """Matrices of the next round, if there is one, into the buffer that it takes."""
+        """Matrices of the next round into the buffer that it takes."""
         first = self.rounds * self.stack.together
         jobs = self.jobs[first : first + self.stack.together]
-        if len(jobs) > 0:
-            channels = jobs[0][0] - self.jobs[0][0], jobs[-1][0] + jobs[-1][1] - jobs[0][0]
-            buffer_sbuf = self.buffers[self.rounds % len(self.buffers)]
-            load_runs(buffer_sbuf, self.reversed_hbm, self.geometry, self.stack.kn, channels)
-            self.rounds += 1
+        channels = jobs[0][0] - self.jobs[0][0], jobs[-1][0] + jobs[-1][1] - jobs[0][0]
+        buffer_sbuf = self.buffers[self.rounds % len(self.buffers)]
+        load_runs(buffer_sbuf, self.reversed_hbm, self.geometry, self.stack.kn, channels)
+        self.rounds += 1
 
 
 def copy_reversed(operands, geometry, c0, cn):
