@@ -26,7 +26,6 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._arguments import output_extent
 from nkiconv.kernels.conv.narrow import cuts, plan
-from nkiconv.kernels.conv.narrow.config import NarrowConfig
 from nkiconv.kernels.conv.planes import with_windows
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.estimate import chosen
@@ -35,6 +34,7 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as planner_trace
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules.narrow import NarrowSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -285,7 +285,7 @@ def test_the_host_names_every_setting_and_keeps_those_given(name):
     shape = shape_of(problem)
     for given in (None, tuple(settings.items()), narrow(U, T, settings)[1:]):
         found = CONV2D.settle("narrow", shape, given)
-        assert tuple(dict(found)) == tuple(NarrowConfig.__dataclass_fields__)
+        assert tuple(dict(found)) == tuple(NarrowSettings.__dataclass_fields__)
         assert dict(found) | dict(given or ()) == dict(found)
         assert CONV2D.settle("narrow", shape, found) == found
         assert CONV2D.refusal("narrow", shape, found) == ""

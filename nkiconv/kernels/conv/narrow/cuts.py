@@ -99,7 +99,7 @@ def lane_parts(narrow, chunk):
 
 
 def make_narrow(geometry, config, has_residual):
-    """The Narrow of a NarrowConfig, or None where planes, rows and taps cannot share the array, no window meets x or a
+    """The Narrow of NarrowSettings, or None where planes, rows and taps cannot share the array, no window meets x or a
     part of a row has no bank, or memory no room. All else of this file is for the Geometry `with_windows`."""
     U, T = config.outputs, config.taps
     depth = geometry.planes

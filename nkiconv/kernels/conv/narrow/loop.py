@@ -4,6 +4,7 @@ are added as they are read out, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.narrow import WARM_UP_FIRST
 from ..._engines import new_ledger
 from ..._tiles import BANK_COLUMNS, cut_at, filled
 from ..._warm import warm_up, warm_zeros
@@ -14,7 +15,6 @@ from ..geometry import is_of_planes, span
 from ..planes import misses_planes, with_windows
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
-from .config import NARROW_WARM_UP_FIRST
 from .cuts import columns_of_group, lane_parts, lane_steps, num_blocks, rows_met, rows_of_piece, steps_of, widest
 from .filters import clear_stationaries, lay_out, load_narrow_filters, transpose_loaded
 from .readouts import add_shifted, parts_of_steps
@@ -45,7 +45,7 @@ def run_narrow(operands, geometry, extras, narrow):
     cleared = clear_stationaries(operands, geometry, narrow)
     ring = ring_of_loads(operands, geometry, narrow, loads)
     ledger, ahead = new_ledger(), parts_of_steps(geometry, narrow, steps)
-    warm_up(zeros_sbuf, min(narrow.warmup, NARROW_WARM_UP_FIRST), 1)
+    warm_up(zeros_sbuf, min(narrow.warmup, WARM_UP_FIRST), 1)
     filters = None
     first = 0
     for index in range(len(steps)):
@@ -57,7 +57,7 @@ def run_narrow(operands, geometry, extras, narrow):
             transposed = []
             for part in loaded:
                 transposed.append(transpose_loaded(part, geometry, ledger))
-            warm_up(zeros_sbuf, narrow.warmup - NARROW_WARM_UP_FIRST, 1)
+            warm_up(zeros_sbuf, narrow.warmup - WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
         x = (ring, loads[first].d0, zeros_sbuf)

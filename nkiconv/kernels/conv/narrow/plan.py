@@ -35,8 +35,8 @@ from ..call import taken_refusal
 from ..cuts import window_of
 from ..geometry import filter_rows, instructions_refusal, num_taps
 from ..planes import dmas_of_piece, windows_in_pieces, with_windows
-from .config import narrow_config_refusal, narrow_settings
 from .cuts import lanes_of, make_narrow, narrow_fits, num_blocks, steps_of
+from .defaults import narrow_config_refusal, narrow_settings
 
 
 def plan_narrow(geometry, extras, config, cores):

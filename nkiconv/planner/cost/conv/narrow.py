@@ -7,14 +7,15 @@ from typing import Any
 
 from ....kernels._tiles import QUADRANT
 from ....kernels.conv.cuts import num_plane_parts
-from ....kernels.conv.narrow.config import NARROW_X_BUFFERS_MAX, NARROW_X_BYTES, NarrowConfig, sized_narrow
 from ....kernels.conv.narrow.cuts import is_legal, lanes_of, loads_of_bank, make_narrow, meets_all, narrow_bytes
+from ....kernels.conv.narrow.defaults import sized_narrow
 from ....kernels.conv.narrow.plan import narrow_instructions, narrow_refusal
 from ....kernels.conv.planes import with_windows
+from ....schedules.narrow import BUFFERS_MAX, X_BYTES, NarrowSettings
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, with_settings
-from .common import SURE, WARM_UPS, Settled, planes_seen
+from .common import SURE, Settled, planes_seen
 from .narrow_price import NarrowPrice
 
 #: Bytes a partition of all buffers: what they may always have, and most for the rows of two banks of sums.
@@ -29,7 +30,7 @@ LONGER = (4, 8)
 class Narrow(Settled):
     """Rows of y and columns of taps beside each other in the columns of the array."""
 
-    algorithm, settings, refusal = "narrow", NarrowConfig, staticmethod(narrow_refusal)
+    algorithm, settings, refusal = "narrow", NarrowSettings, staticmethod(narrow_refusal)
     order = ("outputs", "depth", "taps", "lanes")
     from_one = ("outputs", "depth", "taps", "lanes", "blocks", "images")
 
@@ -39,12 +40,12 @@ class Narrow(Settled):
         best = self._least(shape, geometry, made)
         if best and "x_bytes" not in given:
             sizes, now = {name: getattr(best[0], name) for name in self.order}, best[0]
-            longer = [{**given, **sizes, "x_bytes": times * NARROW_X_BYTES} for times in LONGER]
+            longer = [{**given, **sizes, "x_bytes": times * X_BYTES} for times in LONGER]
             more = [_made(shape, geometry, one, now.depth, now.outputs, now.taps, now.lanes) for one in longer]
             best = self._least(shape, geometry, [best, *(one for one in more if one)])
         return best and best[0]
 
-    def _least(self, shape: Shape, geometry: Any, made: list[tuple[NarrowConfig, NarrowPrice]]) -> Any:
+    def _least(self, shape: Shape, geometry: Any, made: list[tuple[NarrowSettings, NarrowPrice]]) -> Any:
         """The (settings, price) of least time of those that fit, else the first, None of none."""
         room = SBUF_USABLE_BYTES_PER_PARTITION
         fitting = [one for one in made if narrow_bytes(one[1].geometry, one[1].narrow, shape.extras.residual) <= room]
@@ -52,7 +53,7 @@ class Narrow(Settled):
         return next((one for one in fitting if meets_all(geometry, one[1].narrow)), made[0] if made else None)
 
     @staticmethod
-    def _is_long(shape: Shape, settings: NarrowConfig, price: NarrowPrice) -> bool:
+    def _is_long(shape: Shape, settings: NarrowSettings, price: NarrowPrice) -> bool:
         """Whether a core has more than MOST_INSTRUCTIONS, at most."""
         count = narrow_instructions(price.geometry, price.narrow, shape.extras, shape.cores)
         return bool(count * shape.geometry.times > MOST_INSTRUCTIONS)
@@ -62,18 +63,8 @@ class Narrow(Settled):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
-        x_bytes = dict(config or ()).get("x_bytes", NARROW_X_BYTES)
-        found = self.changed(
-            config,
-            x_bytes=(x_bytes // 2, x_bytes * 2),
-            buffers=(plan.buffers // 2, plan.buffers * 2),
-            blocks=(plan.blocks // 2, plan.blocks - 1),
-            images=(plan.images // 2, plan.images * 2),
-            shared=(1 - int(plan.shared),),
-            warmup=WARM_UPS,
-            depth=(plan.V - 1, plan.V + 1),
-            lanes=(plan.L // 2, plan.L * 2),
-        )
+        now = {"buffers": plan.buffers, "blocks": plan.blocks, "images": plan.images, "depth": plan.V, "lanes": plan.L}
+        found: list[Config] = [*NarrowSettings.near(config, {**now, "shared": int(plan.shared)})]
         sizes = [(plan.U + step, plan.T) for step in (-1, 1, 2)] + [(plan.U, plan.T - 1), (plan.U, plan.T + 1)]
         return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
 
@@ -110,7 +101,7 @@ def _lanes(geometry: Any, given: dict[str, Any], V: int) -> list[int]:
 
 def _made(
     shape: Shape, geometry: Any, given: dict[str, Any], V: int, U: int, T: int, L: int
-) -> tuple[NarrowConfig, NarrowPrice] | None:
+) -> tuple[NarrowSettings, NarrowPrice] | None:
     """(all settings, what they take) with these sizes, or None where there is no such kernel."""
     settings = sized_narrow(geometry, config_of(**given), U, T, 0, V, L)
     narrow = make_narrow(geometry, settings, shape.extras.residual)
@@ -133,7 +124,7 @@ def _buffers(geometry: Any, narrow: Any) -> int:
     wanted = loads_of_bank(narrow.blocks, narrow.step, narrow.window, narrow.height)
     wanted += -(-narrow.blocks * narrow.step // narrow.height) + 1
     found = max(min(wanted, RING_MOST // load_bytes), RING_BYTES // load_bytes)
-    return max(2, min(NARROW_X_BUFFERS_MAX, int(found)))
+    return max(2, min(BUFFERS_MAX, int(found)))
 
 
 ALGORITHM = Narrow()

@@ -6,9 +6,9 @@ from typing import Any
 
 from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
 from ....kernels.conv.geometry import num_taps, span
-from ....kernels.conv.narrow.config import NARROW_WARM_UP, NARROW_WARM_UP_FIRST
 from ....kernels.conv.narrow.cuts import num_blocks, rows_of_piece, step_parts
 from ....kernels.conv.planes import dmas_of_piece, windows_in_pieces
+from ....schedules.narrow import WARM_UP, WARM_UP_FIRST
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew
@@ -92,7 +92,7 @@ class NarrowPrice:
 
     def warm_count(self) -> int:
         """Matmuls on zeros that pay: those before the filters come, more where the array has work for a window."""
-        return NARROW_WARM_UP if self.steps * self.array_ns >= self.target.window_ns else NARROW_WARM_UP_FIRST
+        return WARM_UP if self.steps * self.array_ns >= self.target.window_ns else WARM_UP_FIRST
 
     def _bank_ns(self, columns: int) -> tuple[float, float]:
         """(ns of the array at full rate, those of them that it works) for a bank of sums: `columns` of each block."""
@@ -203,7 +203,7 @@ class NarrowPrice:
         words = lines * narrow.T * narrow.slot * geometry.itemsize / 4
         cleared_ns = div_ceil(chunks, 2) * (target.vector_fixed_ns + words * target.vector_memset_ns)
         clock, zero_ns = Clock(target), target.matmul_columns_min * target.tensor_column_ns
-        zeros = min(narrow.warmup, NARROW_WARM_UP_FIRST)
+        zeros = min(narrow.warmup, WARM_UP_FIRST)
         time = clock.stream(WARM_UP_START_NS, zeros * zero_ns)
         # filters are transposed as they come, all of one load together; few keep the array waiting, which is no work
         loads = div_ceil(chunks, self.together)

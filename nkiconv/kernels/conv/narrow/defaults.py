@@ -1,69 +1,35 @@
-"""Settings of narrow."""
-
-from dataclasses import dataclass
+"""Settings of a kernel that is called without some, or all, and what is wrong with sizes."""
 
 from ...._nki import nl
-from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, QUADRANT, div_ceil
-from ..._warm import WARM_UP_MAX
+from ....schedules._settings import setting
+from ....schedules.narrow import WARM_UP, WARM_UP_FIRST, NarrowSettings
+from ..._tiles import QUADRANT, div_ceil
 from ..planes import with_windows
 from .cuts import is_legal, make_narrow, narrow_fits
 
-NARROW_X_BYTES = 4_096
+#: Tiles of x, at most.
 NARROW_X_BUFFERS = 16
-NARROW_X_BUFFERS_MAX = 64
-#: Of all matmuls on zeros, those before the filters come; the others follow while what was transposed is laid out.
-NARROW_WARM_UP_FIRST = 9
-#: All of them for the array to be at its full rate then; outputs of a channel that are worth it.
-NARROW_WARM_UP = 28
+#: Outputs of a channel that are worth all matmuls on zeros.
 WARM_OUTPUTS = 1024
 #: A further row of y beside the others is worth copies of filters if so many outputs are beside it, up to so many rows.
 ROW_OUTPUTS = 200
 ROWS_MOST = 8
 
 
-@dataclass(frozen=True)
-class NarrowConfig(nl.NKIObject):
-    """All settings."""
-
-    #: rows of y beside each other in the columns of the array, from 1; given together with taps
-    outputs: int
-    #: planes of y beside those, from 1; where there are several, the planes of x that they see are channels
-    depth: int
-    #: columns of taps beside each other, from 1 to 4
-    taps: int
-    #: images beside each other on the partitions, from 1 to 4, each on rows of the array of its own
-    lanes: int
-    #: blocks of so many rows and images of a bank of sums, from 1; at most what fits it
-    blocks: int
-    images: int
-    #: bytes a partition of one load of x, from 256; one row is loaded whatever this is
-    x_bytes: int
-    #: buffers that loads take in turn, from 2 to NARROW_X_BUFFERS_MAX; at least what a bank needs
-    buffers: int
-    #: 1: Scalar and GpSimd take additions from Vector, or 0
-    shared: int
-    #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
-    warmup: int
-
-
 def narrow_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
-    most, whole = nl.tile_size.pmax, nl.tile_size.total_available_sbuf_size
-    table = (("outputs", (1, most)), ("depth", (1, most)), ("taps", (1, most // QUADRANT)), ("shared", (0, 1)))
-    table = table + (("lanes", (1, most // QUADRANT)), ("blocks", (1, BANK_COLUMNS)), ("images", (1, BANK_COLUMNS)))
-    table = table + (("x_bytes", (256, whole)),)
-    table = table + (("buffers", (2, NARROW_X_BUFFERS_MAX)), ("warmup", (0, WARM_UP_MAX)))
-    reason = settings_refusal(config, table, "narrow")
-    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
-    if reason != "" or (U, T) == (0, 0):
+    reason = NarrowSettings.refusal(config)
+    if reason != "":
         return reason
+    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
+    if (U, T) == (0, 0):
+        return ""
     if 0 in (U, T):
         return f"config={config}: outputs and taps are given together or not at all"
     depth = setting(config, "depth", 1)
     if is_legal(with_windows(geometry, depth), U, T):
         return ""
-    S = geometry.columns.taps
+    S, most = geometry.columns.taps, nl.tile_size.pmax
     return (
         f"config outputs={U} taps={T}, K={geometry.K}, S={S}: at most {S} taps, each with depth={depth} * outputs * K "
         f"rounded up to "
@@ -120,16 +86,7 @@ def outputs_of_channel(geometry):
 
 def sized_narrow(geometry, config, outputs, taps, buffers, depth=1, lanes=1):
     """All settings; sizes and buffers as given here where a config has none."""
-    warmup = NARROW_WARM_UP if outputs_of_channel(geometry) >= WARM_OUTPUTS else NARROW_WARM_UP_FIRST
-    return NarrowConfig(
-        outputs=setting(config, "outputs", outputs),
-        depth=setting(config, "depth", depth),
-        taps=setting(config, "taps", taps),
-        lanes=setting(config, "lanes", lanes),
-        blocks=setting(config, "blocks", BANK_COLUMNS),
-        images=setting(config, "images", BANK_COLUMNS),
-        x_bytes=setting(config, "x_bytes", NARROW_X_BYTES),
-        buffers=setting(config, "buffers", buffers),
-        shared=setting(config, "shared", 0),
-        warmup=setting(config, "warmup", warmup),
+    warmup = WARM_UP if outputs_of_channel(geometry) >= WARM_OUTPUTS else WARM_UP_FIRST
+    return NarrowSettings.read(
+        config, outputs=outputs, depth=depth, taps=taps, lanes=lanes, buffers=buffers, warmup=warmup
     )
