@@ -51,7 +51,7 @@ def conv_weight_gradient(
         bias_gradient: also return that of the bias, [K], fp32.
         precision: of fp32 tensors: None, "bf16" or "tf32", as in the convolution.
         out_dtype: nl.float32, also for None, nl.bfloat16 or nl.float16.
-        algorithm, config: "blocks" or "diagonals" and its settings (see config and diagonals/config); None: diagonals
+        algorithm, config: "blocks" or "diagonals" and its settings (see `schedules`); None: diagonals
             of groups of at most 16 channels in and out, 8 if there is one, if they take these, else blocks.
 
     Returns: dw in HBM, of filter_shape, or the pair of it and db. Sums are fp32, one a bank over all positions.

@@ -21,7 +21,7 @@ from ...conv.cuts import window_of
 from ...conv.geometry import Geometry, instructions_refusal, num_taps
 from ..plan import spread_refusal, weight_refusal
 from ..units import Run, planes_of, runs_of, tiles_of_units
-from .config import READ_MOST, diagonals_config_refusal, diagonals_settings
+from .defaults import READ_MOST, diagonals_config_refusal, diagonals_settings
 
 #: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
 FEW_CHANNELS, FEW_DENSE = 16, 8
@@ -66,7 +66,7 @@ class DiagonalsPlan(nl.NKIObject):
 
 
 def make_diagonals_plan(geometry, config, bias):
-    """The DiagonalsPlan of a DiagonalsConfig. bias: whether its gradient is wanted too."""
+    """The DiagonalsPlan of DiagonalsSettings. bias: whether its gradient is wanted too."""
     rows_axis, columns_axis = geometry.rows, geometry.columns
     rows = runs_of(rows_axis, config.rows * config.down, (0, rows_axis.taps))
     columns = runs_of(columns_axis, config.columns * config.across, (0, columns_axis.taps))

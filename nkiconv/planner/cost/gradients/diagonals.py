@@ -8,15 +8,11 @@ from itertools import product
 from typing import Any
 
 from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.gradients.diagonals.config import (
-    STEPS,
-    STEPS_MAX,
-    DiagonalsConfig,
-    diagonals_config_refusal,
-)
+from ....kernels.gradients.diagonals.defaults import diagonals_config_refusal
 from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
+from ....schedules.diagonals import BUFFERS, DiagonalsSettings
 from ...request import Config
-from ..algorithm import Guess, Shape, changed, pairs_of
+from ..algorithm import Guess, Shape, pairs_of
 from .diagonals_price import DiagonalsPrice
 from .enumerated import Enumerated, choices, up_to
 
@@ -25,8 +21,8 @@ EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 GROUPS = (1, 2, 4, 8, 12, 16, 32, 64)
 #: Groups below each other that are tried, and beside each other.
 BELOW, BESIDE = (1, 2, 4), (1, 2, 4, 8, 16, 32)
-#: Matmuls on zeros before the first others, and those that a search tries.
-WARM_UP, WARM_UPS = 40, (0, 20, 40, 80)
+#: Matmuls on zeros before the first others.
+WARM_UP = 40
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 8, 32
 #: Settings that are priced, at most: those that take least of the array.
@@ -36,14 +32,14 @@ PRICED = 20_000
 class Diagonals(Enumerated):
     """Sums of all pairs of a block of gy and its window of x, of which diagonals are gathered."""
 
-    settings = DiagonalsConfig
+    settings = DiagonalsSettings
 
     def refused(self, shape: Shape, config: Config) -> bool:
         return bool(diagonals_config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         price = DiagonalsPrice(shape.target, shape.geometry, shape.extras.bias)
-        found: list[tuple[float, int, int, DiagonalsConfig]] = []
+        found: list[tuple[float, int, int, DiagonalsSettings]] = []
         priced = 0
         for bound_ns, place, units in sorted(_bounds(price, given), key=lambda one: one[:2]):
             if len(found) == count and (bound_ns > found[-1][0] or priced > PRICED):
@@ -72,14 +68,8 @@ class Diagonals(Enumerated):
         now = dict(self.settle(shape, config) or ())
         if not now:
             return []
-        values = {
-            "buffers": (now["buffers"] - 1, min(STEPS_MAX, now["buffers"] + 1)),
-            "groups": (now["groups"] // 2, now["groups"] - 1, now["groups"] + 1, now["groups"] * 2),
-            "down": (div_ceil(now["down"], 2), now["down"] * 2),
-            "across": (div_ceil(now["across"], 2), now["across"] * 2),
-            "warmup": WARM_UPS,
-        }
-        return changed(config, ("buffers", "groups", "down", "across"), **values)
+        sizes = {name: now[name] for name in ("buffers", "groups", "down", "across")}
+        return list(DiagonalsSettings.near(config, sizes))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         settled = self.settle(shape, config)
@@ -106,19 +96,19 @@ def _bounds(price: DiagonalsPrice, given: Mapping[str, Any]) -> Iterator[tuple[f
                     place += 1
 
 
-def _settings(price: DiagonalsPrice, given: Mapping[str, Any], units: Units) -> Iterator[DiagonalsConfig]:
+def _settings(price: DiagonalsPrice, given: Mapping[str, Any], units: Units) -> Iterator[DiagonalsSettings]:
     """Settings of such units to compare that have the given ones."""
     side, below, beside, rows, columns, down, across = units
     geometry = price.geometry
     last = geometry.x_strides[0] == 1 and geometry.C > 1
-    rest = {"buffers": STEPS, "split": 0, "warmup": WARM_UP, **given}
+    rest = {"buffers": BUFFERS, "split": 0, "warmup": WARM_UP, **given}
     most = div_ceil(geometry.groups // beside, side)
     strips = choices(given, "strips", (0, 1) if last and down * rows < geometry.rows.out else (0,))
     for groups in choices(given, "groups", [one for one in _groups(most) if one % below == 0 or one == most]):
         for strip in strips:
             found = {"rows": rows, "columns": columns, "down": down, "across": across, "side": side}
             found |= {"beside": beside, "below": below, "groups": groups, "strips": strip}
-            yield price.with_room(DiagonalsConfig(**{**rest, **found}), given)
+            yield price.with_room(DiagonalsSettings(**{**rest, **found}), given)
 
 
 def _groups(most: int) -> list[int]:

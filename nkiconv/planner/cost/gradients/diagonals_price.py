@@ -9,13 +9,13 @@ from typing import Any
 
 from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.conv.cuts import window_of
-from ....kernels.gradients.diagonals.config import (
+from ....kernels.gradients.diagonals.defaults import (
     READ_MOST,
     ROOM_BYTES,
-    DiagonalsConfig,
     unit_elements,
     window_columns,
 )
+from ....schedules.diagonals import DiagonalsSettings
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_rates
@@ -65,7 +65,7 @@ class DiagonalsPrice:
         products_ns = sets * T * down * across * self.product_ns(rows, columns, beside, side)
         return float(steps * products_ns / PARTS)
 
-    def with_room(self, one: DiagonalsConfig, given: Mapping[str, Any]) -> DiagonalsConfig:
+    def with_room(self, one: DiagonalsSettings, given: Mapping[str, Any]) -> DiagonalsSettings:
         """These settings, with a buffer less where that many do not fit, if the number of them is left open."""
         size = self._bytes(one, one.rows * one.down, one.columns * one.across, one.buffers)
         few = "buffers" not in given and size > ROOM_BYTES

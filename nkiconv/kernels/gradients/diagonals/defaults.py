@@ -1,18 +1,14 @@
-"""Settings of diagonals, and the plain ones that a bare kernel takes where they are left open."""
-
-from dataclasses import dataclass
+"""Settings of a kernel that is called without some, or all, and what is wrong with some together."""
 
 from ...._nki import nl
-from ..._settings import setting, settings_refusal
+from ....schedules._settings import setting
+from ....schedules.diagonals import BUFFERS, DiagonalsSettings
 from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
-from ..._warm import WARM_UP_MAX
 from ...conv.cuts import window_of
 from ...conv.geometry import num_taps
 from ..config import units_in
 from ..loads import is_channels_last
 
-#: Steps that are there together, at most, and those of the plain rule.
-STEPS_MAX, STEPS = 16, 3
 #: Of the plain rule, at most: groups beside each other and, where channels are apart, of a tile of rows; else channels.
 GROUPS, RUN = 8, 256
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
@@ -21,51 +17,21 @@ ROOM_BYTES = 200_000
 READ_MOST = 1024
 
 
-@dataclass(frozen=True)
-class DiagonalsConfig(nl.NKIObject):
-    """All settings."""
-
-    #: rows and columns of gy of a block, from 1
-    rows: int
-    columns: int
-    #: blocks of a unit in rows and in columns, from 1
-    down: int
-    across: int
-    #: groups of the convolution whose channels share a product, a part of all groups, from 1
-    beside: int
-    #: tiles of the array's rows side by side, each with groups of its own: 1, 2 or 4
-    side: int
-    #: sets of groups that share products, of a tile of rows in a pass, from 1
-    groups: int
-    #: groups whose sums lie below each other, each on a part of the partitions: 1, 2 or 4
-    below: int
-    #: tiles of units that are there at once, one of them at work, from 1
-    buffers: int
-    #: 1: tiles follow each other down strips of planes and copy rows of x that they share, or 0: each loads its windows
-    strips: int
-    #: 1: the cores share tiles of units, whose sums they add, or 0: groups
-    split: int
-    #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
-    warmup: int
-
-
 def diagonals_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
-    most, parts = BANK_COLUMNS, nl.tile_size.pmax
-    table = (("rows", (1, parts)), ("columns", (1, parts)), ("down", (1, most)), ("across", (1, most)))
-    table = table + (("beside", (1, most)), ("side", (1, 4)), ("groups", (1, most)), ("below", (1, 4)))
-    table = table + (("buffers", (1, STEPS_MAX)), ("strips", (0, 1)), ("split", (0, 1)), ("warmup", (0, WARM_UP_MAX)))
-    reason = settings_refusal(config, table, "diagonals")
+    reason = DiagonalsSettings.refusal(config)
+    if reason != "":
+        return reason
     for name in ("side", "below"):
-        if reason == "" and setting(config, name, 1) == 3:
+        if setting(config, name, 1) == 3:
             return f"config {name}=3: the array is cut into 1, 2 or 4 tiles; use one of these"
     rows, columns, beside = setting(config, "rows", 1), setting(config, "columns", 1), setting(config, "beside", 1)
-    k, parts = geometry.K // geometry.groups * beside, parts // setting(config, "below", 1)
-    if reason == "" and geometry.groups % beside > 0:
+    k, parts = geometry.K // geometry.groups * beside, nl.tile_size.pmax // setting(config, "below", 1)
+    if geometry.groups % beside > 0:
         return f"config beside={beside}: must divide groups={geometry.groups}, which share products"
-    if reason == "" and rows * columns * k > parts:
+    if rows * columns * k > parts:
         return f"config rows={rows} columns={columns}: times {k} channels must be at most {parts}; use fewer"
-    return reason
+    return ""
 
 
 def diagonals_settings(geometry, config):
@@ -87,20 +53,9 @@ def diagonals_settings(geometry, config):
     groups = groups if last else min(max(1, GROUPS // beside), groups)
     while groups > 1 and not fits_steps(geometry, block, (down, across), groups * beside, side):
         groups = div_ceil(groups, 2)
-    return DiagonalsConfig(
-        rows=block[0],
-        columns=block[1],
-        down=down,
-        across=across,
-        beside=beside,
-        side=side,
-        groups=setting(config, "groups", groups),
-        below=setting(config, "below", 1),
-        buffers=setting(config, "buffers", STEPS),
-        strips=setting(config, "strips", 1 if last and P > 1 and units * block[0] * down >= P * size else 0),
-        split=setting(config, "split", 0),
-        warmup=setting(config, "warmup", 0),
-    )
+    strips = 1 if last and P > 1 and units * block[0] * down >= P * size else 0
+    sizes = {"rows": block[0], "columns": block[1], "down": down, "across": across, "beside": beside, "side": side}
+    return DiagonalsSettings.read(config, **sizes, groups=groups, strips=strips)
 
 
 def fits_units(geometry, block, blocks, groups):
@@ -110,10 +65,10 @@ def fits_units(geometry, block, blocks, groups):
 
 
 def fits_steps(geometry, block, blocks, groups, side=1):
-    """Whether STEPS units of so many blocks (down, across) and groups, and sums of two passes, are in ROOM_BYTES."""
+    """Whether BUFFERS units of so many blocks (down, across) and groups, and sums of two passes, are in ROOM_BYTES."""
     size = unit_elements(geometry, block[0] * blocks[0], block[1] * blocks[1])
     taps = num_taps(geometry) * (geometry.C // geometry.groups)
-    units = (STEPS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups
+    units = (BUFFERS * (size[0] + size[1]) * geometry.itemsize + 8 * side * taps) * groups
     return units + 8 * side * READ_MOST <= ROOM_BYTES
 
 
