@@ -4,7 +4,7 @@ Without windows any pixels are units: a plane is lines of up to 128, and a parti
 """
 
 from ..._nki import nisa, nl
-from .._settings import setting
+from ...schedules._settings import setting
 from ..conv.boxes import offset_at
 from ..conv.geometry import Axis, copy_of, num_taps
 

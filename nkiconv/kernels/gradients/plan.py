@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from ..._nki import nl
 from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, share, some_of
 from ..conv.geometry import Geometry, instructions_refusal
-from .config import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
+from .defaults import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import RAWS, gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles
 from .units import chains_of, extent_of, first_seen, planes_of, runs_of, taps_seen, tiles_of_units
@@ -95,7 +95,7 @@ class WeightPlan(nl.NKIObject):
 
 
 def make_weight_plan(geometry, config, bias, source, lines, together):
-    """The WeightPlan of a WeightConfig. bias: whether its gradient is wanted; source: as x and gy lie; together: most
+    """The WeightPlan of BlocksSettings. bias: whether its gradient is wanted; source: as x and gy lie; together: most
     banks of a pass, of one chunk of channels."""
     passes, planes, most = [], planes_of(geometry.planes), 1
     turns = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)

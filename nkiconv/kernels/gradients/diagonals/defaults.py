@@ -6,7 +6,7 @@ from ....schedules.diagonals import BUFFERS, DiagonalsSettings
 from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ...conv.cuts import window_of
 from ...conv.geometry import num_taps
-from ..config import units_in
+from ..defaults import units_in
 from ..loads import is_channels_last
 
 #: Of the plain rule, at most: groups beside each other and, where channels are apart, of a tile of rows; else channels.

@@ -9,9 +9,8 @@ from itertools import product
 from typing import Any
 
 from ....kernels._tiles import div_ceil
-from ....kernels.gradients.config import (
+from ....kernels.gradients.defaults import (
     FEW_PASSES,
-    WeightConfig,
     max_channels,
     most_beside,
     units_in,
@@ -21,9 +20,10 @@ from ....kernels.gradients.lines import LINES, TURNED, has_lines, lines_of, turn
 from ....kernels.gradients.plan import plan_weight
 from ....kernels.gradients.turned import turned_of
 from ....kernels.gradients.units import planes_of
+from ....schedules.blocks import BlocksSettings
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
-from ..algorithm import Guess, Shape, changed, config_of, ints, pairs_of
+from ..algorithm import Guess, Shape, config_of, ints, pairs_of
 from .blocks_price import BlocksPrice, Sizes
 from .blocks_turned import Turned
 from .enumerated import Enumerated, choices, up_to
@@ -36,8 +36,6 @@ OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
 SIDES = (1, 2, 4)
 #: What blocks may take of the array over those that take least.
 IDLE = 1.3
-#: Matmuls on zeros that a search tries.
-WARM_UPS = (0, 28, 44, 60, 80)
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 10, 40
 #: Settings to fall back on where the kernel's own plan refuses better ones.
@@ -47,7 +45,7 @@ SPARE = 6
 class Blocks(Enumerated):
     """A partition is a block of gy with the window of x around it."""
 
-    settings = WeightConfig
+    settings = BlocksSettings
 
     def refused(self, shape: Shape, config: Config) -> bool:
         return bool(weight_config_refusal(shape.geometry, config))
@@ -74,7 +72,7 @@ class Blocks(Enumerated):
             kept = 0
             for ns, one in least.found():
                 settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
-                guess = Guess(pairs_of(WeightConfig(**settings)), ns)
+                guess = Guess(pairs_of(BlocksSettings(**settings)), ns)
                 if kept < count and self.planned(shape, guess.config) is not None:
                     found.append(guess)
                     kept += 1
@@ -94,16 +92,9 @@ class Blocks(Enumerated):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
         P, Q = shape.geometry.rows.out, shape.geometry.columns.out
-        others = {
-            "buffers": [one for one in (now["buffers"] - 1, now["buffers"] + 1, 2 * now["buffers"]) if one],
-            "rows": [one for one in _around(now["rows"], P) if one <= P],
-            "columns": [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q],
-            "outputs": (now["outputs"] // 2, now["outputs"] * 2),
-            "inputs": (now["inputs"] - 1, now["inputs"] + 1, now["inputs"] * 2),
-            "warmup": WARM_UPS,
-            "split": (1 - now["split"],),
-        }
-        return changed(config, ("rows", "columns", "outputs", "inputs", "buffers"), **others)
+        rows = [one for one in _around(now["rows"], P) if one <= P]
+        columns = [one for one in _around(now["columns"], Q) if now["beside"] <= one <= Q]
+        return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.planned(shape, self.settle(shape, config))

@@ -14,9 +14,8 @@ from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels._warm import WARM_UP_MAX
 from ....kernels.conv.cuts import window_of
 from ....kernels.conv.geometry import met, num_taps
-from ....kernels.gradients.config import (
+from ....kernels.gradients.defaults import (
     BLOCK_BYTES,
-    BUFFERS_MAX,
     block_bytes,
     buffers_needed,
     jobs_of_pass,
@@ -27,6 +26,7 @@ from ....kernels.gradients.config import (
 )
 from ....kernels.gradients.plan import first_of_clipped
 from ....kernels.gradients.units import runs_of
+from ....schedules.blocks import BUFFERS_MAX
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns

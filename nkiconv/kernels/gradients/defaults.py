@@ -1,16 +1,12 @@
-"""Settings of the filter gradient, and the plain ones that a bare kernel takes where they are left open."""
-
-from dataclasses import dataclass
+"""Settings of `blocks` that is called without some, or all, and what is wrong with some together."""
 
 from ..._nki import nl
-from .._settings import setting, settings_refusal
+from ...schedules._settings import setting
+from ...schedules.blocks import BUFFERS_MAX, BlocksSettings
 from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, cut, cut_at, div_ceil
-from .._warm import WARM_UP_MAX
 from ..conv.cuts import window_of
 from .lines import LINE_LEAST, LINES, TURNED, has_lines, takes_lines, units_of_tile
 
-#: Tiles that are there together, at most.
-BUFFERS_MAX = 64
 #: Banks of PSUM for x and gy that are turned on the array, at least.
 TURN_BANKS = 3
 #: Passes below which cores share halves of the units rather than an uneven number of them.
@@ -19,66 +15,38 @@ FEW_PASSES = 8
 BLOCK_BYTES = 147_456
 
 
-@dataclass(frozen=True)
-class WeightConfig(nl.NKIObject):
-    """All settings."""
-
-    #: rows and columns of gy of a block, from 1; a partition holds one
-    rows: int
-    columns: int
-    #: input channels of a bank of sums, from 1
-    channels: int
-    #: of the banks that pass over x and gy together: 128s of output channels, and parts of the input channels, from 1
-    outputs: int
-    inputs: int
-    #: columns of gy beside each other in a bank's rows, 1, 2 or 4: of the last output channels, where they leave room
-    beside: int
-    #: tiles of the array's rows, each with all blocks of a tile and its part of a pass's input channels: 1, 2 or 4
-    side: int
-    #: tiles of blocks that are there together, from 1
-    buffers: int
-    #: where channels are apart 1: DMA transposes lines (see `lines`), or 2: the array turns x and gy, or 0: as they lie
-    pixels: int
-    #: 1: the cores share blocks, whose sums they add, or 0: banks of sums
-    split: int
-    #: matmuls of 128 columns on zeros before the first others, from 0 to WARM_UP_MAX
-    warmup: int
-
-
 def weight_config_refusal(geometry, config):
     """What is wrong with names and values, "" if nothing is."""
-    most = BANK_COLUMNS
-    table = (("rows", (1, most)), ("columns", (1, most)), ("channels", (1, most)), ("outputs", (1, most)))
-    table = table + (("inputs", (1, most)), ("beside", (1, 4)), ("side", (1, 4)), ("buffers", (1, BUFFERS_MAX)))
-    table = table + (("split", (0, 1)), ("pixels", (0, TURNED)), ("warmup", (0, WARM_UP_MAX)))
-    reason = settings_refusal(config, table, "blocks")
+    reason = BlocksSettings.refusal(config)
+    if reason != "":
+        return reason
     beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
-    if reason == "" and (side == 3 or (side > 1 and setting(config, "pixels", 0) > 0)):
+    if side == 3 or (side > 1 and setting(config, "pixels", 0) > 0):
         return f"config side={side} pixels={setting(config, 'pixels', 0)}: must be 1, 2 or 4, and 1 but for pixels=0"
-    if reason == "" and beside > most_beside(geometry):
+    if beside > most_beside(geometry):
         return (
             f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
             f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or that "
             f"remainder of 128, rhs_dilation divides the stride and a bank holds the wider window; use less"
         )
     last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
-    if reason == "" and setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
+    if setting(config, "pixels", 0) == LINES and not last and not has_lines(geometry):
         return (
             f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
             f"without gaps which lines of {LINE_LEAST} to {nl.tile_size.pmax} pixels cut evenly, one tap that reads "
             f"each pixel; use 2, which the array transposes"
         )
-    if reason == "" and takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
+    if takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
         columns = setting(config, "columns", 1)
         return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
-    if reason == "" and setting(config, "columns", beside) < beside:
+    if setting(config, "columns", beside) < beside:
         return f"config columns={setting(config, 'columns', 0)}: must be at least beside={beside}; use more"
-    if reason == "" and channels > max_channels(geometry, beside):
+    if channels > max_channels(geometry, beside):
         return (
             f"config channels={channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
             f"{max_channels(geometry, beside)} input channels; use at most as many"
         )
-    return reason
+    return ""
 
 
 def most_beside(geometry):
@@ -133,19 +101,9 @@ def weight_settings(geometry, config, lines=False):
             rows = div_ceil(rows, 2)
         elif not found:
             columns = max(div_ceil(columns, 2), beside)
-    return WeightConfig(
-        rows=rows,
-        columns=columns,
-        channels=channels,
-        outputs=sizes[0],
-        inputs=sizes[1],
-        beside=beside,
-        side=side,
-        buffers=setting(config, "buffers", buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)),
-        pixels=setting(config, "pixels", 0),
-        split=sizes[2],
-        warmup=setting(config, "warmup", 0),
-    )
+    buffers = buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)
+    found = {"rows": rows, "columns": columns, "channels": channels, "beside": beside, "buffers": buffers}
+    return BlocksSettings.read(config, **found, outputs=sizes[0], inputs=sizes[1], split=sizes[2])
 
 
 def sizes_of_pass(geometry, config, channels, banks):
