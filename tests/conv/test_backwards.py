@@ -22,7 +22,7 @@ CALLS = {
     "outputs folded": (FOLDED, (("fold", "outputs"),)),
     "both folded": (FOLDED, (("fold", "both"),)),
     "chunk by chunk": (FOLDED, (("fold", "none"), ("order", "chunks"))),
-    "jobs of a few channels": (FOLDED, (("channels", 40), ("filter_bytes", 2_048), ("ahead", 2))),
+    "jobs of a few channels": (FOLDED, (("channels", 40), ("filter_bytes", 2_048))),
 }
 SAME = ((1, 1), (1, 1))
 

@@ -177,7 +177,6 @@ SETTINGS = [
     {"channels": 33},
     {"channels": 9, "warmup": 0},
     {"warmup": 256, "x_bytes": 1000},
-    {"filter_bytes": 9300, "ahead": 3},
     {"fold": "none"},
 ]
 PROBLEMS = {
@@ -283,7 +282,7 @@ def test_other_algorithms_refuse_it():
         ((("filter_bytes", 0),), "config filter_bytes=0: must be"),
         ((("channels", 129),), "config channels=129: must be an int from 1 to 128"),
         ((("warmup", -1),), "config warmup=-1: must be an int from 0"),
-        ((("ahead", 0),), "config ahead=0: must be an int from 1"),
+        ((("ahead", 1),), "implicit_gemm has no setting ahead"),
         ((("moved", 1),), "config moved=1: DMA transposes plain filters of 16 bits"),
         ((("taps", 1),), "implicit_gemm has no setting taps"),
     ],
@@ -304,7 +303,7 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, index):
 
 
 def test_settings_that_are_refused_stay_as_they_are():
-    for given in ((("ahead", 0),), (("taps", 1),)):
+    for given in ((("loop", -1),), (("taps", 1),)):
         assert CONV2D.settle("implicit_gemm", shape_of(LAYER), given) == given
 
 

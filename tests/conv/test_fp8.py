@@ -224,7 +224,7 @@ def test_windows_of_a_pair_hold_both_taps():
     problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
     geometry, found = geometry_of(problem), planned(problem, "implicit_gemm", (("product", "fp8_pairs"),))[0]
     band, job = found.items[0].band, found.batches[0][0]
-    bank = cuts.banks_of(band, False, False)[0]
+    bank = cuts.banks_of(band, False)[0]
     each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], band, bank)}
     every = matmuls.matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
     assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))

@@ -187,7 +187,7 @@ def test_banks_of_all_bands_cover_every_output_once(why):
         seen = []
         for item in (item for item in found.items if item.batch == batch):
             inner = []
-            for bank in cuts.banks_of(item.band, item.halved, item.last):
+            for bank in cuts.banks_of(item.band, item.last):
                 first = (item.band.z0 + bank.z, item.band.p0 + bank.p, item.band.q0 + bank.q)
                 counts = (bank.zn, bank.pn, bank.qn)
                 assert bank.zn * bank.pn * bank.qn <= 512
@@ -247,18 +247,6 @@ def test_x_of_another_batch_is_not_loaded_again():
     execution = trace(problem, 2, config=config_of("implicit_gemm", **settled(problem)))
     ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
-
-
-def test_a_first_bank_that_waits_for_long_rows_is_cut_in_two():
-    """Of 36 rows of x, 1.2 us, the first 19 are enough to begin with."""
-    found = chosen(cases.get("rn50_c3_s2").problem)
-    assert [item.halved for item in found.items] == ([True] + [False] * 7) * 2
-    geometry, first = geometry_of(cases.get("rn50_c3_s2").problem), found.items[0]
-    assert [bank.pn for bank in cuts.banks_of(first.band, first.halved, first.last)] == [9, 9]
-    assert cuts.row_parts(geometry, first.band, True, first.halved, 1) == [(0, 18), (18, 18)]
-    several = cases.get("rn50_c3_s2").problem.replace(C=256)
-    for found in (chosen(several), planned(several, "implicit_gemm", (("halved", True),))[0]):
-        assert not any(item.halved for item in found.items)
 
 
 @pytest.mark.simulator_only
@@ -366,7 +354,7 @@ def test_rows_of_a_first_bank_of_pairs_come_together():
     found, _ = planned(problem, "implicit_gemm")
     job, band = found.batches[0][0], found.items[0].band
     assert job.rows == 2
-    first = cuts.row_parts(geometry_of(problem), band, True, False, job.rows)[0]
+    first = cuts.row_parts(geometry_of(problem), band, True, job.rows)[0]
     assert first == (0, min(band.hn, 2 * cuts.bank_rows(band) + 1))
 
 
@@ -426,7 +414,7 @@ def test_the_host_settles_everything_once(why):
     shape = shape_of((PROBLEMS | FOLDED)[why])
     names = [field.name for field in dataclasses.fields(config.TapsConfig)]
     assert tuple(names) == tuple(config.TapsConfig.__dataclass_fields__)
-    for given in (None, (("moved", 2), ("x_bytes", 2048)), (("ahead", 1), ("whole", True), ("wide", 3))):
+    for given in (None, (("moved", 2), ("x_bytes", 2048)), (("loop", 0), ("whole", True), ("wide", 3))):
         found = ALGORITHM.settle(shape, given)
         assert [name for name, _ in found] == names
         assert ALGORITHM.settle(shape, found) == found

@@ -75,7 +75,7 @@ def test_several_volumes(config):
 SETTINGS = [
     {"x_bytes": 6000},
     {"x_bytes": 40_000, "shard": "channels"},
-    {"filter_bytes": 20_000, "ahead": 2},
+    {"filter_bytes": 20_000},
     {"fold": "none"},
     {"fold": "both", "warmup": 0},
     {"channels": 33, "whole": True},

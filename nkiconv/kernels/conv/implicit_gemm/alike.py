@@ -87,7 +87,7 @@ def is_alike(geometry, plan, first, second, boxes):
     """Whether two items, by index, do the same to other elements of HBM."""
     one, other = plan.items[first], plan.items[second]
     a, b = one.band, other.band
-    same = one.batch == other.batch and one.halved == other.halved and one.last == other.last
+    same = one.batch == other.batch and one.last == other.last
     same = same and a.zn == b.zn and a.pn == b.pn and a.q0 == b.q0
     same = same and fills_tiles_of(a, b) and a.w0 == b.w0 and a.dn * a.hn * a.wn > 0
     if not same or misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):

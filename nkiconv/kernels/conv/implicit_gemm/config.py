@@ -20,7 +20,7 @@ TAPS_SHARDS = ("channels", "images")
 ORDERS = ("banks", "chunks")
 #: Bytes a partition of SBUF for x of one band.
 TAPS_X_BYTES = 32_768
-#: Most jobs, chunks, and columns of x that a setting counts.
+#: Most jobs, and columns of x, that a setting counts.
 COUNT_MAX = 4096
 WIDE_MAX = 65_536
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
@@ -59,14 +59,10 @@ class TapsConfig(nl.NKIObject):
     fold: str
     #: of the loop over a band: its "banks" of sums one after the other, or all of them for each of its "chunks" of x
     order: str
-    #: whether a core's first bank is cut in two by rows, where half of it is enough
-    halved: bool
     #: rows of x come whole where at most so many of their columns are not needed, 0 to 65536
     wide: int
     #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
     whole: bool
-    #: chunks of the next batch's first job whose filters may be there while a batch is worked on, 1 to 4096
-    ahead: int
     #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
     #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
     product: str
@@ -86,10 +82,8 @@ def taps_config_refusal(geometry, extras, config):
         ("moved", (0, COUNT_MAX)),
         ("fold", TAPS_FOLDS),
         ("order", ORDERS),
-        ("halved", FLAG),
         ("wide", (0, WIDE_MAX)),
         ("whole", FLAG),
-        ("ahead", (1, COUNT_MAX)),
         ("product", TAPS_PRODUCTS),
         ("loop", (0, LOOP_MAX)),
     )
@@ -168,10 +162,8 @@ def read_taps(geometry, extras, config, filter_bytes, product):
         moved=setting(config, "moved", 0),
         fold=setting(config, "fold", default_fold(geometry, extras, product)),
         order=setting(config, "order", ORDERS[0]),
-        halved=setting(config, "halved", False),
         wide=setting(config, "wide", RUN_BYTES // geometry.itemsize),
         whole=setting(config, "whole", False),
-        ahead=setting(config, "ahead", 1),
         product=setting(config, "product", product),
         loop=setting(config, "loop", 0),
     )

@@ -4,7 +4,6 @@ from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, div_ceil, share
 from ..cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
 from ..geometry import num_taps, span
 from ..sums import home_tap
-from ..transposes import is_transposed
 from .pairs_fp8 import slots_of, sums_pitch
 
 #: Bytes a partition of a block of taps as loaded.
@@ -157,9 +156,8 @@ def bank_planes(band):
     return min(band.zn, max(1, BANK_COLUMNS // (band.pn * band.qn)))
 
 
-def banks_of(band, halved, last):
-    """Banks of sums of a band; halved: the first one is cut in two by rows; last: the last one is small, as nothing
-    hides what follows it."""
+def banks_of(band, last):
+    """Banks of sums of a band; last: the last one is small, as nothing hides what follows it."""
     qt, pt, zt = min(band.qn, BANK_COLUMNS), bank_rows(band), bank_planes(band)
     found = []
     for p in range(0, band.pn, pt):
@@ -167,8 +165,6 @@ def banks_of(band, halved, last):
             zn = min(zt, band.zn - z)
             for q in range(0, band.qn, qt):
                 found.append(Bank(z=z, zn=zn, p=p, pn=min(pt, band.pn - p), q=q, qn=min(qt, band.qn - q)))
-    if halved:
-        found = cut_bank(found[0], found[0].zn, found[0].pn // 2, found[0].qn) + found[1:]
     return split_bank(found) if last else found
 
 
@@ -179,13 +175,6 @@ def cut_bank(one, zn, pn, qn):
         Bank(z=one.z, zn=zn, p=one.p, pn=pn, q=one.q, qn=qn),
         Bank(z=one.z + z, zn=one.zn - z, p=one.p + p, pn=one.pn - p, q=one.q + q, qn=one.qn - q),
     ]
-
-
-def can_halve(geometry, num_tiles, band):
-    """Whether a band's first bank may be cut in two by rows: half as many are enough for a bank. Several tiles of x
-    mean that filters are waited for; rows that DMA transposes come in parts of their own."""
-    enough = bank_rows(band) // 2 * min(band.qn, BANK_COLUMNS) >= TAPS_COLUMNS_MIN
-    return enough and not is_transposed(geometry) and num_tiles == 1 and band.zn == 1
 
 
 def split_bank(banks):
@@ -202,11 +191,10 @@ def split_bank(banks):
     return banks
 
 
-def row_parts(geometry, band, start, halved, pairs):
+def row_parts(geometry, band, start, pairs):
     """(first row, rows) of the loads of a band's rows, none where it meets none; start: rows of the first bank first,
-    or of half of it and the other one where it is `halved`, then of another bank, then growing parts, each as much as
-    what came before, up to PART_BYTES: the next rows must not wait for more than that. pairs: rows of outputs that the
-    first job makes at once, so that a bank needs more of x."""
+    then of another bank, then growing parts, each as much as what came before, up to PART_BYTES: the next rows must not
+    wait for more than that. pairs: rows of outputs that the first job makes at once, so that a bank needs more of x."""
     if band.dn == 0 or band.hn == 0 or band.wn == 0:
         return []
     rows = geometry.rows
@@ -214,15 +202,12 @@ def row_parts(geometry, band, start, halved, pairs):
     unit = bank_rows(band) * pairs
     most = max(1, PART_BYTES // (unit * rows.stride * row_bytes))
     found, first, banks = [], 0, 1 if start else most
-    outputs, whole = 0, 2 if halved else 1
+    outputs = 0
     while first < band.hn:
-        if halved and len(found) == 0:
-            end = rows_to(geometry, band, unit // 2, first)
-        else:
-            outputs = min(band.pn, outputs + banks * unit)
-            end = rows_to(geometry, band, outputs, first)
+        outputs = min(band.pn, outputs + banks * unit)
+        end = rows_to(geometry, band, outputs, first)
         found.append((first, end - first))
-        first, banks = end, banks if len(found) <= whole else min(most, 2 * banks)
+        first, banks = end, banks if len(found) == 1 else min(most, 2 * banks)
     return found
 
 

@@ -94,8 +94,6 @@ class Filters(nl.NKIObject):
     #: ChunkFilters in the order of the work, and by job and chunk
     order: list
     by_job: list
-    #: how many of them are transposed while the batch before is worked on
-    ahead: int
     #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are transposed
     raws: list
     #: None, or of pairs of fp16 the Preparing of all of them
@@ -108,10 +106,9 @@ class Filters(nl.NKIObject):
     ended: int = 0
 
 
-def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
+def start_filters(geometry, jobs, moved_from, together, pairing):
     """Filters of jobs of which nothing is loaded yet; DMA transposes those of jobs from `moved_from` on. together:
-    those of all jobs for a chunk of inputs before those for the next one; ahead: chunks that may be there before they
-    are worked on, at most."""
+    those of all jobs for a chunk of inputs before those for the next one."""
     blocks, pieces, moves, order, by_job = [], [], [], [], []
     for job in jobs:
         by_job.append(filled(len(job.chunks), None))
@@ -130,7 +127,6 @@ def start_filters(geometry, jobs, moved_from, together, ahead, pairing):
         moves=moves,
         order=order,
         by_job=by_job,
-        ahead=min(ahead, len(jobs[0].chunks)),
         raws=[],
         pairing=pairing,
     )

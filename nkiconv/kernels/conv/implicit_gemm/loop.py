@@ -137,7 +137,7 @@ def start_batch(geometry, plan, index, at_once, preparing):
     jobs = plan.batches[index]
     together = plan.together[index]
     pairing = preparing if geometry.direct == None else None
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, plan.ahead, pairing)
+    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, pairing)
     return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
 
 
@@ -154,7 +154,7 @@ def start_band(work, item):
     batch, band = work.batch, item.band
     tiles = filled(len(batch.chunks), None)
     job = batch.jobs[0]
-    parts = row_parts(work.geometry, band, True, item.halved, job.rows)
+    parts = row_parts(work.geometry, band, True, job.rows)
     lead = lead_chunks(work.geometry)
     for chunk in range(len(job.chunks)):
         last = jobs_at_once(batch)[0][-1]
@@ -191,7 +191,7 @@ def load_next(work, plan, index, now):
     if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
         return now
     tiles = filled(len(of.chunks), None)
-    parts = row_parts(work.geometry, coming.band, False, False, 1)
+    parts = row_parts(work.geometry, coming.band, False, 1)
     if plan.whole and len(parts) > 0:
         parts = [(0, coming.band.hn)]
     for part in range(len(parts)):
@@ -222,7 +222,7 @@ def set_rate(work, jobs, band):
     """Transpose the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
     geometry, batch = work.geometry, work.batch
     filters, job = batch.filters, jobs[-1]
-    banks = len(banks_of(job_band(band, batch.jobs[job]), False, False))
+    banks = len(banks_of(job_band(band, batch.jobs[job]), False))
     matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
     if work.preparing != None:
         set_preparing_pace(work, matmuls)
@@ -230,7 +230,7 @@ def set_rate(work, jobs, band):
     if job + 1 < len(batch.jobs):
         coming = filters_to(filters, after_job(filters, job + 1) - 1) - pieces_to(filters, after_job(filters, job) - 1)
     elif work.following != None:
-        coming = filters_to(work.following.filters, work.following.filters.ahead - 1)
+        coming = filters_to(work.following.filters, 0)
     work.pace = start_pace(coming, matmuls, TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL)
 
 
@@ -246,7 +246,7 @@ def transpose_due(work, pieces):
         last = len(filters.order) - 1
         if filters_to(filters, last) == 0 and work.following != None:
             filters = work.following.filters
-            last = filters.ahead - 1
+            last = 0
         if moves_to(filters, last) > 0:
             move_block(work.operands, work.geometry, filters, work.ledger)
         elif pieces and pieces_to(filters, last) > 0:
@@ -280,13 +280,12 @@ def start_results(work, index, item):
     """Results of a job for an item, of which nothing is there yet but the residual."""
     operands, geometry, job = work.operands, work.geometry, work.batch.jobs[index]
     band = job_band(item.band, job)
-    halved = item.halved and index == 0 and job.rows == 1
     shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
     return Results(
         index=index,
         job=job,
         band=band,
-        banks=banks_of(band, halved, item.last and index == len(work.batch.jobs) - 1),
+        banks=banks_of(band, item.last and index == len(work.batch.jobs) - 1),
         y_sbuf=nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf),
         residual_sbuf=load_residual(operands, geometry, job, band_of_y(geometry, item.band), work.ledger),
         waiting=[],

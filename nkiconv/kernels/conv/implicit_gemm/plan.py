@@ -26,7 +26,7 @@ from ..pairs_of_planes import planes_at_once
 from ..planes import is_by_plane, window_channels
 from ..transposes import is_transposed
 from .alike import repeats_of
-from .cuts import TAPS_RAW_BYTES, bands_of, banks_of, can_halve
+from .cuts import TAPS_RAW_BYTES, bands_of, banks_of
 from .fp8 import x_elements
 from .fp16x3 import kinds_of, pairing_bytes, pairing_raw_bytes, sums_of
 from .jobs import batches_of, by_input, counted, job_bytes, jobs_of, moved_from
@@ -44,8 +44,7 @@ class Item(nl.NKIObject):
 
     batch: int
     band: Band
-    #: of a core, of two: whether it is the first and its first bank waits for rows of x; whether it is the last
-    halved: bool
+    #: whether it is the last of a core, of two
     last: bool
 
 
@@ -60,8 +59,6 @@ class Plan(nl.NKIObject):
     moved: list
     #: by batch: whether the sums of all its jobs for a band are made together, chunk by chunk of x
     together: list
-    #: chunks of the next batch's first job whose filters may be there while a batch is worked on
-    ahead: int
     #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
     whole: bool
     #: bytes per partition that blocks of taps of a core's first job may take together
@@ -81,13 +78,9 @@ def make_plan(geometry, extras, config):
     for index in range(len(batches)):
         chunks = chunks_of(batches[index])
         for band in bands_of(geometry, chunks, rows, halves, config.x_bytes, config.wide, alike):
-            items.append(Item(batch=index, band=band, halved=False, last=False))
+            items.append(Item(batch=index, band=band, last=False))
     for half in range(PARTS):
         mine = share(len(items), PARTS, half)
-        first = items[mine[0]]
-        first.halved = config.halved
-        if config.halved:
-            first.halved = can_halve(geometry, len(chunks_of(batches[first.batch])), first.band)
         items[mine[0] + mine[1] - 1].last = True
     return Plan(
         batches=batches,
@@ -95,7 +88,6 @@ def make_plan(geometry, extras, config):
         warmup=config.warmup,
         moved=moved_from(batches, config.moved),
         together=filled(len(batches), config.order == "chunks"),
-        ahead=config.ahead,
         whole=config.whole,
         first_bytes=TAPS_FIRST_BYTES if geometry.direct == None else TAPS_AHEAD_BYTES,
         loop=config.loop,
@@ -117,7 +109,7 @@ def sums_together(geometry, batch, index, items):
     most = 0
     for item in items:
         if item.batch == index:
-            most = max(most, len(banks_of(item.band, item.halved, False)))
+            most = max(most, len(banks_of(item.band, False)))
     return len(batch) * most * sums_of(geometry) + 1
 
 
@@ -150,7 +142,7 @@ def taps_sbuf_bytes(geometry, plan, extras):
     results = 4 if extras.residual else 2
     beside = last_bytes(geometry, extras, y_bytes // 4, x_elements)
     if len(plan.batches) > 1:
-        most_filters += plan.ahead * ahead_bytes(geometry, plan.batches)
+        most_filters += ahead_bytes(geometry, plan.batches)
     beside += pairing_bytes(geometry, x_bytes, row_bytes) + adding_bytes(geometry, plan, row_bytes, x_bytes)
     raw_bytes = pairing_raw_bytes(geometry, 2 * raw_bytes, raws + 2 * most_filters)
     raw_bytes = adding_raw_bytes(geometry, TAPS_AHEAD_BYTES, block_bytes, raw_bytes)

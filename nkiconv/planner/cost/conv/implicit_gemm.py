@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....kernels._tiles import PARTS, share
-from ....kernels.conv.geometry import span
 from ....kernels.conv.implicit_gemm.config import (
     ORDERS,
     TAPS_WARM_UP,
@@ -20,12 +19,10 @@ from ....kernels.conv.implicit_gemm.config import (
     taps_config_refusal,
     taps_defaults,
 )
-from ....kernels.conv.implicit_gemm.cuts import bank_rows
 from ....kernels.conv.implicit_gemm.fold import TAPS_FOLDS
 from ....kernels.conv.implicit_gemm.jobs import TAPS_FILTER_BYTES, jobs_of
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
 from ....kernels.conv.implicit_gemm.plan import (
-    ahead_bytes,
     can_together,
     count_taps_instructions,
     item_bytes,
@@ -165,7 +162,7 @@ class _Choice:
         jobs = self._jobs(defaults, fold)
         by_channels = self._by_channels(jobs)
         first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
-        first |= {"order": "banks", "halved": True, "wide": 0, "ahead": 1}
+        first |= {"order": "banks", "wide": 0}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
         plan = make_plan(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
@@ -177,17 +174,11 @@ class _Choice:
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
-        starts = [plan.items[share(len(plan.items), PARTS, half)[0]] for half in range(PARTS)]
-        found["halved"] = any(item.halved and self._waits_for_rows(item.band) for item in starts)
-        for item in starts:
-            item.halved = item.halved and self.given.get("halved", found["halved"])
         waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
         found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
         plan.together = [self.given.get("order", found["order"]) == "chunks" for _ in plan.batches]
         room = SBUF_USABLE_BYTES_PER_PARTITION - taps_sbuf_bytes(geometry, plan, extras)
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
-        if len(plan.batches) > 1:
-            found["ahead"] = min(len(jobs[0].chunks), 1 + max(0, room) // ahead_bytes(geometry, plan.batches))
         chosen = dataclasses.replace(draft, **{**found, **self.given})
         return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
 
@@ -239,11 +230,6 @@ class _Choice:
                 break
             found = size - columns
         return found
-
-    def _waits_for_rows(self, band: Any) -> bool:
-        """Whether rows of x for a band's first bank take longer to come than the first filters to be transposed."""
-        num_rows = span(self.geometry.rows, band.p0, bank_rows(band))[1]
-        return self.work.rows_take_longer(num_rows, band.wn)
 
     def _few_banks(self, plan: Any) -> bool:
         """Whether the sums of all jobs of each batch for a band can be made together, and need few banks."""

@@ -123,7 +123,7 @@ class _Price:
         found = Busy()
         for batch, same in groupby(items, key=lambda item: item.batch):
             bands, jobs = list(same), self.plan.batches[batch]
-            banks = sum(len(banks_of(item.band, item.halved, item.last)) for item in bands)
+            banks = sum(len(banks_of(item.band, item.last)) for item in bands)
             found += self.sums_in(jobs, sum(pixels_of(item.band) for item in bands), banks)
             for job in jobs[: self.plan.moved[batch]]:
                 found += self.transposing(job)
@@ -137,7 +137,7 @@ class _Price:
         """Busy that an item leaves to do when the last rows of x have come: the sums of them, and those of all jobs but
         the first, which waits for them."""
         jobs = self.plan.batches[item.batch]
-        banks = banks_of(item.band, item.halved, item.last)
+        banks = banks_of(item.band, item.last)
         found = self.sums_in(jobs[:1], pixels_of(banks[-1]), 1)
         if len(jobs) > 1 and not self.plan.together[item.batch]:
             found += self.sums_in(jobs[1:], pixels_of(item.band), len(banks))
@@ -146,7 +146,7 @@ class _Price:
     def started(self, item: Any) -> tuple[Clock, float, Busy]:
         """(the array's clock, ns from a core's start to the end of the first bank of sums, Busy until then)."""
         target, jobs = self.target, self.plan.batches[item.batch]
-        job, banks = jobs[0], banks_of(item.band, item.halved, False)
+        job, banks = jobs[0], banks_of(item.band, False)
         chunks, clock = len(job.chunks), Clock(target)
         time = clock.stream(ZEROS_NS, self.plan.warmup * PARTITIONS * target.tensor_column_ns)
         sums, transposed = self.sums_in([job], pixels_of(banks[0]), 1), self.transposing(job)
@@ -174,7 +174,7 @@ class _Price:
         target, geometry = self.target, self.geometry
         chunks, chunk = len(job.chunks), job.chunks[0]
         w_ns = slots_of(chunk) * self.work.filters_ns(job) * self.work.filters_on(job)
-        parts, x_ns = row_parts(geometry, item.band, True, item.halved, job.rows), 0.0
+        parts, x_ns = row_parts(geometry, item.band, True, job.rows), 0.0
         if parts and not is_transposed(geometry):
             partitions = min(chunk[1] * chunk[2], target.rows_an_engine)
             x_ns = slots_of(chunk) * self.rows_ns(item.band, chunk, parts[0][1]) * partitions

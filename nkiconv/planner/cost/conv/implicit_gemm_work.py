@@ -253,13 +253,6 @@ class Work:
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
 
-    def rows_take_longer(self, num_rows: int, columns: int) -> bool:
-        """Whether so many rows of x take longer to come than the array needs to transpose the first filters."""
-        geometry, target = self.geometry, self.target
-        taps = 0 if geometry.packed > 0 or geometry.flipped else self.taps * (geometry.itemsize // 2)
-        load_ns = target.rows_an_engine * target.run_ns(num_rows * columns * geometry.itemsize)
-        return load_ns > taps * PARTITIONS * target.tensor_column_ns / target.half_rate
-
     def transposed_ns(self, elements: float) -> float:
         """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
         target = self.target

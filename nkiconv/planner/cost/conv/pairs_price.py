@@ -40,7 +40,7 @@ def pairs_ns(target: Target, geometry: Any, plan: Any, items: Sequence[Any]) -> 
         if rows_come(plan, item, before):
             added += PRODUCTS_OF_PAIR * len(chunks_of(jobs)) * band.zn * band.hn * band.wn
         for job in jobs:
-            fixed_ns = len(banks_of(band, False, False)) * target.vector_fixed_psum_ns
+            fixed_ns = len(banks_of(band, False)) * target.vector_fixed_psum_ns
             one_ns = band.zn * band.pn * band.qn * target.vector_ns + fixed_ns
             read += PAIR * READ_OUTS * one_ns / job.rows
         before = item
