@@ -82,6 +82,7 @@ def test_every_public_name_has_a_page(site, module):
     assert len(lacking) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.simulator_only
 def test_pages_say_what_docstrings_and_comments_say(site):
     text = re.sub(r"<[^>]+>", "", (site / "api" / "nkiconv.html").read_text(encoding="utf-8"))
