@@ -13,7 +13,7 @@ from nkiconv import DtypeError, GeometryError, LayoutError, NkiconvError, Unsupp
 from nkiconv.api.conv import run_conv
 from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv.implicit_gemm.config import TAPS_WARM_UP, WARM_UP_PACKED
+from nkiconv.kernels.conv.implicit_gemm.defaults import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.planner.request import FILTER_LAYOUTS
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import ACTIVATIONS, abs_sum_ref, conv_ref, epilogue_ref, num_terms

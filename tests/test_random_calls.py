@@ -8,8 +8,8 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from random_calls import RANKS, a_call, check_call
 
-from nkiconv.kernels.conv.implicit_gemm.pairs_fp8 import TAPS_PRODUCTS
 from nkiconv.planner.operations import OPERATIONS
+from nkiconv.schedules.implicit_gemm import PRODUCTS
 
 FEW, MANY = 14, 400
 #: A smaller number is no simpler call.
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 #: (operation, algorithm or None: the kernel's own choice, how implicit_gemm takes products or None: as it chooses).
 JOBS = [
     *((operation, algorithm, None) for operation in RANKS for algorithm in (*OPERATIONS[operation].algorithms, None)),
-    *((operation, "implicit_gemm", product) for operation in ("conv2d", "conv3d") for product in TAPS_PRODUCTS[1:]),
+    *((operation, "implicit_gemm", product) for operation in ("conv2d", "conv3d") for product in PRODUCTS[1:]),
 ]
 IDS = ["-".join(str(part) for part in one if part is not None) for one in JOBS]
 

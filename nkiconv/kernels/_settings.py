@@ -1,10 +1,6 @@
 """Checks the settings of algorithms that do not declare them in `schedules` yet."""
 
-from ..schedules._settings import FLAG as FLAG
 from ..schedules._settings import config_refusal, setting, value_refusal
-
-#: In a table of settings, of one whose values the algorithm checks itself.
-ANY = ()
 
 
 def settings_refusal(config, table, algorithm):

@@ -35,7 +35,12 @@ class SwappedSettings(Settings):
         unit="bytes per partition",
     )  # fmt: skip
     filter_bytes: int = count(
-        "filters of a weight-resident group", 64, _ROOM, default=118_784, near=(half, double), unit="bytes per partition"
+        "filters of a weight-resident group",
+        64,
+        _ROOM,
+        default=118_784,
+        near=(half, double),
+        unit="bytes per partition",
     )
     warmup: int = warm_up(28, near=WARM_UPS)
 

@@ -13,7 +13,7 @@ from volumes import check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm, geometry
-from nkiconv.kernels.conv.implicit_gemm import config, refusal
+from nkiconv.kernels.conv.implicit_gemm import refusal
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
@@ -181,14 +181,6 @@ def test_pairs_of_fp8_take_no_loop():
             {"algorithm": "implicit_gemm", "config": (("loop", 1),)},
             trace_only=True,
         )
-
-
-def test_an_nki_without_loops_is_told(monkeypatch):
-    monkeypatch.setattr(config, "HAS_LOOPS", False)
-    plan, reason = planned(LONG, "implicit_gemm", (("loop", 1),))
-    assert plan is None
-    assert reason == "config loop=1: this NKI has no nl.fori_loop, 0.6 and later have; use 0"
-    assert settled(LONG)["loop"] == 0
 
 
 #: A kernel of many instructions, and one of few.

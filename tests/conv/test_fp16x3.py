@@ -11,7 +11,6 @@ from tolerances import assert_exact, assert_within_limit
 import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.kernels.conv.implicit_gemm import config as taps_config
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv import Conv2d
@@ -22,6 +21,8 @@ from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.simulator.timing import Rates
 
 PAIRS = {"precision": "fp16x3"}
@@ -296,7 +297,7 @@ def test_refused_settings(config, message):
 def test_the_host_names_every_setting_and_keeps_those_given(name, index):
     shape, given = shape_of(PROBLEMS[name]), tuple(SETTINGS[index].items()) or None
     found = CONV2D.settle("implicit_gemm", shape, given)
-    assert tuple(dict(found)) == tuple(taps_config.TapsConfig.__dataclass_fields__)
+    assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
     assert dict(found) | dict(given or ()) == dict(found)
     assert CONV2D.settle("implicit_gemm", shape, found) == found
     assert CONV2D.refusal("implicit_gemm", shape, found) == ""

@@ -16,7 +16,6 @@ import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.kernels.conv.implicit_gemm import config as taps_config
 from nkiconv.kernels.conv.implicit_gemm import cuts, fold, matmuls, pairs_fp8
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner.conv import Conv2d
@@ -24,6 +23,8 @@ from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
+from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
@@ -338,7 +339,7 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, which):
     if CONV2D.refusal("implicit_gemm", shape, config):
         return
     found = CONV2D.settle("implicit_gemm", shape, config)
-    assert tuple(dict(found)) == tuple(taps_config.TapsConfig.__dataclass_fields__)
+    assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
     assert dict(found) | dict(config or ()) == dict(found)
     assert CONV2D.settle("implicit_gemm", shape, found) == found
     assert CONV2D.refusal("implicit_gemm", shape, found) == ""

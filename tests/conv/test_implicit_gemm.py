@@ -1,6 +1,5 @@
 """One matmul a tap: every setting gives the same sums, needs no more than it says, and keeps the array at work."""
 
-import dataclasses
 import itertools
 import re
 
@@ -11,11 +10,13 @@ from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, needs, settled, 
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv.implicit_gemm import config, cuts, filters, plan
+from nkiconv.kernels.conv.implicit_gemm import cuts, defaults, filters, plan
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -108,7 +109,7 @@ def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
     for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none")):
         assert settled(problem, asked=asked)["fold"] == fold
-        found = config.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
+        found = defaults.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
         assert found.fold == fold
 
 
@@ -412,8 +413,7 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
 def test_the_host_settles_everything_once(why):
     """What it has settled stays, what is given stays, and what the kernel refuses comes back as it is."""
     shape = shape_of((PROBLEMS | FOLDED)[why])
-    names = [field.name for field in dataclasses.fields(config.TapsConfig)]
-    assert tuple(names) == tuple(config.TapsConfig.__dataclass_fields__)
+    names = list(declarations(ImplicitGemmSettings))
     for given in (None, (("moved", 2), ("x_bytes", 2048)), (("loop", 0), ("whole", True), ("wide", 3))):
         found = ALGORITHM.settle(shape, given)
         assert [name for name, _ in found] == names

@@ -8,13 +8,6 @@ from .._tiles import size_of
 from .call import operands_of
 from .planes import window_channels
 
-#: Whether there are loops on the device at all: from NKI 0.6 on.
-HAS_LOOPS = hasattr(nl, "fori_loop")
-#: And why there is none where not.
-NO_LOOPS = "this NKI has no nl.fori_loop, 0.6 and later have"
-#: Most of a setting `loop`, which says how much one body does.
-LOOP_MAX = 64
-
 
 @dataclass
 class Register(nl.NKIObject):

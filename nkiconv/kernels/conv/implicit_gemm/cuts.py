@@ -53,7 +53,7 @@ def band_elements(geometry, zn, pn, qn):
 def bands_of(geometry, chunks, step, halves, x_bytes, wide, alike):
     """Bands of all images; at least `halves` bands.
 
-    chunks: of x for one band. step: rows of outputs that a job makes at once. wide: as in TapsConfig. alike:
+    chunks: of x for one band. step: rows of outputs that a job makes at once. wide: as in ImplicitGemmSettings. alike:
     whether all bands of rows but the last have as many.
     """
     P, Q = geometry.rows.out, geometry.columns.out

@@ -15,8 +15,6 @@ from ..transposes import is_transposed
 from .last import is_last
 from .pairs_fp8 import STAGED, stores_zeros, word_of
 
-#: What a config may fold.
-TAPS_FOLDS = ("none", "inputs", "outputs", "both")
 #: Rows of outputs of a folded job.
 ROWS = 2
 

@@ -30,7 +30,7 @@ class Job(nl.NKIObject):
 
 def jobs_of(geometry, filter_bytes, channels, apart, fold, product):
     """Jobs of at most `channels` output channels whose filters fit. apart: whether groups must not share a job; fold,
-    product: as in TapsConfig."""
+    product: as in ImplicitGemmSettings."""
     P_MAX = nl.tile_size.pmax
     per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
     taps = num_taps(geometry)

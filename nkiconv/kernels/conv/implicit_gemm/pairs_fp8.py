@@ -18,9 +18,6 @@ from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
 from ..cuts import window_of
 from ..geometry import images_refusal, num_taps, span
 
-#: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with HALVES or STAGED where
-#: they can be.
-TAPS_PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
 FP8_PRODUCTS = ("fp8_pairs", "fp8_halves", "fp8_staged")
 #: How the products of a chunk pair.
 ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"

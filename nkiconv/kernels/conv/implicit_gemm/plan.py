@@ -70,7 +70,7 @@ class Plan(nl.NKIObject):
 
 
 def make_plan(geometry, extras, config):
-    """The Plan of a TapsConfig."""
+    """The Plan of ImplicitGemmSettings."""
     jobs = jobs_of(geometry, config.filter_bytes, config.channels, extras.strict_nonfinite, config.fold, config.product)
     by_channels = config.shard == "channels" and len(jobs) > 1
     batches = batches_of(geometry, jobs, by_channels, config.filter_bytes)

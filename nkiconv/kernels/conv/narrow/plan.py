@@ -29,7 +29,7 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
-from ..._settings import setting
+from ....schedules._settings import setting
 from ..._tiles import div_ceil
 from ..call import taken_refusal
 from ..cuts import window_of

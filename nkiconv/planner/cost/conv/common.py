@@ -144,24 +144,6 @@ class Settled(Conv2dAlgorithm):
 class ByTap(Conv2dAlgorithm):
     """One tap after the other: jobs of output channels, bands of outputs."""
 
-    from_one = ("x_bytes", "filter_bytes", "channels")
-    #: what the kernel takes of its own accord
-    x_bytes: int
-    filter_bytes: int
-
-    def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = dict(config or ())
-        x_bytes, filter_bytes = now.get("x_bytes", self.x_bytes), now.get("filter_bytes", self.filter_bytes)
-        warmup = self.plan(shape, config).warmup
-        return self.changed(
-            config,
-            x_bytes=(x_bytes // 2, x_bytes * 2),
-            shard=("images", "channels"),
-            channels=CHANNELS,
-            filter_bytes=(filter_bytes // 2, filter_bytes * 2),
-            warmup=(one for one in WARM_UPS if one != warmup),
-        )
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
         jobs = [job for batch in plan.batches for job in batch]

@@ -9,19 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....kernels._tiles import PARTS, share
-from ....kernels.conv.implicit_gemm.config import (
-    ORDERS,
+from ....kernels.conv.implicit_gemm.defaults import (
     TAPS_WARM_UP,
-    TAPS_X_BYTES,
-    TapsConfig,
     fold_refusal,
     loop_refusal,
     taps_config_refusal,
     taps_defaults,
 )
-from ....kernels.conv.implicit_gemm.fold import TAPS_FOLDS
 from ....kernels.conv.implicit_gemm.jobs import TAPS_FILTER_BYTES, jobs_of
-from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, TAPS_PRODUCTS, products_refusal
+from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, products_refusal
 from ....kernels.conv.implicit_gemm.plan import (
     can_together,
     count_taps_instructions,
@@ -32,6 +28,8 @@ from ....kernels.conv.implicit_gemm.plan import (
 )
 from ....kernels.conv.implicit_gemm.refusal import plan_taps
 from ....kernels.conv.relayout import plain_of
+from ....schedules._settings import declarations
+from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
@@ -69,7 +67,6 @@ class Taps(ByTap):
 
     algorithm = "implicit_gemm"
     order = ("fold", "product")
-    x_bytes, filter_bytes = TAPS_X_BYTES, TAPS_FILTER_BYTES
 
     def settle(self, shape: Shape, config: Config) -> Config:
         return shape.once(("taps, settled", config), lambda: self._settled(shape, config))
@@ -78,27 +75,27 @@ class Taps(ByTap):
         if taps_config_refusal(plain(shape), shape.extras, config):
             return config
         given = dict(config or ())
-        names = [field.name for field in dataclasses.fields(TapsConfig)]
+        names = declarations(ImplicitGemmSettings)
         if len(given) == len(names):
             return tuple((name, given[name]) for name in names)
-        products = [one for one in TAPS_PRODUCTS if not products_refusal(plain(shape), shape.extras, one)]
+        products = [one for one in PRODUCTS if not products_refusal(plain(shape), shape.extras, one)]
         if len(products) == 1 or "product" in given:
             return pairs_of(self._chosen(shape, {"product": products[0], **given}))
         ways = [
             {"product": product, "fold": fold, **given}
-            for product, fold in itertools.product(products, TAPS_FOLDS)
+            for product, fold in itertools.product(products, FOLDS)
             if not fold_refusal(plain(shape), shape.extras, given.get("fold", fold), product)
         ]
         return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
 
-    def _taken_ns(self, shape: Shape, settings: TapsConfig) -> float:
+    def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
         plan, reason = plan_taps(plain(shape), shape.extras, pairs_of(settings), shape.cores)
         return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
-    def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> TapsConfig:
+    def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
         own = plain(shape).direct is None
-        for shorter, x_bytes in itertools.product((1, 2, 4, 8), (TAPS_X_BYTES,) if own else PAIRS_X_BYTES):
+        for shorter, x_bytes in itertools.product((1, 2, 4, 8), (X_BYTES,) if own else PAIRS_X_BYTES):
             tried = {"filter_bytes": TAPS_FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
             found, room = _Choice(shape, tried).settings()
             if room >= 0 or ("filter_bytes" in given and (own or "x_bytes" in given)):
@@ -112,9 +109,9 @@ class Taps(ByTap):
         plan = self.plan(shape, None)
         if plan is None or (not wide and self._instructions(shape, plan) > LONG):
             return [None]
-        found: list[Config] = [None, config_of(x_bytes=TAPS_X_BYTES // 2), config_of(x_bytes=TAPS_X_BYTES // 4)]
+        found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
         found += [config_of(shard="channels"), config_of(shard="images")]
-        return found + ([config_of(x_bytes=TAPS_X_BYTES // 8), config_of(channels=64)] if wide else [])
+        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
@@ -127,8 +124,9 @@ class Taps(ByTap):
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        own = self.changed(config, fold=TAPS_FOLDS, moved=(0, 1, 2, 4), product=TAPS_PRODUCTS)
-        return super().near(shape, config) + own + self.changed(config, order=ORDERS)
+        now = {"x_bytes": X_BYTES, "filter_bytes": TAPS_FILTER_BYTES, **dict(config or ())}
+        known = {"x_bytes": now["x_bytes"], "filter_bytes": now["filter_bytes"]}
+        return list(ImplicitGemmSettings.near(config, {**known, "warmup": self.plan(shape, config).warmup}))
 
     def is_looped(self, shape: Shape, config: Config) -> bool:
         return bool(self.plan(shape, config).loop)
@@ -154,7 +152,7 @@ class _Choice:
         self.geometry, self.extras, self.given = plain(shape), shape.extras, given
         self.work = Work(shape.target, plain(shape))
 
-    def settings(self) -> tuple[TapsConfig, int]:
+    def settings(self) -> tuple[ImplicitGemmSettings, int]:
         """(all settings, bytes per partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
         defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
@@ -182,7 +180,7 @@ class _Choice:
         chosen = dataclasses.replace(draft, **{**found, **self.given})
         return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
 
-    def _loop(self, chosen: TapsConfig) -> int:
+    def _loop(self, chosen: ImplicitGemmSettings) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
         and fewer with it."""
         if loop_refusal(self.geometry, self.extras, 1, chosen.product):
@@ -191,22 +189,22 @@ class _Choice:
         few = unrolled <= LOOP_FROM
         return int(not few and self._instructions(dataclasses.replace(chosen, loop=1)) < unrolled)
 
-    def _instructions(self, chosen: TapsConfig) -> int:
+    def _instructions(self, chosen: ImplicitGemmSettings) -> int:
         """What a compiler sees of a core, at most."""
         plan = make_plan(self.geometry, self.extras, chosen)
         return _scaled(self.geometry, plan, PARTS)
 
-    def _jobs(self, defaults: TapsConfig, fold: str) -> Sequence[Any]:
+    def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
         apart = self.extras.strict_nonfinite
         filter_bytes, product = self.given["filter_bytes"], defaults.product
         found: Sequence[Any] = jobs_of(self.geometry, filter_bytes, channels, apart, fold, product)
         return found
 
-    def _fold(self, defaults: TapsConfig) -> str:
+    def _fold(self, defaults: ImplicitGemmSettings) -> str:
         """What is best folded."""
-        found, found_ns = TAPS_FOLDS[0], math.inf
-        for fold in TAPS_FOLDS:
+        found, found_ns = FOLDS[0], math.inf
+        for fold in FOLDS:
             if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
                 jobs = self._jobs(defaults, fold)
                 ns = self.work.core_ns(jobs, self._by_channels(jobs))

@@ -1,28 +1,18 @@
-"""Settings of one matmul a tap: what they mean, which are accepted, and those of a kernel that is called without."""
-
-from dataclasses import dataclass
+"""Settings of a kernel that is called without some, or all, and what is wrong with some for a problem."""
 
 from ...._nki import nl
-from ..._settings import FLAG, setting, settings_refusal
+from ....schedules._settings import setting
+from ....schedules.implicit_gemm import FOLDS, X_BYTES, ImplicitGemmSettings
 from ..._tiles import PARTS, div_ceil
-from ..._warm import WARM_UP_MAX
 from ..geometry import num_taps
-from ..moved import HAS_LOOPS, LOOP_MAX, NO_LOOPS
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES
-from .fold import TAPS_FOLDS, depth_of, rows_of
+from .fold import depth_of, rows_of
 from .jobs import TAPS_FILTER_BYTES, by_input, can_move
 from .last import is_last
-from .pairs_fp8 import FP8_PRODUCTS, TAPS_PRODUCTS, products_refusal
+from .pairs_fp8 import FP8_PRODUCTS, products_refusal
 from .plan import make_plan, taps_sbuf_bytes
 
-TAPS_SHARDS = ("channels", "images")
-ORDERS = ("banks", "chunks")
-#: Bytes a partition of SBUF for x of one band.
-TAPS_X_BYTES = 32_768
-#: Most jobs, and columns of x, that a setting counts.
-COUNT_MAX = 4096
-WIDE_MAX = 65_536
 #: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
 #: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
 #: long ones so many, and one more for so many bytes of a row, up to a limit.
@@ -39,61 +29,15 @@ LONG_ROW, HALVES_WORK_MIN = 128, 8
 RUN_BYTES = 127
 
 
-@dataclass(frozen=True)
-class TapsConfig(nl.NKIObject):
-    """All settings."""
-
-    #: what the two cores share: "channels" of the output, or "images" and rows of them
-    shard: str
-    #: bytes a partition of SBUF for x of one band, from 256; two bands are there at once
-    x_bytes: int
-    #: bytes a partition of SBUF for the filters that are there together, from 256
-    filter_bytes: int
-    #: output channels of a job, 1 to 128
-    channels: int
-    #: matmuls of 128 columns on zeros before the first filters, 0 to 256
-    warmup: int
-    #: jobs of each half of the work whose filters DMA transposes, not the array, 0 to 4096
-    moved: int
-    #: which channels are folded that are left over beside whole 128s: "none", "inputs", "outputs" or "both"
-    fold: str
-    #: of the loop over a band: its "banks" of sums one after the other, or all of them for each of its "chunks" of x
-    order: str
-    #: rows of x come whole where at most so many of their columns are not needed, 0 to 65536
-    wide: int
-    #: whether rows of a band that is not a core's first come in one load a chunk, not in parts
-    whole: bool
-    #: how products are taken: "single", "fp16x3", which that precision asks for, or of fp8 "fp8_pairs", and what is
-    #: left over of pairs as "fp8_halves" of matmuls, or short rows of x "fp8_staged"
-    product: str
-    #: pairs of bands that the body of a loop on the device holds, 0 to 64; 0: all are unrolled
-    loop: int
-
-
 def taps_config_refusal(geometry, extras, config):
     """What is wrong with settings, whatever they come to; "" if nothing is."""
-    room = nl.tile_size.total_available_sbuf_size
-    table = (
-        ("shard", TAPS_SHARDS),
-        ("x_bytes", (256, room)),
-        ("filter_bytes", (256, room)),
-        ("channels", (1, nl.tile_size.pmax)),
-        ("warmup", (0, WARM_UP_MAX)),
-        ("moved", (0, COUNT_MAX)),
-        ("fold", TAPS_FOLDS),
-        ("order", ORDERS),
-        ("wide", (0, WIDE_MAX)),
-        ("whole", FLAG),
-        ("product", TAPS_PRODUCTS),
-        ("loop", (0, LOOP_MAX)),
-    )
-    reason = settings_refusal(config, table, "implicit_gemm")
+    reason = ImplicitGemmSettings.refusal(config)
     if reason != "":
         return reason
     product = asked_product(geometry, extras, config)
     reason = products_refusal(geometry, extras, product)
     if reason == "":
-        reason = fold_refusal(geometry, extras, setting(config, "fold", TAPS_FOLDS[0]), product)
+        reason = fold_refusal(geometry, extras, setting(config, "fold", FOLDS[0]), product)
     if reason == "" and setting(config, "moved", 0) > 0 and not can_move(geometry):
         reason = (
             f"config moved={setting(config, 'moved', 0)}: DMA transposes plain filters of 16 bits and one group only, "
@@ -107,9 +51,7 @@ def taps_config_refusal(geometry, extras, config):
 def loop_refusal(geometry, extras, loop, product):
     """Why bands cannot be worked on in a loop on the device; "" if they can."""
     reason = ""
-    if not HAS_LOOPS:
-        reason = NO_LOOPS
-    elif geometry.direct != None:
+    if geometry.direct != None:
         reason = "precision=winograd adds frames of a band between the matmuls of another"
     elif product != "single":
         reason = f"product={product} prepares x of a band between the matmuls of another"
@@ -151,21 +93,17 @@ def taps_defaults(geometry, extras, filter_bytes, product):
 
 
 def read_taps(geometry, extras, config, filter_bytes, product):
-    """The TapsConfig of (name, value) pairs; what they leave open is as of a kernel that is called without."""
+    """All settings of a config; what that leaves open is as of a kernel that is called without."""
     shares = "channels" if default_shares_channels(geometry) else "images"
-    return TapsConfig(
-        shard=setting(config, "shard", shares),
-        x_bytes=setting(config, "x_bytes", TAPS_X_BYTES if geometry.direct == None else TAPS_X_BYTES // 2),
-        filter_bytes=setting(config, "filter_bytes", filter_bytes),
-        channels=setting(config, "channels", nl.tile_size.pmax),
-        warmup=setting(config, "warmup", default_warmup(geometry)),
-        moved=setting(config, "moved", 0),
-        fold=setting(config, "fold", default_fold(geometry, extras, product)),
-        order=setting(config, "order", ORDERS[0]),
-        wide=setting(config, "wide", RUN_BYTES // geometry.itemsize),
-        whole=setting(config, "whole", False),
-        product=setting(config, "product", product),
-        loop=setting(config, "loop", 0),
+    return ImplicitGemmSettings.read(
+        config,
+        shard=shares,
+        x_bytes=X_BYTES if geometry.direct == None else X_BYTES // 2,
+        filter_bytes=filter_bytes,
+        warmup=default_warmup(geometry),
+        fold=default_fold(geometry, extras, product),
+        wide=RUN_BYTES // geometry.itemsize,
+        product=product,
     )
 
 

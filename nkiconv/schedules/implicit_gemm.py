@@ -1,0 +1,60 @@
+"""Settings of `implicit_gemm`: weight-stationary, one matmul a tap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from ._settings import ALL, WARM_UPS, Settings, choice, count, double, flag, half, warm_up
+
+SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
+FOLDS = ("none", "inputs", "outputs", "both")
+#: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with halves or staged rows
+#: where they can be.
+PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
+X_BYTES = 32_768
+#: Most M tiles that a setting counts, and pairs of output tiles of the body of a device loop.
+COUNT_MAX, LOOP_MAX = 4096, 64
+_ROOM = SBUF_USABLE_BYTES_PER_PARTITION
+
+
+@dataclass(frozen=True)
+class ImplicitGemmSettings(Settings):
+    """All settings."""
+
+    algorithm = "implicit_gemm"
+    tried = ("x_bytes", "shard", "channels", "filter_bytes", "warmup", "fold", "moved", "product", "order")
+
+    shard: str = choice(
+        "what the two cores share: channels of y, or images and their rows", SHARDS, near=("images", "channels")
+    )
+    x_bytes: int = count(
+        "x of an output tile; two are loaded at once",
+        256,
+        _ROOM,
+        near=(half, double),
+        unit="bytes a partition",
+    )
+    filter_bytes: int = count(
+        "filters of a weight-resident group", 256, _ROOM, near=(half, double), unit="bytes a partition"
+    )
+    channels: int = count("output channels of an M tile", 1, PARTITIONS, default=PARTITIONS, near=(128, 96, 64, 32))
+    warmup: int = warm_up("by shape", near=WARM_UPS)
+    moved: int = count(
+        "M tiles of each half of the work whose filters DMA transposes, not the Tensor Engine",
+        0,
+        COUNT_MAX,
+        default=0,
+        near=(0, 1, 2, 4),
+    )
+    fold: str = choice("which channels beyond a multiple of 128 are folded", FOLDS, near=ALL)
+    order: str = choice(
+        "accumulators of an output tile one after the other, or all of them for each K tile of x",
+        ORDERS,
+        default=ORDERS[0],
+        near=ALL,
+    )
+    wide: int = count("unused columns of a row of x up to which it is loaded whole", 0, 65_536)
+    whole: bool = flag("whether rows of an output tile that is not a core's first come in one load a K tile")
+    product: str = choice("how products are taken", PRODUCTS, near=ALL)
+    loop: int = count("pairs of output tiles of a device loop's body; 0: all are unrolled", 0, LOOP_MAX, default=0)
