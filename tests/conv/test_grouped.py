@@ -16,6 +16,7 @@ from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.grouped import BLOCKS, GroupedSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -236,7 +237,7 @@ def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride
 def test_the_host_names_every_setting_and_keeps_those_given(name, given):
     shape = shape_of(ROWS[name])
     found = CONV2D.settle("grouped", shape, given)
-    assert tuple(dict(found)) == tuple(GroupedSettings.__dataclass_fields__)
+    assert tuple(dict(found)) == tuple(declarations(GroupedSettings))
     assert dict(found) | dict(given or ()) == dict(found)
     assert CONV2D.settle("grouped", shape, found) == found
     assert CONV2D.refusal("grouped", shape, found) == ""

@@ -34,6 +34,7 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as planner_trace
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.narrow import NarrowSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -285,7 +286,7 @@ def test_the_host_names_every_setting_and_keeps_those_given(name):
     shape = shape_of(problem)
     for given in (None, tuple(settings.items()), narrow(U, T, settings)[1:]):
         found = CONV2D.settle("narrow", shape, given)
-        assert tuple(dict(found)) == tuple(NarrowSettings.__dataclass_fields__)
+        assert tuple(dict(found)) == tuple(declarations(NarrowSettings))
         assert dict(found) | dict(given or ()) == dict(found)
         assert CONV2D.settle("narrow", shape, found) == found
         assert CONV2D.refusal("narrow", shape, found) == ""
