@@ -116,6 +116,7 @@ readme: $(ALL) ## rewrite the generated parts of the README and of the pages in 
 	@$(BIN)/python -m nkiconv.tools.tables.front README.md profiles
 	@$(BIN)/python -m nkiconv.simulator.coverage docs/kernels.md
 	@$(BIN)/python -m nkiconv.tools.tables.rules docs/rules.md
+	@$(BIN)/python -m nkiconv.tools.tables.settings docs/settings.md
 	@echo "what the commands of first_kernel.md print (half a minute)"
 	@$(BIN)/python -m nkiconv.tools.tables.console docs/first_kernel.md
 	@echo "the kernels of tensor_engine.md and their times (half a minute)"

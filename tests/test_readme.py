@@ -25,7 +25,7 @@ from nkiconv import cases
 from nkiconv.pytorch.computers import device, modes
 from nkiconv.simulator.coverage import coverage, markdown
 from nkiconv.tools.suites import suite
-from nkiconv.tools.tables import console, front, readme, rules
+from nkiconv.tools.tables import console, front, readme, rules, settings
 from nkiconv.tools.tables.readme import markers
 from nkiconv.tools.tables.support import page as support
 
@@ -375,10 +375,15 @@ def test_the_tables_of_rules_are_current():
     assert between("docs/rules.md", rules.LINTER) == rules.linter_table(), "run `make readme`"
 
 
+def test_the_table_of_settings_is_current():
+    assert between("docs/settings.md", settings.MARKERS) == settings.settings_table(), "run `make readme`"
+
+
 WRITERS = (
     "coverage docs/kernels.md",
     "support docs/support.md",
     "rules docs/rules.md",
+    "settings docs/settings.md",
     "console docs/first_kernel.md",
     "front README.md profiles",
 )

@@ -24,7 +24,7 @@ SIMULATOR, LINTER = (
 def simulator_table() -> str:
     """The rules that an NkiError names."""
     rows = ((rule.id, rule.text, rule.remedy, rule.source) for rule in RULES.values())
-    return _table(("id", "what must hold", "what to do", "source"), rows)
+    return table_of(("id", "what must hold", "what to do", "source"), rows)
 
 
 def linter_table() -> str:
@@ -33,10 +33,11 @@ def linter_table() -> str:
         (rule.id, output.plain(rule.message), output.plain(rule.remedy), output.standing(rule))
         for rule in LINT_RULES.values()
     )
-    return _table(("id", "what is wrong", "what to write", "found by"), rows)
+    return table_of(("id", "what is wrong", "what to write", "found by"), rows)
 
 
-def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def table_of(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
     lines = [headings, ("---",) * len(headings), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
