@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from ._settings import WARM_UPS, Config, Settings, count, double, half, setting, warm_up
+from ..simulator.hardware import PARTITIONS
+from ._settings import WARM_UPS, Config, Settings, count, setting, warm_up
 
 #: Rows of a row tile that are worth it, and the outputs of a block: with both, what stands in the columns begins where
 #: engines may address partitions.
@@ -19,19 +19,11 @@ class GroupedSettings(Settings):
     """All settings; the first three are given together."""
 
     algorithm = "grouped"
-    tried = ("x_bytes", "buffers", "warmup")
+    tried = ("buffers", "warmup")
 
     rows: int = count("rows of a row tile: 32 or 64", 1, PARTITIONS)
     height: int = count("rows of outputs of a block", 1, PARTITIONS)
     width: int = count("columns of outputs of a block", 1, PARTITIONS)
-    x_bytes: int = count(
-        "x of an output tile; rows of one block are loaded in any case",
-        256,
-        SBUF_USABLE_BYTES_PER_PARTITION,
-        default=12_288,
-        near=(half, double),
-        unit="bytes per partition",
-    )
     buffers: int = count("tiles of x that loads rotate through", 2, PARTITIONS, default=4, near=(2, 3, 4, 6, 8))
     warmup: int = warm_up(24, near=WARM_UPS)
 

@@ -12,7 +12,7 @@ BESIDE = ("none", "columns", "rows", "planes")
 #: Axes along which segments lie.
 ALONG = ("planes", "rows", "columns")
 SHARDS = ("channels", "outputs")
-X_BYTES, Y_BYTES, FILTER_BYTES = 32_768, 16_384, 90_112
+Y_BYTES = 16_384
 #: Banks that accumulate together, at most, so that two are left for what follows.
 TOGETHER_MAX = 7
 #: Matmuls on zeros that a search tries beside WARM_UPS.
@@ -25,7 +25,7 @@ class PhasesSettings(Settings):
     """All settings."""
 
     algorithm = "phases"
-    tried = ("y_bytes", "x_bytes", "together", "warmup", "shard", "channels", "ahead")
+    tried = ("y_bytes", "together", "warmup", "shard", "channels")
 
     shard: str = choice(
         "what the two cores share: channels of y, or outputs",
@@ -39,14 +39,8 @@ class PhasesSettings(Settings):
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count("segments of x packed along the partitions", 1, 4, default=1)
     along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
-    x_bytes: int = count(
-        "x of an output tile", 256, _ROOM, default=X_BYTES, near=(half, double), unit="bytes per partition"
-    )
     y_bytes: int = count(
         "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
-    )
-    filter_bytes: int = count(
-        "filters of a weight-resident group", 256, _ROOM, default=FILTER_BYTES, unit="bytes per partition"
     )
     together: int = count(
         "banks that accumulate together for a core's first results, K tile by K tile",
@@ -55,5 +49,4 @@ class PhasesSettings(Settings):
         default=4,
         near=(1, 4, TOGETHER_MAX),
     )
-    ahead: int = count("output tiles whose x is loaded ahead", 1, 8, default=1, near=(1, 2))
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))

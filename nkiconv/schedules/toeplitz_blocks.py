@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, PSUM_BANK_FP32_ELEMS
-from ._settings import BY_SHAPE, Settings, count, double, half, warm_up
+from ._settings import BY_SHAPE, Settings, count, double, half
 
 CHANNELS_MOST = 1024
+#: Matmuls of 128 columns on zeros while the first x is loaded.
+WARM_UP = 90
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class ToeplitzBlocksSettings(Settings):
     """All settings; beside * below * images is at most 128."""
 
     algorithm = "toeplitz_blocks"
-    tried = ("buffers", "channels", "rows", "warmup")
+    tried = ("buffers", "channels", "rows")
 
     rows: int = count(
         "rows from a block to the next, a multiple of stride and lhs_dilation", 1, PSUM_BANK_FP32_ELEMS, near=BY_SHAPE
@@ -36,4 +38,3 @@ class ToeplitzBlocksSettings(Settings):
     channels: int = count("channels of a K tile; of NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
     together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
     buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
-    warmup: int = warm_up(60, near=(0, 60, 150))

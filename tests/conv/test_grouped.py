@@ -287,8 +287,9 @@ def test_volumes(shape, lnc):
     check_volume(shape, lnc=lnc, algorithm="grouped")
 
 
-@pytest.mark.parametrize("config", [settings(32, 1, 2), settings(64, 2, 1), (("x_bytes", 256), ("buffers", 2))])
-def test_volumes_by_settings(config):
+@pytest.mark.parametrize("config", [settings(32, 1, 2), settings(64, 2, 1), (("buffers", 2),)])
+def test_volumes_by_settings(config, monkeypatch):
+    monkeypatch.setattr("nkiconv.kernels.conv.grouped.units.GROUPED_X_BYTES", 256)
     for shape in (GROUPS, VOLUMES["depthwise"]):
         check_volume(shape, algorithm="grouped", config=config)
 

@@ -325,7 +325,7 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction
 
 
 @pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
+@pytest.mark.parametrize("given", [None, (("buffers", 3),), (("together", 2),), (("channels", 1),)])
 def test_settings_are_settled_once(name, given):
     found = settled(IMAGES[name], given)
     assert settled(IMAGES[name], found) == found

@@ -62,8 +62,9 @@ def test_parts_of_taps(name, shifts):
 @pytest.mark.parametrize("buffers", [2, 5])
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])
-def test_batches(name, groups, buffers):
-    config = (("beside", 2), ("groups", groups), ("buffers", buffers), ("warmup", 0))
+def test_batches(name, groups, buffers, monkeypatch):
+    monkeypatch.setattr("nkiconv.kernels.gradients.skewed.plan.SKEWED_BUFFERS", buffers)
+    config = (("beside", 2), ("groups", groups))
     check(*{**PROBLEMS, **MORE}[name], algorithm=SKEWED, config=config, bias_gradient=True)
 
 

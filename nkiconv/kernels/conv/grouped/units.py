@@ -13,6 +13,8 @@ from ..sums import home_tap
 #: Bytes a partition of the stationaries of a wave of tiles, and of fp32 results of one band.
 GROUPED_FILTER_BYTES = 40_960
 GROUPED_Y_BYTES = 12_288
+#: And of x of an output tile; rows of one block are loaded in any case.
+GROUPED_X_BYTES = 12_288
 #: Buffers of stationaries.
 FILTER_BUFFERS = 2
 #: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
@@ -121,7 +123,7 @@ def make_grouped(geometry, config, has_residual):
         buffers=config.buffers,
         warmup=config.warmup,
     )
-    most = max(rows.taps, config.x_bytes // (axis_elements(geometry.planes, 1) * columns.size * geometry.itemsize))
+    most = max(rows.taps, GROUPED_X_BYTES // (axis_elements(geometry.planes, 1) * columns.size * geometry.itemsize))
     mn = rows.out
     if rows.size > most:
         mn = min(mn, (most - rows.taps) // rows.stride + 1)

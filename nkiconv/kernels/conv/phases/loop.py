@@ -69,17 +69,15 @@ def work_batch(work, batch, items, first):
         own.append((batch[block], filters, bias_of(work, batch[block])))
         if first and block == 0:
             work.warm = warm_up(work.zeros_sbuf, phases.warmup, 1)
-    coming = [tiles]
     for index in range(len(items)):
-        while len(coming) <= phases.ahead and index + len(coming) < len(items):
-            tiles = []
+        coming = []
+        if index + 1 < len(items):
             for chunk in phases.chunks:
-                tiles.append(load_chunk(work, items[index + len(coming)], chunk))
-            coming.append(tiles)
+                coming.append(load_chunk(work, items[index + 1], chunk))
         for block in range(len(batch)):
             together = phases.together if first and index == 0 and block == 0 else 1
-            work_block(work, own[block], items[index], coming[0], together)
-        coming = coming[1:]
+            work_block(work, own[block], items[index], tiles, together)
+        tiles = coming
 
 
 def load_chunk(work, item, chunk):

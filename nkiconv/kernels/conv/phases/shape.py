@@ -9,6 +9,9 @@ from ..cuts import combined, most_of
 from ..geometry import num_taps
 from .blocks import part_lists, phase_axis
 
+#: Bytes per partition of x of an output tile, of which two are in SBUF; of filters of a weight-resident group.
+PHASES_X_BYTES, PHASES_FILTER_BYTES = 32_768, 90_112
+
 #: Instructions of an item, at least, as `phases_instructions` counts them.
 ITEM_INSTRUCTIONS = 14
 
@@ -46,7 +49,6 @@ class Phases(nl.NKIObject):
     places: int
     extents: list
     together: int
-    ahead: int
     warmup: int
 
 
@@ -67,7 +69,7 @@ def make_phases(geometry, axes, config):
     blocks, chunks = cut(geometry.K, config.channels), chunks_of_x(geometry.C, config.segments)
     by_channels = shares_channels(geometry, config)
     widest = most_of(blocks)
-    at_once = max(1, config.filter_bytes // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
+    at_once = max(1, PHASES_FILTER_BYTES // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
     outputs = []
     for half in cut_into(len(blocks), PARTS if by_channels else 1):
         for part in cut(half[1], at_once):
@@ -89,7 +91,6 @@ def make_phases(geometry, axes, config):
         places=nl.tile_size.pmax // slot,
         extents=extents,
         together=config.together,
-        ahead=config.ahead,
         warmup=config.warmup,
     )
 
@@ -164,7 +165,7 @@ def items_of(geometry, axes, config, chunks, by_channels):
 
 def item_sizes(geometry, axes, config, chunks, by_channels):
     """(blocks of an item, segments) along planes, rows and columns."""
-    most_x, most_y = config.x_bytes // (chunks * geometry.itemsize), config.y_bytes // 4
+    most_x, most_y = PHASES_X_BYTES // (chunks * geometry.itemsize), config.y_bytes // 4
     segments, most = [1, 1, 1], []
     segments[index_of(ALONG, config.along)] = config.segments
     for axis in range(3):
@@ -227,7 +228,7 @@ def phases_bytes(geometry, phases, residual):
             made += len(job.products) * len(job.phases) * phases.slot
         made = made * div_ceil(most, most_of(phases.outputs[-1]))
     filters = len(phases.chunks) * (most * num_taps(geometry) + made) * geometry.itemsize
-    x_bytes = (phases.ahead + 1) * len(phases.chunks) * x_elements * geometry.itemsize
+    x_bytes = 2 * len(phases.chunks) * x_elements * geometry.itemsize
     return x_bytes + filters + (6 if residual else 2) * 4 * y_elements + 4096
 
 

@@ -1,6 +1,7 @@
 """The loop: blocks of an item come, each channel's are multiplied by its matrices, results go out."""
 
 from ...._nki import nisa, nl
+from ....schedules.toeplitz_blocks import WARM_UP
 from ..._tiles import cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ..boxes import store_boxes
@@ -20,7 +21,7 @@ def run_blocks(operands, geometry, extras, blocks):
     if len(items) == 0:
         return
     work = start_blocks_work(operands, geometry, extras, blocks, items)
-    warm_up(warm_zeros(), blocks.settings.warmup, 1)
+    warm_up(warm_zeros(), WARM_UP, 1)
     if blocks.by_pixels:
         run_pixels(work)
     else:

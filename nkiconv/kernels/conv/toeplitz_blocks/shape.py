@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
+from ....schedules.toeplitz_blocks import WARM_UP, ToeplitzBlocksSettings
 from ..._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, share, whole_words
 from ..cuts import most_of, window_of
 from ..geometry import num_taps
@@ -274,7 +274,7 @@ def blocks_instructions(geometry, blocks, cores):
     most = 0
     made = matrix_instructions(geometry, blocks)
     for core in range(cores):
-        mine, total, chunk = share(len(blocks.items), cores, core), 8 + blocks.settings.warmup, -1
+        mine, total, chunk = share(len(blocks.items), cores, core), 8 + WARM_UP, -1
         for index in range(mine[0], mine[0] + mine[1]):
             one = blocks.items[index]
             if one.chunk != chunk:

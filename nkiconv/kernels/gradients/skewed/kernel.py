@@ -31,7 +31,7 @@ from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry
 from .loads import load_batch, skewed_tiles
-from .plan import SkewedPlan, matmul_channels, skewed_plan_of
+from .plan import SKEWED_WARM_UP, SkewedPlan, matmul_channels, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
 SKEW_SCRATCH = 6
@@ -90,7 +90,7 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         scratch=[],
         banks=[],
     )
-    warm_up(warm_zeros(), plan.warmup, 1)
+    warm_up(warm_zeros(), SKEWED_WARM_UP, 1)
     tiles, loaded, in_step = [], 0, []
     for index in range(len(batches) + STORE_LATE):
         while loaded < min(len(batches), index + plan.buffers):

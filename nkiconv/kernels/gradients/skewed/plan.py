@@ -14,6 +14,8 @@ from ...depthwise_conv1d.geometry import instructions_refusal
 
 #: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
 TILES_BYTES, CORE_BATCHES = 163_840, 8
+#: Batches whose x and gy are loaded at once; matmuls of 128 columns on zeros before the first others.
+SKEWED_BUFFERS, SKEWED_WARM_UP = 3, 28
 #: Quadrants of partitions, to which sums of as many groups go.
 STACKS = 4
 #: Taps above which they are cut into parts, and parts at most.
@@ -63,7 +65,6 @@ class SkewedPlan(nl.NKIObject):
     groups: int = 0
     stacks: int = 1
     buffers: int = 0
-    warmup: int = 0
 
 
 def skewed_config_refusal(geometry, config):
@@ -93,9 +94,9 @@ def skewed_settings(geometry, config):
         columns = plan.tiles * plan.passes * plan.chunks * max(nl.tile_size.pmax, plan.columns)
         if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
             beside = most
-    beside, buffers = setting(config, "beside", beside), setting(config, "buffers", 3)
+    beside = setting(config, "beside", beside)
     plan = cut_skewed(geometry, beside, shifts)
-    each = buffers * group_bytes(geometry, plan) + result_bytes(plan)
+    each = SKEWED_BUFFERS * group_bytes(geometry, plan) + result_bytes(plan)
     groups = min(TILES_BYTES // each, GROUPS_MAX)
     wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
     if plan.folds > 1:
@@ -191,8 +192,7 @@ def skewed_plan_of(geometry, config):
         block = channel_block(some[0], some[1], matmul_channels(plan) * plan.stacks)
         plan.batches.append(block)
         plan.groups = max(plan.groups, plan.stacks * block.length)
-    plan.buffers = min(settings.buffers, len(plan.batches))
-    plan.warmup = settings.warmup
+    plan.buffers = min(SKEWED_BUFFERS, len(plan.batches))
     return plan
 
 
@@ -228,4 +228,4 @@ def count_skewed_instructions(geometry, plan, cores):
     jobs = plan.groups * plan.chunks
     loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
     matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
-    return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + plan.warmup + 32
+    return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + SKEWED_WARM_UP + 32

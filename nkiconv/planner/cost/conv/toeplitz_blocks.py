@@ -25,7 +25,7 @@ WINDOWS, HEIGHTS = 10, 4
 #: Channels of a chunk that are tried, beside all of a core's, and half of these.
 CHUNKS = (8, 16, 32, 64, 128)
 #: Buffers, and matmuls that warm the array up; sizes of blocks of which all other settings are tried together.
-BUFFERS, WARM_UP = (4, 2), 90
+BUFFERS = (4, 2)
 TOGETHER = 8
 #: Settings that a wide search starts from.
 WIDE_BEST = 8
@@ -87,7 +87,7 @@ def sizes_of(geometry: Any, given: dict[str, Any]) -> Iterator[ToeplitzBlocksSet
     """Sizes of blocks, and how many the array takes at once, with the other settings that are given, or some."""
     N, stride, repeats = geometry.planes.out, geometry.rows.stride, outputs_alike(geometry.rows)
     channels = min(CHUNKS[1], div_ceil(geometry.C, PARTS))
-    share = {"channels": channels, "together": 1, "buffers": BUFFERS[0], "warmup": WARM_UP}
+    share = {"channels": channels, "together": 1, "buffers": BUFFERS[0]}
     for columns, disjoint in _widths(geometry, given):
         tallest = _tallest(geometry, columns, disjoint)
         for rows in _given(given, "rows", _heights(geometry.rows.out, tallest, stride, repeats)):
