@@ -216,7 +216,6 @@ REFUSED = [
     ("lnc", True, UnsupportedError, "lnc=True"),
     ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),
     ("algorithm", "fft", UnsupportedError, "algorithm='fft': accepted are None, implicit_gemm"),
-    ("algorithm", "turned", UnsupportedError, "'turned': was removed, implicit_gemm takes its problems"),
     ("algorithm", "toeplitz_rows", UnsupportedError, "'toeplitz_rows': was removed, stacked takes its problems"),
     ("algorithm", "toeplitz_blocks", UnsupportedError, "toeplitz_blocks takes depthwise problems"),
     ("config", (("warmup", 2),), UnsupportedError, "config=.*settings belong to an algorithm; name it"),

@@ -187,7 +187,6 @@ def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
 
 #: Calls whose algorithm was removed: its name and problem, and the one that takes its problems now.
 REMOVED = [
-    ("turned", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=2, T=2, R=3, S=3), "implicit_gemm"),
     ("toeplitz_rows", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=4, groups=4, T=2, R=3, S=3), "stacked"),
     ("taps_on_partition", PROBLEM, "vector"),
 ]

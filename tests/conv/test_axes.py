@@ -32,6 +32,7 @@ TAKEN = {
     "grouped": IN_GROUPS,
     "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
     "swapped": set(VOLUMES) - IN_GROUPS - {"between zeros"},
+    "turned": set(VOLUMES) - IN_GROUPS - {"between zeros"},
 }
 
 

@@ -167,6 +167,7 @@ VOLUMES = {
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes(name, dtype):
+    check(VOLUMES[name], dtype, algorithm="turned")
     check(VOLUMES[name], dtype, algorithm="implicit_gemm")
 
 

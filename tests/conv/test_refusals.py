@@ -79,7 +79,6 @@ REFUSED = [
     ("out_dtype", nl.int8, "out_dtype=int8: accepted are None, bfloat16, float16 and float32"),
     ("out_dtype", "bf16", "out_dtype=bf16: accepted are"),
     ("algorithm", "gemm", "algorithm=gemm: accepted are None and .*implicit_gemm"),
-    ("algorithm", "turned", "algorithm=turned: was removed, implicit_gemm takes its problems; accepted are None and"),
     ("config", (("algorithm", "implicit_gemm"), ("tiles", 3)), "implicit_gemm has no setting tiles; it has"),
     ("config", (("algorithm", "implicit_gemm"), "x_bytes"), "entry 0 must be a pair"),
     ("config", (("algorithm", "implicit_gemm"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),

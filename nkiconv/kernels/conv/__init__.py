@@ -11,6 +11,7 @@
     grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
     swapped        y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
     narrow         few output channels: rows of y and columns of taps share the array's columns
+    turned         volumes: as swapped, for planes of y at once; results are transposed to rows of y
     phases         transposed: each phase of neighbouring outputs has taps of its own, and its read-out interleaves them
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says

@@ -21,6 +21,8 @@ from .swapped.loop import run_swapped
 from .swapped.plan import plan_swapped
 from .toeplitz_blocks.loop import run_blocks
 from .toeplitz_blocks.plan import plan_blocks
+from .turned.loop import run_turned
+from .turned.plan import plan_turned
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
@@ -32,6 +34,7 @@ ALGORITHMS = (
     "grouped",
     "narrow",
     "swapped",
+    "turned",
     "phases",
 )
 
@@ -59,6 +62,8 @@ def plan_of(algorithm, geometry, extras, config, cores):
         return plan_narrow(plain, extras, config, cores)
     if algorithm == "swapped":
         return plan_swapped(plain, extras, config, cores)
+    if algorithm == "turned":
+        return plan_turned(plain, extras, config, cores)
     if algorithm == "phases":
         return plan_phases(plain, extras, config, cores)
     return plan_taps(plain, extras, config, cores)
@@ -108,6 +113,8 @@ def convolve(algorithm, operands, geometry, extras, config):
         run_narrow(operands, plain, extras, plan)
     elif algorithm == "swapped":
         run_swapped(operands, plain, extras, plan)
+    elif algorithm == "turned":
+        run_turned(operands, plain, extras, plan)
     elif algorithm == "phases":
         run_phases(operands, plain, extras, plan)
     else:

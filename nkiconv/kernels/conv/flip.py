@@ -33,7 +33,7 @@ def reads_backwards(algorithm, geometry):
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
     if algorithm in ("narrow", "swapped"):
         return images
-    return algorithm in ("phases", "grouped", "toeplitz_blocks")
+    return algorithm in ("phases", "grouped", "toeplitz_blocks", "turned")
 
 
 def has_outputs_first(geometry):
