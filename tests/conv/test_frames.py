@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from draws import draws
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tolerances import assert_exact, integer_inputs
 from volumes import volume_ref
@@ -206,6 +206,8 @@ def test_chunk_by_chunk_equals_the_whole(video, dtype, row, N, zeros):
     """Of any cut, stride and dilation, where a chunk begins with zeros as its cache, or with padding."""
     C, K, groups, algorithm, config, last = row
     taps, stride, dilation, chunks = video
+    if {*CHANNELS, ("fold", "inputs")} <= {*(config or ())}:
+        assume(1 <= C * taps % 128 <= 64)  # others are refused by name
     rng, window = np.random.default_rng(2), (taps - 1) * dilation + 1
     whole = integer_inputs(rng, (N, C, sum(chunks), SIDES[0][0], SIDES[1][0]), dtype)
     w = integer_inputs(rng, (K, C // groups, taps, SIDES[0][1], SIDES[1][1]), dtype)
