@@ -28,7 +28,7 @@ from .common import block_sizes, row_elements_us, shards_of, share_met
 #: How much less a try must take than the best so far, and a whole round for another one.
 BETTER, WORTHWHILE, ROUNDS = 0.997, 0.99, 2
 #: Groups that the tries of one size and shard may walk together.
-GROUPS_MAX = 600
+GROUPS_MAX = 2000
 #: Sizes and shards whose other settings are tried, and how far from the best of them the others may be.
 REFINED, NEAR = 4, 1.25
 
