@@ -82,6 +82,21 @@ def test_the_fastest_by_the_slower_core_is_chosen(times, place):
     assert clock._confirmed(found, lambda at: times[at][1]) == place
 
 
+def test_a_candidate_that_breaks_a_rule_is_passed_over():
+    """It was chosen where one other candidate was left."""
+    problem = cases.get("rn50_c4").problem
+    found = chosen(Request(problem=problem))
+    broken, whole = ("implicit_gemm", (("warmup", -1),)), (found.algorithm, found.config)
+
+    def launch(*one):
+        request = Request(problem=problem)
+        operation = operation_for(request)
+        return operation.kernel[2], *operation.arguments(request, *one)
+
+    assert clock.fastest([broken, whole], launch, Rates()) == whole
+    assert clock.fastest([broken], launch, Rates()) == broken
+
+
 def test_an_estimate_is_the_fastest_of_its_candidates():
     """grouped is the first by cost models, and 1.24 times slower with its settings."""
     problem = ConvProblem(

@@ -52,7 +52,7 @@ def _fastest(candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Co
         found.append((us, place))
         left -= traced
     if len(found) < 2:
-        return 0
+        return found[0][1] if found else 0
     return _confirmed(sorted(found), lambda place: _core_us(launch(*candidates[place]), rates, None, 1)[0])
 
 

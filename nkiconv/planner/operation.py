@@ -24,7 +24,7 @@ from .request import Asked, Config, Request, nl_name
 #: at most.
 CHOICE_NEAR = 1.35
 #: Settings that count matmuls on zeros.
-WARM_UPS = ("warmup", "late_warmup", "rewarm")
+WARM_UP_SETTINGS = ("warmup", "late_warmup", "rewarm")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Operation(ABC):
 
 def without_warm_up(config: Config) -> Config:
     """The config without matmuls on zeros, which a short kernel may end before they pay."""
-    return config and tuple((name, 0 if name in WARM_UPS else value) for name, value in config)
+    return config and tuple((name, 0 if name in WARM_UP_SETTINGS else value) for name, value in config)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

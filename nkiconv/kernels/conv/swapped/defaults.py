@@ -6,7 +6,7 @@ from .shape import can_fold
 from .tiling import make_swapped, swapped_fits
 
 #: Of `swapped_settings`: pixels up to which cores share channels, and below which they do where there are more channels
-#: than so many, which results of neighbours have at most; columns and pixels of rows beside each other, and pixels of
+#: than so many, which results of neighbours have at most; columns and pixels of neighbouring rows, and pixels of
 #: neighbours.
 FEW_PIXELS, MANY_PIXELS = 128, 4096
 MANY_CHANNELS, MANY_COLUMNS = 256, 384

@@ -61,10 +61,3 @@ def row_elements_us(shape: Shape) -> float:
     geometry, rates = shape.geometry, shape.rates
     elements = geometry.N * geometry.C / rates("dma.engines") / shape.cores
     return float(elements * rates("dma.element_overhead_ns") / 1e3)
-
-
-def rows_loaded_us(shape: Shape) -> float:
-    """Moving a row of x for each tap, by all DMA engines."""
-    geometry, rates = shape.geometry, shape.rates
-    num_bytes = geometry.N * geometry.C * geometry.Q * geometry.S * geometry.itemsize * share_met(geometry)
-    return float(num_bytes / (rates("dma.engines") * rates("dma.engine_bytes_per_ns") * shape.cores) / 1e3)
