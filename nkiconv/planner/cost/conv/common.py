@@ -16,9 +16,8 @@ from .relayout import relayout_ns
 
 #: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
-#: Output channels of a stationary, and matmuls that warm the array up, that a search tries.
+#: Output channels of a stationary that a search tries.
 CHANNELS = (128, 96, 64, 32)
-WARM_UPS = (0, 12, 20, 28, 40)
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
 

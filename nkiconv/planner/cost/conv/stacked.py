@@ -13,11 +13,12 @@ from ....kernels.conv.stacked.config import StackedConfig, config_of, depthwise_
 from ....kernels.conv.stacked.diagonal import make_diagonal
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
 from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
+from ....schedules._settings import WARM_UPS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, with_settings
-from .common import WARM_UPS, Settled, matmul_rates, planes_met
+from .common import Settled, matmul_rates, planes_met
 from .stacked_depthwise import DepthwisePrice
 from .stacked_price import StackPrice, filters_way, least_ns, reader_of
 

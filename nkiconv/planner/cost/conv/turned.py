@@ -14,10 +14,11 @@ from ....kernels.conv.turned.config import COPIES, TILE_BANKS, TurnedConfig, siz
 from ....kernels.conv.turned.plan import turned_refusal
 from ....kernels.conv.turned.products import parts_of
 from ....kernels.conv.turned.tiling import make_turned, moves_of, stored_together, turned_fits, turned_instructions
+from ....schedules._settings import WARM_UPS
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, pairs_of, with_settings
-from .common import WARM_UPS, Conv2dAlgorithm, cheapest, matmul_ns, matmul_rates, planes_seen
+from .common import Conv2dAlgorithm, cheapest, matmul_ns, matmul_rates, planes_seen
 
 #: ns from the first trigger to the first sums beside the loads of x, from the last sums to the end, and from the sums
 #: of an item to those of the next beside the loads of rows for which there is no room before.
