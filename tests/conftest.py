@@ -148,6 +148,20 @@ def plans(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def change(monkeypatch):
+    """Changes a constant of a module; plans that were built before are forgotten, and those of the test after it."""
+    from nkiconv.kernels.conv.dispatch import built
+
+    def changed(module, name, value):
+        monkeypatch.setattr(module, name, value)
+        built.cache_clear()
+
+    yield changed
+    monkeypatch.undo()
+    built.cache_clear()
+
+
+@pytest.fixture
 def quickly():
     """Ends a test after 10 seconds of CPU time, of estimates and refusals that take 0.2 and once had no end."""
 

@@ -12,10 +12,6 @@ import random_problems
 import nkiconv
 import nkiconv.axis
 from nkiconv import ConvProblem, UnsupportedError
-from nkiconv.kernels._axis import outputs_met
-from nkiconv.kernels._tiles import cut_into
-from nkiconv.kernels.conv.cuts import places_met
-from nkiconv.kernels.conv.geometry import Axis, met, span
 from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import effort
 from nkiconv.planner.cost.gradients import blocks
@@ -25,6 +21,10 @@ from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
+from nkiconv.schedules.axis import outputs_met
+from nkiconv.schedules.cuts import places_met
+from nkiconv.schedules.geometry import Axis, met, span
+from nkiconv.schedules.tiles import cut_into
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 import nkiconv.schedules
-from nkiconv.schedules._settings import (
+from nkiconv.schedules.settings import (
     ALL,
     BY_SHAPE,
     Settings,

@@ -1,7 +1,7 @@
 """Checks of arguments that the public kernels share, and the formula of an output's extent."""
 
 from .._nki import nl
-from ._tiles import is_permutation, require
+from ..schedules.tiles import is_permutation, require
 
 IDENTITY = (0, 1, 2, 3)
 #: The 8-bit dtypes that the array multiplies; float8_e4m3 is the one with infinities and a largest number of 240.

@@ -8,29 +8,10 @@ PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activ
 one instruction, Vector adds a bias while it copies.
 """
 
-from dataclasses import dataclass
-
 from .._nki import nisa, nl
+from ..schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS, Epilogue, adds_last
+from ..schedules.tiles import require
 from ._dma import copy
-from ._tiles import require
-
-#: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid")
-#: Where a residual is added.
-RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
-
-
-@dataclass
-class Epilogue(nl.NKIObject):
-    """What happens to the sums, apart from the data: all of it is known while the kernel is built."""
-
-    activation: str
-    #: whether there is a bias [C]
-    bias: bool
-    #: "" without a residual, else one of RESIDUAL_POSITIONS
-    residual: str
-    #: bytes of an element of y
-    y_itemsize: int
 
 
 def read_epilogue(activation, bias, residual, residual_position, y_itemsize):
@@ -59,11 +40,6 @@ def load_bias(bias_hbm, k0, kn, times=1):
     for index in range(times):
         copy(bias_sbuf[index * kn : (index + 1) * kn, 0:1], bias_hbm.ap(pattern=[[1, kn], [1, 1]], offset=k0))
     return bias_sbuf
-
-
-def is_plain(epilogue):
-    """Whether the sums leave as they are, cast only."""
-    return epilogue.activation == "" and not epilogue.bias and epilogue.residual == ""
 
 
 def function_of(epilogue):
@@ -160,11 +136,6 @@ def scratch(shape, row):
     return whole[row : row + shape[0], 0 : shape[1], 0 : shape[2]]
 
 
-def adds_last(epilogue):
-    """Whether a residual is added behind an activation."""
-    return epilogue.residual == "post_activation" and epilogue.activation != ""
-
-
 def finish_joined(y_sbuf, acc, rest_sbuf, bias_sbuf, residual_sbuf, epilogue, engine):
     """`finish` of accumulators split between PSUM and SBUF. The SBUF part has the residual, unless that is added after
     the activation. engine: which evacuates."""
@@ -179,11 +150,6 @@ def finish_joined(y_sbuf, acc, rest_sbuf, bias_sbuf, residual_sbuf, epilogue, en
     finish(done_sbuf, acc, bias_sbuf, rest_sbuf, joined, nisa.engine.vector)
     if last:
         nisa.tensor_tensor(dst=y_sbuf, data1=done_sbuf, data2=residual_sbuf, op=nl.add, engine=engine)
-
-
-def finish_instructions(epilogue):
-    """Instructions of one `finish`."""
-    return 2 if epilogue.activation != "" and epilogue.residual != "" else 1
 
 
 def activate(dst, function, data, bias_sbuf, epilogue):

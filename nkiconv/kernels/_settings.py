@@ -1,6 +1,6 @@
 """Checks the settings of algorithms that do not declare them in `schedules` yet."""
 
-from ..schedules._settings import config_refusal, setting, value_refusal
+from ..schedules.settings import config_refusal, setting, value_refusal
 
 
 def settings_refusal(config, table, algorithm):

@@ -7,7 +7,7 @@ The array starts at half rate and stays there until a window of 3.4 us in which 
 from dataclasses import dataclass
 
 from .._nki import nisa, nl
-from ._tiles import BANK_COLUMNS
+from ..schedules.tiles import BANK_COLUMNS
 
 #: Matmuls that a config can ask for, at most.
 WARM_UP_MAX = 256

@@ -5,8 +5,8 @@ static DMAs on both queues; `launch_floor` moves one row in and one row out, whi
 """
 
 from .._nki import nki, nl
+from ..schedules.tiles import div_ceil, share
 from ._dma import copy, copy_either_way
-from ._tiles import div_ceil, share
 
 
 @nki.jit

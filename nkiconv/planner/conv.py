@@ -15,12 +15,13 @@ from ..kernels.conv import (
     conv_transpose2d_implicit_gemm,
     conv_transpose3d_implicit_gemm,
 )
-from ..kernels.conv.call import Extras
+from ..kernels.conv.arguments import read_geometry
 from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
-from ..kernels.conv.geometry import Geometry, num_taps, read_geometry
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
-from ..kernels.conv.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
 from ..problem import ConvProblem
+from ..schedules.geometry import Geometry, num_taps
+from ..schedules.options import Extras
+from ..schedules.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
@@ -75,8 +76,7 @@ class Conv(Operation):
         problem, asked = request.problem, request.asked
 
         def shape_of(one: ConvProblem, asked: Asked, times: int) -> Shape:
-            geometry = geometry_of(one, asked)
-            geometry.times = times
+            geometry = dataclasses.replace(geometry_of(one, asked), times=times)
             return Shape(geometry, extras_of(one, asked), request.lnc, rates)
 
         found = shape_of(problem, asked, times)
@@ -253,7 +253,7 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     options = (problem.groups, 1), perms, asked.precision
     packed = problem.is_volume and asked.packed
     flags = packed, problem.transposed, frames
-    return with_pairs(read_geometry(x, w, places, *options, *flags)[0])  # type: ignore[no-any-return]
+    return with_pairs(read_geometry(x, w, places, *options, *flags)[0])
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:

@@ -9,11 +9,11 @@ from typing import Any
 
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError
-from ..kernels.conv.geometry import Geometry
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
 from ..kernels.gradients.diagonals.plan import plan_diagonals, takes_diagonals
 from ..kernels.gradients.plan import plan_weight
 from ..problem import ConvProblem
+from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .conv import X_PERMS, Y_PERMS, geometry_of, letters_of
@@ -56,8 +56,7 @@ class ConvWeight(Operation):
         yield from asked_violations(problem, asked)
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        geometry = weight_geometry(request.problem, request.asked)
-        geometry.times = times
+        geometry = dataclasses.replace(weight_geometry(request.problem, request.asked), times=times)
         return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from ..axis import Axis
-from ..kernels._tiles import BANK_COLUMNS, div_ceil
 from ..problem import ConvProblem
+from ..schedules.tiles import BANK_COLUMNS, div_ceil
 from ..simulator.hardware import PARTITIONS
 from .request import Asked
 

@@ -8,8 +8,8 @@ from typing import Any
 from ..dgrad import is_dgrad_of_rows
 from ..errors import NkiconvError, UnsupportedError
 from ..kernels._arguments import removed_note
-from ..kernels._tiles import BANK_COLUMNS
 from ..problem import ConvProblem
+from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
 from .conv_weight import ConvWeight

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from ..kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..kernels.conv.checks import PRECISIONS
 from ..problem import ConvProblem
-from ..schedules._settings import Config as Config
+from ..schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS
+from ..schedules.settings import Config as Config
 from ..simulator.dtypes import canonical
 from ..simulator.timing import Rates, UnknownConstantError
 

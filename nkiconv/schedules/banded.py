@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.hardware import PARTITIONS
-from ._settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
+from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
 
 
 def _other(now: bool) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PSUM_BANK_FP32_ELEMS
-from ._settings import BY_SHAPE, Settings, count, double, half, less, more, warm_up
+from .settings import BY_SHAPE, Settings, count, double, half, less, more, warm_up
 
 #: Tiles of blocks that are loaded at once, at most.
 BUFFERS_MAX = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, PSUM_BANK_FP32_ELEMS
-from ._settings import Settings, count, double, half, less, more, warm_up
+from .settings import Settings, count, double, half, less, more, warm_up
 
 #: Tiles of units that are loaded at once where nobody says.
 BUFFERS = 3

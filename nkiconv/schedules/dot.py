@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.hardware import PARTITIONS
-from ._settings import Config, Settings, count, double, flag, half, setting, warm_up
+from .settings import Config, Settings, count, double, flag, half, setting, warm_up
 
 #: Slots of a stationary that a config can ask for, and lags of a block with `wide`: a bank holds 128 slots of x of 4
 #: channels, 31 of which are beyond the lags.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..simulator.hardware import PARTITIONS
-from ._settings import WARM_UPS, Config, Settings, count, setting, warm_up
+from .settings import WARM_UPS, Config, Settings, count, setting, warm_up
 
 #: Rows of a row tile that are worth it, and the outputs of a block: with both, what stands in the columns begins where
 #: engines may address partitions.

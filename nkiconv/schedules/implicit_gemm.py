@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from ._settings import ALL, WARM_UPS, Settings, choice, count, double, flag, half, warm_up
+from .settings import ALL, WARM_UPS, Settings, choice, count, double, flag, half, warm_up
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ._settings import BY_SHAPE, SHARDS, Settings, choice, count, double, half, unchecked, warm_up
+from .settings import BY_SHAPE, SHARDS, Settings, choice, count, double, half, unchecked, warm_up
 
 #: Bytes a partition of one load, at most.
 LOAD_BYTES_MAX = 49_152

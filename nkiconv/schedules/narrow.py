@@ -10,7 +10,7 @@ from ..simulator.hardware import (
     QUADRANT_PARTITIONS,
     SBUF_USABLE_BYTES_PER_PARTITION,
 )
-from ._settings import WARM_UPS, Settings, count, double, half, less, more, warm_up
+from .settings import WARM_UPS, Settings, count, double, half, less, more, warm_up
 
 X_BYTES = 4_096
 BUFFERS_MAX = 64

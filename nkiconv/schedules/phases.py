@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from ._settings import ALL, WARM_UPS, Settings, choice, count, double, double_up_to, half, warm_up
+from .settings import ALL, WARM_UPS, Settings, choice, count, double, double_up_to, half, warm_up
 
 #: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or all.
 BESIDE = ("none", "columns", "rows", "planes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._settings import Settings, count, double, half
+from .settings import Settings, count, double, half
 
 #: Channels that may share a matmul.
 BESIDE = (1, 2, 4, 8, 16)

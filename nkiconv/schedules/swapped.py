@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from ._settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, setting, warm_up
+from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, setting, warm_up
 
 SHARDS = ("channels", "images")
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, PSUM_BANK_FP32_ELEMS
-from ._settings import BY_SHAPE, Settings, count, double, half
+from .settings import BY_SHAPE, Settings, count, double, half
 
 CHANNELS_MOST = 1024
 #: Matmuls of 128 columns on zeros while the first x is loaded.

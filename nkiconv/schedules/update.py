@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._settings import Settings, choice, count, warm_up
+from .settings import Settings, choice, count, warm_up
 
 #: Most groups of a chunk: at most 128 groups' filters are transposed at once.
 GROUPS_MAX = 16

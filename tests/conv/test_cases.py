@@ -9,7 +9,7 @@ import pytest
 from conv_calls import FLOATS, check_exact, trace
 
 from nkiconv import cases
-from nkiconv.kernels._tiles import INSTRUCTIONS_MAX
+from nkiconv.schedules.tiles import INSTRUCTIONS_MAX
 from nkiconv.simulator.memory import SHARED_HBM
 
 CASES = {case.name: case.problem for case in cases.load("conv2d") if case.problem.dtype in FLOATS}

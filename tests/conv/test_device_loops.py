@@ -12,7 +12,7 @@ from implicit_gemm_calls import settled, shape_of
 from volumes import check_volume, has_output, volumes
 
 import nkiconv
-from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm, geometry
+from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
 from nkiconv.kernels.conv.implicit_gemm import refusal
 from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request
@@ -21,6 +21,7 @@ from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.timing import time, trace
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules import geometry
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -203,11 +204,11 @@ def test_many_instructions_ask_for_a_loop():
     assert counts(SHORT)[0]["loop"] == 0
 
 
-def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(monkeypatch):
+def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
     """Its own rule unrolls what it can."""
     assert planned(LONG, "implicit_gemm")[0].loop == 0
     for module in (geometry, refusal):
-        monkeypatch.setattr(module, "INSTRUCTIONS_MAX", 100_000)
+        change(module, "INSTRUCTIONS_MAX", 100_000)
     plan, reason = planned(LONG, "implicit_gemm")
     assert (reason, plan.loop) == ("", 1)
     assert "the compiler takes 100000" in planned(LONG, "implicit_gemm", (("loop", 0),))[1]

@@ -21,8 +21,8 @@ from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as traced
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.timing import Rates
 
 PAIRS = {"precision": "fp16x3"}

@@ -23,8 +23,8 @@ from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case

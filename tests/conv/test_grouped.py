@@ -16,8 +16,8 @@ from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.grouped import BLOCKS, GroupedSettings
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 

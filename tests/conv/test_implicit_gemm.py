@@ -15,8 +15,8 @@ from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

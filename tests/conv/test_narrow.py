@@ -26,7 +26,6 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._arguments import output_extent
 from nkiconv.kernels.conv.narrow import cuts, plan
-from nkiconv.kernels.conv.planes import with_windows
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_for
@@ -34,8 +33,9 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.planner.timing import time
 from nkiconv.planner.timing import trace as planner_trace
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.narrow import NarrowSettings
+from nkiconv.schedules.planes import with_windows
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 

@@ -12,8 +12,9 @@ from conv_calls import EDGE, NL, config_of, geometry_of, integers, run, trace
 import nkiconv
 from nkiconv._nki import nl
 from nkiconv.kernels.conv import conv2d_implicit_gemm
-from nkiconv.kernels.conv.geometry import instructions_refusal
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules import geometry
+from nkiconv.schedules.geometry import instructions_refusal
 from nkiconv.simulator import KernelAssertionError, NkiError
 
 PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
@@ -188,13 +189,13 @@ def test_too_many_instructions_are_refused():
 @pytest.mark.cover(20)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", EDGE)
-def test_refusal_counts_at_least_every_instruction(why, monkeypatch):
+def test_refusal_counts_at_least_every_instruction(why, change):
     problem = EDGE[why]
     residual = nkiconv.spec(problem.output_shape, "fp32")
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
     longest["config"] = config_of("implicit_gemm")  # the others count for themselves
     issued = [len(program.instructions) for lnc in (1, 2) for program in trace(problem, lnc, **longest).programs]
-    monkeypatch.setattr("nkiconv.kernels.conv.geometry.INSTRUCTIONS_MAX", 1)
+    change(geometry, "INSTRUCTIONS_MAX", 1)
     with pytest.raises(KernelAssertionError, match="instructions on a core") as caught:
         trace(problem, **longest)
     counted = re.search(r"needs up to (\d+) instructions", str(caught.value))

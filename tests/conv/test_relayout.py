@@ -117,8 +117,8 @@ def test_copies_need_no_more_than_is_said(name, algorithm, dtype):
     assert counts[1] - counts[0] <= said
 
 
-def test_too_many_pixels_are_refused(monkeypatch):
-    monkeypatch.setattr(relayout, "INSTRUCTIONS_MAX", 50_000)  # 5 million take seconds to count
+def test_too_many_pixels_are_refused(change):
+    change(relayout, "INSTRUCTIONS_MAX", 50_000)  # 5 million take seconds to count
     problem = ConvProblem(N=80_000, C=20, H=60, W=60, K=3, R=3, S=3, layout="NHWC")
     found, reason = planned(problem, "narrow")
     assert found is None

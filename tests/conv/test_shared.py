@@ -5,11 +5,11 @@ import itertools
 import pytest
 from conv_calls import EDGE, geometry_of
 
-from nkiconv.kernels._tiles import slot_for
 from nkiconv.kernels.conv.boxes import block_pieces
-from nkiconv.kernels.conv.cuts import parts_for_cores, places_met, window_of
-from nkiconv.kernels.conv.geometry import images_axis
 from nkiconv.kernels.conv.sums import taps_by_cover
+from nkiconv.schedules.cuts import parts_for_cores, places_met, window_of
+from nkiconv.schedules.geometry import images_axis
+from nkiconv.schedules.tiles import slot_for
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])

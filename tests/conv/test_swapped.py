@@ -33,7 +33,7 @@ from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.swapped import ALGORITHM
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
-from nkiconv.schedules._settings import declarations
+from nkiconv.schedules.settings import declarations
 from nkiconv.schedules.swapped import SwappedSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

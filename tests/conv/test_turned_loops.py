@@ -141,9 +141,9 @@ def test_many_instructions_ask_for_a_loop():
     assert not ALGORITHM.is_short(shape_of(LONG), (("loop", 0),))
 
 
-def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(monkeypatch):
+def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
     assert planned(LONG, "turned")[0].steps is None
-    monkeypatch.setattr(plan, "INSTRUCTIONS_MAX", 10_000)
+    change(plan, "INSTRUCTIONS_MAX", 10_000)
     found, reason = planned(LONG, "turned")
     assert (reason, found.loop, found.steps is None) == ("", 1, False)
 

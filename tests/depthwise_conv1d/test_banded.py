@@ -233,7 +233,7 @@ def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
     problem = row.problem("bf16")
     config = pairs_of(banded_settings(*kernel_view(problem), None))
     execution = trace(problem, "banded", config=config)
-    monkeypatch.setattr(banded.nl.tile_size, "total_available_sbuf_size", 0, raising=False)
+    monkeypatch.setattr("nkiconv.schedules.tiles.SBUF_BYTES", 0)
     needed = int(re.search(r"banded needs (\d+) bytes", reason_to_refuse("banded", problem, lnc=2, config=config))[1])
     assert execution.sbuf_peak_bytes <= needed
 

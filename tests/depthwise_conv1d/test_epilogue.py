@@ -13,8 +13,8 @@ from depthwise import Row, run
 from epilogue import FLOATS, NL, PLAIN, Request, check, check_stored, draw, keywords, reason_to_refuse
 from scope import runs
 
-from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
+from nkiconv.schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.simulator import KernelAssertionError
 
 ROWS = [

@@ -3,13 +3,13 @@
 import pytest
 from depthwise import Row
 
-from nkiconv.kernels._epilogue import Epilogue
 from nkiconv.kernels.depthwise_conv1d.call import Extras
 from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
 from nkiconv.kernels.depthwise_conv1d.mixed.chains import last_step, phases_of, tap_count
 from nkiconv.kernels.depthwise_conv1d.mixed.defaults import mixed_settings
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
+from nkiconv.schedules.options import Epilogue
 from nkiconv.simulator.timing import Rates
 
 PLAIN = Epilogue(activation="", bias=False, residual="", y_itemsize=2)

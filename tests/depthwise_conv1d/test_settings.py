@@ -13,8 +13,8 @@ from strategies import problems_for, requests
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.schedules._settings import declarations
 from nkiconv.schedules.mixed import MixedSettings
+from nkiconv.schedules.settings import declarations
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 

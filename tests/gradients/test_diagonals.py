@@ -11,7 +11,7 @@ from gradients import an_axis, check, last, places_of, problem_of
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv.kernels.conv.geometry import read_geometry
+from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.kernels.gradients.diagonals.plan import diagonals_bytes, diagonals_instructions, plan_diagonals
 from nkiconv.simulator import KernelAssertionError

@@ -12,7 +12,7 @@ from gradients import LAYOUTS, an_axis, check, expected, last, places_of, proble
 from hypothesis import strategies as st
 
 import nkiconv
-from nkiconv.kernels.conv.geometry import read_geometry
+from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient, units
 from nkiconv.kernels.gradients.plan import plan_weight, weight_bytes, weight_instructions
 from nkiconv.simulator import KernelAssertionError

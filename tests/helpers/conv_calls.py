@@ -12,12 +12,12 @@ import nkiconv
 from nkiconv._nki import nl
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv import conv2d_implicit_gemm
-from nkiconv.kernels.conv.call import Extras
+from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.conv.dispatch import plan_of
-from nkiconv.kernels.conv.geometry import read_geometry
 from nkiconv.planner.conv import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.schedules.options import Extras
 from nkiconv.simulator.dtypes import canonical
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}

@@ -6,8 +6,8 @@ from epilogue import FLOATS, Request, reason_to_refuse, takes_state
 from hypothesis import strategies as st
 
 from nkiconv.errors import GeometryError
-from nkiconv.kernels._epilogue import ACTIVATIONS, RESIDUAL_POSITIONS
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS
 
 
 @st.composite

@@ -26,15 +26,16 @@ implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settin
 """
 
 from ..._nki import nki, nl
+from ...schedules.options import Extras
+from ...schedules.pairs_of_planes import pairs_refusal, with_pairs
+from ...schedules.tiles import require
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
-from .._tiles import require
-from .call import Extras, check_beta, operands_of
+from .arguments import read_geometry
+from .call import check_beta, operands_of
 from .checks import check_axes, places_of_transposed
 from .dispatch import ALGORITHMS, convolve
 from .frames import final_shape_of, store_final_frames
-from .geometry import read_geometry
-from .pairs_of_planes import pairs_refusal, with_pairs
 
 
 @nki.jit

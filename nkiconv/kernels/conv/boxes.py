@@ -6,12 +6,13 @@ frames in front.
 """
 
 from ..._nki import nisa, nl
+from ...schedules.frames import plane_pieces
+from ...schedules.geometry import num_taps
+from ...schedules.planes import channel_pieces, is_by_plane, sources_of, taps_inside
+from ...schedules.tiles import div_ceil
 from .._dma import copy, copy_moved
-from .._tiles import div_ceil
 from .call import scale_residual
-from .frames import plane_pieces, tensor_of
-from .geometry import num_taps
-from .planes import channel_pieces, is_by_plane, sources_of, taps_inside
+from .frames import tensor_of
 
 
 def offset_at(strides, first):
@@ -45,9 +46,9 @@ def boxes_of_x(geometry, channels, planes, first, counts):
             for piece in channel_pieces(geometry, c0, cn):
                 append_channel_boxes(found, source, piece, is_by_plane(geometry), planes, (first, counts))
         return found
-    for piece in plane_pieces(geometry, planes[0], planes[1]):
-        extents, there = (cn, piece.count, counts[0], counts[1]), (c0, piece.plane, first[0], first[1])
-        found.append(box_at(piece.strides, (0, piece.first, 0, 0), there, extents) + (piece.framed,))
+    for part in plane_pieces(geometry, planes[0], planes[1]):
+        extents, there = (cn, part.count, counts[0], counts[1]), (c0, part.plane, first[0], first[1])
+        found.append(box_at(part.strides, (0, part.first, 0, 0), there, extents) + (part.framed,))
     return found
 
 

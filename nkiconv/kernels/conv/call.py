@@ -7,21 +7,10 @@ An algorithm gets (operands, geometry, extras, config) and writes operands.y; wh
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.options import either_reads
+from ...schedules.tiles import require, share, some_of
 from .._engines import SCALAR_WORK, VECTOR_WORK, pick
-from .._epilogue import Epilogue, finish, finish_in_steps
-from .._tiles import require
-
-
-@dataclass
-class Extras(nl.NKIObject):
-    """Everything asked for beside the geometry that changes what an algorithm does."""
-
-    epilogue: Epilogue
-    residual: bool
-    #: whether the residual is multiplied by another number than 1
-    scaled: bool
-    #: whether NaN and Inf must stay in their group and window
-    strict_nonfinite: bool
+from .._epilogue import finish, finish_in_steps
 
 
 @dataclass
@@ -73,15 +62,6 @@ def of_array(tile, operands):
     return tile.view(nl.tfloat32) if tile != None and operands.tf32 else tile
 
 
-def either_reads(epilogue, strict_nonfinite):
-    """Whether Vector and Scalar can both read sums out: an activation is Scalar's, but relu is a maximum too.
-
-    What Vector's maximum makes of NaN is nowhere documented, so strict_nonfinite leaves relu to Scalar.
-    """
-    as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
-    return epilogue.activation == "" or as_maximum
-
-
 def finish_shared(y_sbuf, acc, bias_sbuf, residual_sbuf, epilogue, ledger, elements, strict_nonfinite=False):
     """`finish` by Vector or Scalar, whichever has had less to do; elements: a partition."""
     engine = nisa.engine.scalar
@@ -127,26 +107,7 @@ def scale_residual(residual_sbuf, beta):
     return scaled_sbuf
 
 
-def one_group_refusal(geometry, algorithm, single_bytes):
-    """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
-    this, or ""."""
-    if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or grouped"
-    if geometry.planes.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {algorithm} takes 1; use implicit_gemm"
-    if geometry.hbm_itemsize == 1 and not single_bytes:
-        return f"img_ref.dtype=float8: {algorithm} takes 16 and 32 bits; use implicit_gemm"
-    return ""
-
-
-def taken_refusal(geometry, extras, algorithm, dilated, what, apart=False):
-    """Why an algorithm does not do this; "" if nothing is in the way.
-
-    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`.
-    """
-    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
-    if not dilated and lhs_dilation != (1, 1):
-        return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
-    if extras.strict_nonfinite and not apart:
-        return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
-    return ""
+def part_of_core(things):
+    """(index of the first, the things) of this core's part of some."""
+    mine = share(len(things), nl.num_programs(), nl.program_id(0))
+    return mine[0], some_of(things, mine)

@@ -1,8 +1,8 @@
 """Refusals of arguments of convolutions of images and volumes, by name; compile-time code."""
 
 from ..._nki import nl
+from ...schedules.tiles import is_pair, require
 from .._arguments import FP8, check_perm
-from .._tiles import is_pair, require
 
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how
 #: those of 16 bits: of sums of frames and of planes of taps, rounded to fp16 (see `pairs_of_planes`).

@@ -1,7 +1,13 @@
 """The algorithms of conv2d by name: who refuses what, who is chosen, and who does it."""
 
+from dataclasses import replace
+from functools import lru_cache
+
 from ..._nki import nl
-from .._tiles import require
+from ...schedules.pairs_of_planes import beside_pairs_refusal
+from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
+from ...schedules.settings import is_hashable
+from ...schedules.tiles import require
 from .flip import copy_forwards
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
@@ -9,10 +15,8 @@ from .implicit_gemm.items import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .pairs_of_planes import beside_pairs_refusal
 from .phases.loop import run_phases
 from .phases.plan import plan_phases
-from .planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
@@ -26,47 +30,45 @@ from .turned.plan import plan_turned
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
-#: The algorithms that can be asked for by name; each is a package beside this file.
-ALGORITHMS = (
-    "implicit_gemm",
-    "stacked",
-    "toeplitz_blocks",
-    "grouped",
-    "narrow",
-    "swapped",
-    "turned",
-    "phases",
-)
+#: The algorithms that can be asked for by name: what plans each, and what issues its plan. Each is a package beside
+#: this file.
+TABLE = {
+    "implicit_gemm": (plan_taps, run_items),
+    "stacked": (plan_stack, run_stack),
+    "toeplitz_blocks": (plan_blocks, run_blocks),
+    "grouped": (plan_grouped, run_grouped),
+    "narrow": (plan_narrow, run_narrow),
+    "swapped": (plan_swapped, run_swapped),
+    "turned": (plan_turned, run_turned),
+    "phases": (plan_phases, run_phases),
+}
+ALGORITHMS = tuple(TABLE)
+#: Plans that are kept: a search asks for thousands, a call for a few.
+PLANS_KEPT = 1024
 
 
 def plan_of(algorithm, geometry, extras, config, cores):
-    """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy)."""
+    """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy).
+
+    Built once: the host, a search and the kernel share the value, which nothing may change.
+    """
+    once = built if is_hashable(config) else built.__wrapped__  # what cannot be hashed is refused
+    return once(algorithm, geometry, extras, config, repr(config), cores)
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def built(algorithm, geometry, extras, config, written, cores):
+    """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
     if algorithm != "implicit_gemm" and geometry.precision in ONLY_IMPLICIT_GEMM:
         precision = geometry.precision
         return None, f"precision={precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
-    reason = "" if geometry.direct == None else beside_pairs_refusal(geometry, extras)
-    if reason == "":
-        reason = relayout_refusal(algorithm, geometry, extras)
-    if reason == "":
-        reason = depth_refusal(algorithm, geometry, extras, config)
-    if reason != "":
+    reason = "" if geometry.direct is None else beside_pairs_refusal(geometry, extras)
+    reason = reason or relayout_refusal(algorithm, geometry, extras)
+    reason = reason or depth_refusal(algorithm, geometry, extras, config)
+    if reason:
         return None, reason
-    plain, config = seen_by(algorithm, geometry, extras, config), without_planes(config)
-    if algorithm == "stacked":
-        return plan_stack(plain, extras, config, cores)
-    if algorithm == "toeplitz_blocks":
-        return plan_blocks(plain, extras, config, cores)
-    if algorithm == "grouped":
-        return plan_grouped(plain, extras, config, cores)
-    if algorithm == "narrow":
-        return plan_narrow(plain, extras, config, cores)
-    if algorithm == "swapped":
-        return plan_swapped(plain, extras, config, cores)
-    if algorithm == "turned":
-        return plan_turned(plain, extras, config, cores)
-    if algorithm == "phases":
-        return plan_phases(plain, extras, config, cores)
-    return plan_taps(plain, extras, config, cores)
+    plan, _ = TABLE[algorithm]
+    return plan(seen_by(algorithm, geometry, extras, config), extras, without_planes(config), cores)
 
 
 def depth_refusal(algorithm, geometry, extras, config):
@@ -81,7 +83,8 @@ def seen_by(algorithm, geometry, extras, config):
     """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
     channels."""
     plain = plain_of(algorithm, geometry, extras)
-    plain.by_plane = plain.by_plane and algorithm != "stacked"
+    if algorithm == "stacked":
+        plain = replace(plain, by_plane=False)
     return with_channels(plain) if wants_channels(config) else plain
 
 
@@ -100,23 +103,9 @@ def convolve(algorithm, operands, geometry, extras, config):
         algorithm = default_of(geometry, extras, cores)
     plan, reason = plan_of(algorithm, geometry, extras, config, cores)
     require(reason == "", reason)
-    plain, y_hbm = seen_by(algorithm, geometry, extras, config), operands.y
+    y_hbm = operands.y
     copy_forwards(algorithm, operands, geometry)
     copy_in(algorithm, operands, geometry)
-    if algorithm == "stacked":
-        run_stack(operands, plain, extras, plan)
-    elif algorithm == "toeplitz_blocks":
-        run_blocks(operands, plain, extras, plan)
-    elif algorithm == "grouped":
-        run_grouped(operands, plain, extras, plan)
-    elif algorithm == "narrow":
-        run_narrow(operands, plain, extras, plan)
-    elif algorithm == "swapped":
-        run_swapped(operands, plain, extras, plan)
-    elif algorithm == "turned":
-        run_turned(operands, plain, extras, plan)
-    elif algorithm == "phases":
-        run_phases(operands, plain, extras, plan)
-    else:
-        run_items(operands, plain, extras, plan)
+    _, run = TABLE[algorithm]
+    run(operands, seen_by(algorithm, geometry, extras, config), extras, plan)
     copy_out(algorithm, y_hbm, operands, geometry, extras)

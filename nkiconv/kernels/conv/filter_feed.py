@@ -1,8 +1,8 @@
 """Filters on their way to the array: tiles of zeros that they are put into, transposes, and buffers taken in turn."""
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import BANK_BYTES, size_of, whole_words
 from .._engines import is_16bit, pick
-from .._tiles import BANK_BYTES, size_of, whole_words
 
 
 def tiles_in_turn(count, shape, dtype):

@@ -4,11 +4,13 @@ A transposed convolution is one of x with lhs_dilation, whose filter has its tap
 swapped. Some algorithms read such filters as they are; the others get a copy in HBM, which each core makes for itself.
 """
 
+from dataclasses import replace
+
 from ..._nki import nl
+from ...schedules.geometry import filter_rows, num_taps
+from ...schedules.tiles import QUADRANT, cut, cut_at
 from .._dma import copy
-from .._tiles import QUADRANT, cut, cut_at
 from .filter_feed import turn_forwards
-from .geometry import copy_of, filter_rows, num_taps
 from .implicit_gemm.fold import left_over
 
 #: Bytes a partition of a piece of the copy.
@@ -48,10 +50,7 @@ def forwards_of(algorithm, geometry):
         return geometry
     taps, columns, each = num_taps(geometry), geometry.columns.taps, geometry.C // geometry.groups
     of_k, of_c = (each * taps, taps) if has_outputs_first(geometry) else (taps, geometry.K * taps)
-    found = copy_of(geometry)
-    found.w_strides = (of_k, of_c, columns, 1)
-    found.flipped = False
-    return found
+    return replace(geometry, w_strides=(of_k, of_c, columns, 1), flipped=False)
 
 
 def flip_pieces(geometry):

@@ -1,68 +1,13 @@
-"""Frames in front of x: planes that the call before this one saw last, in a tensor of their own.
+"""Frames in front of x (see `schedules.frames`) at the public kernel: their check, and those that the next call needs.
 
-Axes, bands and taps count them as planes of x, the first ones of each volume. Only loads know better: what they take is
-cut where the frames end, so no copy of both is ever made. The frames that the next call needs go from HBM to HBM before
-the algorithm starts, and move while that works:
+These go from HBM to HBM before the algorithm starts, and move while that works:
 
     final = the last n planes of frames (if n is more than x has) and x
 """
 
-from dataclasses import dataclass
-
 from ..._nki import nl
+from ...schedules.tiles import dense_strides, require, share
 from .._dma import copy
-from .._tiles import dense_strides, require, share
-
-
-@dataclass
-class Frames(nl.NKIObject):
-    """How many there are in front of each volume, and strides in their tensor, as `Geometry.x_strides`."""
-
-    count: int
-    strides: tuple
-
-
-@dataclass
-class PlanePiece(nl.NKIObject):
-    """Neighbouring planes of a load that lie in one tensor: the first of the load's, how many, where that one is, the
-    tensor's strides, and whether it is the one of frames."""
-
-    first: int
-    count: int
-    plane: int
-    strides: tuple
-    framed: bool
-
-
-def are_side_by_side(geometry):
-    """Whether channels of x, and of the frames in front of it, are neighbours in HBM: of x of one pixel in NCDHW those
-    of several frames are not."""
-    frames = geometry.frames
-    return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames == None or frames.strides[0] == 1)
-
-
-def parts_of_x(geometry, axis):
-    """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
-    frames, size = geometry.frames, axis.size // axis.images
-    held, found = 0, []
-    if frames != None:
-        held = frames.count
-        found.append(PlanePiece(first=0, count=held, plane=0, strides=frames.strides, framed=True))
-    found.append(PlanePiece(first=held, count=size - held, plane=0, strides=geometry.x_strides, framed=False))
-    return found
-
-
-def plane_pieces(geometry, d0, dn):
-    """Pieces of planes d0 .. d0+dn-1, all of one volume."""
-    size, found = geometry.planes.size // geometry.planes.images, []
-    volume, place = d0 // size, d0 % size
-    for part in parts_of_x(geometry, geometry.planes):
-        low, high = max(place, part.first), min(place + dn, part.first + part.count)
-        if low < high:
-            plane = volume * part.count + low - part.first
-            one = PlanePiece(first=low - place, count=high - low, plane=plane, strides=part.strides, framed=part.framed)
-            found.append(one)
-    return found
 
 
 def tensor_of(operands, framed):

@@ -1,12 +1,12 @@
 """Loops on the device: tensors in HBM that a register moves, so that one body does for all of its iterations."""
 
+import math
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._axis import greatest_common_divisor
-from .._tiles import size_of
+from ...schedules.planes import window_channels
+from ...schedules.tiles import size_of
 from .call import operands_of
-from .planes import window_channels
 
 
 @dataclass
@@ -25,7 +25,7 @@ def register_of(geometry, apart):
     if min(apart[0], apart[1]) <= 0:
         return None
     frames, own = x_sizes(geometry)
-    for by in (1, greatest_common_divisor(apart[0], apart[1])):
+    for by in (1, math.gcd(apart[0], apart[1])):
         x, y = apart[0] // by, apart[1] // by
         if max(frames % x, own % x) == 0 and y_size(geometry) % y == 0:
             return Register(by=by, x=x, y=y)

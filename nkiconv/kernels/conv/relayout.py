@@ -6,17 +6,17 @@ engine sorts the pixels of whole rows instead, as few partitions would be slow, 
 cores share each copy, and wait for each other before it is read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._nki import nisa, nl
+from ...schedules.cuts import cut_volumes, most_of
+from ...schedules.frames import are_side_by_side, parts_of_x
+from ...schedules.tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
 from .boxes import offset_at, pattern_of
-from .cuts import cut_volumes, most_of, part_of_core
+from .call import part_of_core
 from .flip import flip_instructions, forwards_of
-from .frames import are_side_by_side, parts_of_x
-from .geometry import copy_of
 from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
@@ -58,13 +58,12 @@ def copies_y(algorithm, geometry):
 
 def plain_of(algorithm, geometry, extras):
     """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
-    found = copy_of(forwards_of(algorithm, geometry))
+    found = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
     if copies_x(algorithm, geometry):
-        found.x_strides = dense(geometry.C, rows.size, columns.size)
-        found.frames = None
+        found = replace(found, x_strides=dense(geometry.C, rows.size, columns.size), frames=None)
     if copies_y(algorithm, geometry):
-        found.y_strides = dense(geometry.K, rows.out, columns.out)
+        found = replace(found, y_strides=dense(geometry.K, rows.out, columns.out))
     return found
 
 

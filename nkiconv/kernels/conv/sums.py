@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .cuts import put_first
-from .geometry import met
+from ...schedules.cuts import put_first
+from ...schedules.geometry import met
 
 
 @dataclass

@@ -5,10 +5,10 @@ channels in HBM, or one run where they are all channels.
 """
 
 from ..._nki import nisa, nl
+from ...schedules.frames import are_side_by_side
+from ...schedules.tiles import BANK_COLUMNS, cut_into, div_ceil
 from .._dma import copy
 from .._engines import is_16bit, pick
-from .._tiles import BANK_COLUMNS, cut_into, div_ceil
-from .frames import are_side_by_side
 
 
 def is_transposed(geometry):

@@ -7,7 +7,7 @@ An algorithm gets (operands, geometry, extras, config) and writes operands.y; wh
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._epilogue import Epilogue
+from ...schedules.options import Epilogue
 
 
 @dataclass

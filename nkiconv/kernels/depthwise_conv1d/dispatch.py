@@ -1,7 +1,7 @@
 """The algorithms by name: who refuses what, and who does it."""
 
 from ..._nki import nl
-from .._tiles import require
+from ...schedules.tiles import require
 from .banded.kernel import banded
 from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal

@@ -5,9 +5,9 @@ core makes for itself.
 """
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import BANK_COLUMNS, cut, cut_at, whole_words
 from .._dma import copy
 from .._masks import select_ones
-from .._tiles import BANK_COLUMNS, cut, cut_at, whole_words
 
 #: Taps up to which copying each is the less work; taps of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192

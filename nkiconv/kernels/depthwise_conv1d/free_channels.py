@@ -6,8 +6,8 @@ Row p, channel r of a ChannelBlock is channel c0 + p * length + r of the convolu
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import div_ceil
 from .._dma import copy_either_way
-from .._tiles import div_ceil
 
 
 @dataclass

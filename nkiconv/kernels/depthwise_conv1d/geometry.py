@@ -6,8 +6,8 @@ Compile-time code. Nothing below the public kernel sees nki-library's argument n
 from dataclasses import dataclass
 
 from ..._nki import nl
+from ...schedules.tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, picked, require, result_strides
 from .._arguments import IDENTITY, check_perm, output_extent
-from .._tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, picked, require, result_strides
 
 
 @dataclass

@@ -4,8 +4,8 @@ So every output meets the same instructions, and has the same bits, on 1 and on 
 """
 
 from ..._nki import nl
-from ...schedules._settings import SHARDS as SHARDS
-from .._tiles import PARTS, div_ceil, share
+from ...schedules.settings import SHARDS as SHARDS
+from ...schedules.tiles import PARTS, div_ceil, share
 
 
 def part_span(count, is_shared, part):

@@ -13,9 +13,9 @@ Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector,
 """
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import require, share
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .._tiles import require, share
 
 #: Columns of the tile of zeros that fills a state: 16 KiB a partition in fp32, beside whatever the algorithm holds.
 ZERO_COLUMNS = 4096

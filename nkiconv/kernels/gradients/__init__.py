@@ -1,12 +1,12 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
 from ..._nki import nki, nl
+from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger
-from .._tiles import require
+from ..conv.arguments import read_geometry
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
-from ..conv.geometry import read_geometry
 from .diagonals.loop import run_diagonals
 from .diagonals.plan import plan_diagonals, takes_diagonals
 from .halves import WeightWork

@@ -1,10 +1,10 @@
 """Settings of `blocks` that is called without some, or all, and what is wrong with some together."""
 
 from ..._nki import nl
-from ...schedules._settings import setting
 from ...schedules.blocks import BUFFERS_MAX, BlocksSettings
-from .._tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, cut, cut_at, div_ceil
-from ..conv.cuts import window_of
+from ...schedules.cuts import window_of
+from ...schedules.settings import setting
+from ...schedules.tiles import BANK_COLUMNS, PARTS, PSUM_BANKS, QUADRANT, cut, cut_at, div_ceil
 from .lines import LINE_LEAST, LINES, TURNED, has_lines, takes_lines, units_of_tile
 
 #: Banks of PSUM for x and gy that are turned on the array, at least.

@@ -8,9 +8,9 @@ added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed`
 """
 
 from ..._nki import nki, nl
+from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._epilogue import read_epilogue
-from .._tiles import require
 from ..conv.relayout import meet
 from ..depthwise_conv1d.call import Extras, Operands
 from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm

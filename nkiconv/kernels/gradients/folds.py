@@ -1,8 +1,8 @@
 """Sums over images, and over the positions of a row, in fp32; in an order that the number of cores does not change."""
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import cut_at, div_ceil, share, some_of
 from .._dma import copy
-from .._tiles import cut_at, div_ceil, share, some_of
 from ..conv.relayout import meet
 
 #: Bytes a partition of a tile of sums of several images, and of a tile of rows.

@@ -4,11 +4,11 @@ them change places, and each core adds up both and stores a part. One core has t
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.geometry import Geometry
+from ...schedules.tiles import PARTS, share
 from .._dma import copy
 from .._engines import Ledger
-from .._tiles import PARTS, share
 from ..conv.call import Operands
-from ..conv.geometry import Geometry
 
 
 @dataclass

@@ -3,10 +3,12 @@
 Without windows any pixels are units: a plane is lines of up to 128, and a partition a column of several lines.
 """
 
+from dataclasses import replace
+
 from ..._nki import nisa, nl
-from ...schedules._settings import setting
+from ...schedules.geometry import Axis, num_taps
+from ...schedules.settings import setting
 from ..conv.boxes import offset_at
-from ..conv.geometry import Axis, copy_of, num_taps
 
 #: What a config calls that (see its `pixels`), and x and gy that are turned on the array.
 LINES, TURNED = 1, 2
@@ -40,20 +42,18 @@ def lines_of(geometry):
     """(Geometry of lines whose channels lie side by side, as DMA leaves them, that of lines as they lie)."""
     size, planes = geometry.rows.size * geometry.columns.size, geometry.planes
     width = width_of(size)
-    count, found = size // width, copy_of(geometry)
-    found.x_strides = geometry.x_strides[0:2] + (width, 1) + geometry.x_strides[4:]
-    found.y_strides = geometry.y_strides[0:2] + (width, 1) + geometry.y_strides[4:]
+    count = size // width
+    x_strides = (*geometry.x_strides[0:2], width, 1, *geometry.x_strides[4:])
+    y_strides = (*geometry.y_strides[0:2], width, 1, *geometry.y_strides[4:])
     if count == 1 and len(geometry.x_strides) == 4 and len(geometry.y_strides) == 4:
         count = planes.size
-        found.x_strides = (geometry.x_strides[0], 0, geometry.x_strides[1], 1)
-        found.y_strides = (geometry.y_strides[0], 0, geometry.y_strides[1], 1)
-        found.planes = Axis(size=1, taps=1, out=1)
-    found.rows = Axis(size=count, taps=1, out=count)
-    found.columns = Axis(size=width, taps=1, out=width)
-    source = copy_of(found)
-    found.x_strides = dense_pixels(geometry.C, count, width)
-    found.y_strides = dense_pixels(geometry.K, count, width)
-    return found, source
+        x_strides = (geometry.x_strides[0], 0, geometry.x_strides[1], 1)
+        y_strides = (geometry.y_strides[0], 0, geometry.y_strides[1], 1)
+        planes = Axis(size=1, taps=1, out=1)
+    rows, columns = Axis(size=count, taps=1, out=count), Axis(size=width, taps=1, out=width)
+    source = replace(geometry, planes=planes, rows=rows, columns=columns, x_strides=x_strides, y_strides=y_strides)
+    dense = dense_pixels(geometry.C, count, width), dense_pixels(geometry.K, count, width)
+    return replace(source, x_strides=dense[0], y_strides=dense[1]), source
 
 
 def width_of(size):

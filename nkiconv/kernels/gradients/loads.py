@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.geometry import met
+from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
-from .._tiles import div_ceil, size_of
 from ..conv.boxes import offset_at
-from ..conv.geometry import met
 from .units import extent_of
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from .._tiles import PARTS, PSUM_BANKS, cut_at, div_ceil, filled, share, some_of
+from ...schedules.tiles import PARTS, PSUM_BANKS, cut_at, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones

@@ -16,8 +16,19 @@ transposed where channels lie side by side; where they do not, the array turns b
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, PSUM_BANKS, cut, cut_at, div_ceil, fits_sbuf, share, some_of
-from ..conv.geometry import Geometry, instructions_refusal
+from ...schedules.geometry import Geometry, instructions_refusal
+from ...schedules.tiles import (
+    BANK_BYTES,
+    BANK_COLUMNS,
+    PARTS,
+    PSUM_BANKS,
+    cut,
+    cut_at,
+    div_ceil,
+    fits_sbuf,
+    share,
+    some_of,
+)
 from .defaults import BLOCK_BYTES, outputs_beside, sum_banks, units_in, weight_config_refusal, weight_settings
 from .lines import TURNED, lines_of, takes_lines, turns_pixels, units_of_tile
 from .turned import RAWS, gang_of, grid_of, turned_bytes, turned_instructions, turned_of, turned_tiles

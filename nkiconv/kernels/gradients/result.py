@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import require
+from ...schedules.tiles import require
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """Sums of banks on their way to HBM: read out, added to what there is, or to those of the other half of the units."""
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import size_of
 from .._dma import copy
 from .._engines import pick
-from .._tiles import size_of
 from .halves import keep_sums, other_sums, own_part, waits
 from .loads import is_channels_last
 

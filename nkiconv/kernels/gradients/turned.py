@@ -6,11 +6,11 @@ several blocks of other planes lie on the partitions together (a gang), and belo
 are those of some planes, rows and columns of blocks, with their whole windows: zeros are put in before (`turns`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..._nki import nl
-from .._tiles import BANK_BYTES, cut, cut_into, div_ceil, size_of, whole_words
-from ..conv.geometry import copy_of, met
+from ...schedules.geometry import met
+from ...schedules.tiles import BANK_BYTES, cut, cut_into, div_ceil, size_of, whole_words
 from .lines import dense_pixels
 from .units import Box, Run, extent_of
 
@@ -47,10 +47,11 @@ class Side(nl.NKIObject):
 
 def turned_of(geometry):
     """The Geometry of blocks that were turned: their channels lie side by side."""
-    found = copy_of(geometry)
-    found.x_strides = dense_pixels(geometry.C, geometry.rows.size, geometry.columns.size)
-    found.y_strides = dense_pixels(geometry.K, geometry.rows.out, geometry.columns.out)
-    return found
+    return replace(
+        geometry,
+        x_strides=dense_pixels(geometry.C, geometry.rows.size, geometry.columns.size),
+        y_strides=dense_pixels(geometry.K, geometry.rows.out, geometry.columns.out),
+    )
 
 
 def grid_of(geometry, rows, columns):

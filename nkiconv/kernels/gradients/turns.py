@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.tiles import cut, div_ceil, filled
 from .._engines import START_WORK, copy_work, is_16bit, pick
-from .._tiles import cut, div_ceil, filled
 from ..conv.boxes import load_box, offset_at
 from .turned import SLABS, bank_shape, chunks_of, columns_inside, inside, pieces_of_rows, side_of, turned_shapes
 

@@ -7,9 +7,9 @@ beside each other, so that a DMA loads many of them; the last units of an axis m
 from dataclasses import dataclass
 
 from ..._nki import nl
-from .._tiles import cut_into, div_ceil
-from ..conv.cuts import window_of
-from ..conv.geometry import met
+from ...schedules.cuts import window_of
+from ...schedules.geometry import met
+from ...schedules.tiles import cut_into, div_ceil
 
 #: Matmuls that a bank sums up before its sums are added to those of others, about: rounding errors grow with that.
 CHAIN = 4096

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from importlib import import_module
 
-from ...kernels.conv.planes import BY_CHANNELS
+from ...schedules.planes import BY_CHANNELS
 from .algorithm import Algorithm
 from .conv.planes import OfVolumes
 

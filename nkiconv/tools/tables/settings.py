@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ... import schedules
-from ...schedules._settings import Settings, declarations
+from ...schedules.settings import Settings, declarations
 from .readme import put_between
 from .rules import table_of
 

@@ -13,14 +13,14 @@ in as [(tile, c), k, r, s], those with their taps backwards, and are multiplied 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import blocks_of_taps
+from ....schedules.geometry import filter_rows
+from ....schedules.tiles import BANK_COLUMNS
 from ..._engines import START_WORK, copy_work, pick
 from ..._masks import keep_between
-from ..._tiles import BANK_COLUMNS
 from ..boxes import load_box
 from ..call import of_array
-from ..cuts import blocks_of_taps
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
-from ..geometry import filter_rows
 from .units import tiles_of_wave
 
 

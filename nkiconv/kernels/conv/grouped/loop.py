@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.frames import plane_pieces
+from ....schedules.geometry import is_of_planes, met
+from ....schedules.tiles import div_ceil
 from ..._engines import START_WORK, copy_work, new_ledger
-from ..._tiles import div_ceil
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..boxes import box_at, load_box, offset_at, pattern_of, residual_of, store_boxes
-from ..call import finish_shared, of_array
-from ..cuts import part_of_core
+from ..call import finish_shared, of_array, part_of_core
 from ..filter_feed import tiles_in_turn
-from ..frames import plane_pieces
-from ..geometry import is_of_planes, met
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, is_whole, spaced, sums_met, zero_sums
 from .filters import build_filters, load_grouped_filters, make_rulers, spread_filters

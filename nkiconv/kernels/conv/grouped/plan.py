@@ -27,10 +27,10 @@ Pseudocode, of one core:
         store y
 """
 
+from ....schedules.geometry import filter_rows, instructions_refusal, num_taps
 from ....schedules.grouped import TILE_ROWS, grouped_config_refusal
-from ..._tiles import share, some_of
-from ..call import taken_refusal
-from ..geometry import filter_rows, instructions_refusal, num_taps
+from ....schedules.options import taken_refusal
+from ....schedules.tiles import share, some_of
 from .units import banks_of_unit, grouped_settings, make_grouped
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ....schedules._settings import setting
+from ....schedules.cuts import axis_elements, cut_planes, places_met, put_first, window_of
+from ....schedules.geometry import Axis, is_of_planes, num_taps, span
 from ....schedules.grouped import BLOCKS, TILE_ROWS, GroupedSettings
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf, index_of
-from ..cuts import axis_elements, cut_planes, places_met, put_first, window_of
-from ..geometry import Axis, is_of_planes, num_taps, span
+from ....schedules.settings import setting
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, fits_sbuf
 from ..sums import home_tap
 
 #: Bytes a partition of the stationaries of a wave of tiles, and of fp32 results of one band.
@@ -106,7 +106,7 @@ def make_grouped(geometry, config, has_residual):
                 window.append((t, a, b))
     home = (home_tap(geometry.planes), home_tap(rows), home_tap(columns))
     if home in window and is_of_planes(geometry):
-        window = put_first(window, index_of(window, home))
+        window = put_first(window, window.index(home))
     G = min(geometry.groups, min(T // per_c, Kt // per_k))
     grouped = Grouped(
         T=T,

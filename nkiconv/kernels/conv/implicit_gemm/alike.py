@@ -8,10 +8,10 @@ begin, which a register moves.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.geometry import met
+from ....schedules.planes import misses_planes
 from ..boxes import boxes_of_x, offset_at
-from ..geometry import met
 from ..moved import Register, register_of
-from ..planes import misses_planes
 from .fold import job_axis
 
 

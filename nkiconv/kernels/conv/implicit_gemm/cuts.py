@@ -1,8 +1,8 @@
 """How the work of one matmul a tap is cut: bands of outputs, banks of sums, parts of loads, blocks of taps."""
 
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, div_ceil, share
-from ..cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
-from ..geometry import num_taps, span
+from ....schedules.cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts
+from ....schedules.geometry import num_taps, span
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_at, div_ceil, share
 from ..sums import home_tap
 from .pairs_fp8 import slots_of, sums_pitch
 

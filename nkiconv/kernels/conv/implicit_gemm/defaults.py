@@ -1,10 +1,10 @@
 """Settings of a kernel that is called without some, or all, and what is wrong with some for a problem."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
+from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm import FOLDS, X_BYTES, ImplicitGemmSettings
-from ..._tiles import PARTS, div_ceil
-from ..geometry import num_taps
+from ....schedules.settings import setting
+from ....schedules.tiles import PARTS, div_ceil
 from ..transposes import is_transposed
 from .cuts import TAPS_RAW_BYTES
 from .fold import depth_of, rows_of

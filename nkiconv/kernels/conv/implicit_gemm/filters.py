@@ -7,12 +7,12 @@ sums need them, so that the loop can transpose a piece between any two matmuls.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import tap_blocks
+from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.planes import channel_runs, is_by_plane
+from ....schedules.tiles import div_ceil, filled
 from ..._engines import is_16bit, pick
-from ..._tiles import div_ceil, filled
-from ..cuts import tap_blocks
 from ..filter_feed import transposes_of_bank
-from ..geometry import filter_rows, num_taps
-from ..planes import channel_runs, is_by_plane
 from .cuts import TAPS_RAW_BYTES, home_row, tap_order
 from .fold import group_depth
 from .jobs import Job, by_input, is_depthwise_job, lies_ready

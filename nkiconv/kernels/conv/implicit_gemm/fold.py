@@ -9,8 +9,8 @@ Neither is for channels that lie side by side in HBM: x is transposed as it come
 """
 
 from ...._nki import nl
-from ..._tiles import div_ceil
-from ..geometry import Axis, met
+from ....schedules.geometry import Axis, met
+from ....schedules.tiles import div_ceil
 from ..transposes import is_transposed
 from .last import is_last
 from .pairs_fp8 import STAGED, stores_zeros, word_of

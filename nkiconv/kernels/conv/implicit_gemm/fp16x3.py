@@ -12,10 +12,11 @@ PSUM; products are summed in two banks, of high parts and of the rest, 2^11 too 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.options import adds_last
+from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR
+from ....schedules.tiles import BANK_BYTES, size_of
 from ..._engines import pick, pick_sum
-from ..._epilogue import adds_last, finish_joined
-from ..._tiles import BANK_BYTES, size_of
-from ..pairs_of_planes import PRODUCTS_OF_PAIR
+from ..._epilogue import finish_joined
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0

@@ -7,11 +7,11 @@ images, which lie below each other, or where taps pair; zeros beside x only wher
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import put_first, window_of
+from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.tiles import WORD_BYTES, size_of
 from ..._dma import copy
-from ..._tiles import WORD_BYTES, size_of
 from ..boxes import offset_at
-from ..cuts import put_first, window_of
-from ..geometry import filter_rows, num_taps
 from .fold import chunk_window, comes_staged, tap_groups
 from .jobs import stationary_columns
 from .pairs_fp8 import ALONE, CHUNKS, HALVES, slot_channels, slots_of, stores_zeros, sums_pitch, word_of

@@ -5,7 +5,7 @@ first of the next: two sets of tiles lie outside, and take turns.
 """
 
 from ...._nki import nl
-from ..._tiles import share
+from ....schedules.tiles import share
 from ..._warm import warm_up, warm_zeros
 from ..moved import moved_operands
 from .alike import repeats_of

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, cut, cut_at, div_ceil, share, whole_words
-from ..cuts import in_batches
-from ..geometry import num_taps
+from ....schedules.cuts import in_batches
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import PARTS, cut, cut_at, div_ceil, share, whole_words
 from .fold import depth_of, job_axis, left_over, rows_of, tap_groups
 from .pairs_fp8 import ALONE, FP8_PRODUCTS, paired_chunks, slots_of
 

@@ -4,7 +4,7 @@ read-out, and then pass it in tiles of 128 pixels, to leave as rows of channels.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..boxes import offset_at
 from ..transposes import is_transposed, store_transposed
 

@@ -4,17 +4,18 @@ Filters are transposed just before their first sums, chunk by chunk of input cha
 between the matmuls of what goes before, so that the array neither waits for them nor for their read-outs.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...._nki import nl
+from ....schedules.cuts import Band, Bank, chunks_of, same_place
+from ....schedules.geometry import Geometry
+from ....schedules.options import Extras
+from ....schedules.pairs_of_planes import band_of_y, bank_of_y, planes_at_once
+from ....schedules.tiles import div_ceil, filled
 from ..._engines import Ledger, new_ledger
 from ..._epilogue import load_bias
-from ..._tiles import div_ceil, filled, index_of
 from ..._warm import accumulator
-from ..call import Extras, Operands, finish_shared
-from ..cuts import Band, Bank, chunks_of, copy_of_band, same_place
-from ..geometry import Geometry
-from ..pairs_of_planes import band_of_y, bank_of_y, planes_at_once
+from ..call import Operands, finish_shared
 from ..sums import is_whole, zero_sums
 from .cuts import banks_of, lead_chunks, row_parts
 from .filters import (
@@ -166,7 +167,7 @@ def start_band(work, item):
         else:
             load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
         if len(parts) > 0:
-            bring_rows(work, batch.chunks, tiles, index_of(batch.chunks, job.chunks[chunk]), band, parts[0])
+            bring_rows(work, batch.chunks, tiles, batch.chunks.index(job.chunks[chunk]), band, parts[0])
         if soon:
             load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
     for index in range(len(batch.chunks) if len(parts) > 0 else 0):
@@ -335,10 +336,7 @@ def job_band(band, job):
     """A band in a job's own rows, pairs of rows where it makes two at once."""
     if job.rows == 1:
         return band
-    found = copy_of_band(band)
-    found.p0 = band.p0 // job.rows
-    found.pn = div_ceil(band.pn, job.rows)
-    return found
+    return replace(band, p0=band.p0 // job.rows, pn=div_ceil(band.pn, job.rows))
 
 
 def add_chunk(work, one, chunk, tiles):
@@ -350,7 +348,7 @@ def add_chunk(work, one, chunk, tiles):
     geometry, batch = work.geometry, work.batch
     band, bank, index = one.results.band, one.bank, one.results.index
     job, filters = batch.jobs[index], batch.filters
-    place = index_of(batch.chunks, job.chunks[chunk])
+    place = batch.chunks.index(job.chunks[chunk])
     every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
     covered, nothing = False, len(every) == 0 or tiles[place] == None
     if not nothing:

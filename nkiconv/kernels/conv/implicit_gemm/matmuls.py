@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._tiles import div_ceil
+from ....schedules.cuts import put_first
+from ....schedules.geometry import filter_rows, met, num_taps
+from ....schedules.tiles import div_ceil
 from ..call import of_array
-from ..cuts import put_first
-from ..geometry import filter_rows, met, num_taps
 from ..sums import Product, elements_met, home_tap, is_whole, sums_met
 from .cuts import home_row, tap_order
 from .fold import chunk_window, group_depth, group_met, job_axis, tap_groups

@@ -14,9 +14,9 @@ zeros are stored around x, so that both meet windows of one shape at a constant 
 """
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
-from ..cuts import window_of
-from ..geometry import images_refusal, num_taps, span
+from ....schedules.cuts import window_of
+from ....schedules.geometry import images_refusal, num_taps, span
+from ....schedules.tiles import BANK_COLUMNS, WORD_BYTES, cut, div_ceil
 
 FP8_PRODUCTS = ("fp8_pairs", "fp8_halves", "fp8_staged")
 #: How the products of a chunk pair.

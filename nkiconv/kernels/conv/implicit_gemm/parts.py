@@ -7,9 +7,9 @@ come in as far as there is room, those of a band in the course of the one before
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..cuts import Band
+from ....schedules.cuts import Band
+from ....schedules.pairs_of_planes import frames_seen
 from ..filter_feed import tiles_in_turn
-from ..pairs_of_planes import frames_seen
 from .fold import chunk_window
 from .fp16x3 import PAIRS_TOGETHER, STAGE_BYTES, STAGE_PART_BYTES, advance, kinds_of, start_pair
 from .pace import Pace, due_now, start_pace

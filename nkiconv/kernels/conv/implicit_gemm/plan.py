@@ -19,11 +19,11 @@ Pseudocode, of one core:
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import PARTS, div_ceil, filled, share
-from ..cuts import Band, chunks_of
-from ..geometry import num_taps
-from ..pairs_of_planes import planes_at_once
-from ..planes import is_by_plane, window_channels
+from ....schedules.cuts import Band, chunks_of
+from ....schedules.geometry import num_taps
+from ....schedules.pairs_of_planes import planes_at_once
+from ....schedules.planes import is_by_plane, window_channels
+from ....schedules.tiles import PARTS, div_ceil, filled, share
 from ..transposes import is_transposed
 from .alike import repeats_of
 from .cuts import TAPS_RAW_BYTES, bands_of, banks_of

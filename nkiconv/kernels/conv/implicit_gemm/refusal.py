@@ -1,10 +1,10 @@
 """Whether one matmul a tap takes a problem under its settings, and the plan of them."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
-from ..._tiles import INSTRUCTIONS_MAX, PSUM_BANKS
-from ..cuts import chunks_of
-from ..geometry import instructions_refusal
+from ....schedules.cuts import chunks_of
+from ....schedules.geometry import instructions_refusal
+from ....schedules.settings import setting
+from ....schedules.tiles import INSTRUCTIONS_MAX, PSUM_BANKS
 from .defaults import asked_product, loop_refusal, read_taps, taps_config_refusal, taps_defaults
 from .fold import chunk_window
 from .fp8 import x_elements

@@ -1,13 +1,14 @@
 """Rows of x and of residuals on their way in, results on their way out."""
 
 from ...._nki import nisa, nl
-from ..._tiles import div_ceil
+from ....schedules.cuts import Bank
+from ....schedules.frames import plane_pieces
+from ....schedules.pairs_of_planes import row_pieces
+from ....schedules.planes import misses_planes
+from ....schedules.tiles import div_ceil
 from ..boxes import boxes_of_x, clear_window, load_boxes, load_x, offset_at, pattern_of, store_boxes
 from ..call import scale_residual
-from ..cuts import Bank
-from ..frames import plane_pieces, tensor_of
-from ..pairs_of_planes import row_pieces
-from ..planes import misses_planes
+from ..frames import tensor_of
 from ..transposes import is_transposed, load_transposed
 from .fold import chunk_window
 from .last import is_last

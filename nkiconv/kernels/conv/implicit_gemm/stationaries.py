@@ -6,13 +6,13 @@ what is transposed is block-diagonal and one matmul serves all.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.planes import channel_runs
+from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
 from ..._masks import keep_between, keep_equal
-from ..._tiles import WORD_BYTES, div_ceil, whole_words
 from ..boxes import load_box, offset_at, pattern_of
 from ..filter_feed import turn_forwards
-from ..geometry import filter_rows, num_taps
-from ..planes import channel_runs
 from ..transposes import is_transposed
 from .cuts import home_row, tap_order
 from .fold import group_depth, job_axis, tap_groups

@@ -7,13 +7,14 @@ sums of those of the next band are made in the course of one (`parts`).
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import chunks_of
+from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.options import adds_last
+from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
+from ....schedules.tiles import BANK_BYTES, div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
-from ..._epilogue import adds_last, finish_joined
-from ..._tiles import BANK_BYTES, div_ceil
+from ..._epilogue import finish_joined
 from ..boxes import load_box, offset_at, pattern_of
-from ..cuts import chunks_of
-from ..geometry import filter_rows, num_taps
-from ..pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
 from ..transposes import is_transposed
 from .fold import chunk_window
 from .rows import clear, clear_beside, load_copies, load_side_by_side

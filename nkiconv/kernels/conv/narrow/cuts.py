@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
-from ..cuts import BlockBand, axis_elements, block_bands, most_of, parts_for_cores, places_met
-from ..geometry import Axis, images_axis, met, num_taps, sees_itself, span
-from ..planes import chunks_of_windows, window_channels, with_windows
+from ....schedules.cuts import BlockBand, axis_elements, block_bands, most_of, parts_for_cores, places_met
+from ....schedules.geometry import Axis, images_axis, met, num_taps, sees_itself, span
+from ....schedules.planes import chunks_of_windows, window_channels, with_windows
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut_into, div_ceil, fits_sbuf, slot_for
 from ..sums import taps_by_cover
 
 #: Bytes a partition of a load, all chunks of it, whose rows come in one transfer, at most; else of a transfer.

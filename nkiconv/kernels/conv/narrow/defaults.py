@@ -1,10 +1,10 @@
 """Settings of a kernel that is called without some, or all, and what is wrong with sizes."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
 from ....schedules.narrow import WARM_UP, WARM_UP_FIRST, NarrowSettings
-from ..._tiles import QUADRANT, div_ceil
-from ..planes import with_windows
+from ....schedules.planes import with_windows
+from ....schedules.settings import setting
+from ....schedules.tiles import QUADRANT, div_ceil
 from .cuts import is_legal, make_narrow, narrow_fits
 
 #: Tiles of x, at most.

@@ -6,13 +6,13 @@ taps, shifted down by u * stride lines, beside those of the other rows; all else
 """
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import filter_rows
+from ....schedules.planes import is_by_plane
+from ....schedules.tiles import cut_at
 from ..._engines import is_16bit, pick
-from ..._tiles import cut_at
 from ..boxes import load_box, load_packed, pattern_of
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank
-from ..geometry import filter_rows
-from ..planes import is_by_plane
 from .cuts import lane_parts
 
 

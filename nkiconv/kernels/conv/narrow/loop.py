@@ -4,15 +4,14 @@ are added as they are read out, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import is_of_planes, span
 from ....schedules.narrow import WARM_UP_FIRST
+from ....schedules.planes import misses_planes, with_windows
+from ....schedules.tiles import BANK_COLUMNS, cut_at, filled
 from ..._engines import new_ledger
-from ..._tiles import BANK_COLUMNS, cut_at, filled
 from ..._warm import warm_up, warm_zeros
 from ..boxes import block_pieces, boxes_of_x, clear_window, load_bias_as, offset_at, residual_of, store_boxes
-from ..call import of_array
-from ..cuts import part_of_core
-from ..geometry import is_of_planes, span
-from ..planes import misses_planes, with_windows
+from ..call import of_array, part_of_core
 from ..ring import load_until, start_ring, tile_of_load
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .cuts import columns_of_group, lane_parts, lane_steps, num_blocks, rows_met, rows_of_piece, steps_of, widest

@@ -29,12 +29,12 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
-from ....schedules._settings import setting
-from ..._tiles import div_ceil
-from ..call import taken_refusal
-from ..cuts import window_of
-from ..geometry import filter_rows, instructions_refusal, num_taps
-from ..planes import dmas_of_piece, windows_in_pieces, with_windows
+from ....schedules.cuts import window_of
+from ....schedules.geometry import filter_rows, instructions_refusal, num_taps
+from ....schedules.options import taken_refusal
+from ....schedules.planes import dmas_of_piece, windows_in_pieces, with_windows
+from ....schedules.settings import setting
+from ....schedules.tiles import div_ceil
 from .cuts import lanes_of, make_narrow, narrow_fits, num_blocks, steps_of
 from .defaults import narrow_config_refusal, narrow_settings
 

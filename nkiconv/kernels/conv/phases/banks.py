@@ -6,8 +6,8 @@ Segments are a Part of planes, of rows and of columns; of blocks and places ther
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, cut
-from ..cuts import combined
+from ....schedules.cuts import combined
+from ....schedules.tiles import BANK_COLUMNS, cut
 from ..sums import Product, covering_first
 from .blocks import blocks_of_phase, seen_by_blocks
 

@@ -4,11 +4,11 @@ Output q = origin + step * m + phase is of block m. A tap that meets it sees ele
 all blocks. Compile-time code.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import greatest_common_divisor
-from ..._tiles import cut_at, div_ceil, some_of
+from ....schedules.tiles import cut_at, div_ceil, some_of
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Part(nl.NKIObject):
 
 def num_steps(axis):
     """Phases of an axis."""
-    return axis.lhs_dilation // greatest_common_divisor(axis.stride, axis.lhs_dilation)
+    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 def phase_axis(axis):

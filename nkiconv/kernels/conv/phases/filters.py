@@ -1,9 +1,9 @@
 """Filters of phases: rows [k, tap] of each input channel as HBM has them, and stationaries put together of them."""
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import filter_rows, num_taps
 from ..._engines import is_16bit, pick
 from ..boxes import load_box, offset_at, pattern_of
-from ..geometry import filter_rows, num_taps
 from .shape import is_built, width_of
 
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import Geometry
+from ....schedules.options import Extras
+from ....schedules.tiles import cut_at, some_of
 from ..._engines import Ledger, new_ledger
-from ..._tiles import cut_at, some_of
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..boxes import box_at, load_box, load_boxes, residual_of, store_boxes
-from ..call import Extras, Operands, finish_shared, of_array
-from ..cuts import part_of_core
-from ..geometry import Geometry
+from ..call import Operands, finish_shared, of_array, part_of_core
 from ..sums import elements_met, is_whole, spaced, sums_met, zero_sums
 from .banks import phase_banks, phase_in_bank, products_in
 from .blocks import elements_inside, existing

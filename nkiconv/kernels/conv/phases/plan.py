@@ -27,10 +27,10 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
+from ....schedules.geometry import instructions_refusal, num_taps
+from ....schedules.options import taken_refusal
 from ....schedules.phases import PhasesSettings
-from ..._tiles import QUADRANT, fits_sbuf, slot_for
-from ..call import taken_refusal
-from ..geometry import instructions_refusal, num_taps
+from ....schedules.tiles import QUADRANT, fits_sbuf, slot_for
 from .blocks import num_steps
 from .shape import axes_by_phases, beside_counts, least_instructions, make_phases, phases_bytes, phases_instructions
 

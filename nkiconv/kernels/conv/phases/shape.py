@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.cuts import combined, most_of
+from ....schedules.geometry import num_taps
 from ....schedules.phases import ALONG
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, index_of, slot_for, some_of
-from ..cuts import combined, most_of
-from ..geometry import num_taps
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_at, cut_into, div_ceil, filled, slot_for, some_of
 from .blocks import part_lists, phase_axis
 
 #: Bytes per partition of x of an output tile, of which two are in SBUF; of filters of a weight-resident group.
@@ -140,7 +140,7 @@ def phase_products(geometry, axes, phases):
             place = (t[1], r[1], s[1])
             at = len(places)
             if len(phases) > 1 and place in places:  # of one phase all differ
-                at = index_of(places, place)
+                at = places.index(place)
             else:
                 places.append(place)
                 found.append((place, filled(len(phases), -1)))
@@ -167,7 +167,7 @@ def item_sizes(geometry, axes, config, chunks, by_channels):
     """(blocks of an item, segments) along planes, rows and columns."""
     most_x, most_y = PHASES_X_BYTES // (chunks * geometry.itemsize), config.y_bytes // 4
     segments, most = [1, 1, 1], []
-    segments[index_of(ALONG, config.along)] = config.segments
+    segments[ALONG.index(config.along)] = config.segments
     for axis in range(3):
         most.append(div_ceil(axes[axis].blocks, segments[axis]))
     sizes = [1, 1, most[2]]

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.cuts import window_of
+from ....schedules.tiles import PARTS, div_ceil
 from ..._settings import setting, settings_refusal
-from ..._tiles import PARTS, div_ceil
 from ..._warm import WARM_UP_MAX
-from ..cuts import window_of
 from .diagonal import buffers_most, channels_most, runs_of_round
 from .shape import LONG_RUN_BYTES, WAYS, can_shift, make_stack, met_counts
 

@@ -5,9 +5,9 @@ padding above and below is zeros of the stationaries, not rows of X. See `plan.p
 """
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf, whole_words
-from ..cuts import axis_elements, window_of
-from ..geometry import filter_rows
+from ....schedules.cuts import axis_elements, window_of
+from ....schedules.geometry import filter_rows
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf, whole_words
 from .shape import Stack, cut_columns, met_counts, planes_of_tiles, stack_bytes, whole_group, x_width
 
 #: Bytes a partition of the stationaries of one round of M tiles, of all buffers of x, and of the stationaries that are

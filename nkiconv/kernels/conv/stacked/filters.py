@@ -12,12 +12,12 @@ left out.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import Geometry
+from ....schedules.tiles import cut_into, div_ceil
 from ..._engines import Ledger
-from ..._tiles import cut_into, div_ceil
 from ..boxes import clear_window, load_box, offset_at
 from ..call import Operands, of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
-from ..geometry import Geometry
 from .shape import (
     FILTER_PARTS,
     LONG_RUN_BYTES,

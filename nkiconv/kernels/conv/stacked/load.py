@@ -3,10 +3,10 @@
 import math
 
 from ...._nki import nisa
+from ....schedules.cuts import largest_band
+from ....schedules.geometry import span
+from ....schedules.planes import misses_planes
 from ..boxes import boxes_of_x, clear_window
-from ..cuts import largest_band
-from ..geometry import span
-from ..planes import misses_planes
 from ..ring import load_until, start_ring, tile_of_load
 from .shape import band_rows, first_pieces, whole_blocks
 

@@ -1,13 +1,13 @@
 """The loop of a stack: bands of x come in, one matmul serves several rows, shifts and outputs, rows of y go out."""
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import combined, largest_band
+from ....schedules.geometry import met
+from ....schedules.tiles import PARTS, share, slot_for
 from ..._engines import new_ledger
-from ..._tiles import PARTS, share, slot_for
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import finish_shared, of_array, scale_residual
-from ..cuts import combined, largest_band, part_of_core
+from ..call import finish_shared, of_array, part_of_core, scale_residual
 from ..filter_feed import tiles_in_turn
-from ..geometry import met
 from ..ring import load_until
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .diagonal import WARM_UP_BLOCKS

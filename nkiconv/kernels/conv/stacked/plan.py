@@ -45,9 +45,9 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
-from ..._tiles import QUADRANT
-from ..call import one_group_refusal, taken_refusal
-from ..geometry import instructions_refusal
+from ....schedules.geometry import instructions_refusal
+from ....schedules.options import one_group_refusal, taken_refusal
+from ....schedules.tiles import QUADRANT
 from .config import depthwise_config_refusal, depthwise_settings, stacked_config_refusal, stacked_settings
 from .diagonal import channels_most, diagonal_instructions, make_diagonal
 from .shape import can_shift, make_stack, met_counts, phases_of, stack_instructions, taps_of_window

@@ -13,11 +13,11 @@ same places.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.geometry import Geometry
+from ....schedules.tiles import div_ceil
 from ..._dma import copy
-from ..._tiles import div_ceil
 from ..call import Operands, of_array
 from ..filter_feed import clear_words, tiles_in_turn
-from ..geometry import Geometry
 from .diagonal import ROUND_BUFFERS, matrix_elements, reversed_rows, run_of
 from .shape import Stack, order_of_groups
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, div_ceil, fits_sbuf, whole_words
-from ..cuts import axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
-from ..geometry import filter_rows, met
+from ....schedules.cuts import axis_elements, block_bands, num_plane_parts, parts_for_cores, window_of
+from ....schedules.geometry import filter_rows, met
+from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, div_ceil, fits_sbuf, whole_words
 
 #: Bytes a partition of x of one band and of all buffers of bands, of the filters of all jobs, and of the zero-padded
 #: filters of all jobs that are on their way.

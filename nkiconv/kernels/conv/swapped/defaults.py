@@ -1,6 +1,6 @@
 """Settings of a kernel that is called without some, or all."""
 
-from ....schedules._settings import declarations
+from ....schedules.settings import declarations
 from ....schedules.swapped import SwappedSettings, read_swapped
 from .shape import can_fold
 from .tiling import make_swapped, swapped_fits

@@ -10,13 +10,13 @@ go to their places then.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import most_of, tap_blocks
+from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.tiles import BANK_BYTES, cut, div_ceil, whole_words
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..._tiles import BANK_BYTES, cut, div_ceil, whole_words
 from ..boxes import load_packed, offset_at, pattern_of
-from ..cuts import most_of, tap_blocks
 from ..filter_feed import transpose_together
-from ..geometry import filter_rows, num_taps
 from ..transposes import load_transposed
 
 #: Bytes a partition of a block of taps as it lies, and of all that are on their way together, if more than one.

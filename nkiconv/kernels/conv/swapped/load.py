@@ -5,11 +5,12 @@ where its channels do (NHWC). Gaps of a dilated x that is not dense are zeros as
 """
 
 from ...._nki import nl
+from ....schedules.cuts import most_of, window_of
+from ....schedules.frames import plane_pieces
+from ....schedules.tiles import div_ceil
 from ..._dma import copy
-from ..._tiles import div_ceil
 from ..boxes import clear_window, offset_at, pattern_of
-from ..cuts import most_of, window_of
-from ..frames import plane_pieces, tensor_of
+from ..frames import tensor_of
 from ..sums import spaced
 from ..transposes import is_transposed, load_transposed
 from .shape import held, inside, rows_inside, window_shape

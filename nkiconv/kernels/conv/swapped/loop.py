@@ -7,13 +7,14 @@ are transposed; later ones bank by bank. Every sum adds chunks and taps in the s
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import same_place, window_of
+from ....schedules.geometry import Geometry, num_taps
+from ....schedules.options import Extras
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._engines import Ledger, new_ledger
-from ..._tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, offset_at, residual_of, store_boxes
-from ..call import Extras, Operands, finish_rows, of_array
-from ..cuts import part_of_core, same_place, window_of
-from ..geometry import Geometry, num_taps
+from ..call import Operands, finish_rows, of_array, part_of_core
 from ..sums import spaced
 from .filters import fold_filters, load_swapped_filters, start_swapped_filters, transpose_load, transpose_to, waiting_to
 from .load import load_part, load_parts, new_window

@@ -24,10 +24,10 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
+from ....schedules.geometry import instructions_refusal
+from ....schedules.options import one_group_refusal, taken_refusal
 from ....schedules.swapped import SwappedSettings
-from ..._tiles import BANK_COLUMNS
-from ..call import one_group_refusal, taken_refusal
-from ..geometry import instructions_refusal
+from ....schedules.tiles import BANK_COLUMNS
 from .defaults import swapped_settings
 from .shape import STEP_MAX, can_fold, is_padded
 from .tiling import count_swapped_instructions, make_swapped, swapped_fits

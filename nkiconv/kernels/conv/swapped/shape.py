@@ -6,13 +6,13 @@ elements. Its tile t is pixel t of each partition, at most 128 of them: a window
 columns.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import greatest_common_divisor
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
-from ..cuts import Outputs, most_of, window_of
-from ..geometry import Axis
+from ....schedules.cuts import Outputs, most_of, window_of
+from ....schedules.geometry import Axis
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, share
 from ..transposes import is_transposed
 
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
@@ -165,7 +165,7 @@ def cut_of(source, geometry, side, most_elements):
 
 def outputs_apart(axis):
     """How far apart outputs are that see elements of x at the same taps: others see zeros between elements there."""
-    return axis.lhs_dilation // greatest_common_divisor(axis.stride, axis.lhs_dilation)
+    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
 
 
 def sees_x(axis, output, apart, tap):

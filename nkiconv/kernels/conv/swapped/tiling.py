@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, share
-from ..cuts import Outputs, most_of
-from ..geometry import num_taps
+from ....schedules.cuts import Outputs, most_of
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf, share
 from .filters import comes_raw, raw_bytes, transposes_of, way_of
 from .shape import STEP_MAX, Cut, Source, blocks_of, casts_x, cut_of, source_of, swapped_bands, window_shape
 

@@ -1,10 +1,10 @@
 """Settings of a kernel that is called without some, or all."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
+from ....schedules.cuts import window_of
+from ....schedules.settings import setting
+from ....schedules.tiles import PARTS, div_ceil
 from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
-from ..._tiles import PARTS, div_ceil
-from ..cuts import window_of
 from ..transposes import is_transposed
 from .windows import outputs_alike, pixels_among
 

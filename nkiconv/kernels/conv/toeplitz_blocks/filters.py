@@ -12,8 +12,8 @@ The sequences are made in SBUF, a channel a partition, and one DMA serves a part
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import cut_at
 from ..._dma import copy
-from ..._tiles import cut_at
 from .shape import line_length, matrix_size, place_of
 
 

@@ -1,12 +1,11 @@
 """The loop: blocks of an item come, each channel's are multiplied by its matrices, results go out."""
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import cut_at, share, some_of
 from ....schedules.toeplitz_blocks import WARM_UP
-from ..._tiles import cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ..boxes import store_boxes
-from ..call import finish_views, of_array
-from ..cuts import part_of_core
+from ..call import finish_views, of_array, part_of_core
 from .filters import moving_of
 from .pixels import load_pixels
 from .results import boxes_of_block_results, results_of_bank, start_block_results

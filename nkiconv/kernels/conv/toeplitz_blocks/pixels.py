@@ -1,9 +1,9 @@
 """Blocks of x whose channels lie side by side (NHWC): a DMA for a row of all blocks of a window, zeros around x."""
 
 from ...._nki import nisa
+from ....schedules.cuts import places_inside
 from ..._dma import copy
 from ..boxes import offset_at
-from ..cuts import places_inside
 from .shape import rows_of_block, x_shape
 from .windows import front_of
 

@@ -34,11 +34,11 @@ Pseudocode, of one core:
 """
 
 from ...._nki import nl
+from ....schedules.cuts import window_of
+from ....schedules.geometry import images_refusal, instructions_refusal
+from ....schedules.options import taken_refusal
+from ....schedules.tiles import BANK_COLUMNS
 from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
-from ..._tiles import BANK_COLUMNS
-from ..call import taken_refusal
-from ..cuts import window_of
-from ..geometry import images_refusal, instructions_refusal
 from ..transposes import is_transposed
 from .defaults import blocks_settings
 from .shape import blocks_fit, blocks_instructions, sizes_of_blocks

@@ -4,11 +4,11 @@ windows have the columns of x and no others, planes come to where there are zero
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import places_inside
+from ....schedules.tiles import cut, cut_at
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
-from ..._tiles import cut, cut_at
 from ..boxes import offset_at
-from ..cuts import places_inside
 from .shape import blocks_below, framed_shape, groups_of, images_on_partitions, transposes_together, windows_together
 from .windows import front_of
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.cuts import most_of, window_of
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, share, whole_words
 from ....schedules.toeplitz_blocks import WARM_UP, ToeplitzBlocksSettings
-from ..._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, share, whole_words
-from ..cuts import most_of, window_of
-from ..geometry import num_taps
 from ..transposes import is_transposed
 from .windows import (
     Span,

@@ -12,8 +12,8 @@ outputs are as far from an element as those of the first block.
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, cut, cut_at, div_ceil
-from ..cuts import window_of
+from ....schedules.cuts import window_of
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 
 
 @dataclass

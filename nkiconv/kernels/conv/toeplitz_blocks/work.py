@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.geometry import Geometry
+from ....schedules.options import Extras
+from ....schedules.tiles import div_ceil, filled
 from ..._engines import Ledger, is_16bit, new_ledger
-from ..._tiles import div_ceil, filled
-from ..call import Extras, Operands
+from ..call import Operands
 from ..filter_feed import tiles_in_turn
-from ..geometry import Geometry
 from .filters import copy_backwards, load_depthwise_taps, load_matrices
 from .shape import (
     FRAMED,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ....schedules.implicit_gemm import LOOP_MAX
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from ..._settings import setting, settings_refusal
-from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
 from .tiling import make_turned, turned_fits
 
 TURNED_WARM_UP, TURNED_WARM_UP_MAX = 28, 256

@@ -1,8 +1,8 @@
 """Filters of turned as moving operands, [c, product, plane, k] in SBUF, planes of taps from the last to the first."""
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import cut, cut_at
 from ..._engines import is_16bit, pick
-from ..._tiles import cut, cut_at
 from ..boxes import load_box
 from ..filter_feed import transpose_together, transposes_of_bank
 from .products import parts_of

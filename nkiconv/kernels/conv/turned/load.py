@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ..._tiles import div_ceil, whole_words
+from ....schedules.cuts import places_inside, window_of
+from ....schedules.frames import plane_pieces
+from ....schedules.geometry import span
+from ....schedules.tiles import div_ceil, whole_words
 from ..boxes import clear_window, load_x, offset_at
-from ..cuts import places_inside, window_of
 from ..filter_feed import tiles_in_turn
-from ..frames import plane_pieces
-from ..geometry import span
 from .products import parts_of
 from .tiling import segment_rows, turned_window
 

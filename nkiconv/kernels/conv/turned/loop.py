@@ -4,14 +4,15 @@ sums are turned while the next tile's are made, rows of y go out."""
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.cuts import Outputs, window_of
+from ....schedules.geometry import Geometry, span
+from ....schedules.options import Extras
+from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
 from ..._engines import Ledger, is_16bit, new_ledger, pick
-from ..._tiles import cut_at, div_ceil, filled, whole_words
 from ..._warm import warm_up, warm_zeros
 from ..boxes import load_bias_as, offset_at, store_boxes
-from ..call import Extras, Operands, finish_rows, of_array
-from ..cuts import Outputs, part_of_core, window_of
+from ..call import Operands, finish_rows, of_array, part_of_core
 from ..filter_feed import transposed_bank, transposes_of_bank
-from ..geometry import Geometry, span
 from ..moved import moved_operands
 from ..sums import zero_sums
 from .filters import load_turned_filters, turn_filters

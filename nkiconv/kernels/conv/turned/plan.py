@@ -11,11 +11,11 @@ are alike may be one body of a loop on the device.
 """
 
 from ...._nki import nl
+from ....schedules.geometry import instructions_refusal
+from ....schedules.options import one_group_refusal, taken_refusal
+from ....schedules.planes import taps_are_inside
+from ....schedules.tiles import BANK_COLUMNS, INSTRUCTIONS_MAX
 from ..._settings import setting
-from ..._tiles import BANK_COLUMNS, INSTRUCTIONS_MAX
-from ..call import one_group_refusal, taken_refusal
-from ..geometry import instructions_refusal
-from ..planes import taps_are_inside
 from .config import turned_config_refusal, turned_settings
 from .repeat import steps_alike
 from .tiling import make_turned, turned_fits, turned_instructions

@@ -5,11 +5,11 @@ inside x for all segments, so that zeros around x are there before; all items ha
 loop equally often.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import greatest_common_divisor
-from ..._tiles import div_ceil
+from ....schedules.tiles import div_ceil
 from ..moved import Register, register_of
 
 
@@ -26,11 +26,11 @@ class Steps(nl.NKIObject):
 def steps_alike(geometry, plan):
     """The Steps of all items of a plan, or None."""
     axis = geometry.rows
-    each = plan.loop * plan.rows // greatest_common_divisor(plan.rows, axis.stride)
+    each = plan.loop * plan.rows // math.gcd(plan.rows, axis.stride)
     if each == 0:
         return None
     # steps from `steady` on load rows of the last taps alone, and those of a body into tiles that such loads had before
-    shared = greatest_common_divisor(axis.stride, axis.dilation)
+    shared = math.gcd(axis.stride, axis.dilation)
     steady, tap = axis.dilation // shared, max(0, axis.taps - axis.stride // shared)
     low, high = steady + each - 1, axis.out
     for item in plan.items:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits_sbuf
-from ..cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
-from ..geometry import met, num_taps, span
+from ....schedules.cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
+from ....schedules.geometry import met, num_taps, span
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits_sbuf
 from .products import products_of
 from .repeat import steps_alike
 

@@ -16,10 +16,10 @@ of a buffer. The first groups do not wait for the copy.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._engines import VECTOR_WORK_MEMSET
 from ..._masks import select_ones
-from ..._tiles import div_ceil
 from ..flip import taps_mirror, turn_taps
 
 #: Buffers of 128 channels' filters in turn, if a band buffer needs no more of them at once: more would all come at the

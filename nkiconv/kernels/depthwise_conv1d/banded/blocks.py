@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ....schedules.banded import BandedSettings
-from ..._tiles import div_ceil, fits_sbuf
+from ....schedules.tiles import div_ceil, fits_sbuf
 from ..parts import part_most
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.

@@ -1,9 +1,9 @@
 """Settings of a `banded` that is called with none, or with some: a rule of shapes; the host's choice is by walks."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
 from ....schedules.banded import BandedSettings
-from ..._tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....schedules.settings import setting
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from .blocks import block_counts, fits, make_blocks
 
 #: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.

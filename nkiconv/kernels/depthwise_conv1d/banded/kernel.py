@@ -28,8 +28,8 @@ must not meet the mirror matrix's zeros.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
-from ..._epilogue import Epilogue
 from ..._warm import warm_up, warm_zeros
 from ..call import Extras, Operands
 from ..geometry import Geometry

@@ -2,8 +2,8 @@
 
 from ...._nki import nl
 from ....schedules.banded import banded_config_refusal
-from ..._epilogue import finish_instructions
-from ..._tiles import PARTS, div_ceil, filled, share
+from ....schedules.options import finish_instructions
+from ....schedules.tiles import PARTS, div_ceil, filled, share
 from ..flip import FEW_TAPS
 from ..geometry import instructions_refusal
 from .blocks import banded_sbuf_bytes, fits, make_blocks

@@ -1,10 +1,10 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import div_ceil, share
 from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
-from ..._tiles import div_ceil, share
 from ..._warm import accumulator
 from .bands import as_words
 from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank

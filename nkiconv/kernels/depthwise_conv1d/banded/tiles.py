@@ -7,7 +7,7 @@ group and image, are cut into chunks of blocks, as many beside each other as the
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import cut, div_ceil
+from ....schedules.tiles import cut, div_ceil
 from ..parts import part_span
 
 #: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others

@@ -10,11 +10,11 @@ partition p, slot t; lag q' of slot t is slot t + q'.
 Compile-time code.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._axis import greatest_common_divisor
-from ..._tiles import BANK_COLUMNS, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..free_channels import channel_block, channel_halves
 
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
@@ -117,7 +117,7 @@ def window_of(plan):
 
 def new_dot_plan(geometry, wide):
     """DotPlan without sizes: phases, and what goes with masks and with the way through HBM."""
-    common = greatest_common_divisor(geometry.stride, geometry.dilation)
+    common = math.gcd(geometry.stride, geometry.dilation)
     spread = geometry.dilation // common
     return DotPlan(
         tap_phases=geometry.stride // common,

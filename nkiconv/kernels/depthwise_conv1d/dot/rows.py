@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy
-from ..._tiles import BANK_BYTES, cut, filled, some_of
 from ..free_channels import full_rows, row_runs
 from .plan import images_of, x_slots
 

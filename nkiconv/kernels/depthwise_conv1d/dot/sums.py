@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS
 from ..._engines import pick
 from ..._epilogue import finish_in_steps
 from ..._masks import keep_equal
-from ..._tiles import BANK_COLUMNS
 from ..free_channels import move_free
 from .plan import padded_columns, window_of
 from .rows import multiply_slots

@@ -21,9 +21,9 @@ few channels the transposes are as many but narrow, and leave the array at half 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger, pick
-from ..._tiles import BANK_COLUMNS, div_ceil
 from .plan import window_of
 from .rows import load_ahead, move_slots, multiply_slots, next_rows, start_dot
 from .sums import leave, load_epilogue

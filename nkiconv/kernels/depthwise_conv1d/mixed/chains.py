@@ -14,8 +14,8 @@ engine need not wait for its own last result.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..._epilogue import finish
-from ..._tiles import BANK_COLUMNS, div_ceil
 from ..._warm import accumulator
 from .dma import store_y, tap_view
 from .tiles import place_of_tap

@@ -1,7 +1,7 @@
 """Settings of `mixed` and `vector` that is called without some, or all, and what is wrong with recipes."""
 
-from ....schedules._settings import setting
 from ....schedules.mixed import PIECE_MAX, MixedSettings
+from ....schedules.settings import setting
 from .chains import tap_count
 from .tiles import ROWS_TILE_BYTES, part_total, plan_rows
 

@@ -7,9 +7,9 @@ opens the gaps.
 """
 
 from ...._nki import nisa, nl
-from ..._axis import outputs_met
+from ....schedules.axis import outputs_met
+from ....schedules.tiles import div_ceil
 from ..._dma import copy, copy_either_way
-from ..._tiles import div_ceil
 from .tiles import channels_of, run_length
 
 

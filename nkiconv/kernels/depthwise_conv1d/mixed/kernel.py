@@ -17,7 +17,7 @@ Vector, Scalar and GpSimd together.
 Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets.
 """
 
-from ..._tiles import filled
+from ....schedules.tiles import filled
 from ..parts import parts_of_core
 from .chains import run_step
 from .defaults import mixed_settings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...._nki import nl
 from ....schedules.mixed import MixedSettings
-from ..._tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
+from ....schedules.tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 from ..geometry import instructions_refusal
 from ..parts import part_most
 from .chains import MixedPiece, last_step, phases_of, reads_out

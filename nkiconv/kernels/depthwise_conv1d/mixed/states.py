@@ -6,7 +6,7 @@ tn * pad_left elements. Long states, and those of stacked groups, go straight to
 """
 
 from ...._nki import nisa
-from ..._tiles import div_ceil
+from ....schedules.tiles import div_ceil
 from .dma import filler, load_channels
 from .tiles import part_images
 

@@ -8,12 +8,12 @@ it has taps a tile's stretches are of one image.
 Compile-time code.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
 from ....schedules.mixed import LOAD_BYTES_MAX
-from ..._axis import greatest_common_divisor
-from ..._tiles import PARTS, cut_at, div_ceil, some_of
+from ....schedules.tiles import PARTS, cut_at, div_ceil, some_of
 from ..parts import part_most, part_span
 
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
@@ -175,7 +175,7 @@ def stretch(geometry, G, shard, longest, alone):
 
 def phase_step(geometry):
     """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
-    return geometry.lhs_dilation // greatest_common_divisor(geometry.stride, geometry.lhs_dilation)
+    return geometry.lhs_dilation // math.gcd(geometry.stride, geometry.lhs_dilation)
 
 
 def aligned(geometry, G, columns):

@@ -5,9 +5,9 @@ zero.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import div_ceil
 from ..._dma import copy
 from ..._masks import keep_between
-from ..._tiles import div_ceil
 from ..free_channels import row_start
 from .plan import group_runs, taps_met
 

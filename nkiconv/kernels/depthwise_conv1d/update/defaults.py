@@ -1,8 +1,8 @@
 """Settings of a kernel that is called without some, or all: a rule of shapes."""
 
 from ...._nki import nl
+from ....schedules.tiles import PARTS, div_ceil
 from ....schedules.update import UpdateSettings
-from ..._tiles import PARTS, div_ceil
 from .plan import group_limits
 
 #: Without a config the array multiplies for so many images for each channel on a partition of Vector's, or in all where

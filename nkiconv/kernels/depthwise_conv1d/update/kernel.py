@@ -24,10 +24,10 @@ one in w those of every image.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import div_ceil, share, some_of
 from ....schedules.update import UpdateSettings
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
-from ..._tiles import div_ceil, share, some_of
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..free_channels import row_start
 from ..geometry import instructions_refusal

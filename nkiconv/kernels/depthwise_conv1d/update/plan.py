@@ -11,8 +11,8 @@ Compile-time code.
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, div_ceil, slot_for
 from ....schedules.update import GROUPS_MAX
-from ..._tiles import BANK_BYTES, BANK_COLUMNS, div_ceil, slot_for
 from ..free_channels import channel_halves
 
 #: Bytes a partition of SBUF for transposed filters, and for chunks on their way, and most of these.

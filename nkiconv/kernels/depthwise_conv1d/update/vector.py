@@ -10,9 +10,9 @@ another, so NaN and Inf stay where the definition puts them.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import div_ceil, share
 from ..._dma import copy_either_way
 from ..._epilogue import finish_in_steps
-from ..._tiles import div_ceil, share
 from ..free_channels import channel_halves, full_rows, row_start
 from .plan import taps_met
 

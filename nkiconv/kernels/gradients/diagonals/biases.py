@@ -1,9 +1,9 @@
 """The bias's gradient beside diagonals: Vector sums up gy of a unit as units come, ones all units after a pass."""
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, cut
 from ..._dma import copy
 from ..._engines import book_vector, pick
-from ..._tiles import BANK_COLUMNS, cut
 from ..halves import own_part, with_other_half
 from ..loads import is_channels_last, part_of
 from ..sums import multiply

@@ -1,11 +1,11 @@
 """Settings of a kernel that is called without some, or all, and what is wrong with some together."""
 
 from ...._nki import nl
-from ....schedules._settings import setting
+from ....schedules.cuts import window_of
 from ....schedules.diagonals import BUFFERS, DiagonalsSettings
-from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
-from ...conv.cuts import window_of
-from ...conv.geometry import num_taps
+from ....schedules.geometry import num_taps
+from ....schedules.settings import setting
+from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, div_ceil
 from ..defaults import units_in
 from ..loads import is_channels_last
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import PARTS, cut_at, share, some_of
 from ..._engines import is_16bit, pick
-from ..._tiles import PARTS, cut_at, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones

@@ -16,9 +16,9 @@ side by side on as many groups (setting `side`). Groups that leave columns of th
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ..._tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
-from ...conv.cuts import window_of
-from ...conv.geometry import Geometry, instructions_refusal, num_taps
+from ....schedules.cuts import window_of
+from ....schedules.geometry import Geometry, instructions_refusal, num_taps
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut_at, div_ceil, fits_sbuf
 from ..plan import spread_refusal, weight_refusal
 from ..units import Run, planes_of, runs_of, tiles_of_units
 from .defaults import READ_MOST, diagonals_config_refusal, diagonals_settings

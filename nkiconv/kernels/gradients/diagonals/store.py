@@ -1,9 +1,9 @@
 """Sums of taps of a pass on their way to HBM: a matmul with ones adds up their positions."""
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil
 from ..._dma import copy_either_way
 from ..._engines import pick
-from ..._tiles import BANK_COLUMNS, cut_at, div_ceil
 from ..halves import own_part, with_other_half
 from .plan import rows_of_sums
 

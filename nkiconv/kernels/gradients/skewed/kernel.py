@@ -23,10 +23,10 @@ the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
-from ..._tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from ...depthwise_conv1d.geometry import Geometry

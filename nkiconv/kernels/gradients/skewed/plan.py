@@ -2,13 +2,13 @@
 batches. None of it depends on the number of cores.
 """
 
+import math
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ....schedules._settings import setting
+from ....schedules.settings import setting
 from ....schedules.skewed import BESIDE, GROUPS_MAX, SkewedSettings
-from ..._axis import greatest_common_divisor
-from ..._tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_into, div_ceil, fits_sbuf
+from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_into, div_ceil, fits_sbuf
 from ...depthwise_conv1d.free_channels import channel_block
 from ...depthwise_conv1d.geometry import instructions_refusal
 
@@ -139,7 +139,7 @@ def cut_skewed(geometry, beside, shifts):
         beside = div_ceil(geometry.S, span)
     else:
         units, unit, images = cut_units(geometry, beside)
-    step = greatest_common_divisor(stride, dilation)
+    step = math.gcd(stride, dilation)
     positions = min(unit, min(nl.tile_size.pmax // beside, POSITIONS_COLUMNS * step // stride + 1))
     folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
     positions = div_ceil(unit, passes)

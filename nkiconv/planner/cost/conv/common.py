@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
-from ....kernels.conv.geometry import met
 from ....kernels.conv.relayout import plain_of
+from ....schedules.geometry import met
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, changed, ints, pairs_of

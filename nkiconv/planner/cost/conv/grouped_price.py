@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.grouped.filters import is_by_input
 from ....kernels.conv.grouped.units import banks_of_unit, y_pages
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock

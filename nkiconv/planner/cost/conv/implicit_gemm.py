@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....kernels._tiles import PARTS, share
 from ....kernels.conv.implicit_gemm.defaults import (
     TAPS_WARM_UP,
     fold_refusal,
@@ -28,8 +27,9 @@ from ....kernels.conv.implicit_gemm.plan import (
 )
 from ....kernels.conv.implicit_gemm.refusal import plan_taps
 from ....kernels.conv.relayout import plain_of
-from ....schedules._settings import declarations
 from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
+from ....schedules.settings import declarations
+from ....schedules.tiles import PARTS, share
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ....kernels._tiles import BANK_BYTES, PARTS, share, whole_words
-from ....kernels.conv.cuts import chunks_of
-from ....kernels.conv.geometry import filter_rows
 from ....kernels.conv.implicit_gemm.cuts import banks_of, lead_chunks, row_parts
 from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
 from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job, lies_ready
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import slots_of
-from ....kernels.conv.pairs_of_planes import planes_at_once
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.cuts import chunks_of
+from ....schedules.geometry import filter_rows
+from ....schedules.pairs_of_planes import planes_at_once
+from ....schedules.tiles import BANK_BYTES, PARTS, share, whole_words
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil, share
-from ....kernels.conv.cuts import tap_blocks
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
 from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
 from ....kernels.conv.implicit_gemm.jobs import by_input, can_move, is_depthwise_job
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
-from ....kernels.conv.pairs_of_planes import planes_at_once
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.cuts import tap_blocks
+from ....schedules.geometry import num_taps
+from ....schedules.pairs_of_planes import planes_at_once
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from .common import matmul_rates, met_outputs, planes_seen

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ....kernels._tiles import QUADRANT
-from ....kernels.conv.cuts import num_plane_parts
 from ....kernels.conv.narrow.cuts import is_legal, lanes_of, loads_of_bank, make_narrow, meets_all, narrow_bytes
 from ....kernels.conv.narrow.defaults import sized_narrow
 from ....kernels.conv.narrow.plan import narrow_instructions, narrow_refusal
-from ....kernels.conv.planes import with_windows
+from ....schedules.cuts import num_plane_parts
 from ....schedules.narrow import BUFFERS_MAX, X_BYTES, NarrowSettings
+from ....schedules.planes import with_windows
+from ....schedules.tiles import QUADRANT
 from ....simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, with_settings

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels._tiles import BANK_BYTES, PARTS, div_ceil
-from ....kernels.conv.geometry import num_taps, span
 from ....kernels.conv.narrow.cuts import num_blocks, rows_of_piece, step_parts
-from ....kernels.conv.planes import dmas_of_piece, windows_in_pieces
+from ....schedules.geometry import num_taps, span
 from ....schedules.narrow import WARM_UP, WARM_UP_FIRST
+from ....schedules.planes import dmas_of_piece, windows_in_pieces
+from ....schedules.tiles import BANK_BYTES, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....kernels.conv.cuts import chunks_of, same_place
 from ....kernels.conv.implicit_gemm.cuts import banks_of
-from ....kernels.conv.pairs_of_planes import PAIR, PRODUCTS_OF_PAIR, frames_seen
+from ....schedules.cuts import chunks_of, same_place
+from ....schedules.pairs_of_planes import PAIR, PRODUCTS_OF_PAIR, frames_seen
 from ....simulator.timing.target import Target
 
 #: ns that the first sums of frames and planes of taps take, and what the array waits for later ones: calibrated.

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels._tiles import QUADRANT
 from ....kernels.conv.phases.plan import num_phases, phases_refusal, plan_phases
 from ....kernels.conv.relayout import plain_of
 from ....schedules.phases import BESIDE, SHARDS, TOGETHER_MAX, WARM_UP, Y_BYTES, PhasesSettings
+from ....schedules.tiles import QUADRANT
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, config_of

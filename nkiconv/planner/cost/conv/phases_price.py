@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ....kernels._tiles import PARTS
-from ....kernels.conv.call import either_reads
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.phases.banks import phase_banks, phase_in_bank, products_in
+from ....schedules.geometry import num_taps
+from ....schedules.options import either_reads
+from ....schedules.tiles import PARTS
 from ....simulator.timing.target import Target
 from .common import matmul_rates
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.conv.dispatch import seen_by
-from ....kernels.conv.geometry import num_taps
-from ....kernels.conv.planes import (
+from ....kernels.conv.relayout import plain_of
+from ....schedules.geometry import num_taps
+from ....schedules.planes import (
     dmas_of_piece,
     is_by_plane,
     planes_refusal,
@@ -17,7 +17,7 @@ from ....kernels.conv.planes import (
     windows_in_pieces,
     without_planes,
 )
-from ....kernels.conv.relayout import plain_of
+from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, with_settings

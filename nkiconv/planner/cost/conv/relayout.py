@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels._tiles import PARTS
 from ....kernels.conv.flip import flip_pieces, flips
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.relayout import OWN, copies_of
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import PARTS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape

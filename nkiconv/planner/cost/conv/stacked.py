@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from ....kernels._tiles import PARTS
-from ....kernels.conv.cuts import num_plane_parts, window_of
 from ....kernels.conv.stacked.config import StackedConfig, config_of, depthwise_settings, sized_stack
 from ....kernels.conv.stacked.diagonal import make_diagonal
 from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
 from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
-from ....schedules._settings import WARM_UPS
+from ....schedules.cuts import num_plane_parts, window_of
+from ....schedules.settings import WARM_UPS
+from ....schedules.tiles import PARTS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config

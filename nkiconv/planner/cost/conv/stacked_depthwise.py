@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, slot_for
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.stacked.diagonal import runs_of_round, tile_bytes
+from ....schedules.geometry import num_taps
+from ....schedules.tiles import BANK_COLUMNS, PARTS, slot_for
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from .common import matmul_rates, planes_met

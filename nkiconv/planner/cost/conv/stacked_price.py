@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ....kernels._tiles import BANK_BYTES, PARTS, slot_for
-from ....kernels.conv.call import either_reads
-from ....kernels.conv.cuts import BlockBand
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.stacked.filters import common_rows
 from ....kernels.conv.stacked.shape import (
     FILTER_PARTS,
@@ -21,6 +17,10 @@ from ....kernels.conv.stacked.shape import (
     tiles_of_band,
     whole_blocks,
 )
+from ....schedules.cuts import BlockBand
+from ....schedules.geometry import num_taps
+from ....schedules.options import either_reads
+from ....schedules.tiles import BANK_BYTES, PARTS, slot_for
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..clock import Clock, skew

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....kernels._tiles import PARTS, cut, share
-from ....kernels.conv.cuts import window_of
-from ....kernels.conv.geometry import num_taps
 from ....kernels.conv.swapped.defaults import swapped_settings
 from ....kernels.conv.swapped.filters import transposes_of
 from ....kernels.conv.swapped.load import load_parts
@@ -17,7 +14,10 @@ from ....kernels.conv.swapped.plan import swapped_refusal, together_refusal
 from ....kernels.conv.swapped.shape import blocks_of, outputs_apart, window_shape
 from ....kernels.conv.swapped.tiling import make_swapped, swapped_fits
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.cuts import window_of
+from ....schedules.geometry import num_taps
 from ....schedules.swapped import SHARDS, SwappedSettings, read_swapped
+from ....schedules.tiles import PARTS, cut, share
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
-from ....kernels.conv.cuts import window_of
 from ....kernels.conv.toeplitz_blocks.plan import blocks_refusal, settings_misfit
 from ....kernels.conv.toeplitz_blocks.shape import blocks_fit, sizes_of_blocks
 from ....kernels.conv.toeplitz_blocks.windows import outputs_alike, window_width
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.cuts import window_of
+from ....schedules.tiles import PARTS, div_ceil
 from ....schedules.toeplitz_blocks import ToeplitzBlocksSettings
 from ....simulator.hardware import PARTITIONS
 from ...request import Config

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
-from ....kernels.conv.cuts import window_of
 from ....kernels.conv.toeplitz_blocks.windows import (
     bank_columns,
     disjoint_spans,
@@ -16,6 +14,8 @@ from ....kernels.conv.toeplitz_blocks.windows import (
     windows_of,
 )
 from ....kernels.conv.transposes import is_transposed
+from ....schedules.cuts import window_of
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from .common import matmul_ns

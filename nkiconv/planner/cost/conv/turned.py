@@ -7,14 +7,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
-from ....kernels.conv.cuts import window_of
 from ....kernels.conv.relayout import plain_of
 from ....kernels.conv.turned.config import COPIES, TILE_BANKS, TurnedConfig, sized_turned, turned_config_refusal
 from ....kernels.conv.turned.plan import turned_refusal
 from ....kernels.conv.turned.products import parts_of
 from ....kernels.conv.turned.tiling import make_turned, moves_of, stored_together, turned_fits, turned_instructions
-from ....schedules._settings import WARM_UPS
+from ....schedules.cuts import window_of
+from ....schedules.settings import WARM_UPS
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, pairs_of, with_settings

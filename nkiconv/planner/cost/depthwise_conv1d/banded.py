@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS
 from ....kernels.depthwise_conv1d.banded.blocks import (
     BANDED_TILE_BYTES,
     Blocks,
@@ -19,6 +18,7 @@ from ....kernels.depthwise_conv1d.banded.blocks import (
 from ....kernels.depthwise_conv1d.banded.refusal import shape_refusal, size_refusal
 from ....kernels.depthwise_conv1d.parts import part_most
 from ....schedules.banded import BandedSettings
+from ....schedules.tiles import BANK_COLUMNS, PARTS
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, share
 from ....kernels.depthwise_conv1d.banded.blocks import Blocks
 from ....kernels.depthwise_conv1d.banded.tiles import (
     Cuts,
@@ -23,6 +22,7 @@ from ....kernels.depthwise_conv1d.banded.tiles import (
     sum_spans,
     transposes_a_bank,
 )
+from ....schedules.tiles import BANK_COLUMNS, PARTS, share
 from ....simulator.hardware import PARTITIONS, PSUM_BANKS
 from ..algorithm import Shape
 from ..clock import Clock

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.depthwise_conv1d.dot.kernel import dot_refusal
 from ....kernels.depthwise_conv1d.dot.plan import WIDE_TAPS, batches, count_batches, plan_of
 from ....schedules.dot import LAGS_MOST, DotSettings, dot_config_refusal, dot_settings
+from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config

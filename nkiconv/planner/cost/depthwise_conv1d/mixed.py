@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....kernels.depthwise_conv1d.mixed.defaults import PIECE_MIN, PIECES, are_on_array, mixed_config_refusal
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, mixed_plan, plan_refusal
 from ....kernels.depthwise_conv1d.mixed.tiles import part_total, plan_rows, tile_count
-from ....schedules._settings import SHARDS, declarations
 from ....schedules.mixed import PIECE_MAX, MixedSettings
+from ....schedules.settings import SHARDS, declarations
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .banded import runs_banded

@@ -7,12 +7,12 @@ holds the result against the timeline.
 
 from __future__ import annotations
 
-from ....kernels._tiles import BANK_COLUMNS, div_ceil
 from ....kernels.depthwise_conv1d.mixed.chains import MixedPiece, vector_steps
 from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, mixed_places, places_between, positions_of, spans
 from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, filter_block, mixed_cuts, widths_of
 from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
 from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
+from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..algorithm import Shape
 from ..clock import Clock
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-from ....kernels._tiles import BANK_COLUMNS
 from ....kernels.depthwise_conv1d.geometry import Geometry
 from ....kernels.depthwise_conv1d.mixed.chains import has_product, needs_finish, reads_out
 from ....kernels.depthwise_conv1d.mixed.tiles import part_total
+from ....schedules.tiles import BANK_COLUMNS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape

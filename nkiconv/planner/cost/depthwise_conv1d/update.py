@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.depthwise_conv1d.update.defaults import update_settings
 from ....kernels.depthwise_conv1d.update.kernel import update_refusal
 from ....kernels.depthwise_conv1d.update.plan import group_limits, plan_update, taps_met
 from ....kernels.depthwise_conv1d.update.vector import parts_of
+from ....schedules.tiles import PARTS, div_ceil
 from ....schedules.update import UpdateSettings
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target

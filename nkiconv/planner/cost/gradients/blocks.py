@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from ....kernels._tiles import div_ceil
 from ....kernels.gradients.defaults import (
     FEW_PASSES,
     max_channels,
@@ -21,6 +20,7 @@ from ....kernels.gradients.plan import plan_weight
 from ....kernels.gradients.turned import turned_of
 from ....kernels.gradients.units import planes_of
 from ....schedules.blocks import BlocksSettings
+from ....schedules.tiles import div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, ints, pairs_of

@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....kernels._warm import WARM_UP_MAX
-from ....kernels.conv.cuts import window_of
-from ....kernels.conv.geometry import met, num_taps
 from ....kernels.gradients.defaults import (
     BLOCK_BYTES,
     block_bytes,
@@ -27,6 +24,9 @@ from ....kernels.gradients.defaults import (
 from ....kernels.gradients.plan import first_of_clipped
 from ....kernels.gradients.units import runs_of
 from ....schedules.blocks import BUFFERS_MAX
+from ....schedules.cuts import window_of
+from ....schedules.geometry import met, num_taps
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_ns

@@ -6,7 +6,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels._tiles import BANK_BYTES, div_ceil, size_of
 from ....kernels.gradients.plan import SUMS_BYTES
 from ....kernels.gradients.turned import (
     SLABS,
@@ -20,6 +19,7 @@ from ....kernels.gradients.turned import (
     span_of,
     span_of_gy,
 )
+from ....schedules.tiles import BANK_BYTES, div_ceil, size_of
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ....simulator.timing.target import Target
 

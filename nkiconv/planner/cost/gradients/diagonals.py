@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.gradients.diagonals.defaults import diagonals_config_refusal
 from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
 from ....schedules.diagonals import BUFFERS, DiagonalsSettings
+from ....schedules.tiles import PARTS, div_ceil
 from ...request import Config
 from ..algorithm import Guess, Shape, pairs_of
 from .diagonals_price import DiagonalsPrice

@@ -7,15 +7,15 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels._tiles import BANK_COLUMNS, PARTS, div_ceil
-from ....kernels.conv.cuts import window_of
 from ....kernels.gradients.diagonals.defaults import (
     READ_MOST,
     ROOM_BYTES,
     unit_elements,
     window_columns,
 )
+from ....schedules.cuts import window_of
 from ....schedules.diagonals import DiagonalsSettings
+from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_rates

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels._tiles import PARTS, div_ceil
 from ....kernels.gradients.skewed.plan import (
     SkewedPlan,
     matmul_channels,
@@ -14,6 +13,7 @@ from ....kernels.gradients.skewed.plan import (
     skewed_settings,
 )
 from ....schedules.skewed import BESIDE, SkewedSettings
+from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of

@@ -175,6 +175,15 @@ class Settings:
         return found
 
 
+def is_hashable(config: object) -> bool:
+    """Whether what is given as a config can be a key; one that cannot is refused."""
+    try:
+        hash(config)
+    except TypeError:
+        return False
+    return True
+
+
 def declarations(settings: type[Settings]) -> dict[str, Setting]:
     """The settings of a class by name, in the order of a config."""
     return {field.name: field.metadata["setting"] for field in dataclasses.fields(settings)}

@@ -10,15 +10,20 @@ the loop works on is that of the transformed planes: each pair of planes of y se
 taps, whose sums stay apart.
 """
 
-from .._tiles import div_ceil
-from .cuts import Bank, copy_of_band
-from .geometry import Axis, copy_of, images_axis
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .cuts import Band, Bank
+from .geometry import Axis, Geometry, images_axis
+from .options import Extras
+from .tiles import Part, div_ceil
 
 #: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
 
 
-def pairs_refusal(geometry, axes):
+def pairs_refusal(geometry: Geometry, axes: int) -> str:
     """Why pairs of planes are not what a convolution on two or three axes makes; "" if they are."""
     planes, reason = geometry.planes, ""
     steps = (planes.stride, planes.dilation, planes.lhs_dilation)
@@ -35,7 +40,7 @@ def pairs_refusal(geometry, axes):
     return reason if reason == "" else f"precision=winograd: {reason}; use None"
 
 
-def beside_pairs_refusal(geometry, extras):
+def beside_pairs_refusal(geometry: Geometry, extras: Extras) -> str:
     """Why pairs of planes do not go with what else is asked for, or ""."""
     if geometry.packed > 0:
         return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
@@ -44,34 +49,28 @@ def beside_pairs_refusal(geometry, extras):
     return ""
 
 
-def with_pairs(geometry):
+def with_pairs(geometry: Geometry) -> Geometry:
     """The Geometry whose planes of outputs are pairs of planes of y; another precision's stays as it is."""
     planes = geometry.planes
-    if geometry.precision != "winograd" or geometry.direct != None:
+    if geometry.precision != "winograd" or geometry.direct is not None:
         return geometry
     pairs = div_ceil(planes.out // planes.images, PAIR) * planes.images
     multiplied = Axis(
         size=PRODUCTS_OF_PAIR * pairs, taps=PRODUCTS_OF_PAIR, out=pairs, stride=PRODUCTS_OF_PAIR, images=planes.images
     )
-    found = copy_of(geometry)
-    found.planes = multiplied
-    found.direct = geometry
-    return found
+    return replace(geometry, planes=multiplied, direct=geometry)
 
 
-def with_rows_of_taps(geometry):
+def with_rows_of_taps(geometry: Geometry) -> Geometry:
     """The Geometry of pairs whose channels are those of x for each row of taps, row by row: channel r * C + c of row p
     is row p + r * dilation - before of channel c."""
     rows, apart = geometry.rows, geometry.w_strides
-    found = copy_of(geometry)
-    found.C = rows.taps * geometry.C
-    found.rows = images_axis(rows.out)
-    found.w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
-    found.depth = rows
-    return found
+    w_strides = (apart[0], apart[1], rows.taps * apart[2], apart[3])
+    C = rows.taps * geometry.C
+    return replace(geometry, C=C, rows=images_axis(rows.out), w_strides=w_strides, depth=rows)
 
 
-def rows_of_taps_refusal(geometry):
+def rows_of_taps_refusal(geometry: Geometry) -> str:
     """Why rows of taps of pairs of planes cannot be channels; "" if they can."""
     rows = geometry.rows
     if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or geometry.x_strides[0] == 1:
@@ -79,9 +78,9 @@ def rows_of_taps_refusal(geometry):
     return ""
 
 
-def row_pieces(geometry, c0, cn):
+def row_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int]]:
     """(channel from c0, row of taps, channel of x, how many) of channels c0 .. c0+cn-1."""
-    if geometry.direct == None or geometry.depth == None:
+    if geometry.direct is None or geometry.depth is None:
         return [(0, 0, c0, cn)]
     found, at = [], c0
     while at < c0 + cn:
@@ -92,23 +91,23 @@ def row_pieces(geometry, c0, cn):
     return found
 
 
-def planes_at_once(geometry):
+def planes_at_once(geometry: Geometry) -> int:
     """Planes of y that one of outputs is."""
-    return 1 if geometry.direct == None else PAIR
+    return 1 if geometry.direct is None else PAIR
 
 
-def planes_of_y(geometry, band):
+def planes_of_y(geometry: Geometry, band: Band) -> Part:
     """(first, how many) planes of y that a band's planes of outputs are; an odd last one has no other beside it."""
-    if geometry.direct == None:
+    if geometry.direct is None:
         return band.z0, band.zn
     volume, pair, of_volume = place_of_pair(geometry, band.z0)
     first = PAIR * pair
     return volume * of_volume + first, min(PAIR * band.zn, of_volume - first)
 
 
-def frames_of_x(geometry, band):
+def frames_of_x(geometry: Geometry, band: Band) -> tuple[int, int, int]:
     """(first plane of x, how many, zeros before it) of the 2 zn + 2 frames that a band's pairs see."""
-    planes = geometry.direct.planes
+    planes = geometry.direct_planes
     volume, pair, _ = place_of_pair(geometry, band.z0)
     size, first = planes.size // planes.images, PAIR * pair - planes.before
     low, high = max(0, first), min(size, first + frames_seen(band.zn))
@@ -117,32 +116,29 @@ def frames_of_x(geometry, band):
     return volume * size + low, high - low, low - first
 
 
-def frames_seen(pairs):
+def frames_seen(pairs: int) -> int:
     """Frames that so many neighbouring pairs see."""
     return PAIR * pairs + TAPS_OF_PLANES - 1
 
 
-def place_of_pair(geometry, z):
+def place_of_pair(geometry: Geometry, z: int) -> tuple[int, int, int]:
     """(volume, pair there, planes of y of a volume) of a plane of outputs."""
-    planes = geometry.direct.planes
+    planes = geometry.direct_planes
     each = geometry.planes.out // planes.images
     return z // each, z % each, planes.out // planes.images
 
 
-def band_of_y(geometry, band):
+def band_of_y(geometry: Geometry, band: Band) -> Band:
     """A band with the planes of y that it makes."""
-    if geometry.direct == None:
+    if geometry.direct is None:
         return band
     z0, zn = planes_of_y(geometry, band)
-    found = copy_of_band(band)
-    found.z0 = z0
-    found.zn = zn
-    return found
+    return replace(band, z0=z0, zn=zn)
 
 
-def bank_of_y(geometry, band, bank):
+def bank_of_y(geometry: Geometry, band: Band, bank: Bank) -> Bank:
     """What a bank of a band's outputs holds of y."""
-    if geometry.direct == None:
+    if geometry.direct is None:
         return bank
     first, count = PAIR * bank.z, planes_of_y(geometry, band)[1]
     return Bank(z=first, zn=min(PAIR * bank.zn, count - first), p=bank.p, pn=bank.pn, q=bank.q, qn=bank.qn)

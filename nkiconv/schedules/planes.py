@@ -12,12 +12,18 @@ come in chunks (`Geometry.by_plane`), as sums of these and of the whole must rou
 each tensor then, not one of each channel. In `stacked`, which has few channels, they stay neighbours.
 """
 
-from ..._nki import nl
-from .._tiles import cut, div_ceil
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
 from .cuts import window_of
 from .frames import parts_of_x
-from .geometry import Axis, copy_of, filter_rows, images_axis
+from .geometry import Axis, Geometry, filter_rows, images_axis
+from .options import Extras
 from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
+from .settings import Config
+from .tiles import P_MAX, Part, cut, div_ceil
 
 #: How planes of taps are taken; a config that does not say takes them as taps.
 PLANES = ("taps", "channels")
@@ -25,38 +31,32 @@ PLANES = ("taps", "channels")
 BY_CHANNELS = ("implicit_gemm", "stacked")
 
 
-def wants_channels(config):
+def wants_channels(config: Config) -> bool:
     """Whether a config asks for planes of taps as channels."""
-    return asked_planes(config) == "channels"
+    return bool(asked_planes(config) == "channels")
 
 
-def asked_planes(config):
+def asked_planes(config: Any) -> Any:
     """What a config says of planes of taps; what is no config is refused elsewhere."""
-    found = PLANES[0]
-    for entry in config if isinstance(config, tuple) else ():
-        if isinstance(entry, tuple) and len(entry) == 2 and entry[0] == "planes":
-            found = entry[1]
-    return found
+    entries = config if isinstance(config, tuple) else ()
+    named = [entry[1] for entry in entries if isinstance(entry, tuple) and len(entry) == 2 and entry[0] == "planes"]
+    return named[-1] if named else PLANES[0]
 
 
-def without_planes(config):
+def without_planes(config: Config) -> Config:
     """The config without what this file reads."""
-    if not wants_channels(config):
+    if config is None or not wants_channels(config):
         return config
-    found = ()
-    for entry in config:
-        if entry[0] != "planes":
-            found = found + (entry,)
-    return found if len(found) > 0 else None
+    return tuple(entry for entry in config if entry[0] != "planes") or None
 
 
-def planes_refusal(algorithm, geometry, extras):
+def planes_refusal(algorithm: str, geometry: Geometry, extras: Extras) -> str:
     """Why the planes of taps cannot be channels; "" if they can."""
     planes, reason = geometry.planes, ""
     of_taps = geometry.planes.taps * geometry.w_strides[1]
     if algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
-    elif geometry.direct != None:
+    elif geometry.direct is not None:
         reason = rows_of_taps_refusal(geometry)
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
@@ -67,23 +67,23 @@ def planes_refusal(algorithm, geometry, extras):
     return reason if reason == "" else f"config planes=channels: {reason}; use 'taps'"
 
 
-def taps_are_inside(geometry):
+def taps_are_inside(geometry: Geometry) -> bool:
     """Whether the taps of a plain filter lie between its channels that are the last, plane by plane."""
     rows, columns, apart = filter_rows(geometry), geometry.columns.taps, geometry.w_strides
     in_rows, last = columns == 1 or apart[3] == 1, apart[0] if geometry.flipped else apart[1]
     return in_rows and last == rows * columns and (rows == 1 or apart[2] == columns)
 
 
-def with_channels(geometry):
+def with_channels(geometry: Geometry) -> Geometry:
     """The Geometry of images whose channels are those of x for each plane of taps, or for each row of them."""
-    if geometry.direct != None:
+    if geometry.direct is not None:
         return with_rows_of_taps(geometry)
     apart = geometry.w_strides
     each = geometry.rows.taps * geometry.columns.taps
     return of_windows(geometry, geometry.planes, 1, (apart[0], each, apart[2], apart[3]))
 
 
-def with_windows(geometry, count):
+def with_windows(geometry: Geometry, count: int) -> Geometry:
     """The Geometry of images each of which is `count` planes of y beside each other, (plane, k), the last of a volume
     perhaps of fewer; its channels are those of x for each plane of their window. The same where count is 1."""
     planes = geometry.planes
@@ -100,23 +100,24 @@ def with_windows(geometry, count):
     return of_windows(geometry, depth, count, geometry.w_strides)
 
 
-def of_windows(geometry, depth, count, w_strides):
+def of_windows(geometry: Geometry, depth: Axis, count: int, w_strides: tuple[int, ...]) -> Geometry:
     """The Geometry whose channels are those of x for each plane of taps of `depth`, and whose output channels are those
     of `count` planes."""
-    found = copy_of(geometry)
-    found.C = geometry.C * depth.taps
-    found.K = geometry.K * count
-    found.planes = images_axis(depth.out, depth.images)
-    found.w_strides = w_strides
-    found.y_strides = apart_by(geometry.y_strides, geometry.planes, count)
-    found.depth = depth
-    return found
+    return replace(
+        geometry,
+        C=geometry.C * depth.taps,
+        K=geometry.K * count,
+        planes=images_axis(depth.out, depth.images),
+        w_strides=w_strides,
+        y_strides=apart_by(geometry.y_strides, geometry.planes, count),
+        depth=depth,
+    )
 
 
-def sources_of(geometry):
+def sources_of(geometry: Geometry) -> list[tuple[Axis, tuple[int, ...], bool]]:
     """(axis of planes, strides, whether it is that of the frames) of each tensor of x, where planes of taps are
     channels: what outputs see of it alone."""
-    depth, found = geometry.depth, []
+    depth, found = geometry.depth_axis, []
     for part in parts_of_x(geometry, depth):
         axis = Axis(
             size=depth.images * part.count,
@@ -131,7 +132,7 @@ def sources_of(geometry):
     return found
 
 
-def apart_by(strides, planes, count):
+def apart_by(strides: tuple[int, ...], planes: Axis, count: int) -> tuple[int, ...]:
     """Strides of a result of which each image is `count` planes, the last of a volume perhaps fewer."""
     if count == 1:
         return strides
@@ -140,17 +141,17 @@ def apart_by(strides, planes, count):
     return (strides[0], count * strides[1], strides[2], strides[3], between, div_ceil(volume, count))
 
 
-def window_channels(geometry):
+def window_channels(geometry: Geometry) -> int:
     """Channels that a channel of x is, for the planes of a window."""
-    return 1 if geometry.depth == None else geometry.depth.taps
+    return 1 if geometry.depth is None else geometry.depth.taps
 
 
-def chunks_of_windows(geometry):
+def chunks_of_windows(geometry: Geometry) -> list[Part]:
     """(first, how many) of at most 128 channels, all of those that a channel of x is, as even as can be; plane by plane
     those of fewer channels first, as filters of chunks that have as many are loaded together."""
     each, found = window_channels(geometry), []
     channels = geometry.C // each
-    parts = cut(channels, nl.tile_size.pmax // each)
+    parts = cut(channels, P_MAX // each)
     first, few = 0, len(parts) - channels % len(parts)
     for index in range(len(parts)):
         count = channels // len(parts) + (1 if index >= few else 0)
@@ -160,7 +161,7 @@ def chunks_of_windows(geometry):
     return found
 
 
-def taps_inside(depth, t, tn, z):
+def taps_inside(depth: Axis, t: int, tn: int, z: int) -> tuple[int, int, int]:
     """(first, how many, the plane of x of the first) of planes of taps t .. t+tn-1 that see one from plane z of y,
     counted from t."""
     out, size = depth.out // depth.images, depth.size // depth.images
@@ -171,20 +172,20 @@ def taps_inside(depth, t, tn, z):
     return skip, seen, image * size + place + skip * depth.dilation
 
 
-def misses_planes(geometry, z0, zn):
+def misses_planes(geometry: Geometry, z0: int, zn: int) -> bool:
     """Whether a tap sees a plane outside x from planes z0 .. z0+zn-1 of outputs, where planes of taps are channels."""
     depth = geometry.depth
-    if depth == None:
+    if depth is None:
         return False
     first, last = taps_inside(depth, 0, depth.taps, z0), taps_inside(depth, 0, depth.taps, z0 + zn - 1)
     return first[1] < depth.taps or last[1] < depth.taps
 
 
-def windows_in_pieces(geometry):
+def windows_in_pieces(geometry: Geometry) -> int:
     """How often a tensor, x or the frames in front of it, has some planes of a window of planes of taps that are
     channels, but not all, or none has any."""
-    depth, found = geometry.depth, 0
-    least = 0 if geometry.frames == None else 1
+    depth, found = geometry.depth_axis, 0
+    least = 0 if geometry.frames is None else 1
     for source in sources_of(geometry):
         for z in range(depth.out // depth.images):
             seen = taps_inside(source[0], 0, depth.taps, z)[1]
@@ -192,22 +193,22 @@ def windows_in_pieces(geometry):
     return depth.images * found
 
 
-def dmas_of_piece(geometry):
+def dmas_of_piece(geometry: Geometry) -> int:
     """DMAs that such a part of a window takes, at least: one of each channel of x where their planes are neighbours."""
-    return 1 if is_by_plane(geometry) else geometry.C // geometry.depth.taps
+    return 1 if is_by_plane(geometry) else geometry.C // geometry.depth_axis.taps
 
 
-def is_by_plane(geometry):
+def is_by_plane(geometry: Geometry) -> bool:
     """Whether planes of taps are channels, and those of a chunk plane by plane."""
-    return geometry.by_plane and geometry.depth != None and geometry.direct == None
+    return geometry.by_plane and geometry.depth is not None and geometry.direct is None
 
 
-def channel_runs(geometry, c0, cn):
+def channel_runs(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int]]:
     """(partition, channel, step, how many) of channels c0 .. c0+cn-1 that are evenly spaced on neighbouring
     partitions."""
     if not is_by_plane(geometry):
         return [(0, c0, 1, cn)]
-    taps, found = geometry.depth.taps, []
+    taps, found = geometry.depth_axis.taps, []
     for piece in channel_pieces(geometry, c0, cn):
         part, c, count, t, tn = piece
         for tap in range(tn):
@@ -215,10 +216,10 @@ def channel_runs(geometry, c0, cn):
     return found
 
 
-def channel_pieces(geometry, c0, cn):
+def channel_pieces(geometry: Geometry, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
     """(partition, channel of x, how many, plane of taps, how many) of channels c0 .. c0+cn-1: whole channels together,
     and what is left of the first and last, or plane by plane."""
-    taps = geometry.depth.taps
+    taps = geometry.depth_axis.taps
     if is_by_plane(geometry):
         return pieces_by_plane(taps, c0, cn)
     found, at = [], c0
@@ -232,9 +233,10 @@ def channel_pieces(geometry, c0, cn):
     return found
 
 
-def pieces_by_plane(taps, c0, cn):
+def pieces_by_plane(taps: int, c0: int, cn: int) -> list[tuple[int, int, int, int, int]]:
     """The same of all channels of a plane of taps, and of neighbouring planes that have as many of the same."""
-    found, at = [], 0
+    found: list[tuple[int, int, int, int, int]] = []
+    at = 0
     for first in range(c0, c0 + min(taps, cn)):
         c, count = first // taps, div_ceil(c0 + cn - first, taps)
         if len(found) > 0 and found[-1][1] == c and found[-1][2] == count:

@@ -1,0 +1,156 @@
+"""Arguments of conv2d and conv3d, checked and turned into the Geometry that schedules and kernels use.
+
+Nothing below the public kernel sees the arguments' own names.
+"""
+
+from ..._nki import nl
+from ...schedules.frames import Frames
+from ...schedules.geometry import Axis, Geometry, images_axis, repeated, sees_itself, thinned
+from ...schedules.tiles import dense_strides, picked, require, result_strides
+from .._arguments import FP8, output_extent
+from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_precision
+from .frames import frames_in_front
+
+
+def read_axis(name, size, taps, places, index):
+    """The Axis number `index` of those that padding, stride, rhs_dilation and lhs_dilation are for; refused where it
+    has no output."""
+    padding, stride, dilation, lhs_dilation = places
+    before, after = padding[index]
+    step, apart, spread = stride[index], dilation[index], lhs_dilation[index]
+    out = output_extent(size, taps, step, apart, spread, before, after)
+    require(
+        out >= 1,
+        f"{name}={out}: output extent must be at least 1 (size {size} dilated by {spread}, padded {before}+{after}, "
+        f"window {(taps - 1) * apart + 1}); pad the input or shorten the filter",
+    )
+    return Axis(size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before)
+
+
+def read_geometry(
+    img_ref, filter_ref, places, group_counts, perms, precision, packed=False, flipped=False, frames_ref=None
+):
+    """Check the arguments and return (Geometry, shape of y, and of a residual, as stored).
+
+    places: (padding, stride, rhs_dilation, lhs_dilation), whose tuples have an entry an axis, two or three;
+    group_counts: (feature_group_count, batch_group_count); perms: (in_perm, kern_perm, out_perm); packed: whether the
+    filter of volumes is; of images its shape says so; flipped: whether it is [C, K / groups, ...], taps backwards;
+    frames_ref: planes in front of x's, or None.
+    """
+    axes = len(places[1])
+    packed = len(filter_ref.shape) == 5 and not flipped if axes == 2 else packed
+    check_arguments(img_ref, filter_ref, group_counts, perms, axes, packed)
+    check_precision(precision, img_ref.dtype)
+    identity = (0, 1, 2, 3, 4) if axes == 3 else (0, 1, 2, 3)
+    in_axes = identity if perms[0] == None else perms[0]
+    kern_axes = identity if perms[1] == None else perms[1]
+    out_axes = identity if perms[2] == None else perms[2]
+    x_extents = picked(img_ref.shape, in_axes)
+    held = frames_in_front(frames_ref, img_ref, in_axes)
+    w_stored, each = filter_as_stored(filter_ref.shape, packed, axes, x_extents[1])
+    w_extents = picked(w_stored, kern_axes)
+    N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
+    if flipped:
+        K = w_extents[1] * groups
+        check_flipped(filter_ref.shape, w_extents[0], C, groups)
+    else:
+        check_groups(filter_ref.shape, w_extents[1], C, K, groups)
+    last = axes + 1
+    rows = read_axis("P", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
+    columns = read_axis("Q", x_extents[last], w_extents[last], places, axes - 1)
+    planes = read_axis("Z", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
+    stored = picked(dense_strides(img_ref.shape), in_axes)
+    d_step, h_step, w_step = 1, 1, 1
+    if C > 1 and stored[1] == 1:
+        if held == 0:
+            planes, d_step = thinned(planes)
+        rows, h_step = thinned(rows)
+        columns, w_step = thinned(columns)
+    depth = (planes.out,) if axes == 3 else ()
+    y_shape = picked((N, K) + depth + (rows.out, columns.out), out_axes)
+    by_plane = (stored[2] * d_step,) if axes == 3 else ()
+    x_apart = (stored[0], stored[1]) + by_plane + (stored[last - 1] * h_step, stored[last] * w_step)
+    y_apart = result_strides(y_shape, out_axes)
+    of_x, of_y = 0, 0
+    if axes == 3 and N > 1:
+        even = held == 0 and x_apart[0] == planes.size * x_apart[2] and y_apart[0] == planes.out * y_apart[2]
+        if even and sees_itself(planes):
+            planes = images_axis(N * planes.out)
+        else:
+            of_x, of_y = planes.size - held, planes.out
+            planes = repeated(planes, N)
+    frames = frames_as_stored(frames_ref, in_axes, held, (h_step, w_step), of_x)
+    geometry = Geometry(
+        C=C,
+        K=K,
+        groups=groups,
+        planes=planes,
+        rows=rows,
+        columns=columns,
+        x_strides=by_channel(x_apart, of_x),
+        w_strides=tap_strides(picked(dense_strides(w_stored), kern_axes), w_extents, kern_axes, flipped),
+        y_strides=by_channel(y_apart, of_y),
+        packed=each,
+        itemsize=bytes_of(img_ref.dtype, precision),
+        hbm_itemsize=bytes_of(img_ref.dtype, None),
+        fast=img_ref.dtype != nl.float32 or precision != None,
+        precision=precision,
+        flipped=flipped,
+        frames=frames,
+        by_plane=axes == 3 and (held > 0 or places[0][0][1] <= 0),
+    )
+    return geometry, y_shape
+
+
+def frames_as_stored(frames_ref, in_axes, held, steps, volumes):
+    """Frames of so many `held`, or None. steps: between rows and columns that are read; volumes: planes of one where
+    there are several, else 0."""
+    if held == 0:
+        return None
+    apart = picked(dense_strides(frames_ref.shape), in_axes)
+    apart = (apart[0], apart[1], apart[2], apart[3] * steps[0], apart[4] * steps[1])
+    return Frames(count=held, strides=by_channel(apart, held if volumes > 0 else 0))
+
+
+def filter_as_stored(w_shape, packed, axes, C):
+    """(shape of a filter before kern_perm, output channels of a block of a packed one, or 0)."""
+    if not packed:
+        return w_shape, 0
+    each = w_shape[4]
+    if axes == 2:
+        return (w_shape[0] * each, w_shape[1], w_shape[2], w_shape[3]), each
+    check_blocks(w_shape, C)
+    return (w_shape[0] // C * each, C, w_shape[1], w_shape[2], w_shape[3]), each
+
+
+def by_channel(apart, planes):
+    """Strides along channels, planes, rows and columns, of canonical ones; behind them those between volumes of so many
+    `planes`, if there are any."""
+    if len(apart) == 4:
+        return (apart[1], apart[0], apart[2], apart[3])
+    found = (apart[1], apart[2], apart[3], apart[4])
+    return found if planes == 0 else found + (apart[0], planes)
+
+
+def tap_strides(apart, extents, axes, flipped):
+    """Strides of a filter along k, c, rows and columns of taps, of canonical ones; rows of all planes one after the
+    other. flipped: c is before k."""
+    of_k, of_c = apart[0], apart[1]
+    if flipped:
+        of_k, of_c = apart[1], apart[0]
+    if len(apart) == 4:
+        return (of_k, of_c, apart[2], apart[3])
+    even = extents[2] == 1 or extents[3] == 1 or apart[2] == extents[3] * apart[3]
+    require(
+        even,
+        f"kern_perm={axes}: rows of taps must follow each other from plane to plane; store T outside R, as KCTRS, "
+        f"TRSCK and KTRSC do",
+    )
+    return (of_k, of_c, apart[2] if extents[3] == 1 else apart[3], apart[4])
+
+
+def bytes_of(dtype, precision):
+    """Bytes of an element of x and w on chip."""
+    if dtype in FP8:
+        return 1
+    return 4 if dtype == nl.float32 and precision != "bf16" else 2

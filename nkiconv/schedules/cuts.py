@@ -1,0 +1,195 @@
+"""What several algorithms cut alike: jobs into batches, outputs into bands and banks, filters into blocks of taps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from .geometry import Axis, Geometry, filter_rows
+from .tiles import BANK_COLUMNS, PARTS, Part, cut_into, div_ceil, share, some_of
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs z0 .. z0+zn-1, p0 .. p0+pn-1, q0 .. q0+qn-1 along planes, rows and columns."""
+
+    z0: int
+    zn: int
+    p0: int
+    pn: int
+    q0: int
+    qn: int
+
+
+@dataclass(frozen=True)
+class Band(Outputs):
+    """Outputs, and the elements d, h, w of x that they need."""
+
+    d0: int
+    dn: int
+    h0: int
+    hn: int
+    w0: int
+    wn: int
+
+
+@dataclass(frozen=True)
+class Bank:
+    """One bank of sums: planes, rows and columns from the first of its band."""
+
+    z: int
+    zn: int
+    p: int
+    pn: int
+    q: int
+    qn: int
+
+
+class HasChunks(Protocol):
+    """A job: output channels, and the chunks of input channels that they need."""
+
+    chunks: Any
+
+
+def same_place(one: Outputs, other: Outputs) -> bool:
+    """Whether two bands are outputs of the same planes, rows and columns."""
+    return (one.z0, one.zn, one.p0, one.pn, one.q0, one.qn) == (
+        other.z0,
+        other.zn,
+        other.p0,
+        other.pn,
+        other.q0,
+        other.qn,
+    )
+
+
+def cut_planes(axis: Axis, parts: int) -> list[Part]:
+    """(first, how many) of so many parts of outputs, as even as can be, or of a few more: none has planes of two
+    volumes."""
+    return cut_volumes(axis.out, axis.images, parts)
+
+
+def cut_volumes(count: int, volumes: int, parts: int) -> list[Part]:
+    """The same of so many planes of `volumes` together."""
+    each = count // volumes
+    cuts = cut_into(each, parts if volumes == 1 else min(each, div_ceil(parts, volumes)))
+    return [(volume * each + first, many) for volume in range(volumes) for first, many in cuts]
+
+
+def num_plane_parts(axis: Axis, most: int) -> int:
+    """Parts of at most so many planes that none of two volumes are in."""
+    return axis.images * div_ceil(axis.out // axis.images, most)
+
+
+def axis_elements(axis: Axis, count: int) -> int:
+    """Most elements of an axis that neighbouring outputs need."""
+    return min(axis.size // axis.images, (window_of(axis, count) - 1) // axis.lhs_dilation + 1)
+
+
+def bank_unit(images: int, pn: int, qn: int, step: int) -> int:
+    """Rows of outputs that fill a bank of PSUM, a multiple of `step`."""
+    rows = min(pn, max(1, BANK_COLUMNS // (images * min(qn, BANK_COLUMNS))))
+    return max(step, rows // step * step)
+
+
+def in_batches(jobs: Sequence[Thing], most: int, halves: int) -> list[list[Thing]]:
+    """Jobs in batches of at most `most`, as even as can be; as many of the first of two halves as of the other, so that
+    two cores can share them, where halves is 2."""
+    found = []
+    count = div_ceil(div_ceil(len(jobs), halves), most)
+    for half in range(halves):
+        first, mine = share(len(jobs), halves, half)
+        found += [some_of(jobs, (first + part[0], part[1])) for part in cut_into(mine, min(count, mine))]
+    return found
+
+
+def chunks_of(batch: Sequence[HasChunks]) -> list[Any]:
+    """Chunks of input channels that a batch's jobs need, each once, in order."""
+    return list(dict.fromkeys(chunk for job in batch for chunk in job.chunks))
+
+
+def tap_blocks(geometry: Geometry, elements: int, most_bytes: int) -> list[tuple[int, int, int, int]]:
+    """Blocks of taps that are loaded together: all, some rows, or part of a row.
+
+    elements: of a tap, a partition; most_bytes: of a block, if it has several taps.
+    """
+    most = max(1, most_bytes // (elements * geometry.itemsize))
+    return blocks_of_taps(filter_rows(geometry), geometry.columns.taps, most)
+
+
+def put_first(products: Sequence[Thing], first: int) -> list[Thing]:
+    """A list with one of its things before all others: the product that writes where the others add."""
+    return [products[first], *products[:first], *products[first + 1 :]]
+
+
+def blocks_of_taps(R: int, S: int, most: int) -> list[tuple[int, int, int, int]]:
+    """(first row, rows, first column, columns) of blocks of at most `most` of R x S taps."""
+    height, width = min(R, max(1, most // S)), min(S, most)
+    return [
+        (r0, min(height, R - r0), s0, min(width, S - s0)) for r0 in range(0, R, height) for s0 in range(0, S, width)
+    ]
+
+
+@dataclass(frozen=True)
+class BlockBand:
+    """Blocks of neighbouring rows of outputs j0 .. j0+jn-1 of planes z0 .. z0+zn-1."""
+
+    z0: int
+    zn: int
+    j0: int
+    jn: int
+
+
+def block_bands(planes: Axis, blocks: int, parts: Part) -> list[BlockBand]:
+    """BlockBands of all planes and blocks, as even as can be; parts: that planes, and blocks of each, are cut into."""
+    pairs = itertools.product(cut_planes(planes, parts[0]), cut_into(blocks, parts[1]))
+    return [BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]) for image, block in pairs]
+
+
+def combined(planes: Iterable[Any], rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, Any, Any]]:
+    """(plane, row, column) of all things of three lists, columns first."""
+    return list(itertools.product(planes, rows, columns))
+
+
+def largest_band(bands: Sequence[BlockBand]) -> tuple[int, int]:
+    """(images, blocks) of the largest of some BlockBands."""
+    return max((band.zn for band in bands), default=1), max((band.jn for band in bands), default=1)
+
+
+def parts_for_cores(planes: Axis, most_planes: int, blocks: int, most_blocks: int) -> tuple[int, int]:
+    """(parts of all planes, parts of the blocks of each), as many as cores, or times as many, where that can be."""
+    image_parts, block_parts = num_plane_parts(planes, most_planes), div_ceil(blocks, most_blocks)
+    if image_parts * block_parts % PARTS == 1 and image_parts < planes.out:
+        image_parts = len(cut_planes(planes, image_parts + 1))
+    elif image_parts * block_parts % PARTS == 1 and block_parts < blocks:
+        block_parts += 1
+    return image_parts, block_parts
+
+
+def most_of(parts: Iterable[Part]) -> int:
+    """Most of any of some (first, how many)."""
+    return max((part[1] for part in parts), default=0)
+
+
+def window_of(axis: Axis, outputs: int) -> int:
+    """Elements of an axis that so many neighbouring outputs span."""
+    return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
+
+
+def places_met(axis: Axis, outputs: int) -> list[int]:
+    """Places of the window of neighbouring outputs at which a tap is, ascending."""
+    if axis.dilation == 1 and axis.taps >= axis.stride:
+        return list(range(window_of(axis, outputs)))
+    places = {u * axis.stride + tap * axis.dilation for u in range(outputs) for tap in range(axis.taps)}
+    return sorted(places)
+
+
+def places_inside(first: int, step: int, count: int, size: int) -> Part:
+    """(first, end) of the places first, first + step, .. that are in 0 .. size-1, of so many."""
+    low = min(count, div_ceil(max(0, -first), step))
+    end = div_ceil(max(0, size - first), step)
+    return low, max(low, min(count, end))

@@ -1,0 +1,64 @@
+"""Frames in front of x: planes that the call before this one saw last, in a tensor of their own.
+
+Axes, bands and taps count them as planes of x, the first ones of each volume. Only loads know better: what they take is
+cut where the frames end, so no copy of both is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .geometry import Axis, Geometry
+
+
+@dataclass(frozen=True)
+class Frames:
+    """How many there are in front of each volume, and strides in their tensor, as `Geometry.x_strides`."""
+
+    count: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlanePiece:
+    """Neighbouring planes of a load that lie in one tensor: the first of the load's, how many, where that one is, the
+    tensor's strides, and whether it is the one of frames."""
+
+    first: int
+    count: int
+    plane: int
+    strides: tuple[int, ...]
+    framed: bool
+
+
+def are_side_by_side(geometry: Geometry) -> bool:
+    """Whether channels of x, and of the frames in front of it, are neighbours in HBM: of x of one pixel in NCDHW those
+    of several frames are not."""
+    frames = geometry.frames
+    return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames is None or frames.strides[0] == 1)
+
+
+def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
+    """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
+    frames, size = geometry.frames, axis.size // axis.images
+    held, found = 0, []
+    if frames is not None:
+        held = frames.count
+        found.append(PlanePiece(first=0, count=held, plane=0, strides=frames.strides, framed=True))
+    found.append(PlanePiece(first=held, count=size - held, plane=0, strides=geometry.x_strides, framed=False))
+    return found
+
+
+def plane_pieces(geometry: Geometry, d0: int, dn: int) -> list[PlanePiece]:
+    """Pieces of planes d0 .. d0+dn-1, all of one volume."""
+    size, found = geometry.planes.size // geometry.planes.images, []
+    volume, place = d0 // size, d0 % size
+    for part in parts_of_x(geometry, geometry.planes):
+        low, high = max(place, part.first), min(place + dn, part.first + part.count)
+        if low < high:
+            plane = volume * part.count + low - part.first
+            one = PlanePiece(first=low - place, count=high - low, plane=plane, strides=part.strides, framed=part.framed)
+            found.append(one)
+    return found

@@ -1,0 +1,208 @@
+"""One convolution on three axes, as every schedule and kernel sees it: planes, rows and columns, channels, strides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .axis import outputs_met
+from .frames import Frames
+from .tiles import INSTRUCTIONS_MAX, div_ceil
+
+#: Output extents that a tap meets, as `axis.outputs_met` returns them.
+Met = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Planes, rows or columns: size of x, taps of w, outputs, and how they meet.
+
+    images: how many there are one after the other, as planes of several volumes are; size and out are of all. What is
+    worked on at once never has planes of two, but where images is 1.
+    """
+
+    size: int
+    taps: int
+    out: int
+    stride: int = 1
+    dilation: int = 1
+    lhs_dilation: int = 1
+    before: int = 0
+    images: int = 1
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One convolution on three axes: y[k, z, p, q] = sum over c, t, r, s of
+
+        w[k, c, t, r, s] * xp[g * C / groups + c, z', p', q'],    g = k // (K / groups),
+
+    p' = p * stride + r * dilation - before on the rows' axis, z' and q' the same on those of the planes and columns. xp
+    is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. The images of a 2-d problem are planes with
+    one tap, each an output of its own, and so are those of volumes that one tap sees, if they are evenly spaced; rows
+    of taps of several planes follow each other. Strides are in elements of the HBM tensors as stored, so permuted
+    layouts need no copy; where channels lie side by side, elements that no tap meets are left out.
+    """
+
+    C: int
+    K: int
+    groups: int
+    planes: Axis
+    rows: Axis
+    columns: Axis
+    #: elements between neighbours in x along channels, planes, rows and columns; in w along k, c, rows and columns of
+    #: taps; in y and the residual along k, planes, rows and columns. Where planes of several volumes are not evenly
+    #: spaced, x and y have those between volumes behind them, and the planes of one
+    x_strides: tuple[int, ...]
+    w_strides: tuple[int, ...]
+    y_strides: tuple[int, ...]
+    #: output channels of a block of a packed filter, 0: the filter is plain
+    packed: int
+    #: bytes of an element of x and w on chip and in HBM, and whether the array takes products of them at the rate of
+    #: 16 bits; two of fp8 in that time where it can (nki.isa's double_row)
+    itemsize: int
+    hbm_itemsize: int
+    fast: bool
+    #: how products are taken: None, or one of PRECISIONS
+    precision: str | None
+    #: whether the filter is one of a transposed convolution: taps backwards, and where there are several groups
+    #: [C, K / groups, ...], its strides those along a group's k and along all c (see `flip`)
+    flipped: bool
+    #: Frames that precede the planes of x's tensor, counted in planes.size, or None
+    frames: Frames | None
+    #: whether planes of taps that are channels are plane by plane on the partitions (see `planes`)
+    by_plane: bool = False
+    #: the planes' own Axis where C counts each input channel for each plane of taps (see `planes`), of pairs of planes
+    #: the rows' for each row of taps, or None
+    depth: Axis | None = None
+    #: the Geometry of what is asked for, where the planes' Axis is that of pairs of planes of y, or None
+    direct: Geometry | None = None
+    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    times: int = 1
+
+    @property
+    def depth_axis(self) -> Axis:
+        """`depth`, where there is one."""
+        assert self.depth is not None
+        return self.depth
+
+    @property
+    def direct_planes(self) -> Axis:
+        """The planes of y, where `planes` are pairs of them."""
+        assert self.direct is not None
+        return self.direct.planes
+
+
+def met(axis: Axis, tap: int, first: int, count: int) -> Met:
+    """Outputs first .. first+count-1 that see an element of x at a tap: what `axis.outputs_met` returns."""
+    shift = tap * axis.dilation - axis.before
+    if axis.images == 1:
+        return outputs_met(axis.size, axis.stride, axis.lhs_dilation, shift, first, count)
+    out, size = axis.out // axis.images, axis.size // axis.images
+    image = first // out
+    found = outputs_met(size, axis.stride, axis.lhs_dilation, shift, first - image * out, count)
+    return found[0] + image * out, found[1], found[2], found[3] + image * size, found[4]
+
+
+def filter_rows(geometry: Geometry) -> int:
+    """Rows of taps of a filter, those of all planes one after the other."""
+    return geometry.planes.taps * geometry.rows.taps
+
+
+def is_of_planes(geometry: Geometry) -> bool:
+    """Whether an output sees several planes, so that x may come in chunks: sums must not depend on where it is cut."""
+    return geometry.planes.taps > 1 or geometry.depth is not None
+
+
+def num_taps(geometry: Geometry) -> int:
+    """Taps of a filter for an input channel."""
+    return filter_rows(geometry) * geometry.columns.taps
+
+
+def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
+    """(first element, how many) of x that any tap meets at outputs first .. first+count-1; (0, 0) if none does."""
+    if axis.images == 1 and count > 0:
+        begin = first * axis.stride - axis.before
+        end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
+        dense = (axis.stride == 1 and count >= axis.dilation) or (axis.dilation == 1 and axis.taps >= axis.stride)
+        if dense or (axis.lhs_dilation == 1 and begin >= 0 and end < axis.size):  # no gaps, or no padding
+            low = div_ceil(max(0, begin), axis.lhs_dilation)
+            high = min(max(-1, end) + axis.lhs_dilation, axis.size * axis.lhs_dilation) // axis.lhs_dilation - 1
+            return (0, 0) if end < 0 or high < low else (low, high - low + 1)
+    low, high = axis.size, -1
+    for tap in range(axis.taps):
+        found = met(axis, tap, first, count)
+        if found[2] > 0:
+            low = min(low, found[3])
+            high = max(high, found[3] + (found[2] - 1) * found[4])
+    return (0, 0) if high < low else (low, high - low + 1)
+
+
+def thinned(axis: Axis) -> tuple[Axis, int]:
+    """(Axis, step) without the elements that a single strided tap never reads: every step-th one is left, if the first
+    of them is element 0."""
+    shift = axis.before if axis.before >= 0 else -axis.before
+    if axis.taps > 1 or axis.lhs_dilation > 1 or shift % axis.stride > 0:
+        return axis, 1
+    size = div_ceil(axis.size, axis.stride)
+    return Axis(size=size, taps=1, out=axis.out, before=axis.before // axis.stride), axis.stride
+
+
+def repeated(axis: Axis, images: int) -> Axis:
+    """The Axis of so many one after the other."""
+    return replace(axis, size=images * axis.size, out=images * axis.out, images=images)
+
+
+def images_axis(images: int, volumes: int = 1) -> Axis:
+    """The planes' Axis of images, of so many volumes: each an output of its own."""
+    return Axis(size=images, taps=1, out=images, images=volumes)
+
+
+def sees_own(axis: Axis) -> bool:
+    """Whether each output sees the element of its own number, and no other."""
+    in_step = axis.taps == 1 and axis.stride == 1 and axis.lhs_dilation == 1
+    return in_step and axis.before == 0 and axis.out <= axis.size
+
+
+def sees_itself(axis: Axis) -> bool:
+    """The same where there are as many outputs as elements."""
+    return sees_own(axis) and axis.out == axis.size
+
+
+def images_refusal(planes: Axis, taker: str, instead: str) -> str:
+    """Why what works on images does not take these planes; "" if each plane of y sees the plane of x of its number."""
+    if planes.taps > 1:
+        return f"T={planes.taps}: {taker} takes one plane of taps; use {instead}"
+    if not sees_own(planes):
+        return (
+            f"D={planes.size}, Z={planes.out}, stride={planes.stride}, padding={planes.before} in front and "
+            f"lhs_dilation={planes.lhs_dilation} of planes: {taker} takes planes of y that each see the plane of x of "
+            f"their own number; use {instead}"
+        )
+    return ""
+
+
+def instructions_refusal(geometry: Geometry, algorithm: str, count: int, looped: bool = False) -> str:
+    """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not.
+
+    looped: whether loops on the device do most of the work, so that more of it takes no more instructions.
+    """
+    count = count if looped else count * geometry.times
+    if count <= INSTRUCTIONS_MAX:
+        return ""
+    calls = div_ceil(count, INSTRUCTIONS_MAX)
+    remedy = f"split K over {calls} calls, or use larger tiles"
+    if geometry.times > 1:
+        return (
+            f"C={geometry.C}, K={geometry.K}: {algorithm} needs up to some {count} instructions on a core, the "
+            f"compiler takes {INSTRUCTIONS_MAX}; call it {calls} times, on a part of the images or rows each"
+        )
+    if geometry.planes.out >= calls:
+        remedy = f"call it {calls} times, with at most {geometry.planes.out // calls} images each"
+    elif geometry.rows.out >= calls:
+        remedy = (
+            f"call it {calls} times, with at most {geometry.rows.out // calls} rows of y (and what they see of x) each"
+        )
+    return (
+        f"N={geometry.planes.out}, C={geometry.C}, K={geometry.K}: {algorithm} needs up to {count} instructions on a "
+        f"core, the compiler takes {INSTRUCTIONS_MAX}; {remedy}"
+    )

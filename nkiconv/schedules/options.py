@@ -1,0 +1,92 @@
+"""What a convolution is asked for beside its geometry: the epilogue of its sums, and what must not reach them.
+
+y = act(conv + bias + residual)    residual "pre_activation"
+y = act(conv + bias) + residual    residual "post_activation"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .geometry import Geometry
+
+#: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid")
+#: Where a residual is added.
+RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to the sums, apart from the data: all of it is known while the kernel is built."""
+
+    activation: str
+    #: whether there is a bias [C]
+    bias: bool
+    #: "" without a residual, else one of RESIDUAL_POSITIONS
+    residual: str
+    #: bytes of an element of y
+    y_itemsize: int
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Everything asked for beside the geometry that changes what an algorithm does."""
+
+    epilogue: Epilogue
+    residual: bool
+    #: whether the residual is multiplied by another number than 1
+    scaled: bool
+    #: whether NaN and Inf must stay in their group and window
+    strict_nonfinite: bool
+
+
+def is_plain(epilogue: Epilogue) -> bool:
+    """Whether the sums leave as they are, cast only."""
+    return epilogue.activation == "" and not epilogue.bias and epilogue.residual == ""
+
+
+def adds_last(epilogue: Epilogue) -> bool:
+    """Whether a residual is added behind an activation."""
+    return epilogue.residual == "post_activation" and epilogue.activation != ""
+
+
+def finish_instructions(epilogue: Epilogue) -> int:
+    """Instructions of one `finish`."""
+    return 2 if epilogue.activation != "" and epilogue.residual != "" else 1
+
+
+def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
+    """Whether Vector and Scalar can both read sums out: an activation is Scalar's, but relu is a maximum too.
+
+    What Vector's maximum makes of NaN is nowhere documented, so strict_nonfinite leaves relu to Scalar.
+    """
+    as_maximum = epilogue.activation == "relu" and epilogue.residual == "" and not strict_nonfinite
+    return epilogue.activation == "" or as_maximum
+
+
+def one_group_refusal(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:
+    """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
+    this, or ""."""
+    if geometry.groups > 1:
+        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or grouped"
+    if geometry.planes.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {algorithm} takes 1; use implicit_gemm"
+    if geometry.hbm_itemsize == 1 and not single_bytes:
+        return f"img_ref.dtype=float8: {algorithm} takes 16 and 32 bits; use implicit_gemm"
+    return ""
+
+
+def taken_refusal(
+    geometry: Geometry, extras: Extras, algorithm: str, dilated: bool, what: str, apart: bool = False
+) -> str:
+    """Why an algorithm does not do this; "" if nothing is in the way.
+
+    dilated: whether it takes lhs_dilation; what: it multiplies by zero, but where `apart`.
+    """
+    lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if not dilated and lhs_dilation != (1, 1):
+        return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
+    if extras.strict_nonfinite and not apart:
+        return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
+    return ""

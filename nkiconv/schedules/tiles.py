@@ -1,0 +1,121 @@
+"""Sizes and shares: hardware limits that every schedule keeps, ceil division, even parts, strides of tensors in HBM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+
+#: Instructions of one core above which the compiler refuses an unrolled kernel (NCC_EBVF030, as users report it).
+INSTRUCTIONS_MAX = 5_000_000
+#: Parts that work is cut into first: as many as cores of an LNC2 launch, on one core too, so that bits agree.
+PARTS = 2
+#: Columns of fp32 sums that one bank of PSUM holds (nki.language.tile_size.psum_fmax), and its bytes per partition.
+BANK_COLUMNS = 512
+BANK_BYTES = 2048
+#: Banks that there are (trn2.toml, memory.psum_banks).
+PSUM_BANKS = 8
+#: Bytes at multiples of which begins in PSUM what the array writes, and of which Vector takes as many as of one byte.
+WORD_BYTES = 4
+#: Engines address partitions from a multiple of this on (trn2.toml, rules NKI043).
+QUADRANT = 32
+#: Partitions, and bytes of SBUF that each has for a kernel (nl.tile_size.pmax, total_available_sbuf_size).
+P_MAX, SBUF_BYTES = PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+
+Thing = TypeVar("Thing")
+#: (first, how many)
+Part = tuple[int, int]
+
+
+def div_ceil(a: int, b: int) -> int:
+    """Smallest int that is at least a / b, for b > 0."""
+    return (a + b - 1) // b
+
+
+def fits_sbuf(count: int) -> bool:
+    """Whether SBUF holds so many bytes per partition."""
+    return count <= SBUF_BYTES
+
+
+def slot_for(size: int) -> int:
+    """Partitions of the smallest part of all, from which engines may address `size` of them."""
+    slot = QUADRANT
+    while slot < size:
+        slot = 2 * slot
+    return slot
+
+
+def require(condition: object, message: str) -> None:
+    """Refuse a kernel's arguments while it is built. The simulator turns this into KernelAssertionError."""
+    assert condition, message
+
+
+def share(count: int, parts: int, index: int) -> Part:
+    """(first, how many) of part `index` when `count` things are shared out evenly."""
+    first = (count * index) // parts
+    return first, (count * (index + 1)) // parts - first
+
+
+def size_of(extents: Iterable[int]) -> int:
+    """Elements of a box of these extents."""
+    return math.prod(extents)
+
+
+def cut(count: int, most: int) -> list[Part]:
+    """(first, how many) of parts of at most `most`, as even as can be."""
+    return cut_into(count, div_ceil(count, most))
+
+
+def cut_into(count: int, parts: int) -> list[Part]:
+    """(first, how many) of so many parts, as even as can be."""
+    return [share(count, parts, index) for index in range(parts)]
+
+
+def cut_at(count: int, most: int) -> list[Part]:
+    """(first, how many) of parts of `most`, and of the rest."""
+    return [(first, min(most, count - first)) for first in range(0, count, most)]
+
+
+def some_of(things: Sequence[Thing], part: Part) -> list[Thing]:
+    """The things of a list that a part is: (first, how many)."""
+    return list(things[part[0] : part[0] + part[1]])
+
+
+def filled(count: int, value: Thing) -> list[Thing]:
+    """A list with a value so many times."""
+    return [value] * count
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides, in elements, of an HBM tensor."""
+    return tuple(math.prod(shape[index + 1 :]) for index in range(len(shape)))
+
+
+def whole_words(count: int, itemsize: int) -> int:
+    """Elements of `count` or a few more that fill whole words of four bytes: where the array writes rows to PSUM, each
+    begins at one."""
+    each = max(1, WORD_BYTES // itemsize)
+    return div_ceil(count, each) * each
+
+
+def is_pair(value: object) -> bool:
+    """Whether value is a tuple of two ints."""
+    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int) for one in value)
+
+
+def is_permutation(perm: object, rank: int) -> bool:
+    """Whether perm is a tuple with each of 0, 1, ... rank-1 once."""
+    return isinstance(perm, tuple) and len(perm) == rank and all(axis in perm for axis in range(rank))
+
+
+def picked(values: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
+    """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
+    return tuple(values[axis] for axis in axes)
+
+
+def result_strides(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Canonical strides of a tensor stored with this shape and permutation."""
+    stored = dense_strides(shape)
+    return tuple(stored[axes.index(index)] for index in range(len(axes)))
