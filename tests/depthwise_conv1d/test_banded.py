@@ -18,7 +18,6 @@ from epilogue import (
     refused,
 )
 
-from nkiconv.kernels.depthwise_conv1d.banded import refusal as banded
 from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
 from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
 from nkiconv.planner.cost.algorithm import Shape, pairs_of
