@@ -11,11 +11,11 @@ import random_problems
 
 import nkiconv
 import nkiconv.axis
-from nkiconv import ConvProblem, UnsupportedError
+from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import effort
 from nkiconv.planner.cost.gradients import blocks
-from nkiconv.planner.cost.gradients.blocks_price import BlocksPrice
+from nkiconv.planner.cost.gradients.blocks_bound import BlocksBound
 from nkiconv.planner.effort import part_of, pieces_of
 from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
@@ -25,6 +25,8 @@ from nkiconv.schedules.axis import outputs_met
 from nkiconv.schedules.cuts import places_met
 from nkiconv.schedules.geometry import Axis, met, span
 from nkiconv.schedules.tiles import cut_into
+from nkiconv.simulator.launch import execute
+from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 pytestmark = pytest.mark.simulator_only
@@ -176,14 +178,34 @@ def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout
         shape = operation_for(request).shape(request, Rates())
         return [(one.config, one.ns) for one in blocks.ALGORITHM.best(shape, {}, blocks.BEST)]
 
-    priced, settled = [], BlocksPrice.settled
+    priced, ns = [], BlocksBound.ns
 
     def counted(*asked):
         priced.append(asked)
-        return settled(*asked)
+        return ns(*asked)
 
-    monkeypatch.setattr(BlocksPrice, "settled", counted)
+    monkeypatch.setattr(BlocksBound, "ns", counted)
     few, count = found(), len(priced)
-    monkeypatch.setattr(BlocksPrice, "least_ns", lambda price, sizes: 0.0)
+    monkeypatch.setattr(BlocksBound, "array_ns", lambda bound, settings: 0.0)
     assert found() == few
     assert count < len(priced) - count
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "algorithm"),
+    [
+        ("rn50_c5", "NHWC", "blocks"),
+        ("rn50_c5", "NCHW", "blocks"),
+        ("rn50_1x1", "NCHW", "blocks"),
+        ("mobilenet_dw", "NCHW", "diagonals"),
+        ("kda", "NHWC", "diagonals"),
+    ],
+)
+def test_bounds_of_filter_gradients_are_near_modelled_times(name, layout, algorithm):
+    problem = cases.get(f"{name}_train").problem.replace(layout=layout).toward("wgrad")
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    guess = operation.algorithm(algorithm).guesses(operation.shape(request, Rates()))[0]
+    args, kwargs = operation.arguments(request, algorithm, guess.config)
+    us = in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
+    assert 0.8 < guess.ns / 1e3 / us < 1.25

@@ -111,6 +111,7 @@ def make_weight_plan(geometry, config, bias, source, lines, together):
     passes, planes, most = [], planes_of(geometry.planes), 1
     turns = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
     banks, units = sum_banks(turns), units_of_tile(geometry, lines) // config.side
+    count, known = div_ceil(units_in(geometry, config.rows, config.columns), PARTS), {}
     for jobs in batches_of(geometry, config, bias, min(banks, together)):
         k, r, s, seen = (jobs[0].k[0], 0), (geometry.rows.taps, 0), (geometry.columns.taps, 0), []
         c = []
@@ -125,9 +126,10 @@ def make_weight_plan(geometry, config, bias, source, lines, together):
                     seen.append(job.t)
         if len(seen) == 0:
             r, s = (0, 1), (0, 1)
-        rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-        count = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
-        tiles = tiles_of_units(planes, rows, columns, units, count if config.split == 1 else 0)
+        if (r, s) not in known:
+            rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
+            known[r, s] = rows, columns, tiles_of_units(planes, rows, columns, units, count if config.split == 1 else 0)
+        rows, columns, tiles = known[r, s]
         rounds = []
         for part in cut(div_ceil(len(jobs), config.side), banks // config.side):
             rounds.append(some_of(jobs, (part[0] * config.side, part[1] * config.side)))

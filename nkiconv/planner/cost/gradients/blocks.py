@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from typing import Any
 
-from ....kernels.gradients.defaults import (
-    FEW_PASSES,
-    max_channels,
-    most_beside,
-    units_in,
-    weight_config_refusal,
-)
+from ....kernels.gradients.defaults import FEW_PASSES, max_channels, most_beside, units_in, weight_config_refusal
 from ....kernels.gradients.lines import LINES, TURNED, has_lines, lines_of, turns_pixels, units_of_tile
 from ....kernels.gradients.plan import plan_weight
 from ....kernels.gradients.turned import turned_of
-from ....kernels.gradients.units import planes_of
 from ....schedules.blocks import BlocksSettings
 from ....schedules.tiles import div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, ints, pairs_of
-from .blocks_price import BlocksPrice, Sizes
-from .blocks_turned import Turned
+from .blocks_bound import BlocksBound
 from .enumerated import Enumerated, choices, up_to
 
 #: Rows and columns of a block that are tried, beside all of them.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
-#: Banks of a pass along output and input channels that are tried, beside half of them and all.
+#: Accumulators of a pass along output and input channels that are tried, beside half of them and all.
 OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
-#: Tiles of the array's rows that are tried.
+#: Row tiles that are tried.
 SIDES = (1, 2, 4)
-#: What blocks may take of the array over those that take least.
+#: What blocks may take of the Tensor Engine over those that take least.
 IDLE = 1.3
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 10, 40
@@ -51,32 +43,32 @@ class Blocks(Enumerated):
         return bool(weight_config_refusal(shape.geometry, config))
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        found: list[Guess] = []
+        found: list[tuple[float, int, Config]] = []
         for pixels in choices(given, "pixels", (0,) if given.get("side", 1) > 1 else (0, LINES, TURNED)):
-            geometry, lines, source, fixed = shape.geometry, None, None, {}
+            geometry, known, lines = shape.geometry, {**given, "pixels": pixels}, False
             if turns_pixels(geometry, (("pixels", pixels),)):
-                geometry, source = turned_of(geometry), geometry
+                geometry = turned_of(geometry)
             elif pixels == LINES and has_lines(geometry):
-                (geometry, lines), fixed = lines_of(geometry), {"columns": 1, "beside": 1}
+                geometry, known, lines = lines_of(geometry)[0], {**known, "columns": 1, "beside": 1}, True
             elif pixels and "pixels" not in given:
                 continue
-            price = BlocksPrice(shape.target, geometry, lines)
-            known = {**given, **fixed, "pixels": pixels}
-            least = Least(count + SPARE)
+            way = 0 if geometry is shape.geometry else pixels
+            bound = BlocksBound(shape.target, geometry, shape.geometry, way, units_of_tile(geometry, lines))
+            every = (
+                (ns, self._planned_config(shape, bound, one, known)) for ns, one in _least(bound, known, count + SPARE)
+            )
+            for ns, config in islice((one for one in every if one[1] is not None), count):
+                found.append((ns, len(found), config))
+        return [Guess(config, ns) for ns, _, config in heapq.nsmallest(count, found)]
 
-            def admits(one: Sizes, price: BlocksPrice = price, least: Least = least) -> bool:
-                return price.least_ns(one) <= least.most_ns
-
-            for one in _sizes(geometry, source, known, units_of_tile(geometry, lines is not None), admits):
-                least.add(*price.settled(one, given))
-            kept = 0
-            for ns, one in least.found():
-                settings = {**one.settings, "warmup": price.warmup(one), **given, "pixels": pixels}
-                guess = Guess(pairs_of(BlocksSettings(**settings)), ns)
-                if kept < count and self.planned(shape, guess.config) is not None:
-                    found.append(guess)
-                    kept += 1
-        return heapq.nsmallest(count, found, key=lambda one: one.ns)
+    def _planned_config(
+        self, shape: Shape, bound: BlocksBound, one: BlocksSettings, given: Mapping[str, Any]
+    ) -> Config:
+        """The settings if the kernel takes them, or with one buffer where it does not take two; else None."""
+        found = dataclasses.replace(one, warmup=given.get("warmup", bound.warmup(one)), pixels=given["pixels"])
+        counts = (one.buffers, 1) if bound.pixels == TURNED and "buffers" not in given else (one.buffers,)
+        configs = (pairs_of(dataclasses.replace(found, buffers=count)) for count in counts)
+        return next((config for config in configs if self.planned(shape, config) is not None), None)
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
         return plan_weight(shape.geometry, config, shape.extras.bias, shape.cores)[0]
@@ -106,26 +98,17 @@ class Blocks(Enumerated):
         }
 
 
-class Least:
-    """Of all sizes that are added the few that take least, in order, the first added of those alike."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._added, self._kept = count, 0, list[tuple[float, int, Sizes]]()
-
-    @property
-    def most_ns(self) -> float:
-        """What others must not take more than to be among them."""
-        return -self._kept[0][0] if len(self._kept) == self._count else math.inf
-
-    def add(self, ns: float, sizes: Sizes) -> None:
-        """Keep these, where they are among the few."""
-        self._added += 1
-        push = heapq.heappush if len(self._kept) < self._count else heapq.heappushpop
-        push(self._kept, (-ns, -self._added, sizes))
-
-    def found(self) -> list[tuple[float, Sizes]]:
-        """They, those of least time first."""
-        return [(-ns, one) for ns, _, one in sorted(self._kept, key=lambda one: one[:2], reverse=True)]
+def _least(bound: BlocksBound, given: Mapping[str, Any], count: int) -> list[tuple[float, BlocksSettings]]:
+    """(ns, settings) of the few of least time, the first of those alike."""
+    kept: list[tuple[float, int, BlocksSettings]] = []
+    for at, one in enumerate(_sizes(bound, given)):
+        if len(kept) < count or bound.array_ns(one) < -kept[0][0]:
+            buffers = given.get("buffers") or bound.buffers(one)
+            if buffers:
+                one = dataclasses.replace(one, buffers=buffers)
+                add = heapq.heappush if len(kept) < count else heapq.heappushpop
+                add(kept, (-bound.ns(one), -at, one))
+    return [(-ns, one) for ns, _, one in sorted(kept, key=lambda one: one[:2], reverse=True)]
 
 
 def _around(now: int, whole: int) -> list[int]:
@@ -134,59 +117,42 @@ def _around(now: int, whole: int) -> list[int]:
     return [*below, *above, whole]
 
 
-def _sizes(
-    geometry: Any, source: Any, given: Mapping[str, Any], units: int, admits: Callable[[Sizes], bool]
-) -> Iterator[Sizes]:
-    """Settings to compare that have the given ones and fit. source: of x and gy that are turned, or None; units: of a
-    tile; admits: whether settings, but for their buffers, are to be compared."""
-    runs = () if source is None else tuple(one.count for one in planes_of(source.planes))
-    shapes = [
-        (rows, columns, None if source is None else Turned(source, runs, rows, columns))
-        for rows in choices(given, "rows", _parts(geometry.rows.out, EXTENTS))
-        for columns in _columns(geometry, given)
-    ]
-    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
-    whole, is_turned = div_ceil(K, PARTITIONS), source is not None or given["pixels"] > 0
-    planes = geometry.rows.out, geometry.columns.out
-    for beside in choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry))):
+def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSettings]:
+    """Settings to compare that have the given ones, but for buffers and warm-up."""
+    geometry, is_transposed = bound.geometry, bound.pixels > 0
+    P, Q, K, C = geometry.rows.out, geometry.columns.out, geometry.K // geometry.groups, geometry.C // geometry.groups
+    # x's runs would be short otherwise
+    wide = (Q,) if geometry.x_strides[0] != 1 else _parts(Q, EXTENTS)
+    shapes = list(product(choices(given, "rows", _parts(P, EXTENTS)), choices(given, "columns", wide)))
+    whole = div_ceil(K, PARTITIONS)
+    besides = choices(given, "beside", (one for one in (1, 2, 4) if one <= most_beside(geometry)))
+    for beside, side in product(besides, choices(given, "side", (1,) if is_transposed else SIDES)):
         most = max_channels(geometry, beside)
-        for side in choices(given, "side", (1,) if is_turned else SIDES):
-            tile = units // side
-            blocks = _full(geometry, shapes, beside, tile)
-            if side > 1 and "side" not in given:
-                # what they gain by: zeros around planes are left out
-                blocks = [one for one in blocks if one[:2] == planes]
-            # banks of a chunk that is turned need not wait for others
-            some = (most,) if source is None else (most, min(most, PARTITIONS))
-            own = div_ceil(C, side)
-            for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in some)):
-                parts = div_ceil(C, channels)
-                for outputs, inputs in product(
-                    choices(given, "outputs", _parts(whole, OUTPUTS)), choices(given, "inputs", _parts(parts, INPUTS))
-                ):
-                    passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
-                    # many passes are shared as well as halves are, whose sums the cores need not add
-                    for split in choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,)):
-                        sizes = Sizes(geometry, channels, outputs, inputs, beside, split, side, most=tile)
-                        yield from sizes.with_blocks(blocks, admits)
+        # several row tiles pay where planes are blocks, whose zeros are left out
+        some = [one for one in shapes if one[1] >= beside and (side == 1 or "side" in given or one == (P, Q))]
+        blocks, own = _full(geometry, some, beside, bound.most // side), div_ceil(C, side)
+        # accumulators of channels that are transposed together need not wait for others
+        widths = (most, min(most, PARTITIONS)) if bound.pixels == TURNED else (most,)
+        for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
+            parts = div_ceil(C, channels)
+            ways = choices(given, "outputs", _parts(whole, OUTPUTS)), choices(given, "inputs", _parts(parts, INPUTS))
+            for outputs, inputs in product(*ways):
+                passes = geometry.groups * div_ceil(whole, outputs) * div_ceil(parts, inputs)
+                # many passes are shared as well as halves are, whose sums the cores need not add
+                splits = choices(given, "split", (0, 1) if passes < FEW_PASSES else (0,))
+                for split, (rows, columns) in product(splits, blocks):
+                    yield BlocksSettings(rows, columns, channels, outputs, inputs, beside, side, 1, 0, split, 0)
 
 
-def _full(geometry: Any, shapes: list[tuple[int, int, Any]], beside: int, most: int) -> list[tuple[int, int, Any]]:
-    """Of shapes of blocks (rows, columns, ...), so many of a tile, those that leave little of the array idle."""
+def _full(geometry: Any, shapes: list[tuple[int, int]], beside: int, most: int) -> list[tuple[int, int]]:
+    """Of shapes of blocks (rows, columns), so many of a tile, those that leave little of the Tensor Engine idle."""
     taken = [
-        div_ceil(units_in(geometry, rows, columns), most) * rows * div_ceil(columns, beside)
-        for rows, columns, *_ in shapes
+        div_ceil(units_in(geometry, rows, columns), most) * rows * div_ceil(columns, beside) for rows, columns in shapes
     ]
     return [one for one, columns in zip(shapes, taken, strict=True) if columns <= IDLE * min(taken)]
 
 
-def _columns(geometry: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
-    """Columns of blocks: all where runs of x would be short otherwise."""
-    Q = geometry.columns.out
-    return choices(given, "columns", (Q,) if geometry.x_strides[0] != 1 else _parts(Q, EXTENTS))
-
-
-def _parts(whole: int, values: Iterable[int]) -> list[int]:
+def _parts(whole: int, values: tuple[int, ...]) -> list[int]:
     """These values as far as a whole, half of it and all."""
     return up_to(whole, (*values, div_ceil(whole, 2), whole))
 
