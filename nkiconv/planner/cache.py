@@ -1,8 +1,8 @@
 """Plans and estimates on disk, a JSON file each, in the user's cache directory, and those of this process in memory.
 
 A file is named by a hash of all that its plan depends on: problem, epilogue, cores, constants, target, and the sources
-of kernels, model and planner; a checksum in it says that it is what nkiconv wrote. Several processes may share the
-directory: files appear whole or not at all.
+of kernels, schedules, model and planner; a checksum in it says that it is what nkiconv wrote. Several processes may
+share the directory: files appear whole or not at all.
 Whatever is wrong with it costs a warning and a search, never a plan.
 """
 
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import kernels, problem, simulator
+from .. import kernels, problem, schedules, simulator
 from ..errors import FileFormatError
 from ..whole_file import delete_abandoned, whole_file
 from .operations import operation_for
@@ -83,7 +83,7 @@ def key(request: Request) -> dict[str, Any]:
 
 def _sources() -> str:
     """A hash of all that decides plans and times."""
-    return hash_of(kernels, simulator, problem, sys.modules[__package__ or ""])
+    return hash_of(kernels, schedules, simulator, problem, sys.modules[__package__ or ""])
 
 
 def path(request: Request) -> Path:

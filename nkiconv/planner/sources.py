@@ -7,12 +7,12 @@ import hashlib
 from pathlib import Path
 from types import ModuleType
 
-from .. import kernels, simulator
+from .. import kernels, schedules, simulator
 
 
 def sources_hash() -> str:
-    """Twelve hex digits of everything that a modelled time depends on: kernels, simulator and constants."""
-    return hash_of(kernels, simulator)
+    """Twelve hex digits of everything that a modelled time depends on: kernels, schedules, simulator and constants."""
+    return hash_of(kernels, schedules, simulator)
 
 
 @functools.cache
