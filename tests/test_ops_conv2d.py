@@ -217,7 +217,10 @@ REFUSED = [
     ("strict_nonfinite", 1, UnsupportedError, "strict_nonfinite: must be True or False, not int"),
     ("algorithm", "fft", UnsupportedError, "algorithm='fft': accepted are None, implicit_gemm"),
     ("algorithm", "toeplitz_rows", UnsupportedError, "'toeplitz_rows': was removed, stacked takes its problems"),
-    ("algorithm", "toeplitz_blocks", UnsupportedError, "toeplitz_blocks takes depthwise problems"),
+    ("algorithm", "swapped", UnsupportedError, "'swapped': was removed, activation_stationary takes its problems"),
+    ("algorithm", "turned", UnsupportedError, "'turned': was removed, activation_stationary takes its problems"),
+    ("algorithm", "toeplitz_blocks", UnsupportedError, "was removed, activation_stationary takes its problems"),
+    ("algorithm", "grouped", UnsupportedError, "grouped takes"),
     ("config", (("warmup", 2),), UnsupportedError, "config=.*settings belong to an algorithm; name it"),
 ]
 

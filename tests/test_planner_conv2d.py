@@ -7,7 +7,7 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
-from nkiconv.planner.cost.conv import swapped
+from nkiconv.planner.cost.conv import activation_stationary
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
@@ -76,7 +76,7 @@ def test_a_plan_tries_every_number_of_neighbours():
     """Prices tie; all but seven let the array fall back to half its rate."""
     problem = cases.get("rn50_1x1").problem
     found = plan(problem.replace(layout="NHWC"), use_cache=False)
-    assert (found.algorithm, dict(found.config)["side"]) == ("swapped", 7)
+    assert (found.algorithm, dict(found.config)["side"]) == ("activation_stationary", 7)
     others = [one.us for one in found.alternatives if dict(one.config).get("side", 7) != 7]
     assert others
     assert found.phase0_us < min(others)
@@ -87,16 +87,16 @@ def test_a_plan_tries_every_number_of_neighbours():
 )
 def test_matmuls_that_hold_a_rate_but_do_not_reach_it_are_warmed_up(columns, warms):
     """Of the time of 128 columns 3/8 hold the full rate, and 3/4 reach it; so do zeros of 5/4 of a window of 3.4 us."""
-    assert swapped.steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
+    assert activation_stationary.steady_warm_up(Target.of(Rates()), columns) in (range(24, 45) if warms else (0,))
 
 
 def test_a_plan_of_64_columns_is_at_its_full_rate_at_any_phase():
     problem = ConvProblem(N=2, C=128, H=56, W=56, K=64, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
-    found = plan(problem, use_cache=False, algorithms=("swapped",))
+    found = plan(problem, use_cache=False, algorithms=("activation_stationary",))
     assert found.worst_us <= 1.1 * found.phase0_us
     config = tuple({**dict(found.config), "fold": 1, "warmup": 28}.items())
     case = cases.Case("64 columns", "conv2d", problem, "", False)
-    cold, _ = profile_case(case, algorithm="swapped", config=config)
+    cold, _ = profile_case(case, algorithm="activation_stationary", config=config)
     assert cold.profile.phases.worst_us > 1.5 * found.worst_us
 
 

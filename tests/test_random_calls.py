@@ -15,14 +15,11 @@ FEW, MANY = 14, 400
 #: A smaller number is no simpler call.
 AS_DRAWN = {"phases": (Phase.reuse, Phase.generate)}
 SEEDS = st.integers(0, 2**32 - 1)
-#: Algorithms that take volumes alone.
-OF_VOLUMES = ("turned",)
 #: (operation, algorithm or None: the kernel's own choice, how implicit_gemm takes products or None: as it chooses).
 JOBS = [
     *((operation, algorithm, None) for operation in RANKS for algorithm in (*OPERATIONS[operation].algorithms, None)),
     *((operation, "implicit_gemm", product) for operation in ("conv2d", "conv3d") for product in PRODUCTS[1:]),
 ]
-JOBS = [one for one in JOBS if one[1] not in OF_VOLUMES or RANKS[one[0]] == 3]
 IDS = ["-".join(str(part) for part in one if part is not None) for one in JOBS]
 
 

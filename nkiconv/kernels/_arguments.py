@@ -7,7 +7,13 @@ IDENTITY = (0, 1, 2, 3)
 #: The 8-bit dtypes that the array multiplies; float8_e4m3 is the one with infinities and a largest number of 240.
 FP8 = (nl.float8_e4m3, nl.float8_e5m2)
 #: (algorithm that was removed, the one that takes its problems now).
-REMOVED = (("toeplitz_rows", "stacked"), ("taps_on_partition", "vector"))
+REMOVED = (
+    ("toeplitz_rows", "stacked"),
+    ("taps_on_partition", "vector"),
+    ("swapped", "activation_stationary"),
+    ("turned", "activation_stationary"),
+    ("toeplitz_blocks", "activation_stationary"),
+)
 
 
 def output_extent(size, taps, stride, dilation, lhs_dilation, before, after):

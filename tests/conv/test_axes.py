@@ -25,14 +25,13 @@ def test_volumes_with_channels_last(name):
 
 
 IN_GROUPS = {"groups", "depthwise"}
-#: The algorithms, and which of the volumes they take; swapped: with channels last.
+#: The algorithms, and which of the volumes they take.
 TAKEN = {
     "implicit_gemm": set(VOLUMES),
     "stacked": set(VOLUMES) - {"groups", "planes only", "between zeros", "several chunks"},
     "grouped": IN_GROUPS,
     "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
-    "swapped": set(VOLUMES) - IN_GROUPS - {"between zeros"},
-    "turned": set(VOLUMES) - IN_GROUPS - {"between zeros"},
+    "activation_stationary": set(VOLUMES) - IN_GROUPS - {"between zeros"},
 }
 
 
@@ -41,7 +40,7 @@ TAKEN = {
 @pytest.mark.parametrize("name", VOLUMES)
 @pytest.mark.parametrize("algorithm", TAKEN)
 def test_several_volumes(algorithm, name, last):
-    taken = name in TAKEN[algorithm] and (last or algorithm != "swapped")
+    taken = name in TAKEN[algorithm]
     refused = pytest.raises(nkiconv.simulator.KernelAssertionError, match=f"{algorithm} ")
     with contextlib.nullcontext() if taken else refused:
         check_volume(VOLUMES[name], N=3, last=last, algorithm=algorithm)
@@ -82,14 +81,14 @@ def test_planes_that_one_tap_meets(name, N):
     check_volume(dense, "fp8_e4m3", N=N)
     refused = pytest.raises(nkiconv.simulator.KernelAssertionError, match="planes of y that each see the plane of x")
     with refused:
-        check_volume(depthwise, N=N, algorithm="toeplitz_blocks")
+        check_volume(depthwise, N=N, algorithm="activation_stationary")
     for product in FP8_PAIRS:
         with refused:
             check_volume(dense, "fp8_e4m3", N=N, config=(("product", product),))
 
 
 def test_planes_cropped_behind_are_images():
-    check_volume((16, 16, 16, STILL, SQUARE, SQUARE), algorithm="toeplitz_blocks")
+    check_volume((16, 16, 16, STILL, SQUARE, SQUARE), algorithm="activation_stationary")
     for N, product in itertools.product((1, 2), FP8_PAIRS):
         check_volume((256, 12, 1, STILL, SQUARE, SQUARE), "fp8_e4m3", N=N, config=(("product", product),))
 

@@ -39,7 +39,7 @@ def test_precision(precision):
     check(STRIDED, "fp32", algorithm="implicit_gemm", precision=precision)
 
 
-@pytest.mark.parametrize("algorithm", ["implicit_gemm", "swapped"])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "activation_stationary"])
 @pytest.mark.parametrize("call", [STRIDED, FOLDED, CALLS["one tap"][0]])
 def test_channels_side_by_side(call, algorithm):
     for dtype in ("bf16", "fp32"):
@@ -137,7 +137,7 @@ def test_groups(name, dtype):
     if call.C == call.K == call.groups:
         check(call, dtype, algorithm="stacked")
     if name == "depthwise":
-        check(call, dtype, algorithm="toeplitz_blocks")
+        check(call, dtype, algorithm="activation_stationary")
 
 
 @pytest.mark.cover(6)
@@ -167,7 +167,7 @@ VOLUMES = {
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", VOLUMES)
 def test_volumes(name, dtype):
-    check(VOLUMES[name], dtype, algorithm="turned")
+    check(VOLUMES[name], dtype, algorithm="activation_stationary")
     check(VOLUMES[name], dtype, algorithm="implicit_gemm")
 
 

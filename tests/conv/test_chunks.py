@@ -103,7 +103,7 @@ CAUSAL = ConvProblem(N=1, C=48, D=9, H=11, W=23, K=3, T=3, R=3, S=3, padding=((2
 #: An algorithm that is named, and a problem of several of its banks, chunks of channels or parts.
 NAMED = {
     "implicit_gemm": CAUSAL.replace(C=136, K=24, H=9, W=70),
-    "turned": CAUSAL.replace(C=96, K=48, W=40),
+    "activation_stationary": CAUSAL.replace(C=96, K=48, W=40),
     "stacked": CAUSAL.replace(C=3, K=32),
     "narrow": CAUSAL.replace(C=160, H=20),
     "stacked, depthwise": CAUSAL.replace(C=24, K=24, groups=24),

@@ -29,7 +29,7 @@ ALGORITHMS = [
     ("stacked", 6, 16, 1, "stacked", None, False),
     ("stacked, last", 6, 16, 1, "stacked", None, True),
     ("stacked, planes as channels", 3, 8, 1, "stacked", CHANNELS, False),
-    ("swapped", 12, 16, 1, "swapped", None, True),
+    ("activation_stationary", 12, 16, 1, "activation_stationary", None, True),
     ("narrow", 20, 3, 1, "narrow", None, False),
     ("narrow, last", 20, 3, 1, "narrow", None, True),
     ("narrow, two planes at once", 20, 3, 1, "narrow", (("depth", 2),), False),

@@ -238,7 +238,10 @@ def test_what_is_not_taken_is_refused_by_name(index):
 def test_refusals_of_calls():
     x, w = normals(LAYER)
     for how, words in (
-        ({"algorithm": "swapped"}, "precision=winograd: swapped takes others; use implicit_gemm"),
+        (
+            {"algorithm": "activation_stationary"},
+            "precision=winograd: activation_stationary takes others; use implicit_gemm",
+        ),
         ({"stride": (2, 1, 1)}, "must be 1; use None"),
         ({"strict_nonfinite": True}, "strict_nonfinite"),
         ({"algorithm": "implicit_gemm", "config": (("moved", 1),)}, "moved=1"),

@@ -25,7 +25,7 @@ _MORE = {
     ],
     "stacked": [(("planes", "channels"),)],
     "implicit_gemm": [(("planes", "channels"),), (("fold", "rows"),), (("fold", "columns"),)],
-    "swapped": [(("fold", fold),) for fold in (1, 2, 3)],
+    "activation_stationary": [(("fold", fold),) for fold in (1, 2, 3)],
 }
 
 

@@ -32,7 +32,7 @@ RANKS = {"conv2d": 2, "conv3d": 3, "conv_transpose2d": 2, "conv_transpose3d": 3,
 PARTNERS = {"fp32": ["fp32"], "bf16": ["bf16", "fp16"], "fp16": ["bf16", "fp16"],
             "fp8_e4m3": ["fp8_e4m3", "fp8_e5m2"], "fp8_e5m2": ["fp8_e4m3", "fp8_e5m2"]}  # fmt: skip
 #: Groups of the channels that algorithms take; the others take one group.
-GROUPED = {"toeplitz_blocks": "each", "grouped": "some"}
+GROUPED = {"grouped": "some"}
 #: Draws after which an algorithm is taken to refuse what else was drawn.
 TRIES = 40
 
@@ -90,7 +90,7 @@ def a_problem(rng: random.Random, operation: str, algorithm: str | None, dtypes:
     groups = "each" if rows else GROUPED.get(algorithm or "", "one")
     if algorithm in (None, "implicit_gemm", "blocks", "diagonals") and not rows:
         groups = rng.choice(["one", "one", "some", "each"])
-    if algorithm == "stacked":
+    if algorithm in ("stacked", "activation_stationary"):
         groups = rng.choice(["one", "each"])
     C, K, count = channels(rng, groups, 150)
     N = rng.randint(1, rng.choice([1, 4, 40] if not rows else [1, 4, 40, 40, 40]))

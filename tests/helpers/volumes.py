@@ -74,8 +74,13 @@ def check_volume(shape, dtype="bf16", lnc=2, last=False, N=1, added=False, **opt
 
 def has_output(axis):
     """Whether a row of numbers is of an axis that has any."""
+    return outputs(axis) >= 1
+
+
+def outputs(axis):
+    """Outputs of a row of numbers, below 1 if there are none."""
     size, taps, stride, dilation, lhs_dilation, before, after = axis
-    return output_extent(size, taps, stride, dilation, lhs_dilation, before, after) >= 1
+    return output_extent(size, taps, stride, dilation, lhs_dilation, before, after)
 
 
 def an_axis(most_lhs=3):

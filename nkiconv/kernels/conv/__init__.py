@@ -6,23 +6,23 @@
                    meets; of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
                    whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
-    toeplitz_blocks
-                   depthwise: blocks of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
-    swapped        y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels
+    activation_stationary
+                   y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels; of
+                   volumes in NCDHW several planes of y at once, results are transposed to rows of y; depthwise: blocks
+                   of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     narrow         few output channels: rows of y and columns of taps share the array's columns
-    turned         volumes: as swapped, for planes of y at once; results are transposed to rows of y
     phases         transposed: each phase of neighbouring outputs has taps of its own, and its read-out interleaves them
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
-where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All but toeplitz_blocks
-take planes of taps, as volumes have them; the images of a 2-d problem are planes with one tap.
+where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take
+planes of taps, as volumes have them; the images of a 2-d problem are planes with one tap.
 
-No im2col tensor exists anywhere; filters come to the array as stationaries (but for swapped and toeplitz_blocks), x as
-strided views. Where channels lie side by side in HBM (NHWC), implicit_gemm and swapped have DMA transpose x, and
-implicit_gemm the array its results (`transposes`), toeplitz_blocks loads blocks as stored; the others, and
-implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settings, is the host's choice
-(`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
+No im2col tensor exists anywhere; filters come to the array as stationaries (but for activation_stationary), x
+as strided views. Where channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
+activation_stationary (of depthwise problems this loads blocks as stored), and the array the results of implicit_gemm
+(`transposes`); the others, and implicit_gemm for fp8, work on copies (`relayout`). Which one, with which settings, is
+the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 """
 
 from ..._nki import nki, nl

@@ -8,6 +8,8 @@ from ...schedules.pairs_of_planes import beside_pairs_refusal
 from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
+from .activation_stationary.loop import run_activation_stationary
+from .activation_stationary.plan import plan_activation_stationary
 from .flip import copy_forwards
 from .grouped.loop import run_grouped
 from .grouped.plan import plan_grouped
@@ -21,12 +23,6 @@ from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack
-from .swapped.loop import run_swapped
-from .swapped.plan import plan_swapped
-from .toeplitz_blocks.loop import run_blocks
-from .toeplitz_blocks.plan import plan_blocks
-from .turned.loop import run_turned
-from .turned.plan import plan_turned
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
@@ -35,11 +31,9 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 TABLE = {
     "implicit_gemm": (plan_taps, run_items),
     "stacked": (plan_stack, run_stack),
-    "toeplitz_blocks": (plan_blocks, run_blocks),
     "grouped": (plan_grouped, run_grouped),
     "narrow": (plan_narrow, run_narrow),
-    "swapped": (plan_swapped, run_swapped),
-    "turned": (plan_turned, run_turned),
+    "activation_stationary": (plan_activation_stationary, run_activation_stationary),
     "phases": (plan_phases, run_phases),
 }
 ALGORITHMS = tuple(TABLE)

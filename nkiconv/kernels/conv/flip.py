@@ -33,9 +33,16 @@ def reads_backwards(algorithm, geometry):
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
-    if algorithm in ("narrow", "swapped"):
+    if algorithm == "narrow":
         return images
-    return algorithm in ("phases", "grouped", "toeplitz_blocks", "turned")
+    if algorithm == "activation_stationary":
+        return images or geometry.groups > 1 or writes_rows(geometry)
+    return algorithm in ("phases", "grouped")
+
+
+def writes_rows(geometry):
+    """Whether neighbours of y in HBM are pixels of a row, not output channels."""
+    return geometry.y_strides[0] != 1 and geometry.K > 1
 
 
 def has_outputs_first(geometry):

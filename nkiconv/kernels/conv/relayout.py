@@ -16,11 +16,11 @@ from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 from .boxes import offset_at, pattern_of
 from .call import part_of_core
-from .flip import flip_instructions, forwards_of
+from .flip import flip_instructions, forwards_of, writes_rows
 from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
-OWN = ("implicit_gemm", "swapped", "toeplitz_blocks")
+OWN = ("implicit_gemm", "activation_stationary")
 #: Up to so many channels, if there are as many columns, an engine sorts the pixels of rows.
 FEW = 64
 #: Bytes a partition of one piece of a copy.
@@ -48,6 +48,7 @@ class Transposed(nl.NKIObject):
 def copies_x(algorithm, geometry):
     """Whether an algorithm gets a copy of x."""
     own = algorithm in OWN and geometry.hbm_itemsize > 1
+    own = own and not (algorithm == "activation_stationary" and writes_rows(geometry))
     return not own and are_side_by_side(geometry) and geometry.x_strides[3] > 1
 
 

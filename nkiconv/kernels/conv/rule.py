@@ -17,7 +17,7 @@ def wanted_algorithms(geometry):
     apart = geometry.planes.lhs_dilation * geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
     apart = apart or (geometry.C <= RULE_INPUTS and (contraction == geometry.C or pixels < RULE_PIXELS))
     if (geometry.flipped and apart) or geometry.precision in ("fp16x3", "winograd"):
-        first = ["swapped"] if last and geometry.C > RULE_FEW else []
+        first = ["activation_stationary"] if last and geometry.C > RULE_FEW else []
         return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
@@ -38,7 +38,7 @@ def wanted_side_by_side(geometry):
     if geometry.K <= RULE_FEW:
         return [] if geometry.C < RULE_INPUTS else ["narrow"]
     whole = geometry.C >= RULE_SIDE_BY_SIDE and geometry.C % nl.tile_size.pmax == 0
-    return [] if whole and geometry.rows.taps * geometry.columns.taps > 3 else ["swapped"]
+    return [] if whole and geometry.rows.taps * geometry.columns.taps > 3 else ["activation_stationary"]
 
 
 def wanted_of_few_inputs(geometry, pixels, contraction):

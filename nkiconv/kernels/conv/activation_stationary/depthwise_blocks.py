@@ -1,0 +1,328 @@
+"""Depthwise conv2d: sizes of blocks of x, and what is worked on together.
+
+Blocks of `rows` rows and `width` columns of x are on the partitions, X[(j, w), block] = x[b * apart + j, w0 + w] of a
+channel; a block of y has out_rows rows, and the columns whose taps are among those of x. It is the sum over `depth`
+blocks k below each other, mostly two, of one matmul each, here where windows overlap and there are no zeros between
+pixels,
+
+    F[k][(j, w), (p, q)] = w[r, s]   where   k * rows + j = p * stride + r * dilation,  w = q * stride + s * dilation,
+
+zero elsewhere: with rows as far apart as a block is wide, one Toeplitz matrix of all taps. It has a column for each
+pixel of a block, as if the stride were 1: others than those of y cost nothing below 128, and keep the array at its full
+rate. Where windows are disjoint (`windows`), a block has all rows that its rows of y see, and several windows add to a
+column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which then have rows / lhs_dilation rows from
+one to the next: matrices have the outputs between.
+"""
+
+from dataclasses import dataclass, field
+
+from ...._nki import nl
+from ....schedules.activation_stationary import WARM_UP, DepthwiseSettings
+from ....schedules.cuts import most_of, window_of
+from ....schedules.geometry import Geometry, num_taps
+from ....schedules.settings import setting
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
+from ..transposes import is_transposed
+from .pixel_blocks import outputs_apart
+from .windows import (
+    Span,
+    WindowProduct,
+    bank_columns,
+    disjoint_misfit,
+    disjoint_spans,
+    front_of,
+    have_own_columns,
+    pitch_of,
+    pixels_among,
+    window_width,
+    windows_of,
+)
+
+#: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
+MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
+#: Of a bare kernel: outputs of a row and of a column of a block, about, and channels of a K tile.
+BLOCK_COLUMNS, BLOCK_ROWS, BLOCK_CHANNELS = 14, 7, 32
+
+
+@dataclass
+class BlocksItem(nl.NKIObject):
+    """Blocks of some images: (first, how many) channels, images, blocks below each other, windows; number of their K
+    tile."""
+
+    chunk: int
+    channels: tuple
+    images: tuple
+    below: tuple
+    windows: tuple
+
+
+@dataclass
+class BlockSchedule(nl.NKIObject):
+    """All sizes of one problem under DepthwiseSettings."""
+
+    geometry: Geometry
+    settings: DepthwiseSettings
+    #: rows from a block to the next, those of x among them, and of x of a block; its rows of y, and how many blocks
+    #: below each other these see
+    step: int = field(init=False)
+    apart: int = field(init=False)
+    rows: int = field(init=False)
+    out_rows: int = field(init=False)
+    depth: int = field(init=False)
+    #: columns of x of a window, columns of y of a tile of results
+    width: int = field(init=False)
+    columns: int = field(init=False)
+    #: columns of a matrix from a row to the next; K tiles whose matrices come together
+    pitch: int = field(init=False)
+    together: int = field(init=False)
+    #: channels of x and y that are neighbours (NHWC), or planes
+    by_pixels: bool = field(init=False)
+
+    def __post_init__(self):
+        geometry, settings, rows, columns = self.geometry, self.settings, self.geometry.rows, self.geometry.columns
+        self.by_pixels, self.disjoint = is_transposed(geometry), settings.disjoint == 1
+        self.step, self.apart = settings.rows, settings.rows // rows.lhs_dilation
+        self.out_rows = settings.rows // rows.stride
+        self.windows = windows_of(columns, settings.columns, self.disjoint)
+        widest, seen = max(window.qn for window in self.windows), pixels_among(rows, window_of(rows, self.out_rows))
+        self.rows = seen if self.disjoint else self.apart
+        self.depth = div_ceil(seen, self.rows)
+        self.width = window_width(columns, settings.columns if self.disjoint else widest, self.disjoint)
+        # pixels of a block
+        self.size, self.columns = self.rows * self.width, widest if self.by_pixels else columns.out
+        # spans of all windows where they are disjoint; rows and columns of a channel's sums in a bank, those that the
+        # array skips to the next in a matrix, and so in a bank
+        strides, self.spans, self.pitch = (rows.stride, columns.stride), [], window_of(columns, widest)
+        self.bank, self.matrix_steps = (settings.rows, bank_columns(columns, widest, settings.rows)), (1, 1)
+        self.bank_steps = strides
+        if self.disjoint:
+            self.spans = disjoint_spans(self.windows, columns.out, self.out_rows)
+            self.pitch = pitch_of(self.spans, columns, settings.columns)
+            self.bank = (self.out_rows, max(span.columns[1] for span in self.spans))
+            self.matrix_steps, self.bank_steps = strides, (1, 1)
+        self.chunks = cut(geometry.C, settings.channels)
+        self.together = min(settings.together, div_ceil(len(self.chunks), PARTS))
+        side = settings.beside if self.by_pixels else len(self.windows)
+        self.items = [
+            BlocksItem(number, chunk, images, below, windows)
+            for number, chunk in enumerate(self.chunks)
+            for windows in cut(len(self.windows), side)
+            for below in cut(div_ceil(rows.out, self.out_rows), settings.below)
+            for images in cut(geometry.planes.out, settings.images)
+        ]
+
+    @property
+    def matrix_size(self):
+        """Elements of a partition and channel: matrices of all blocks below each other."""
+        return self.depth * self.step * self.pitch
+
+    @property
+    def windows_together(self):
+        """Windows of an item that are worked on together: of pixels all of its own, of planes all if disjoint."""
+        if self.by_pixels:
+            return self.settings.beside
+        return len(self.windows) if self.disjoint else 1
+
+    @property
+    def has_own_columns(self):
+        """Whether disjoint windows have all columns of x and no others."""
+        return self.disjoint and have_own_columns(self.geometry.columns, self.windows, self.width)
+
+    def rows_of_block(self, k):
+        """Rows of the block k below that a block of y sees."""
+        seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
+        return min(self.rows, seen - k * self.apart)
+
+    def spans_of(self, windows):
+        """Spans of the tile of x of some windows (first, how many)."""
+        if self.disjoint:
+            return self.spans
+        own = self.windows[windows[0]]
+        columns = (0, self.columns) if self.by_pixels else (own.q, own.qn)
+        return [Span(columns, (WindowProduct((0, windows[1]), (0, self.bank[1]), 0, False),))]
+
+    def below(self, item):
+        """Blocks of x below each other that an item's rows of y see."""
+        return item.below[1] + self.depth - 1
+
+    def x_shape(self, item):
+        """[pixels, beside, below, images, channels]; of planes the blocks of windows that are worked on together one
+        after the other."""
+        beside, below = item.windows[1], self.below(item)
+        if not self.by_pixels:
+            beside, below = 1, below * self.windows_together
+        return (self.size, beside, below, item.images[1], item.channels[1])
+
+    def y_shape(self, item):
+        """Shape of the tile of an item's results."""
+        together, cn = item.below[1] * item.images[1], item.channels[1]
+        if self.by_pixels:
+            return (together * item.windows[1], self.out_rows, self.columns, cn)
+        return (together, cn, self.out_rows, self.geometry.columns.out)
+
+    def rounds(self, first, last):
+        """(first channel, how many) of K tiles first .. last whose matrices come together."""
+        found = []
+        for number in range(first, last + 1, self.together):
+            c0, (end, cn) = self.chunks[number][0], self.chunks[min(last, number + self.together - 1)]
+            found.append((c0, end + cn - c0))
+        return found
+
+    @property
+    def matrix_tiles(self):
+        """(tiles that rounds of matrices rotate through, channels of one): one where a core of two has no other
+        round."""
+        rounds = div_ceil(div_ceil(len(self.chunks), PARTS), self.together)
+        return min(MATRICES, rounds), self.together * most_of(self.chunks)
+
+    def place_of(self, place):
+        """How far a place of a block, its pixels row after row, is in the sequence of its filter."""
+        rows, columns, first = self.geometry.rows, self.geometry.columns, self.windows[0]
+        row = rows.before + (place // self.width - front_of(rows)) * rows.lhs_dilation
+        column = columns.before + (place % self.width + first.start) * columns.lhs_dilation - first.q * columns.stride
+        return row * self.pitch + column
+
+    @property
+    def line_length(self):
+        """Elements of the sequence of a filter."""
+        return self.matrix_size + self.place_of(self.size - 1) + 1
+
+    @property
+    def bank_channels(self):
+        """Channels whose sums fill a bank."""
+        return max(1, BANK_COLUMNS // (self.bank[0] * self.bank[1]))
+
+    def groups(self, item):
+        """Groups of images of an item that go on the partitions one after the other."""
+        return div_ceil(item.images[1], images_together(item))
+
+    def framed_shape(self, item):
+        """[(image, c), rows, columns] of an item's planes that go on the partitions together, with what a tap may see
+        around them."""
+        parts = min(item.images[1], images_together(item)) * item.channels[1]
+        width = self.windows[-1].start - self.windows[0].start + self.width
+        return parts, (self.below(item) - 1) * self.apart + self.rows, width
+
+    def transposes_together(self, item):
+        """Transposes that a bank holds, of all images that are together."""
+        item_bytes = self.geometry.itemsize
+        return max(1, BANK_BYTES // (whole_words(images_together(item) * item.channels[1], item_bytes) * item_bytes))
+
+
+def images_together(item):
+    """Images of an item's channels that go on the partitions together."""
+    return nl.tile_size.pmax // item.channels[1]
+
+
+def block_bytes(geometry, plan, extras):
+    """Bytes a partition, at most."""
+    item, y_item, most = geometry.itemsize, extras.epilogue.y_itemsize, 0
+    tiles, most_channels = plan.matrix_tiles
+    fixed = tiles * most_channels * plan.matrix_size * item
+    fixed += div_ceil(geometry.C, nl.tile_size.pmax) * (plan.line_length + num_taps(geometry)) * item
+    fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * nl.tile_size.pmax
+    for one in plan.items:
+        _, a, b, c = plan.y_shape(one)
+        _, beside, below, images, count = plan.x_shape(one)
+        x = plan.settings.buffers * beside * below * images * count * item
+        if not plan.by_pixels:
+            _, height, width = plan.framed_shape(one)
+            planes = LOADED * width if plan.has_own_columns else FRAMED * width + RAWS * geometry.columns.size
+            x += plan.groups(one) * height * planes * item
+        most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if extras.residual else 0)))
+    return fixed + most + 4 * 3 * BANK_COLUMNS
+
+
+def block_instructions(geometry, plan, cores):
+    """Instructions of the busiest core, at most: of each K tile's matrices, and of each item."""
+    most, parts = 0, 1 + div_ceil(most_of(plan.chunks), nl.tile_size.pmax)
+    made = parts * (num_taps(geometry) + 4 + plan.size)
+    for core in range(cores):
+        first, count = share(len(plan.items), cores, core)
+        mine = plan.items[first : first + count]
+        total = 8 + WARM_UP + made * len({one.chunk for one in mine})
+        most = max(most, total + sum(item_instructions(plan, one) for one in mine))
+    return most
+
+
+def item_instructions(plan, item):
+    """Of an item."""
+    cn, beside, spans = item.channels[1], item.windows[1], max(1, len(plan.spans))
+    steps = 1 if plan.by_pixels or plan.disjoint else beside
+    products = sum(len(span.products) for span in plan.spans) if plan.disjoint else 1
+    sums = steps * (cn * plan.depth * products + 4 * div_ceil(cn, plan.bank_channels) * spans)
+    if plan.by_pixels:
+        return sums + beside * (plan.rows + 4 + 2 * plan.depth) + 8 * beside
+    below = plan.below(item)
+    transposes = below + div_ceil(below, plan.transposes_together(item))
+    return sums + plan.groups(item) * (beside * transposes + 6 + images_together(item)) + 8
+
+
+def depthwise_settings(geometry, config):
+    """All settings: what a config leaves open is blocks of some 14 columns and as many rows as the partitions hold, and
+    as many of them together as the array takes."""
+    most, rows, columns = nl.tile_size.pmax, geometry.rows, geometry.columns
+    each, unit, apart = outputs_apart(columns), outputs_apart(rows) * rows.stride, rows.lhs_dilation
+    few = div_ceil(div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS)), each) * each
+    while few > each and pixels_among(columns, window_of(columns, few)) * unit > most * apart:
+        few = div_ceil(few, 2 * each) * each
+    few = setting(config, "columns", few)
+    width = max(1, pixels_among(columns, window_of(columns, few)))
+    height = max(1, most * apart // (width * unit)) * unit
+    height = setting(config, "rows", min(height, max(unit, BLOCK_ROWS * apart // unit * unit)))
+    below = setting(config, "below", min(most, div_ceil(rows.out * rows.stride, height)))
+    images = setting(config, "images", min(geometry.planes.out, max(1, most // below)))
+    windows = div_ceil(columns.out, few) if is_transposed(geometry) else 1
+    return DepthwiseSettings.read(
+        config,
+        rows=height,
+        columns=few,
+        beside=min(windows, max(1, most // (below * images))),
+        below=below,
+        images=images,
+        channels=min(BLOCK_CHANNELS, div_ceil(geometry.C, PARTS)),
+    )
+
+
+def blocks_misfit(geometry, settings):
+    """Why sizes of blocks do not go together, or ""."""
+    most, rows, columns, disjoint = nl.tile_size.pmax, geometry.rows, geometry.columns, settings.disjoint == 1
+    asked = f"config rows={settings.rows}, columns={settings.columns}"
+    if disjoint and is_transposed(geometry):
+        return "config disjoint=1: must be 0 where channels are neighbours (NHWC)"
+    if settings.rows % rows.stride > 0:
+        return f"config rows={settings.rows}: must be a multiple of the stride of rows, {rows.stride}"
+    if settings.rows % rows.lhs_dilation > 0 or settings.columns % outputs_apart(columns) > 0:
+        return (
+            f"{asked}: rows must be a multiple of lhs_dilation, {rows.lhs_dilation}, columns of "
+            f"{outputs_apart(columns)}, so that all blocks see x alike"
+        )
+    seen = pixels_among(rows, window_of(rows, settings.rows // rows.stride))
+    height = seen if disjoint else settings.rows // rows.lhs_dilation
+    width = window_width(columns, settings.columns if disjoint else min(settings.columns, columns.out), disjoint)
+    if seen == 0 or width == 0:
+        return (
+            f"{asked}, lhs_dilation={(rows.lhs_dilation, columns.lhs_dilation)}: a block sees no pixel; use more, or "
+            f"implicit_gemm"
+        )
+    if height * width > most:
+        return f"{asked}, S={columns.taps}: {width} columns of x times {height} rows must be at most {most}; use fewer"
+    sums = settings.rows * bank_columns(columns, settings.columns, settings.rows)
+    if not disjoint and sums > BANK_COLUMNS:
+        return f"{asked}: {sums} sums of a block must fit a bank, {BANK_COLUMNS}; use fewer"
+    if settings.beside * settings.below * settings.images > most:
+        return (
+            f"config beside={settings.beside}, below={settings.below}, images={settings.images}: their product must be "
+            f"at most {most}; use fewer"
+        )
+    if is_transposed(geometry):
+        return ""
+    if disjoint:
+        reason = disjoint_misfit(columns, settings, settings.rows // rows.stride)
+        if reason != "":
+            return reason
+    if settings.beside > 1:
+        return f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
+    if settings.channels > most:
+        return f"config channels={settings.channels}: must be at most {most} unless channels are contiguous (NHWC)"
+    return ""

@@ -1,0 +1,273 @@
+"""Filters as moving operands: a tile [c, place, k] of SBUF for each K tile, all output channels of a group.
+
+A place is a tap, or a tap of one of the products of a K tile whose pieces of channels see different taps. Four ways
+from HBM: "copy", where output channels are neighbours (RSCK, or packed): runs of them; "dma", where input channels are
+(KRSC, or one tap) and no cast is due: DMA transposes them; "array": blocks of taps in memory order, each [k, c] of a
+place transposed by the Tensor Engine, several to a bank of PSUM, in the order of the sums: the loop transposes a block
+between any two matmuls; "backwards", of transposed convolutions: [c, k, taps] in memory order, copied tap by tap.
+"""
+
+from dataclasses import dataclass, field
+
+from ...._nki import nisa, nl
+from ....schedules.cuts import tap_blocks
+from ....schedules.geometry import filter_rows
+from ....schedules.tiles import BANK_BYTES, cut, div_ceil, whole_words
+from ..._dma import copy
+from ..._engines import is_16bit, pick
+from ..boxes import load_packed, offset_at, pattern_of
+from ..filter_feed import transpose_together
+from ..transposes import load_transposed
+from .products import parts_of
+
+#: Bytes a partition of a block of taps in memory order, and of all that are on their way together, if more than one.
+RAW_BYTES = 16_384
+AHEAD_BYTES = 28_672
+
+
+@dataclass
+class Filters(nl.NKIObject):
+    """Filters of output channels k0 .. k0+kn-1 on their way. loads: (K tiles of the same channels, block of taps,
+    (first output channel from k0, how many)) in order; ends: by K tile, loads until it is complete."""
+
+    k0: int
+    kn: int
+    plan: object
+    loads: list
+    ends: list
+    #: by K tile, [c, places, kn]
+    tiles: list
+    #: blocks that wait to be transposed
+    raws: list = field(default_factory=list)
+    folded: bool = False
+    #: loads that are in place
+    done: int = 0
+
+
+def way_of(geometry, by_rows):
+    """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
+    if by_rows:
+        return "array"
+    if geometry.packed > 0 or geometry.w_strides[0] == 1:
+        return "copy"
+    if geometry.flipped:
+        return "backwards"
+    if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
+        return "dma"
+    return "array"
+
+
+def comes_raw(way):
+    """Whether filters are put in place when they have come."""
+    return way in ("array", "backwards")
+
+
+def raw_blocks(geometry, plan, chunk):
+    """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
+    different ones."""
+    if plan.way == "backwards" or plan.by_rows:
+        return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
+    return tap_blocks(geometry, plan.chunks[chunk][0].count, RAW_BYTES)
+
+
+def block_bytes(geometry, plan, chunk, block, kn):
+    """Bytes a partition of a block in memory order."""
+    return (kn if plan.way == "backwards" else plan.chunks[chunk][0].count) * block[1] * block[3] * geometry.itemsize
+
+
+def start_filters(operands, geometry, plan, k0, kn):
+    """Filters of which nothing is loaded yet."""
+    loads, ends, tiles = [], [], []
+    for pieces, places in zip(plan.chunks, plan.places):
+        shape = (parts_of(pieces, len(pieces)), len(places), kn)
+        tiles.append(nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf))
+    for chunks in alike(plan):
+        blocks = raw_blocks(geometry, plan, chunks[0]) if comes_raw(plan.way) else [None]
+        parts = cut(kn, nl.tile_size.pmax) if comes_raw(plan.way) else [(0, kn)]
+        loads += [(chunks, block, part) for block in blocks for part in parts]
+        ends += [len(loads)] * len(chunks)
+    return Filters(k0=k0, kn=kn, plan=plan, loads=loads, ends=ends, tiles=tiles)
+
+
+def alike(plan):
+    """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
+    found = []
+    for chunk, pieces in enumerate(plan.chunks):
+        if found and plan.chunks[found[-1][0]][0].c0 == pieces[0].c0:
+            found[-1].append(chunk)
+        else:
+            found.append([chunk])
+    return found
+
+
+def load_filters(operands, geometry, filters, chunk, ledger):
+    """Load what there is room for, up to a K tile."""
+    waiting_bytes = 0
+    for index in range(filters.done, len(filters.loads)):
+        load = filters.loads[index]
+        if comes_raw(filters.plan.way):
+            waiting_bytes += block_bytes(geometry, filters.plan, load[0][0], load[1], load[2][1])
+        if index >= filters.done + len(filters.raws):
+            if load[0][0] > chunk or waiting_bytes > AHEAD_BYTES:
+                return
+            load_next(operands, geometry, filters, ledger)
+
+
+def load_next(operands, geometry, filters, ledger):
+    """The next load: a block of taps [kn, channels, rows, columns] in SBUF, or all of a K tile to its place."""
+    (chunk, *_), block, part = filters.loads[filters.done + len(filters.raws)]
+    own, way, strides = filters.plan.chunks[chunk][0], filters.plan.way, geometry.w_strides
+    if not comes_raw(way):
+        load_straight(operands, geometry, filters, chunk, ledger)
+        return
+    r0, rn, s0, sn = block
+    shape, first = (part[1], own.count, rn, sn), (filters.k0 + part[0], own.c0, r0, s0)
+    if way == "backwards":
+        shape, strides = (own.count, part[1], rn, sn), (strides[1], strides[0], strides[2], strides[3])
+        first = (own.c0, filters.k0 + part[0], r0, s0)
+    raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
+    copy(raw_sbuf, operands.w.ap(pattern=pattern_of(strides, shape), offset=offset_at(strides, first)))
+    filters.raws.append(raw_sbuf)
+
+
+def load_straight(operands, geometry, filters, chunk, ledger):
+    """A K tile straight from HBM."""
+    kn, R, S, own = filters.kn, filter_rows(geometry), geometry.columns.taps, filters.plan.chunks[chunk][0]
+    filters.done = filters.done + 1
+    tile_sbuf = filters.tiles[chunk]
+    if geometry.packed > 0:
+        load_packed(tile_sbuf, operands.w, geometry, own.c0, own.count, filters.k0, kn)
+        return
+    by_k, by_c, by_r, by_s = geometry.w_strides
+    offset = filters.k0 * by_k + own.c0 * by_c
+    if filters.plan.way == "copy":
+        pattern = [[by_c, own.count], [by_r, R], [by_s, S], [1, kn]]
+        copy(tile_sbuf, operands.w.ap(pattern=pattern, offset=offset))
+    else:
+        dst_sbuf = tile_sbuf.reshape((own.count, R, S, kn))
+        load_transposed(dst_sbuf, operands.w, (by_c, by_r, by_s, by_k), offset, False, ledger)
+
+
+def waiting_to(filters, chunk):
+    """Loads that are not in place yet of K tiles up to one."""
+    return max(0, filters.ends[min(chunk, len(filters.ends) - 1)] - filters.done)
+
+
+def filters_until(operands, geometry, filters, chunk, ledger):
+    """Have all of a K tile in its place, and later ones on their way."""
+    load_filters(operands, geometry, filters, chunk, ledger)
+    while waiting_to(filters, chunk) > 0:
+        place_next(operands, geometry, filters, ledger)
+    load_filters(operands, geometry, filters, len(filters.ends) - 1, ledger)
+
+
+def place_next(operands, geometry, filters, ledger):
+    """Transpose the taps of the next load, or copy them into place, and load ahead."""
+    if len(filters.raws) == 0:
+        load_next(operands, geometry, filters, ledger)
+    chunks, block, part = filters.loads[filters.done]
+    raw_sbuf, filters.raws = filters.raws[0], filters.raws[1:]
+    for chunk in chunks:
+        if filters.plan.way == "backwards":
+            copy_backwards(filters, chunk, raw_sbuf, ledger)
+        else:
+            transpose_block(geometry, filters, chunk, block, part, raw_sbuf, ledger)
+    filters.done = filters.done + 1
+    load_filters(operands, geometry, filters, len(filters.ends) - 1, ledger)
+
+
+def copy_backwards(filters, chunk, raw_sbuf, ledger):
+    """Taps of a block [c, k, rows, columns] in reverse order to their places."""
+    count, kn, rn, sn = raw_sbuf.shape
+    k0 = filters.loads[filters.done][2][0]
+    for tap in range(rn * sn):
+        at = rn * sn - 1 - tap
+        src, dst = raw_sbuf[0:count, 0:kn, at // sn, at % sn], filters.tiles[chunk][0:count, tap, k0 : k0 + kn]
+        nisa.tensor_copy(dst=dst, src=src, engine=pick(ledger, kn, is_16bit(raw_sbuf.dtype)))
+
+
+def transpose_block(geometry, filters, chunk, block, part, raw_sbuf, ledger):
+    """The places of a block, transposed, as many together as a bank holds of one row of taps, or of one product."""
+    (r0, rn, s0, sn), (k0, kn) = block, part
+    plan, tile_sbuf = filters.plan, filters.tiles[chunk]
+    # taps of fp32 too begin at even columns of a bank
+    most = BANK_BYTES // (whole_words(kn, 2) * geometry.itemsize)
+    if plan.by_rows:
+        rows = [(first, geometry.planes.taps) for first in range(0, len(plan.places[chunk]), geometry.planes.taps)]
+    else:
+        rows = [((r0 + r) * geometry.columns.taps + s0, sn) for r in range(rn)]
+    for first, count in rows:
+        pieces = plan.chunks[chunk][: plan.places[chunk][first].pieces]
+        for at, num in cut(count, most):
+            places = plan.places[chunk][first + at : first + at + num]
+            into = tile_sbuf[0 : parts_of(pieces, len(pieces)), first + at : first + at + num, k0 : k0 + kn]
+            transpose_together(into, views_of(geometry, raw_sbuf, pieces, places, block, ledger), 2, ledger)
+
+
+def views_of(geometry, raw_sbuf, pieces, places, block, ledger):
+    """[k, parts] of some places of a block in memory order; of several pieces of channels, gathered in SBUF first."""
+    kn, r0, s0 = raw_sbuf.shape[0], block[0], block[2]
+    R, S = geometry.rows.taps, geometry.columns.taps
+    own = pieces[0]
+
+    def tap(place, piece):
+        t, r, s = place.t, place.r + piece.r, place.s + piece.s
+        if geometry.flipped:
+            t, r, s = geometry.planes.taps - 1 - t, R - 1 - r, S - 1 - s
+        return t * R + r - r0, s - s0
+
+    found = [tap(place, own) for place in places]
+    if len(pieces) == 1:
+        return [raw_sbuf[0:kn, 0 : own.count, r, s] for r, s in found]
+    parts, count = parts_of(pieces, len(pieces)), len(places)
+    gathered_sbuf = nl.ndarray((kn, count, parts), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
+    falls = found[-1][0] < found[0][0]
+    for piece in pieces:
+        c, (r, s), (end, _) = (
+            piece.c0 - own.c0,
+            tap(places[-1 if falls else 0], piece),
+            tap(places[0 if falls else -1], piece),
+        )
+        step = max(1, (end - r) // max(1, count - 1))
+        nisa.tensor_copy(
+            dst=gathered_sbuf[0:kn, 0:count, piece.part : piece.part + piece.count],
+            src=raw_sbuf[0:kn, c : c + piece.count, r : end + 1 : step, s].permute((0, 2, 1)),
+            engine=pick(ledger, count * piece.count, is_16bit(raw_sbuf.dtype)),
+        )
+    views = [gathered_sbuf[0:kn, index, 0:parts] for index in range(count)]
+    return views[::-1] if falls else views
+
+
+def fold_filters(geometry, source, filters):
+    """Replace the filters by those of `fold` rows of y at once: [(slot, c), taps, (row, k)], zero where a slot's row of
+    x is none of a row's window."""
+    rows, S, K = geometry.rows, geometry.columns.taps, filters.kn
+    fold, slots, tile_sbuf = source.fold, source.slots, filters.tiles[0]
+    cn = tile_sbuf.shape[0]
+    folded_sbuf = nl.ndarray((slots * cn, source.rows.taps, S, fold * K), dtype=tile_sbuf.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=folded_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for row in range(fold):
+        for r in range(rows.taps):
+            place = row * rows.stride + r * rows.dilation
+            slot, tap = place % slots, place // slots
+            copy(
+                folded_sbuf[slot * cn : (slot + 1) * cn, tap, 0:S, row * K : (row + 1) * K],
+                tile_sbuf[0:cn, r * S : (r + 1) * S, 0:K],
+            )
+    filters.tiles = [folded_sbuf.reshape((slots * cn, source.rows.taps * S, fold * K))]
+    filters.folded = True
+
+
+def raw_bytes(geometry, plan):
+    """Bytes a partition of all loads that are there together, at most."""
+    one = total = 0
+    for chunk, *_ in alike(plan):
+        for block in raw_blocks(geometry, plan, chunk):
+            each = block_bytes(geometry, plan, chunk, block, min(geometry.K, nl.tile_size.pmax))
+            one, total = max(one, each), total + each * div_ceil(geometry.K, nl.tile_size.pmax)
+    return min(total, max(AHEAD_BYTES, one) + one)
+
+
+def num_transposes(kn, plan):
+    """Transposes of the filters of kn output channels, and evacuations of them, at most."""
+    return sum(len(places) for places in plan.places) * div_ceil(kn, nl.tile_size.pmax)

@@ -1,0 +1,261 @@
+"""y as NHWC: windows of x of an output tile come in, rows of pixels leave.
+
+The first banks of a weight-resident group, one where there are several taps, go through the filters K tile by K tile
+as these come in and are transposed; later ones bank by bank. Every sum adds K tiles and taps in the same order.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.cuts import same_place, window_of
+from ....schedules.frames import plane_pieces
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+from ..._dma import copy
+from ..._warm import warm_up
+from ..boxes import clear_window, offset_at, pattern_of, residual_of, store_boxes
+from ..frames import tensor_of
+from ..sums import spaced
+from ..transposes import is_transposed, load_transposed
+from .filters import load_filters
+from .pixel_blocks import Block, blocks_of, held, inside, pixels_of, place_in, rows_inside, sees_x, window_shape
+from .sums import evacuate, load_bias, multiply, start_group
+
+#: Bytes a partition of one load of a later output tile, if it has as many.
+LOAD_BYTES = 8192
+
+
+@dataclass
+class Unit(nl.NKIObject):
+    """One bank of sums: tiles t0 .. t0+tn-1 of a block, output channels k0 .. k0+kn-1 from the group's first."""
+
+    block: Block
+    t0: int
+    tn: int
+    k0: int
+    kn: int
+
+
+def run_pixels(work, items):
+    """Items of a core; x of the next one is loaded before one is worked on."""
+    plan, now_sbuf, batch = work.plan, None, -1
+    warm_up(work.zeros_sbuf, plan.warmup, 1)
+    for index, item in enumerate(items):
+        fresh = item.batch != batch
+        if fresh:
+            batch = item.batch
+            start_group(work, *plan.batches[batch])
+        if now_sbuf == None:
+            now_sbuf = load_band(work, item.band, True)
+        if fresh:
+            load_bias(work, plan.batches[batch][0], plan.batches[batch][1], plan.source.fold)
+        after_sbuf = None
+        if index + 1 < len(items):
+            after, after_sbuf = items[index + 1], now_sbuf
+            if not same_place(after.band, item.band):
+                after_sbuf = load_band(work, after.band, False)
+        units = units_of(plan, item)
+        together = min(len(units), plan.banks if fresh else 1)
+        work_units(work, item, now_sbuf, units[:together])
+        for unit in units[together:]:
+            work_units(work, item, now_sbuf, [unit])
+        now_sbuf = after_sbuf
+
+
+def load_band(work, band, start):
+    """x of a band; start: of the first one: of each K tile what the first block needs and filters, then the rest."""
+    plan = work.plan
+    x_sbuf = new_window(work.operands, plan, band, nisa.engine.vector if start else nisa.engine.gpsimd)
+    parts = load_parts(work.geometry, plan, band, start)
+    for index, part in enumerate(parts):
+        for chunk in range(len(plan.chunks)):
+            load_part(work, band, x_sbuf, chunk, part)
+            if start and index == 0:
+                load_filters(work.operands, work.geometry, work.filters, chunk, work.ledger)
+    return x_sbuf
+
+
+def new_window(operands, plan, band, engine):
+    """A window [c, K tile * planes, rows, columns] of which only what is no element of x is written."""
+    source, num_chunks = plan.source, len(plan.chunks)
+    planes, rows, columns = window_shape(source, band)
+    shape = (max(chunk[0].count for chunk in plan.chunks) * source.slots, num_chunks * planes, rows, columns)
+    x_sbuf = nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+    _, dn, before, _ = inside(source.planes, band.z0, band.zn)
+    for chunk in range(num_chunks):
+        for first, end in ((0, before), (before + dn, planes)):
+            if first < end:
+                own_sbuf = x_sbuf[0 : shape[0], chunk * planes + first : chunk * planes + end, 0:rows, 0:columns]
+                clear_window(own_sbuf, 0, rows, 0, columns, engine)
+    _, wn, left, w_step = inside(source.columns, band.q0, band.qn, source.dense)
+    top, end = 0, rows if w_step == 1 else 0
+    for slot in range(source.slots):
+        _, hn, first, h_step = rows_inside(source, band.p0, band.pn, slot)
+        top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
+    end = max(top, end)
+    clear_window(x_sbuf, 0, top, 0, columns, engine)
+    clear_window(x_sbuf, end, rows, 0, columns, engine)
+    clear_window(x_sbuf, top, end, 0, left, engine)
+    clear_window(x_sbuf, top, end, left + wn, columns, engine)
+    return x_sbuf
+
+
+def load_parts(geometry, plan, band, start):
+    """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
+    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
+    where many K tiles make many loads of a part."""
+    source, block, num_chunks = plan.source, blocks_of(plan.sizes, band)[0], len(plan.chunks)
+    planes, rows, columns = window_shape(source, band)
+    axis, most, each, height = source.rows, band.pn, block.pn * block.apart, block.pn * block.apart * source.rows.stride
+    several = band.zn > 1
+    if several:
+        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn * block.apart)
+    at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
+    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
+    while outputs < most:
+        outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
+        end = held(axis, outputs, source.dense and not several)
+        found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
+        first = end
+    return found
+
+
+def load_part(work, band, x_sbuf, chunk, part):
+    """A part of a K tile's window."""
+    geometry, source, own = work.geometry, work.plan.source, work.plan.chunks[chunk][0]
+    first_plane, planes, start, count = part
+    d0, dn, before, _ = inside(source.planes, band.z0, band.zn)
+    n = max(first_plane, before)
+    nn = max(0, min(first_plane + planes, before + dn) - n)
+    w0, wn, left, w_step = inside(source.columns, band.q0, band.qn, source.dense)
+    dn = window_of(source.planes, band.zn)
+    image, cn = chunk * dn + n, own.count
+    alone = x_sbuf.shape[1] == dn and source.slots == 1
+    for slot in range(source.slots if wn > 0 and nn > 0 else 0):
+        h0, hn, top, h_step = rows_inside(source, band.p0, band.pn, slot)
+        skip = div_ceil(max(0, start - top), h_step)
+        hn = min(hn, div_ceil(max(0, start + count - top), h_step)) - skip
+        if hn <= 0:
+            continue
+        top += skip * h_step
+        dst = spaced(x_sbuf, (slot * cn, cn), (image, nn, 1), (top, hn, h_step), (left, wn, w_step))
+        row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
+        for piece in plane_pieces(geometry, d0 + n - before, nn):
+            into = dst[0:cn, piece.first : piece.first + piece.count, 0:hn, 0:wn]
+            apart, x_hbm = piece.strides, tensor_of(work.operands, piece.framed)
+            strides = (apart[0], apart[1], source.slots * apart[2], apart[3])
+            offset = offset_at(apart, (own.c0, piece.plane, row, w0))
+            if is_transposed(geometry):
+                load_transposed(into, x_hbm, strides, offset, alone, work.ledger)
+            else:
+                copy(into, x_hbm.ap(pattern=pattern_of(strides, (cn, piece.count, hn, wn)), offset=offset))
+
+
+def units_of(plan, item):
+    """Banks of an item in the order of the work."""
+    parts = cut(plan.batches[item.batch][1] * plan.source.fold, plan.k_tile)
+    groups = cut_at(plan.sizes.side, max(1, BANK_COLUMNS // parts[-1][1]))
+    blocks = blocks_of(plan.sizes, item.band)
+    return [Unit(block, *group, *part) for block in blocks for group in groups for part in parts]
+
+
+def work_units(work, item, x_sbuf, units):
+    """Sums of some banks, together, and their way out."""
+    plan, sums, seen = work.plan, [], []
+    for unit in units:
+        acc_psum = nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum)
+        sums.append(acc_psum)
+        seen.append([taps_seen(plan, item.band, unit.block, unit.t0 + tile) for tile in range(unit.tn)])
+        for tile in range(unit.tn):
+            if len(seen[-1][tile]) == 0:
+                zeros = acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn]
+                nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
+    taps = num_windows(plan)
+
+    def matmuls(chunk):
+        for tap in range(taps):
+            for unit, acc_psum, of_tile in zip(units, sums, seen):
+                for tile in range(unit.tn):
+                    if tap in of_tile[tile]:
+                        more = chunk > 0 or tap != of_tile[tile][0]
+                        x = pixels_at(plan, item.band, x_sbuf, unit, tile, chunk, tap)
+                        filters = work.filters.tiles[chunk]
+                        moving = filters[0 : filters.shape[0], tap, unit.k0 : unit.k0 + unit.kn]
+                        yield acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn], x, moving, more
+
+    multiply(work, matmuls, taps * sum(unit.tn for unit in units))
+    for unit, acc_psum in zip(units, sums):
+        leave(work, item, unit, acc_psum)
+
+
+def num_windows(plan):
+    """Taps of the axes of x as they are loaded."""
+    source = plan.source
+    return source.planes.taps * source.rows.taps * source.columns.taps
+
+
+def taps_seen(plan, band, block, tile):
+    """Taps at which pixels of a tile of a block see anything but zeros between elements of x."""
+    source, side = plan.source, plan.sizes.side
+    rows, columns = source.rows, source.columns
+    if rows.lhs_dilation * columns.lhs_dilation == 1:
+        return range(num_windows(plan))
+    found = []
+    for tap in range(num_windows(plan)):
+        r, s = tap // columns.taps % rows.taps, tap % columns.taps
+        if sees_x(rows, band.p0 + block.p, block.apart, r) and sees_x(columns, band.q0 + tile, side, s):
+            found.append(tap)
+    return found
+
+
+def pixels_at(plan, band, x_sbuf, unit, tile, chunk, tap):
+    """The stationary of a tile: its pixels at a tap."""
+    source, block, side = plan.source, unit.block, plan.sizes.side
+    planes, rows, columns = source.planes, source.rows, source.columns
+    t, r, s = tap // (rows.taps * columns.taps), tap // columns.taps % rows.taps, tap % columns.taps
+    d = chunk * window_of(planes, band.zn) + block.z * planes.stride + t * planes.dilation
+    h = place_in(rows, band.p0, band.p0 + block.p, r, source.dense)
+    w = place_in(columns, band.q0, band.q0 + unit.t0 + tile, s, source.dense)
+    by_row, by_column = block.apart * rows.stride, side * columns.stride
+    if source.dense:
+        by_row, by_column = by_row // rows.lhs_dilation, by_column // columns.lhs_dilation
+    return spaced(
+        x_sbuf,
+        (0, plan.chunks[chunk][0].count * source.slots),
+        (d, block.zn, planes.stride),
+        (h, block.pn, by_row),
+        (w, block.units, by_column),
+    )
+
+
+def leave(work, item, unit, acc_psum):
+    """Evacuate a bank into its block's results; the last one of a block sends them off."""
+    operands, strides, plan = work.operands, work.geometry.y_strides, work.plan
+    k0, kn = plan.batches[item.batch]
+    block, side, fold = unit.block, plan.sizes.side, plan.source.fold
+    boxes = block_runs(strides, item.band, block, side, fold, k0, kn)
+    if work.y_sbuf == None:
+        shape = (pixels_of(block), side, fold * kn)
+        work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        work.residual_sbuf = residual_of(operands, shape, boxes, False)
+    residual_sbuf = None if work.residual_sbuf == None else place_of(work.residual_sbuf, unit)
+    evacuate(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual_sbuf)
+    if unit.t0 + unit.tn == side and unit.k0 + unit.kn == fold * kn:
+        store_boxes(operands.y, work.y_sbuf, boxes)
+        work.y_sbuf, work.residual_sbuf = None, None
+
+
+def place_of(tile_sbuf, unit):
+    """What a bank holds of its block's tile [pixels, side, K]."""
+    return tile_sbuf[0 : tile_sbuf.shape[0], unit.t0 : unit.t0 + unit.tn, unit.k0 : unit.k0 + unit.kn]
+
+
+def block_runs(strides, band, block, side, fold, k0, kn):
+    """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are folded;
+    those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
+    s_k, s_n, s_p, s_q = strides[0], strides[1], strides[2], strides[3]
+    pattern = [[s_n, block.zn], [fold * block.apart * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
+    found = []
+    for row in range(fold):
+        offset = offset_at(strides, (k0, band.z0 + block.z, (band.p0 + block.p) * fold + row, band.q0))
+        found.append(((0, 0, row * kn), pattern, offset))
+    return found

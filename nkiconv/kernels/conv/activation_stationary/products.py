@@ -1,0 +1,142 @@
+"""Which channels lie on the partitions together, and which products the taps of a plane come to.
+
+Whole 128s of channels take one product a tap. What is left over is folded: where it fits twice or more, copies of it
+lie behind each other, each a column of taps further; else, where it is a multiple of the free partitions, those take a
+part of it at another tap, a rider: as many products as that makes parts take all of that tap, which needs none of its
+own then. Each distance from a product's tap to its rider's takes a copy of the channels.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+
+
+@dataclass
+class ChunkPiece(nl.NKIObject):
+    """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from a product's own."""
+
+    part: int
+    c0: int
+    count: int
+    r: int
+    s: int
+
+
+@dataclass
+class Product(nl.NKIObject):
+    """A tap of a K tile (its index), which is a list of ChunkPieces, with the first so many of these."""
+
+    chunk: int
+    r: int
+    s: int
+    pieces: int
+
+
+@dataclass
+class Place(nl.NKIObject):
+    """A tap of a K tile's filters in SBUF, for its first so many ChunkPieces."""
+
+    t: int
+    r: int
+    s: int
+    pieces: int
+
+
+def own_piece(c0, count):
+    """The first ChunkPiece of a chunk; riders are behind it."""
+    return ChunkPiece(part=0, c0=c0, count=count, r=0, s=0)
+
+
+def parts_of(chunk, pieces):
+    """Partitions of a chunk's first so many pieces."""
+    last = chunk[pieces - 1]
+    return last.part + last.count
+
+
+def products_of(geometry, copies):
+    """(chunks, Products) of all channels of x; copies: of the channels left over, at most."""
+    P_MAX, chunks, products = nl.tile_size.pmax, [], []
+    R, S = geometry.rows.taps, geometry.columns.taps
+    rest = geometry.C % P_MAX
+    whole = geometry.C - rest
+    for c0 in range(0, whole, P_MAX):
+        for tap in range(R * S):
+            products.append(Product(chunk=len(chunks), r=tap // S, s=tap % S, pieces=1))
+        chunks.append([own_piece(c0, P_MAX)])
+    if rest == 0:
+        return chunks, products
+    depth = min(P_MAX // rest, S) if copies > 1 else 1
+    if depth == 1 and copies > 1 and rest % (P_MAX - rest) == 0:
+        own, more = ridden(own_piece(whole, rest), len(chunks), (R, S), copies)
+        return chunks + own, products + more
+    for r in range(R):
+        for s in range(0, S, depth):
+            products.append(Product(chunk=len(chunks), r=r, s=s, pieces=min(depth, S - s)))
+    pieces = [own_piece(whole, rest)]
+    for behind in range(1, depth):
+        pieces.append(ChunkPiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
+    return chunks + [pieces], products
+
+
+def ridden(own, first, taps, copies):
+    """(chunks, products) of channels, which get at most so many copies, with riders; first: number of their chunk."""
+    R, S = taps
+    room = nl.tile_size.pmax - own.count
+    shares = own.count // room
+    # the first so many taps have no product where riders take all of their channels
+    apart, riders, used, found = R * S // (shares + 1), [], [], []
+    for tap in range(apart):
+        tried, hosts, places = riders[:], [], []
+        for share in range(shares):
+            rider = ChunkPiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
+            host = host_of(rider, tap, apart, taps, tried, copies, used + places)
+            if host != None:
+                hosts.append(host)
+                places.append(host[1])
+        if len(hosts) < shares:
+            found.append(Product(chunk=first, r=tap // S, s=tap % S, pieces=1))
+            continue
+        riders, used = tried, used + places
+        for host in hosts:
+            copy, place = host
+            found.append(Product(chunk=first + copy, r=place // S, s=place % S, pieces=2))
+    for tap in range(apart, R * S):
+        if tap not in used:
+            found.append(Product(chunk=first, r=tap // S, s=tap % S, pieces=1))
+    chunks = []
+    for rider in riders:
+        chunks.append([own, rider])
+    return chunks if len(chunks) > 0 else [[own]], found
+
+
+def host_of(rider, tap, apart, taps, riders, copies, used):
+    """(copy, tap) of the product that takes a rider at a tap along: of a copy that has it so far away if possible, else
+    of one that is appended to `riders`, preferably in the same column; None where `copies` are too few."""
+    R, S = taps
+    for copy in range(len(riders)):
+        other = riders[copy]
+        r, s = tap // S - other.r, tap % S - other.s
+        inside = 0 <= r and r < R and 0 <= s and s < S
+        if other.c0 == rider.c0 and inside and r * S + s >= apart and r * S + s not in used:
+            return copy, r * S + s
+    for behind in range(S + 1 if len(riders) < copies else 0):
+        s = tap % S if behind == 0 else S - behind
+        for r in range(R):
+            if r * S + s >= apart and r * S + s not in used:
+                rider.r = tap // S - r
+                rider.s = tap % S - s
+                riders.append(rider)
+                return len(riders) - 1, r * S + s
+    return None
+
+
+def places_of(geometry, products):
+    """Places of a K tile's filters: planes of taps of a product are neighbours, from the last to the first."""
+    T = geometry.planes.taps
+    return [Place(t=t, r=one.r, s=one.s, pieces=one.pieces) for one in products for t in range(T - 1, -1, -1)]
+
+
+def all_places(geometry):
+    """The same of a K tile that has every tap of its channels, in memory order."""
+    T, R, S = geometry.planes.taps, geometry.rows.taps, geometry.columns.taps
+    return [Place(t=t, r=r, s=s, pieces=1) for t in range(T) for r in range(R) for s in range(S)]

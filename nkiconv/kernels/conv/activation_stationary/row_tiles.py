@@ -1,0 +1,252 @@
+"""How the rows of y of volumes are cut: output tiles, tiles of 128 positions, banks of sums, steps of a device loop.
+
+A step of an output tile is one row of each of its segments, which are as many rows as fill 128 positions together with
+`width` of their columns. Its sums have `depth` planes of y in the columns of the Tensor Engine. x is a circular buffer
+of rows, of all planes and segments each: a step needs the next ones.
+"""
+
+from dataclasses import dataclass
+from math import gcd
+
+from ...._nki import nl
+from ....schedules.cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
+from ....schedules.geometry import met, span
+from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits_sbuf
+from ..moved import Register, register_of
+from .filters import raw_bytes, way_of
+from .products import places_of, products_of
+
+#: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
+PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
+TILE_BANKS = 2
+
+
+@dataclass
+class Move(nl.NKIObject):
+    """A matmul of a tile: a plane of x, counted from the output tile's first, for planes z .. z+count-1 of a bank,
+    whose first tap is the `tau`-th from the last; whether sums are there already. plane -1: zeros."""
+
+    plane: int
+    bank: int
+    z: int
+    count: int
+    tau: int
+    adds: bool
+
+
+@dataclass
+class Steps(nl.NKIObject):
+    """Steps of each output tile as `count` iterations of a body of `each` of them, from step `first` on."""
+
+    first: int
+    each: int
+    count: int
+    register: Register
+
+
+@dataclass
+class RowSchedule(nl.NKIObject):
+    """All work. chunks: K tiles, ChunkPieces each; products: of each K tile; banks: (first plane, how many) of the
+    sums of a tile; blocks: of 128 columns of sums that are transposed; ring: rows of x that are there together."""
+
+    by_rows: bool
+    chunks: list
+    products: list
+    places: list
+    way: str
+    segments: int
+    width: int
+    items: list
+    banks: list
+    blocks: int
+    ring: int
+    warmup: int
+    loop: int
+    steps: object
+
+
+def row_schedules(geometry, settings):
+    """RowSchedules of settings, in fewer and more parts of the columns."""
+    planes, K, P, Q = geometry.planes, geometry.K, geometry.rows.out, geometry.columns.out
+    volume, segments = planes.out // planes.images, fewest_tiles(geometry)
+    width = min(Q, nl.tile_size.pmax // segments)
+    chunks, products = products_of(geometry, settings.copies)
+    products = [[one for one in products if one.chunk == chunk] for chunk in range(len(chunks))]
+    groups = cut_volumes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
+    tiles, zn = div_ceil(Q, width), most_of(groups)
+    for parts in PARTS_TRIED:
+        items = []
+        for rows in cut_into(P, min(P, PARTS)):
+            for group in groups:
+                for part in cut_into(tiles, min(tiles, parts)):
+                    q0 = part[0] * width
+                    qn = min(Q - q0, part[1] * width)
+                    items.append(Outputs(z0=group[0], zn=group[1], p0=rows[0], pn=rows[1], q0=q0, qn=qn))
+        found = RowSchedule(
+            by_rows=True,
+            chunks=chunks,
+            products=products,
+            places=[places_of(geometry, one) for one in products],
+            way=way_of(geometry, True),
+            segments=segments,
+            width=width,
+            items=items,
+            banks=cut(zn, max(1, BANK_COLUMNS // K)),
+            blocks=div_ceil(zn * K, nl.tile_size.pmax),
+            ring=window_of(geometry.rows, 2),
+            warmup=settings.warmup,
+            loop=settings.loop,
+            steps=None,
+        )
+        found.steps = steps_alike(geometry, found)
+        yield found
+
+
+def make_rows(geometry, extras, settings):
+    """The RowSchedule of settings with fewest parts for which x fits, or None."""
+    for found in row_schedules(geometry, settings):
+        if fits_sbuf(row_bytes(geometry, found, extras)):
+            return found
+    return None
+
+
+def fewest_tiles(geometry):
+    """Segments of a core's rows with which a plane takes fewest tiles of 128 positions."""
+    rows, columns = div_ceil(geometry.rows.out, PARTS), geometry.columns.out
+    P_MAX = nl.tile_size.pmax
+
+    def tiles(segments):
+        return div_ceil(rows, segments) * div_ceil(columns, P_MAX // segments)
+
+    return min(range(1, min(rows, P_MAX) + 1), key=tiles)
+
+
+def segment_rows(plan, item):
+    """Rows of a segment of an output tile; the last ones may have fewer."""
+    return div_ceil(item.pn, plan.segments)
+
+
+def moves_of(geometry, plan, item):
+    """(Moves of the first product, of each other one) of a tile, planes of x from the last to the first, so that an
+    output's taps come in one order wherever output tiles are cut. Sums without a plane of x are products of zeros."""
+    planes, started, first, rest = geometry.planes, filled(item.zn, False), [], []
+    d0, dn = span(planes, item.z0, item.zn)
+    seen_by = [[] for _ in range(dn)]
+    for z in range(item.zn):
+        sees = False
+        for tau in range(planes.taps):
+            one = met(planes, planes.taps - 1 - tau, item.z0 + z, 1)
+            if one[2] > 0:
+                sees = True
+                seen_by[one[3] - d0].append((z, tau))
+        if not sees:
+            add_moves(first, plan, [(z, 0)], started, -1)
+    for plane in range(dn - 1, -1, -1):
+        add_moves(first, plan, seen_by[plane], started, plane)
+        for z, _ in seen_by[plane]:
+            started[z] = True
+        add_moves(rest, plan, seen_by[plane], started, plane)
+    return first, rest
+
+
+def add_moves(found, plan, pairs, started, plane):
+    """Append the Moves of a plane for (plane of y, tap from the last): one for neighbours in a bank at ascending taps
+    whose sums are there, or are not."""
+    begin = len(found)
+    for z, tau in pairs:
+        bank = next(at for at, (first, count) in enumerate(plan.banks) if first <= z < first + count)
+        at, adds, last = z - plan.banks[bank][0], started[z], found[-1] if len(found) > begin else None
+        if last != None and (last.bank, last.adds, last.z + last.count, last.tau + last.count) == (bank, adds, at, tau):
+            last.count += 1
+        else:
+            found.append(Move(plane=plane, bank=bank, z=at, count=1, tau=tau, adds=adds))
+
+
+def stored_together(plane_count, K):
+    """(first, how many) of the sums [(z, k)] of so many planes that one DMA stores: of one plane and one block."""
+    found, at, size = [], 0, plane_count * K
+    while at < size:
+        count = min(K - at % K, nl.tile_size.pmax - at % nl.tile_size.pmax)
+        found.append((at, count))
+        at += count
+    return found
+
+
+def rows_window(geometry, plan):
+    """(planes, columns with padding) of x that an output tile sees, at most."""
+    planes = max(axis_elements(geometry.planes, item.zn) for item in plan.items)
+    return planes, max(window_of(geometry.columns, item.qn) for item in plan.items)
+
+
+def row_bytes(geometry, plan, extras):
+    """Bytes a partition, at most: rows of x, filters in memory order and in place, results."""
+    item, y_item, K = geometry.itemsize, extras.epilogue.y_itemsize, geometry.K
+    columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
+    x_bytes = plan.ring * len(plan.chunks) * planes * plan.segments * (width + 1) * item
+    filters = sum(len(one) for one in plan.places) * K * item
+    raw = raw_bytes(geometry, plan) + 4 * nl.tile_size.pmax * geometry.planes.taps * item
+    results = 2 * plan.blocks * plan.segments * columns * y_item
+    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if extras.epilogue.bias else 0)) + 4 * K
+    return x_bytes + filters + raw + results + sums + 2048
+
+
+def tile_instructions(geometry, plan, item):
+    """Instructions of a tile of 128 positions: matmuls, evacuations, transposes."""
+    first, rest = moves_of(geometry, plan, item)
+    products = sum(len(one) for one in plan.products)
+    return len(first) + (products - 1) * len(rest) + 2 * (len(plan.banks) + plan.blocks)
+
+
+def row_instructions(geometry, plan, cores):
+    """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
+    T, loads, total, known = geometry.planes.taps, sum(5 * len(chunk) for chunk in plan.chunks), 0, {}
+    for item in plan.items:
+        key = item.z0, item.zn
+        if key not in known:
+            known[key] = tile_instructions(geometry, plan, item)
+        steps = segment_rows(plan, item)
+        if plan.steps != None:
+            steps -= (plan.steps.count - 1) * plan.steps.each
+        stores = len(stored_together(item.zn, geometry.K))
+        rows = steps * geometry.rows.stride + plan.ring
+        total += steps * (known[key] * div_ceil(item.qn, plan.width) + stores) + rows * loads
+    filters = sum(len(one) for one in plan.products) * div_ceil(geometry.K, nl.tile_size.pmax) * (4 + 2 * T)
+    return div_ceil(total, min(cores, len(plan.items))) + filters + plan.warmup + 16
+
+
+def steps_alike(geometry, plan):
+    """The Steps of all output tiles of a schedule, or None.
+
+    A body has so many steps that the next one takes the same tiles of the circular buffer. Its steps load rows that are
+    inside x for all segments, so that zeros around x are there before; all output tiles have the same bodies, as both
+    cores run a loop equally often.
+    """
+    axis = geometry.rows
+    each = plan.loop * plan.ring // gcd(plan.ring, axis.stride)
+    if each == 0:
+        return None
+    # steps from `steady` on load rows of the last taps alone, and those of a body into tiles that such loads had before
+    shared = gcd(axis.stride, axis.dilation)
+    steady, tap = axis.dilation // shared, max(0, axis.taps - axis.stride // shared)
+    low, high = steady + each - 1, axis.out
+    for item in plan.items:
+        first, end = inner_steps(geometry, plan, item, tap)
+        low, high = max(low, first), min(high, end)
+    count = max(0, high - low) // each
+    apart_x, apart_y = each * axis.stride * geometry.x_strides[2], each * geometry.y_strides[2]
+    register = register_of(geometry, (apart_x, apart_y)) if count > 1 else None
+    return None if register == None else Steps(first=low, each=each, count=count, register=register)
+
+
+def inner_steps(geometry, plan, item, tap):
+    """(first, end) of an output tile's steps that have the same segments, and load rows of taps from `tap` on for the
+    step after, all of them inside x."""
+    axis, apart = geometry.rows, segment_rows(plan, item)
+    behind = (div_ceil(item.pn, apart) - 1) * apart
+    further = [piece.r for chunk in plan.chunks for piece in chunk]
+    nearest, farthest = tap + min(0, *further), axis.taps - 1 + max(0, *further)
+    # a step loads rows from top + step * stride to bottom + step * stride
+    top = (item.p0 + 1) * axis.stride - axis.before + nearest * axis.dilation
+    bottom = (item.p0 + behind + 1) * axis.stride - axis.before + farthest * axis.dilation
+    inside = div_ceil(max(0, axis.size - bottom), axis.stride)
+    return div_ceil(max(0, -top), axis.stride), min(min(apart - 1, item.pn - behind), inside)

@@ -1,0 +1,284 @@
+"""y of volumes as NCDHW: rows of x come in for all planes, sums of 128 positions are transposed, rows of y leave.
+
+Padding is stored as zeros around rows. The Tensor Engine transposes the results of a tile while the next one's are
+made. Steps that are alike may be one body of a loop on the device.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.cuts import Outputs, places_inside, window_of
+from ....schedules.frames import plane_pieces
+from ....schedules.geometry import span
+from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
+from ..._engines import is_16bit, new_ledger, pick
+from ..._warm import warm_up
+from ..boxes import clear_window, load_x, offset_at, store_boxes
+from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
+from ..moved import moved_operands
+from ..sums import zero_sums
+from .filters import load_filters
+from .products import parts_of
+from .row_tiles import moves_of, rows_window, segment_rows, stored_together
+from .sums import evacuate, load_bias, multiply, start_group
+
+
+@dataclass
+class Ring(nl.NKIObject):
+    """Tiles [c, K tile * planes, segments, columns] that rows of x rotate through: the one that an output tile takes
+    first, and by tile the output tile (its first output) for which columns around x are zeros."""
+
+    tiles: list
+    first: int
+    cleared: list
+
+
+@dataclass
+class Step(nl.NKIObject):
+    """Row `row` of each segment of an output tile; count: segments that have one; y_sbuf [(z, k) of a block, blocks,
+    segments, columns]."""
+
+    item: Outputs
+    row: int
+    count: int
+    y_sbuf: object
+
+
+@dataclass
+class Results(nl.NKIObject):
+    """A tile of a Step, columns q .. q+qn-1 from the output tile's first: [position, (z, k)]."""
+
+    step: Step
+    q: int
+    qn: int
+    sbuf: object
+
+
+def run_rows(work, items):
+    """Items of a core; the first rows of the next one are loaded before the last step of one."""
+    geometry, plan = work.geometry, work.plan
+    start_group(work, 0, geometry.K)
+    load_filters(work.operands, geometry, work.filters, len(plan.chunks) - 1, work.ledger)
+    load_bias(work, 0, geometry.K)
+    ring = start_ring(work)
+    tiles = start_tiles(work, ring, items[0], geometry.rows.taps)
+    warm_up(work.zeros_sbuf, plan.warmup, 1)
+    for item, after in zip(items, [*items[1:], None]):
+        tiles = work_item(work, ring, item, tiles, after)
+    transpose_waiting(work)
+
+
+def start_ring(work):
+    """A Ring of which no tile is taken."""
+    geometry, plan = work.geometry, work.plan
+    segments = max(div_ceil(item.pn, segment_rows(plan, item)) for item in plan.items)
+    parts = max(parts_of(chunk, len(chunk)) for chunk in plan.chunks)
+    planes, width = rows_window(geometry, plan)
+    shape = (parts, len(plan.chunks) * max(1, planes), segments, whole_words(width, geometry.itemsize))
+    return Ring(tiles_in_turn(plan.ring, shape, work.operands.x_dtype), 0, filled(plan.ring, (-1, -1, -1)))
+
+
+def start_tiles(work, ring, item, most):
+    """Tiles of x by row, None where one is not there: of an output tile's first step at most so many are."""
+    tiles = filled(segment_rows(work.plan, item) * work.geometry.rows.stride + work.plan.ring, None)
+    load_step(work, ring, item, tiles, 0, most)
+    return tiles
+
+
+def load_step(work, ring, item, tiles, step, most):
+    """Load those of the first so many rows of x that a step sees which are not there."""
+    axis = work.geometry.rows
+    for r in range(most):
+        row = step * axis.stride + r * axis.dilation
+        if tiles[row] == None:
+            tiles[row] = load_row(work, ring, item, row)
+
+
+def load_row(work, ring, item, row):
+    """A tile with row `row` of x of each segment of an output tile, counted from the first that its first row sees."""
+    geometry, plan, axis, columns = work.geometry, work.plan, work.geometry.rows, work.geometry.columns
+    which, apart = (ring.first + row) % plan.ring, segment_rows(plan, item)
+    tile_sbuf, segments = ring.tiles[which], div_ceil(item.pn, apart)
+    d0, dn = span(geometry.planes, item.z0, item.zn)
+    width, step = window_of(columns, item.qn), apart * axis.stride
+    h, w = item.p0 * axis.stride - axis.before + row, item.q0 * columns.stride - columns.before
+    whose = (item.z0, item.p0, item.q0)
+    for index in range(len(plan.chunks) if dn > 0 else 0):
+        boxes, inside = [], (0, segments, 0, width)
+        for piece in plan.chunks[index]:
+            top, left = h + piece.r * axis.dilation, w + piece.s * columns.dilation
+            first, end = places_inside(top, step, segments, axis.size)
+            low, high = places_inside(left, 1, width, columns.size)
+            inside = (max(inside[0], first), min(inside[1], end), max(inside[2], low), min(inside[3], high))
+            for plane in plane_pieces(geometry, d0, dn) if first < end and low < high else []:
+                strides = plane.strides
+                pattern = [[strides[0], piece.count], [strides[1], plane.count], [step * strides[2], end - first]]
+                offset = offset_at(strides, (piece.c0, plane.plane, top + first * step, left + low))
+                place = (piece.part, index * dn + plane.first, first, low)
+                boxes.append((place, pattern + [[strides[3], high - low]], offset, plane.framed))
+        parts, _, _, whole = tile_sbuf.shape
+        planes_sbuf = tile_sbuf[0:parts, index * dn : (index + 1) * dn, 0:segments, 0:whole]
+        engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
+        clear_around(planes_sbuf, inside, ring.cleared[which] != whose, engine)
+        load_x(tile_sbuf, work.operands, boxes)
+    ring.cleared[which] = whose
+    return tile_sbuf
+
+
+def clear_around(planes_sbuf, inside, fresh, engine):
+    """Zeros in planes of a tile where not all pieces of a K tile are inside x: (first segment, end, first column, end).
+    Columns are zeros still, but in a fresh tile, where they were for the output tile's rows before."""
+    _, _, segments, width = planes_sbuf.shape
+    first, end, low, high = inside
+    end, high = max(first, end), max(low, high)
+    for g0, g1, w0, w1 in (
+        (0, first, 0, width),
+        (end, segments, 0, width),
+        (first, end, 0, low),
+        (first, end, high, width),
+    ):
+        if w1 - w0 == width and planes_sbuf.dtype != nl.float32:
+            words_sbuf = planes_sbuf.view(nl.float32)
+            clear_window(words_sbuf, g0, g1, 0, words_sbuf.shape[3], engine)
+        elif fresh or w1 - w0 == width:
+            clear_window(planes_sbuf, g0, g1, w0, w1, engine)
+
+
+def work_item(work, ring, item, tiles, after):
+    """Results of an output tile, of whose first step rows of x are there, perhaps not all; returns those of the one
+    after it, for which there is room beside this one's."""
+    geometry, plan, axis = work.geometry, work.plan, work.geometry.rows
+    load_step(work, ring, item, tiles, 0, axis.taps)
+    moves, apart, coming, row = moves_of(geometry, plan, item), segment_rows(plan, item), [], 0
+    while row < apart:
+        if plan.steps != None and row == plan.steps.first:
+            run_steps(work, ring, item, moves, tiles)
+            row += plan.steps.each * plan.steps.count
+        if row + 1 < apart:
+            load_step(work, ring, item, tiles, row + 1, axis.taps)
+        elif after != None:
+            # those of its rows for which there are tiles beside the rows of this step
+            ring.first = ring.first + row * axis.stride + window_of(axis, 1)
+            coming = start_tiles(work, ring, after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
+        work_step(work, item, moves, tiles, row, None)
+        row += 1
+    return coming
+
+
+def run_steps(work, ring, item, moves, tiles):
+    """Those steps of an output tile that a loop on the device does; results that wait are in the same tiles before each
+    iteration, and x in those of the step that many rows earlier."""
+    steps, taps, stride, waiting = work.plan.steps, work.geometry.rows.taps, work.geometry.rows.stride, work.waiting
+
+    def body(at):
+        own_tiles, own_ring = tiles[:], dataclasses.replace(ring, cleared=ring.cleared[:])
+        own = dataclasses.replace(
+            work,
+            operands=moved_operands(work.operands, work.geometry.precision, steps.register, at),
+            ledger=new_ledger(),
+        )
+        for row in range(steps.first, steps.first + steps.each):
+            load_step(own, own_ring, item, own_tiles, row + 1, taps)
+            work_step(own, item, moves, own_tiles, row, waiting if row + 1 == steps.first + steps.each else None)
+
+    by = steps.register.by
+    nl.fori_loop(0, steps.count * by, body, by)
+    done = steps.each * steps.count
+    for row in range(steps.first * stride, steps.first * stride + work.plan.ring):
+        tiles[row + done * stride] = tiles[row]
+    waiting.step.row = waiting.step.row + done
+
+
+def work_step(work, item, moves, tiles, row, kept):
+    """Results of a step of an output tile. kept: None, or the Results whose tiles its last ones take."""
+    geometry, plan = work.geometry, work.plan
+    count = div_ceil(item.pn - row, segment_rows(plan, item))
+    y_sbuf = None if kept == None else kept.step.y_sbuf
+    if kept == None:
+        shape = (min(nl.tile_size.pmax, item.zn * geometry.K), plan.blocks, count, item.qn)
+        y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    step = Step(item, row, count, y_sbuf)
+    for q, qn in cut_at(item.qn, plan.width):
+        sums = sums_of_tile(work, step, moves, tiles, (q, qn))
+        transpose_waiting(work)
+        takes = kept != None and q + qn == item.qn
+        work.waiting = Results(step, q, qn, evacuate_tile(work, sums, item.zn, kept.sbuf if takes else None))
+
+
+def sums_of_tile(work, step, moves, tiles, part):
+    """Banks of sums [position, planes, k] of a tile (first column, how many)."""
+    geometry, plan, item, K = work.geometry, work.plan, step.item, work.geometry.K
+    rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
+    positions = step.count * part[1]
+    counts = [min(count, item.zn - first) for first, count in plan.banks if first < item.zn]
+    sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for count in counts]
+
+    def matmuls(chunk):
+        for index, product in enumerate(plan.products[chunk]):
+            x_sbuf = tiles[step.row * rows.stride + product.r * rows.dilation]
+            parts = parts_of(plan.chunks[chunk], product.pieces)
+            w = part[0] * columns.stride + product.s * columns.dilation
+            end = w + (part[1] - 1) * columns.stride + 1
+            for move in moves[0 if chunk + index == 0 else 1]:
+                acc_psum = sums[move.bank][0:positions, move.z : move.z + move.count, 0:K]
+                if move.plane < 0:
+                    zero_sums(acc_psum, work.zeros_sbuf)
+                    continue
+                tap = index * geometry.planes.taps + move.tau
+                x = x_sbuf[0:parts, chunk * dn + move.plane, 0 : step.count, w : end : columns.stride]
+                yield acc_psum, x, work.filters.tiles[chunk][0:parts, tap : tap + move.count, 0:K], move.adds
+
+    multiply(work, matmuls, max(1, len(moves[1])) * len(plan.products[0]))
+    return sums
+
+
+def evacuate_tile(work, sums, planes, into_sbuf):
+    """A tile's sums as y's dtype in [position, (z, k)]: in a tile of their own where there is none."""
+    positions, K = sums[0].shape[0], work.geometry.K
+    if into_sbuf == None:
+        into_sbuf = nl.ndarray((positions, planes * K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
+    by_plane = into_sbuf.reshape((positions, planes, K))
+    for (first, _), acc_psum in zip(work.plan.banks, sums):
+        evacuate(work, by_plane[0:positions, first : first + acc_psum.shape[1], 0:K], acc_psum, 0)
+    return into_sbuf
+
+
+def transpose_waiting(work):
+    """Transpose results that wait into rows of y, and send off those of a step that is complete."""
+    results, P_MAX = work.waiting, nl.tile_size.pmax
+    if results == None:
+        return
+    step = results.step
+    positions, size = results.sbuf.shape
+    for first, count in cut_at(size // P_MAX, transposes_of_bank(positions, work.extras.epilogue.y_itemsize)):
+        transpose_blocks(work, results, first, count, P_MAX)
+    if size % P_MAX > 0:
+        transpose_blocks(work, results, size // P_MAX, 1, size % P_MAX)
+    if results.q + results.qn == step.item.qn:
+        store_step(work, step)
+    work.waiting = None
+
+
+def transpose_blocks(work, results, first, count, parts):
+    """Transpose neighbouring blocks of `parts` columns of results by one bank, and put them into their rows."""
+    step, positions, P_MAX = results.step, results.sbuf.shape[0], nl.tile_size.pmax
+    sources = [results.sbuf[0:positions, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
+    bank_psum = transposed_bank(sources, parts, whole_words(positions, work.extras.epilogue.y_itemsize))
+    for index in range(count):
+        nisa.tensor_copy(
+            dst=step.y_sbuf[0:parts, first + index, 0 : step.count, results.q : results.q + results.qn],
+            src=bank_psum[0:parts, index, 0:positions].reshape((parts, step.count, results.qn)),
+            engine=pick(work.ledger, positions, is_16bit(results.sbuf.dtype)),
+        )
+
+
+def store_step(work, step):
+    """Rows of y of a step: of each block the output channels of a plane by one DMA."""
+    geometry, item, strides = work.geometry, step.item, work.geometry.y_strides
+    K, P_MAX, apart, boxes = geometry.K, nl.tile_size.pmax, segment_rows(work.plan, item), []
+    for at, count in stored_together(item.zn, K):
+        pattern = [[strides[0], count], [0, 1], [apart * strides[2], step.count], [strides[3], item.qn]]
+        offset = offset_at(strides, (at % K, item.z0 + at // K, item.p0 + step.row, item.q0))
+        boxes.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
+    store_boxes(work.operands.y, step.y_sbuf, boxes, work.operands.moved)

@@ -1,0 +1,147 @@
+"""Windows of columns of x of depthwise problems, and which of their products a bank of PSUM adds up.
+
+Windows that overlap have all columns of x that their columns of y see, and a part of a bank to themselves. Of disjoint
+windows two neighbours see the same columns of y, so that their products add up: windows 0, 2, 4 and so on come first
+and overwrite, each up to where the next of these begins, with zeros in columns that it does not see, so that they cover
+a row of y without a gap; windows 1, 3, 5 are added to them. A bank begins where one of the first kind does.
+
+With lhs_dilation the zeros between elements of x are never loaded: blocks have what is between them, and begin where
+outputs are as far from an element as those of the first block.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ....schedules.cuts import window_of
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+
+
+@dataclass(frozen=True)
+class Window(nl.NKIObject):
+    """First of its columns of x, below 0 in front of them; (first, how many) columns of y that see it."""
+
+    start: int
+    q: int
+    qn: int
+
+
+@dataclass(frozen=True)
+class WindowProduct(nl.NKIObject):
+    """What one matmul adds to a bank: windows (first, how many) of a tile of x, columns (first, how many) of the bank,
+    the first of these among those of a matrix, whether there are sums of them."""
+
+    windows: tuple
+    columns: tuple
+    first: int
+    adds: bool
+
+
+@dataclass(frozen=True)
+class Span(nl.NKIObject):
+    """Columns of y (first, how many) of a tile of results that a bank has, and their products in order."""
+
+    columns: tuple
+    products: tuple
+
+
+def front_of(axis):
+    """Places for elements in front of x in the window of the first output; below 0 where it begins inside x."""
+    apart = axis.lhs_dilation
+    return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
+
+
+def pixels_among(axis, places):
+    """How many of a window's first places, zeros between elements counted, have an element of x; of a window that
+    begins as the first output's does."""
+    first = axis.before - front_of(axis) * axis.lhs_dilation
+    return div_ceil(max(0, places - first), axis.lhs_dilation)
+
+
+def windows_of(columns, most, disjoint):
+    """Windows of `most` columns of y, which are as many as begin alike or several times as many."""
+    stride, apart = columns.stride, columns.lhs_dilation
+    if not disjoint:
+        parts = cut(columns.out, most) if apart == 1 else cut_at(columns.out, most)
+        return [Window(q * stride // apart - front_of(columns), q, qn) for q, qn in parts]
+    found, far = [], (columns.taps - 1) * columns.dilation
+    seen = (columns.out - 1) * stride + far - columns.before
+    end = min(columns.size, seen // apart + 1 if seen >= 0 else 0)
+    for start in range(max(0, -front_of(columns)), end, most * stride // apart):
+        first, last = start * apart + columns.before, min(start + most * stride // apart, end) - 1
+        q = div_ceil(first + far * (stride - 1), stride) - far  # (first - far) / stride, which may be below 0
+        found.append(Window(start, q, (last * apart + columns.before) // stride - q + 1))
+    return found
+
+
+def have_own_columns(columns, windows, width):
+    """Whether windows of so many columns of x have all of these and no others."""
+    return windows[0].start == 0 and windows[-1].start + width == columns.size
+
+
+def window_width(columns, most, disjoint):
+    """Columns of x of a window of `most` columns of y, which are as many as begin alike or several times as many."""
+    if disjoint:
+        return most * columns.stride // columns.lhs_dilation
+    return pixels_among(columns, window_of(columns, most))
+
+
+def bank_columns(columns, most, rows):
+    """Columns of a matrix of windows that overlap that the array takes, of `most` columns of y: all that such a window
+    has, as if the stride were 1, while `rows` of them cost nothing, or those of y and what is between them."""
+    whole = window_of(columns, most)
+    return whole if rows * whole <= nl.tile_size.pmax else (most - 1) * columns.stride + 1
+
+
+def disjoint_spans(windows, out, out_rows):
+    """Spans of all `out` columns of y, of disjoint windows: as few as there can be; one is too wide for a bank if the
+    columns from one window of the first kind to the next are."""
+    edges = [0, *(window.q for window in windows[2::2]), out]
+    found, first = [], 0
+    for last in range(1, len(edges)):
+        if last + 1 == len(edges) or (edges[last + 1] - edges[first]) * out_rows > BANK_COLUMNS:
+            found.append(span_between(windows, edges, first, last))
+            first = last
+    return found
+
+
+def span_between(windows, edges, first, last):
+    """The span from one edge to another."""
+    begin, end, products = edges[first], edges[last], []
+    for index in range(first, last):
+        q, qn = edges[index], edges[index + 1] - edges[index]
+        products.append(WindowProduct((2 * index, 1), (q - begin, qn), q - windows[2 * index].q, False))
+    for v in range(1, len(windows), 2):
+        q, stop = max(begin, windows[v].q), min(end, windows[v].q + windows[v].qn)
+        if q < stop:
+            products.append(WindowProduct((v, 1), (q - begin, stop - q), q - windows[v].q, True))
+    return Span((begin, end - begin), tuple(products))
+
+
+def pitch_of(spans, columns, most):
+    """Columns from a row of taps to the next, of disjoint windows: all of a matrix, and no tap of another row is among
+    what they see."""
+    seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
+    return max(seen, *((one.first + one.columns[1]) * columns.stride for span in spans for one in span.products))
+
+
+def disjoint_misfit(columns, settings, out_rows):
+    """Why windows of some columns of y cannot be disjoint, or ""."""
+    far = (columns.taps - 1) * columns.dilation
+    if settings.columns * columns.stride < far:
+        return (
+            f"config disjoint=1, columns={settings.columns}, S={columns.taps}: windows that do not overlap must be "
+            f"{far} columns of x wide, so that each shares columns of y with its neighbours alone"
+        )
+    windows = windows_of(columns, settings.columns, True)
+    if len(windows) == 0 or windows[0].q > 0:
+        return (
+            f"config disjoint=1, padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: "
+            f"windows that do not overlap take rows of y whose first column sees x; use disjoint=0"
+        )
+    for span in disjoint_spans(windows, columns.out, out_rows):
+        if span.columns[1] * out_rows > BANK_COLUMNS:
+            return (
+                f"config disjoint=1, rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
+                f"{span.columns[1]} columns of y must fit a bank, {BANK_COLUMNS}; use fewer"
+            )
+    return ""

@@ -1,1 +1,0 @@
-"""Depthwise conv2d: blocks of x are the stationaries, Toeplitz matrices of all taps move."""

@@ -1,0 +1,288 @@
+"""`activation_stationary` on the host; of y as NHWC what a schedule takes, and which share, how many neighbours and how
+many rows together take least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from ....kernels.conv.activation_stationary.defaults import pixel_settings, settings_of
+from ....kernels.conv.activation_stationary.filters import num_transposes
+from ....kernels.conv.activation_stationary.pixel_blocks import blocks_of, outputs_apart, window_shape
+from ....kernels.conv.activation_stationary.pixel_tiles import make_pixels, pixels_fit
+from ....kernels.conv.activation_stationary.pixels import load_parts
+from ....kernels.conv.activation_stationary.plan import together_refusal, unsupported_reason
+from ....kernels.conv.relayout import plain_of
+from ....kernels.conv.transposes import is_transposed
+from ....schedules.activation_stationary import SHARDS, DepthwiseSettings, PixelSettings, RowSettings, read_pixels
+from ....schedules.cuts import window_of
+from ....schedules.geometry import num_taps
+from ....schedules.settings import Settings
+from ....schedules.tiles import PARTS, cut, share
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ...request import Config
+from ..algorithm import Shape, config_of
+from .activation_stationary_rows import Rows
+from .common import LONG, Conv2dAlgorithm, cheapest, matmul_ns, planes_seen
+from .depthwise_blocks import DepthwiseBlocks
+
+#: ns from a core's start to its first matmul and from its last one to the end of the last store: calibrated, as loads
+#: of x by DMA's transposes are triggered by hardware and come later.
+START_NS = 3400.0
+END_NS = 2600.0
+#: ns until filters that are there are folded, by DMAs within SBUF: calibrated.
+FOLD_NS = 1800.0
+#: Neighbouring pixels of a partition that are tried at most, and bytes of their results; rows of y that are folded.
+SIDE_MAX = 32
+RESULT_BYTES = 32_768
+FOLDS = (2, 4, 8)
+
+
+class Pixels(Conv2dAlgorithm):
+    """y as NHWC."""
+
+    algorithm = "activation_stationary"
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        """All settings, those left open so that the schedule takes least; the kernel's where none runs."""
+        geometry, extras = plain_of(self.algorithm, shape.geometry, shape.extras), shape.extras
+        if geometry.precision == "fp16x3" or unsupported_reason(geometry, extras, config):
+            return config
+        if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
+            return config
+        given = dict(config or ())
+        tried = [read_pixels(config, *open_ones) for open_ones in self._open(shape, given)]
+        best = tried[0] if len(tried) == 1 else None
+        if best is None:
+            made = ((make_pixels(geometry, settings), settings) for settings in tried)
+            fitting = ((plan, settings) for plan, settings in made if pixels_fit(geometry, extras, plan))
+            best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
+        best = best or pixel_settings(geometry, extras, config)
+        if "warmup" not in given:
+            columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
+            best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, columns)))
+        return best.pairs
+
+    def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+        """(shard, side, fold) that are worth a try, beside what is given."""
+        geometry, extras = shape.geometry, shape.extras
+        shards = [given["shard"]] if "shard" in given else SHARDS
+        folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
+        ways = [(shard, 1) for shard in shards if 1 in folds]
+        if "images" in shards:
+            ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
+        sides = [given["side"]] if "side" in given else sides_of(geometry)
+        return ((shard, side, fold) for side in sides for shard, fold in ways)
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        plan, own = self.plan(shape, None), dict(self.settle(shape, None) or ())
+        found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
+        if plan is None:
+            return found
+        tiles = sum(tiles_of(plan, item.band) for item in plan.items)
+        if wide or tiles * num_taps(plan.source) * len(plan.chunks) <= LONG:
+            found += [config_of(side=side) for side in sides_of(shape.geometry)]
+        return found + ([config_of(x_bytes=own["x_bytes"] // 2)] if wide else [])
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        now = dict(self.settle(shape, config) or ())
+        sides, at = sides_of(shape.geometry), now["side"]
+        near = (*[one for one in sides if one < at][-1:], *[one for one in sides if one > at][:1])
+        known = {name: now[name] for name in ("x_bytes", "filter_bytes", "warmup")}
+        return list(PixelSettings.near(config, known, side=near))
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return len(plan.items)
+
+
+def steady_warm_up(target: Target, columns: int) -> int:
+    """Matmuls on zeros that bring the array to its full rate at any phase of the throttle's grid, where matmuls of so
+    many columns hold it there but would not bring it there; 0 where they would, or do not hold it."""
+    work = columns / max(columns, target.matmul_columns_min)
+    slow, zeros, enough = target.half_rate * work, target.half_rate, target.window_work
+    if not slow < enough <= work:
+        return 0
+    # the grid cuts them in two: either what is in the first window is enough, or, with sums behind it, in the second
+    windows = enough / zeros + (enough - slow) / (zeros - slow)
+    return math.ceil(windows * target.window_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns))
+
+
+def sides_of(geometry: Any) -> list[int]:
+    """Neighbours on a partition that are worth a try: divisors of Q."""
+    Q = geometry.columns.out
+    most = min(Q, SIDE_MAX, RESULT_BYTES // (geometry.K * geometry.hbm_itemsize))
+    return [1, *(side for side in range(2, most + 1) if Q % side == 0)]
+
+
+def tiles_of(plan: Any, band: Any) -> int:
+    """Stationaries of a band, of each tap and chunk of input channels."""
+    return len(blocks_of(plan.sizes, band)) * int(plan.sizes.side)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a plan takes, in ns of one of two cores that share it."""
+
+    target: Target
+    geometry: Any
+    plan: Any
+
+    def core_ns(self) -> float:
+        """The busier core, between its first loads and its last store."""
+        items, waits_ns = self.plan.items, self.first_ns()
+        known: dict[tuple[int, ...], tuple[float, float, float]] = {}
+        most = 0.0
+        for half in range(PARTS):
+            first, count = share(len(items), PARTS, half)
+            array, dma, read, batch = 0.0, 0.0, 0.0, -1
+            for item in items[first : first + count]:
+                if item.batch != batch:
+                    batch = item.batch
+                    array += self.transposes_ns(batch)
+                    dma += self.filters_ns(batch)
+                band = item.band
+                key = self.plan.batches[batch][1], band.zn, band.pn, band.qn
+                if key not in known:
+                    known[key] = self.band_ns(item)
+                ns = known[key]
+                array, dma, read = array + ns[0], dma + ns[1], read + ns[2]
+                if item is items[first]:
+                    dma += self.x_ns(band, start=True) - self.x_ns(band)
+            most = max(most, array + waits_ns, dma, read)
+        return most
+
+    def first_ns(self) -> float:
+        """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
+        plan, band = self.plan, self.plan.items[0].band
+        block = blocks_of(plan.sizes, band)[0]
+        first = block.zn * window_of(plan.source.rows, min(band.pn, block.pn * block.apart))
+        whole = band.zn * window_of(plan.source.rows, band.pn)
+        fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
+        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
+
+    def band_ns(self, item: Any) -> tuple[float, float, float]:
+        """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
+        target, geometry, plan = self.target, self.geometry, self.plan
+        kn, tiles = plan.batches[item.batch][1], tiles_of(plan, item.band)
+        parts = cut(kn * plan.source.fold, plan.k_tile)
+        tile_ns = sum(matmul_ns(target, geometry, columns) for _, columns in parts)
+        array_ns = tiles * tile_ns * self.taps_of_tile() * len(plan.chunks)
+        elements_ns = kn * plan.source.fold * target.vector_ns
+        read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
+        return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
+
+    def taps_of_tile(self) -> float:
+        """Taps of a tile on average: those that see nothing but zeros between elements of x are left out."""
+        source, found = self.plan.source, float(num_taps(self.plan.source))
+        for axis, apart in ((source.rows, self.plan.sizes.apart), (source.columns, self.plan.sizes.side)):
+            if apart % outputs_apart(axis) == 0:
+                found /= axis.lhs_dilation
+        return found
+
+    def x_ns(self, band: Any, *, start: bool = False) -> float:
+        """DMA, or HBM, for the window of a band: its rows of x, all columns; start: of a core's first band."""
+        target, geometry, source = self.target, self.geometry, self.plan.source
+        _, hn, wn = window_shape(source, band)
+        columns = min(wn, source.columns.size)
+        elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
+        num_bytes = elements * geometry.C * geometry.hbm_itemsize
+        if is_transposed(geometry):
+            chunks = len(self.plan.chunks)
+            return self._transposed_ns(num_bytes, chunks * len(load_parts(geometry, self.plan, band, start)))
+        run = columns if geometry.x_strides[3] == 1 else 1
+        runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
+        return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
+
+    def y_ns(self, band: Any, kn: int) -> float:
+        """DMA, or HBM, for the results of a band."""
+        plan, item = self.plan, self.geometry.hbm_itemsize
+        elements = band.zn * band.pn * band.qn * plan.source.fold * kn
+        run = kn * (plan.sizes.side if kn == self.geometry.K else 1)
+        return self._runs_ns(elements * item, run * item)
+
+    def filters_ns(self, batch: int) -> float:
+        """DMA, or HBM, for the filters of a batch."""
+        geometry, plan = self.geometry, self.plan
+        kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, num_taps(geometry)
+        num_bytes = kn * geometry.C * taps * item
+        if plan.way == "dma":
+            return self._transposed_ns(num_bytes, len(plan.chunks))
+        run = 1.0
+        if plan.way == "copy":
+            run = kn if geometry.packed == 0 else min(kn, geometry.packed)
+        elif plan.way == "backwards":
+            run = taps * min(kn, PARTITIONS)
+        elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
+            run = taps * geometry.C / len(plan.chunks)
+        return self._runs_ns(num_bytes, run * item)
+
+    def transposes_ns(self, batch: int) -> float:
+        """The array's transposes of the filters of a batch."""
+        target, geometry, plan = self.target, self.geometry, self.plan
+        if plan.way != "array":
+            return 0.0
+        item = geometry.itemsize
+        passes = target.transpose_passes_fp32 if item == 4 else 1
+        count: int = num_transposes(plan.batches[batch][1], plan)
+        return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)
+
+    def _runs_ns(self, num_bytes: float, run_bytes: float) -> float:
+        """All engines, or HBM, for so many bytes in such runs."""
+        target = self.target
+        engines_ns = num_bytes / run_bytes * target.run_ns(run_bytes) / target.dma_engines
+        return max(engines_ns, num_bytes * target.hbm_byte_ns)
+
+    def _transposed_ns(self, num_bytes: float, triggers: int) -> float:
+        """All engines, HBM, or the one queue that triggers them, for so many bytes that DMA transposes."""
+        target = self.target
+        engines_ns = num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+        return float(max(engines_ns, num_bytes * target.hbm_byte_ns, triggers * target.hwdge_again_ns))
+
+
+class ActivationStationary(Conv2dAlgorithm):
+    """Pixels as stationaries, filters as moving operands: by what y is."""
+
+    algorithm = "activation_stationary"
+    order = ("fold", "copies")
+    of_settings: ClassVar[dict[type[Settings], Conv2dAlgorithm]] = {
+        PixelSettings: Pixels(),
+        RowSettings: Rows(),
+        DepthwiseSettings: DepthwiseBlocks(),
+    }
+
+    def _own(self, shape: Shape) -> Conv2dAlgorithm:
+        """What a problem is for."""
+        return self.of_settings[settings_of(plain_of(self.algorithm, shape.geometry, shape.extras))]
+
+    def settle(self, shape: Shape, config: Config) -> Config:
+        return shape.once((f"{self.algorithm}, least", config), lambda: self._own(shape).settle(shape, config))
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return self._own(shape).plan_ns(shape, geometry, plan)
+
+    def is_short(self, shape: Shape, config: Config) -> bool:
+        return self._own(shape).is_short(shape, config)
+
+    def is_looped(self, shape: Shape, config: Config) -> bool:
+        return self._own(shape).is_looped(shape, config)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        return self._own(shape).configs(shape, wide)
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        return self._own(shape).near(shape, config)
+
+    def unit(self, shape: Shape, config: Config) -> int:
+        return self._own(shape).unit(shape, config)
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return self._own(shape).tiles(shape, plan)
+
+
+ALGORITHM = ActivationStationary()

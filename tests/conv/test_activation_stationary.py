@@ -1,0 +1,492 @@
+"""Pixels as the stationary operand: every setting, layout and edge gives the same sums, within what the plan says."""
+
+import itertools
+import math
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import (
+    EDGE,
+    canonical_of,
+    check_exact,
+    config_of,
+    extras_of,
+    geometry_of,
+    in_layout,
+    integers,
+    planned,
+    run,
+    trace,
+)
+from depthwise import same_bits
+from draws import draws
+from tolerances import assert_exact, assert_within
+from volumes import VOLUMES, check_volume, volumes
+
+import nkiconv
+from nkiconv import cases, conv1d, conv2d, pack_filter, spec
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv.activation_stationary import pixel_blocks, pixel_tiles
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
+from nkiconv.problem import DTYPES, ConvProblem
+from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules.activation_stationary import PixelSettings
+from nkiconv.schedules.settings import declarations
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+
+NAME = "activation_stationary"
+SAME = ((1, 1), (1, 1))
+FILTER_PERMS = {"KCRS": None, "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
+MANY = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
+LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
+STRIDED = ConvProblem(N=3, C=140, H=28, W=28, K=40, R=1, S=1, stride=(2, 2), layout="NHWC")
+TALL = ConvProblem(N=1, C=20, H=70, W=13, K=33, R=3, S=3, padding=SAME, layout="NHWC")
+GAPS = ConvProblem(N=2, C=6, H=7, W=9, K=7, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), layout="NHWC")
+ROWS = ConvProblem(N=3, C=10, H=31, W=13, K=33, R=4, S=3, stride=(2, 1), padding=((3, 4), (1, 1)), rhs_dilation=(3, 1))
+FOLDED = {
+    "rows": ROWS.replace(layout="NHWC"),
+    "plain rows": ROWS.replace(stride=(1, 1), rhs_dilation=(1, 2), padding=((1, 2), (0, 2)), H=24, layout="NHWC"),
+    "one tap": ConvProblem(N=2, C=30, H=12, W=70, K=20, R=1, S=1, layout="NHWC"),
+    "no x in some rows": ConvProblem(N=1, C=5, H=3, W=9, K=6, R=3, S=2, padding=((12, 11), (1, 0)), layout="NHWC"),
+}
+#: Sides: the least divisor of Q above 1, and the greatest up to 70.
+FEWEST, MOST = "fewest", "most"
+PROBLEMS = {"many": MANY, "line": LINE, "strided": STRIDED, "tall": TALL, "gaps": GAPS}
+SETTINGS = [
+    {},
+    {"shard": "channels"},
+    {"shard": "images"},
+    {"shard": "channels", "filter_bytes": 1500},
+    {"shard": "images", "filter_bytes": 1500, "warmup": 0},
+    {"side": 1, "warmup": 3},
+    {"side": FEWEST, "x_bytes": 9000},
+    {"side": FEWEST, "shard": "images"},
+    {"side": MOST, "x_bytes": 2000},
+    {"side": MOST},
+]
+
+
+def side_of(problem, side):
+    """A side as it is, or by name."""
+    divisors = [one for one in range(2, 71) if problem.Q % one == 0] or [1]
+    return {FEWEST: divisors[0], MOST: divisors[-1]}.get(side, side)
+
+
+def settled(problem, **settings):
+    """A config with these settings, and the others as the cost model has them best."""
+    settings = {name: side_of(problem, value) for name, value in settings.items()}
+    shape = Shape(geometry_of(problem), extras_of(), 2, Rates())
+    return config_of(NAME, **dict(ALGORITHM.settle(shape, tuple(settings.items()))))
+
+
+def fits(problem, settings):
+    return planned(problem, NAME, settled(problem, **settings)[1:])[0] is not None
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_setting_is_exact(name, settings, dtype):
+    problem = PROBLEMS[name].replace(dtype=dtype)
+    check_exact(problem, config=settled(problem, **settings))
+
+
+@pytest.mark.cover(16)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("settings", [{}, {"side": FEWEST}, {"x_bytes": 1000}, {"side": 1, "x_bytes": 500}], ids=str)
+@pytest.mark.parametrize("fold", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", FOLDED)
+def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
+    problem = FOLDED[name].replace(dtype=dtype)
+    config = settled(problem, fold=fold, **settings)
+    found, reason = planned(problem, NAME, config[1:])
+    if found is None:
+        assert problem.P % fold or problem.C * problem.stride[0] * fold > 128, reason
+        assert f"config fold={fold}" in reason
+        return
+    check_exact(problem, config=config)
+    x, w = integers(np.random.default_rng(4), problem.replace(layout="NCHW"))
+    given = {"out_perm": (0, 2, 3, 1), "config": config}
+    y = run(x, w, problem.replace(layout="NCHW"), 2, **given)
+    assert_exact(y, conv_ref(x, w, problem).transpose(0, 2, 3, 1), dtype)
+
+
+@pytest.mark.parametrize("fold", [1, 2, 4])
+def test_epilogues_of_rows_beside_each_other(fold):
+    problem = FOLDED["plain rows"]
+    rng = np.random.default_rng(8)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu"}
+    for settings in ({}, {"side": FEWEST}, {"side": MOST}):
+        y = run(x, w, problem, 2, config=settled(problem, fold=fold, **settings), **given)
+        assert_exact(y, np.maximum(sums + 2.0 * residual, 0), problem.dtype)
+
+
+def accepted():
+    """Edges that it takes in NHWC."""
+    found = {why: problem.replace(layout="NHWC") for why, problem in EDGE.items()}
+    return {why: problem for why, problem in found.items() if planned(problem, NAME)[0] is not None}
+
+
+ACCEPTED = accepted()
+
+
+def test_few_edges_are_refused():
+    refused = {why: EDGE[why] for why in EDGE if why not in ACCEPTED}
+    for why, problem in refused.items():
+        assert problem.groups > 1 or max(problem.H, problem.W) > 40_000, why
+
+
+#: dtype and filters; of images with very many pixels, one.
+STORED = [("bf16", "KCRS"), ("fp32", "KCRS"), ("bf16", "KRSC"), ("fp32", "RSCK")]
+EDGES = [
+    (why, *how)
+    for why, problem in ACCEPTED.items()
+    for how in (STORED[:1] if problem.H * problem.W > 100_000 else STORED)
+]
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize(("why", "dtype", "filters"), EDGES)
+def test_every_edge_is_exact(why, dtype, filters):
+    problem = ACCEPTED[why].replace(dtype=dtype)
+    x, w = integers(np.random.default_rng(3), problem)
+    perm = FILTER_PERMS[filters]
+    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
+    one, two = (run(x, stored, problem, lnc, kern_perm=perm, config=config_of(NAME)) for lnc in (1, 2))
+    assert_exact(one, in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem), dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.cover(16)
+@pytest.mark.parametrize("algorithm", [NAME, "implicit_gemm"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
+def test_normals_are_within_the_bound_and_have_the_same_bits_on_two_cores(name, dtype, algorithm):
+    problem = {**PROBLEMS, **FOLDED}[name].replace(dtype=dtype)
+    rng = np.random.default_rng(2)
+    x, w = (rng.standard_normal(size).astype(DTYPES[dtype]) for size in (problem.input_shape, problem.filter_shape))
+    one, two = (run(x, w, problem, lnc, config=config_of(algorithm)) for lnc in (1, 2))
+    plain = canonical_of(x, problem)
+    sums, sizes = (in_layout(ref(plain, w, problem), problem) for ref in (conv_ref, abs_sum_ref))
+    assert_within(one, sums, sizes, num_terms(problem), dtype)
+    assert same_bits(one, two)
+
+
+def test_it_is_reached_from_arrays():
+    problem = FOLDED["plain rows"]
+    x, w = integers(np.random.default_rng(3), problem)
+    how = {"layout": "NHWC", "padding": problem.padding, "dilation": problem.rhs_dilation}
+    expected = conv2d(x, w, **how)
+    for config in (None, (("fold", 2), ("side", 11))):
+        np.testing.assert_array_equal(conv2d(x, w, algorithm=NAME, config=config, **how), expected)
+    sequences = np.ones((2, 40, 12), np.float32)
+    filters = np.ones((9, 12, 3), np.float32)
+    lines = conv1d(sequences, filters, layout="NWC", algorithm=NAME)
+    np.testing.assert_array_equal(lines, np.full((2, 38, 9), 36, np.float32))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rows_of_x_may_lie_in_columns(name):
+    """NCHW comes in by plain loads, NHWC goes out."""
+    problem = PROBLEMS[name].replace(layout="NCHW")
+    x, w = integers(np.random.default_rng(4), problem)
+    one, two = (run(x, w, problem, lnc, out_perm=(0, 2, 3, 1), config=config_of(NAME)) for lnc in (1, 2))
+    assert_exact(one, conv_ref(x, w, problem).transpose(0, 2, 3, 1), problem.dtype)
+    assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("settings", [{}, {"filter_bytes": 1500}, {"shard": "channels"}], ids=str)
+def test_a_packed_filter(settings):
+    x, w = integers(np.random.default_rng(5), MANY)
+    packed = pack_filter(w)
+    truth = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, MANY), MANY)
+    for lnc in (1, 2):
+        assert_exact(run(x, packed, MANY, lnc, config=settled(MANY, **settings)), truth, MANY.dtype)
+
+
+@pytest.mark.cover(20)
+@pytest.mark.parametrize("precision", [None, "bf16", "tf32"])
+@pytest.mark.parametrize("filters", FILTER_PERMS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_precisions_keep_integers(layout, filters, precision):
+    problem = TALL.replace(dtype="fp32", layout=layout)
+    x, w = integers(np.random.default_rng(6), problem)
+    truth = conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem).transpose(0, 2, 3, 1)
+    perm = FILTER_PERMS[filters]
+    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
+    given = {"kern_perm": perm, "precision": precision, "out_perm": (0, 2, 3, 1), "config": config_of(NAME)}
+    for lnc in (1, 2):
+        assert_exact(run(x, stored, problem, lnc, **given), truth, "fp32")
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("problem", [MANY, LINE], ids=["many", "line"])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
+@pytest.mark.parametrize("beta", [1.0, -2.0])
+def test_epilogues_are_exact(problem, activation, position, beta):
+    rng = np.random.default_rng(7)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
+    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
+    act = (lambda values: np.maximum(values, 0)) if activation else (lambda values: values)
+    before = position == "pre_activation"
+    truth = act(sums + beta * residual) if before else act(sums) + beta * residual
+    given = {"bias": bias, "residual": residual, "beta": beta, "activation": activation, "residual_position": position}
+    for settings in ({}, {"side": MOST}, {"filter_bytes": 1500}):
+        for lnc in (1, 2):
+            y = run(x, w, problem, lnc, config=settled(problem, **settings), **given)
+            assert_exact(y, truth, problem.dtype)
+
+
+def test_pixels_of_a_partition_are_neighbours():
+    """Blocks of a band cover every output once, each partition's results one run."""
+    for problem, named in itertools.product(PROBLEMS.values(), (1, FEWEST, MOST)):
+        side = side_of(problem, named)
+        found, _ = planned(problem, NAME, settled(problem, side=side)[1:])
+        for batch in range(len(found.batches)):
+            seen = []
+            for item in (item for item in found.items if item.batch == batch):
+                band = item.band
+                for block in pixel_blocks.blocks_of(found.sizes, band):
+                    assert block.zn * block.pn * block.units <= 128
+                    for tile in range(side):
+                        seen += itertools.product(
+                            range(band.z0 + block.z, band.z0 + block.z + block.zn),
+                            range(band.p0 + block.p, band.p0 + block.p + block.pn * block.apart, block.apart),
+                            range(band.q0 + tile, band.q0 + tile + side * block.units, side),
+                        )
+            assert len(seen) == len(set(seen)) == problem.N * problem.P // found.source.fold * problem.Q
+            assert max(q for _, _, q in seen) == problem.Q - 1
+
+
+def needs(problem, lnc, settings):
+    """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
+    config = settled(problem, **settings)
+    found, _ = planned(problem, NAME, config[1:], lnc)
+    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    count = max(len(program.instructions) for program in execution.programs)
+    said = (
+        pixel_tiles.pixel_instructions(geometry, found, lnc),
+        pixel_tiles.pixel_bytes(geometry, found, extras_of()),
+    )
+    return (count, execution.sbuf_peak_bytes), said
+
+
+@pytest.mark.cover(20)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("why", [*ACCEPTED, *PROBLEMS, *FOLDED])
+def test_it_needs_no_more_than_it_says(why, lnc):
+    problem = {**ACCEPTED, **PROBLEMS, **FOLDED}[why]
+    tried = [{"fold": 2}, {"fold": 4, "side": MOST}] if why in FOLDED else SETTINGS if why in PROBLEMS else [{}]
+    for settings in (one for one in tried if fits(problem, one)):
+        (count, size), (most, room) = needs(problem, lnc, settings)
+        assert count <= most
+        assert size <= room
+
+
+@pytest.mark.cover(3)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("unet_1280", "wan_1024", "vae_512", "rn50_1x1", "flux_vae_down"),
+        pytest.param("vit_patch16", marks=pytest.mark.slow),  # 30,000 instructions
+    ],
+)
+def test_cases_need_no_more_than_it_says(name, lnc):
+    """Blocks of taps that were on their way together were not counted."""
+    (count, size), (most, room) = needs(cases.get(name).problem.replace(layout="NHWC"), lnc, {})
+    assert count <= most
+    assert size <= room
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_epilogues_need_no_more_than_it_says(lnc):
+    problem = cases.get("rn50_c4").problem.replace(layout="NHWC")
+    shapes = {"bias": ((problem.K,), "fp32"), "residual": (problem.output_shape, "bf16")}
+    given = {name: spec(*what) for name, what in shapes.items()}
+    execution = trace(problem, lnc, config=config_of(NAME), activation="relu", beta=0.5, **given)
+    asked = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
+    found, _ = planned(problem, NAME, None, lnc)
+    geometry = geometry_of(problem)
+    assert execution.sbuf_peak_bytes <= pixel_tiles.pixel_bytes(geometry, found, asked)
+    count = max(len(program.instructions) for program in execution.programs)
+    assert count <= pixel_tiles.pixel_instructions(geometry, found, lnc)
+
+
+REFUSED = [
+    (MANY.replace(layout="NCHW"), {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
+    (
+        MANY.replace(C=300, K=300, groups=2),
+        {},
+        {},
+        f"feature_group_count=2, C=300, K=300: {NAME} takes 1, or depthwise problems",
+    ),
+    (MANY.replace(dtype="fp8_e4m3"), {}, {}, f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits"),
+    (
+        MANY.replace(dtype="fp32"),
+        {},
+        {"precision": "fp16x3"},
+        f"precision=fp16x3: {NAME} takes others; use implicit_gemm",
+    ),
+    (MANY, {}, {"strict_nonfinite": True}, f"strict_nonfinite=True: {NAME} multiplies filters around x"),
+    (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
+    (MANY, {"side": 2}, {}, "config side=2: must divide Q=11; use 1"),
+    (MANY, {"fold": 2}, {}, "config fold=2, C=300, K=290, P=9: must divide P, with fold"),
+    (FOLDED["one tap"], {"fold": 2}, {"strict_nonfinite": True}, "strict_nonfinite=True, config fold=2: rows outside"),
+    (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
+    (MANY, {"shard": "rows"}, {}, r"config shard=rows: must be one of \('channels', 'images'\)"),
+    (MANY, {"rows": 3}, {}, f"{NAME} has no setting rows"),
+]
+WIDE_STEPS = MANY.replace(W=120_100, rhs_dilation=(1, 60_000))
+
+
+@pytest.mark.parametrize(("problem", "settings", "changes", "why"), REFUSED)
+def test_refusals(problem, settings, changes, why):
+    found, reason = planned(problem, NAME, tuple(settings.items()), **changes)
+    assert found is None
+    assert re.search(why, reason)
+
+
+def test_windows_that_engines_do_not_see_are_refused_before_they_are_cut(change):
+    change(pixel_tiles, "pixel_bands", None)
+    found, reason = planned(WIDE_STEPS, NAME)
+    assert found is None
+    assert re.search(f"{NAME} keeps padded windows", reason)
+
+
+def test_strict_without_padding_is_taken():
+    found, reason = planned(STRIDED, NAME, None, strict_nonfinite=True)
+    assert (reason, found is None) == ("", False)
+
+
+#: How far off the cost may be: rn50_1x1's array falls back to half rate while it waits, which no cost model sees.
+OFF = {"rn50_1x1": 0.2, "rn50_proj_s2": 0.19}
+
+
+@pytest.mark.cover(3)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280", "vae_128",
+             "flux_vae_down", "rn50_c3_s2", "rn50_c2"],
+)  # fmt: skip
+def test_cost_is_near_the_time(name):
+    problem = cases.get(name).problem.replace(layout="NHWC")
+    [guess] = ALGORITHM.guesses(Shape(geometry_of(problem), extras_of(), 2, Rates()))
+    timed = in_time(trace(problem, 2, config=config_of(NAME, **dict(guess.config))), Rates())
+    assert guess.ns == pytest.approx(timed.line.total_ns, rel=OFF.get(name, 0.16))
+
+
+def test_cost_follows_the_constants():
+    shape = Shape(geometry_of(MANY), extras_of(), 2, Rates({"clock.pe_ghz": 0.6}))
+    plain = Shape(geometry_of(MANY), extras_of(), 2, Rates())
+    assert ALGORITHM.guesses(shape)[0].ns > 1.5 * ALGORITHM.guesses(plain)[0].ns
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("settings", [*SETTINGS, {"fold": 2}, {"fold": 2, "shard": "channels"}, {"rows": 3}], ids=str)
+@pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
+def test_what_is_settled_is_whole_and_stays(name, settings, strict):
+    problem = {**PROBLEMS, **FOLDED}[name]
+    shape = Shape(geometry_of(problem), extras_of(strict_nonfinite=strict), 2, Rates())
+    settings = {name: side_of(problem, value) for name, value in settings.items()}
+    given = tuple(settings.items())
+    found = ALGORITHM.settle(shape, given)
+    assert ALGORITHM.settle(shape, found) == found
+    assert dict(found).items() >= settings.items()
+    assert found == given or tuple(name for name, _ in found) == tuple(declarations(PixelSettings))
+
+
+@pytest.mark.parametrize("why", [*EDGE, *PROBLEMS, *FOLDED])
+def test_the_bare_kernel_runs_what_the_host_finds_settings_for(why):
+    problem = {**EDGE, **PROBLEMS, **FOLDED}[why].replace(layout="NHWC")
+    assert fits(problem, {}) == (planned(problem, NAME)[0] is not None)
+
+
+def test_one_tap_takes_only_the_elements_that_outputs_meet():
+    found = geometry_of(STRIDED)
+    assert (found.rows.size, found.rows.stride, found.columns.size, found.x_strides[3]) == (14, 1, 14, 2 * 140)
+    cropped = geometry_of(STRIDED.replace(padding=((-2, 0), (4, -2))))
+    assert (cropped.rows.before, cropped.columns.before, cropped.columns.size) == (-1, 2, 14)
+    assert geometry_of(STRIDED.replace(padding=((1, 1), (0, 0)))).rows.stride == 2
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "cropped", "several chunks"]
+)
+def test_volumes(name, lnc):
+    check_volume(VOLUMES[name], lnc=lnc, algorithm=NAME, last=True)
+
+
+@pytest.mark.parametrize("settings", [{"x_bytes": 256}, {"filter_bytes": 256}, {"shard": "channels"}, {"side": 2}])
+def test_volumes_by_settings(settings):
+    for name in ("same", "causal"):
+        check_volume(VOLUMES[name], algorithm=NAME, last=True, config=tuple(settings.items()))
+
+
+def test_many_small_planes_share_a_band():
+    small = ((11, 3, 1, 1, 1, 1, 1), (3, 3, 1, 1, 1, 1, 1), (4, 3, 1, 1, 1, 1, 1))
+    check_volume((20, 30, 1, *small), algorithm=NAME, last=True)
+
+
+@draws(30)
+@hypothesis.given(volumes(most_lhs=1))
+def test_any_volume(shape):
+    check_volume(shape, algorithm=NAME, last=True)
+
+
+def test_volumes_that_are_refused():
+    for name, config, why in (
+        ("between zeros", None, f"of planes: {NAME} takes 1"),
+        ("same", (("fold", 3),), "one plane of taps"),
+    ):
+        with pytest.raises(nkiconv.simulator.KernelAssertionError, match=why):
+            check_volume(VOLUMES[name], algorithm=NAME, last=True, config=config)
+
+
+#: Gaps along both axes or one, with a stride, and with an odd row of y, whose neighbours see x at different taps.
+DILATED = {
+    "both": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=3, lhs_dilation=(2, 2), padding=((1, 2), (1, 2))), 4),
+    "rows": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=4, S=3, lhs_dilation=(3, 1), padding=((2, 3), (1, 1))), 3),
+    "columns": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=4, lhs_dilation=(1, 4), padding=((1, 1), (3, 3))), 4),
+    "no tap": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=1, S=1, lhs_dilation=(2, 2), padding=((0, 1), (0, 1))), 4),
+    "strided": (
+        ConvProblem(N=1, C=9, H=9, W=8, K=5, R=4, S=4, lhs_dilation=(4, 2), stride=(2, 1), padding=((2, 3), (2, 1))),
+        4,
+    ),
+    "odd": (ConvProblem(N=2, C=9, H=6, W=8, K=5, R=3, S=3, lhs_dilation=(2, 2), padding=((1, 1), (1, 1))), 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DILATED)
+def test_zeros_between_elements_are_not_multiplied(name):
+    """A matmul a tap that a tile sees: of all taps of all tiles a part, as many times fewer as `times` says."""
+    problem, times = DILATED[name]
+    problem = problem.replace(layout="NHWC", dtype="bf16")
+    config = settled(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
+    check_exact(problem, config=config)
+    found, _ = planned(problem, NAME, config[1:])
+    tiles = sum(len(pixel_blocks.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side
+    matmuls = [
+        one
+        for program in trace(problem, 2, config=config).programs
+        for one in program.instructions
+        if one.op == "nc_matmul" and one.file.endswith("activation_stationary/sums.py")
+    ]  # fmt: skip
+    assert 0 < len(matmuls) <= 1.01 * tiles * problem.R * problem.S / times

@@ -1,0 +1,341 @@
+"""Depthwise convolutions by Toeplitz matrices of all taps: exact in both layouts, chosen where they pay."""
+
+import dataclasses
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from depthwise_images import DEPTHWISE_IMAGES, depthwise
+from draws import draws
+from hypothesis import strategies as st
+
+from nkiconv.kernels._epilogue import read_epilogue
+from nkiconv.kernels.conv.activation_stationary import depthwise_blocks
+from nkiconv.planner import Request, cost
+from nkiconv.planner.cost.algorithm import Shape
+from nkiconv.planner.cost.conv.depthwise_blocks_price import BlocksPrice
+from nkiconv.planner.operations import operation_for
+from nkiconv.problem import LAYOUTS
+from nkiconv.schedules.activation_stationary import DepthwiseSettings
+from nkiconv.simulator.profiling import in_time
+from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
+
+NAME = "activation_stationary"
+BLOCKS = config_of(NAME)
+
+
+IMAGES = {
+    **DEPTHWISE_IMAGES,
+    "many rows": depthwise(3, N=1, H=140, W=6, R=9, S=3, padding=((4, 4), (1, 1))),
+    "many columns": depthwise(3, N=1, H=6, W=600, R=3, S=9, padding=((1, 1), (4, 4))),
+    "taller than a block": depthwise(4, N=2, H=40, W=20, R=31, S=31, padding=((15, 15), (15, 15))),
+    "many channels": depthwise(1100, N=1, H=6, W=5, R=3, S=3, padding=((1, 1), (1, 1))),
+    "several rounds": depthwise(300, N=5, H=20, W=9, R=3, S=5, padding=((1, 1), (2, 2))),
+}
+#: Zeros between pixels: gradients of x of strided images among them.
+APART = {
+    "stride 2": depthwise(6, N=3, H=7, W=6, R=5, S=5, lhs_dilation=(2, 2), padding=((2, 3), (2, 3))),
+    "rows alone": depthwise(5, N=2, H=9, W=14, R=3, S=4, lhs_dilation=(3, 1), padding=((0, 2), (1, 2))),
+    "columns, cropped": depthwise(5, N=2, H=9, W=8, R=3, S=3, lhs_dilation=(1, 2), padding=((1, 1), (-3, -1))),
+    "stride too": depthwise(150, N=2, H=8, W=7, R=3, S=3, lhs_dilation=(2, 3), stride=(3, 2), padding=((1, 1), (1, 1))),
+    "begins between columns": depthwise(6, N=3, H=9, W=9, R=3, S=1, lhs_dilation=(1, 2), padding=((1, 1), (-1, 0))),
+    "begins before two": depthwise(9, N=3, H=6, W=3, R=2, S=2, lhs_dilation=(1, 3), padding=((-2, -1), (-1, 1))),
+    "far outside": depthwise(3, N=1, H=2, W=2, R=2, S=2, lhs_dilation=(2, 2), padding=((9, 8), (7, 6))),
+}
+#: Settings that cut a problem into many items: rounds of matrices, bands of rows, images, windows beside each other.
+CUT = {
+    "bands": {"rows": 7, "columns": 4, "below": 1, "images": 3, "channels": 40, "together": 1, "buffers": 2},
+    "rounds": {"rows": 4, "columns": 9, "below": 3, "images": 6, "channels": 11, "together": 3, "buffers": 4},
+    "odd planes": {"rows": 3, "columns": 3, "below": 2, "images": 13, "channels": 9, "together": 2, "buffers": 3},
+}
+
+
+#: Images whose windows cannot be disjoint: outputs that see zeros alone at the begin of a row, taps that no window is
+#: as wide as.
+NEVER_DISJOINT = (
+    "padded beyond the filter",
+    "taller than a block",
+    "begins between columns",
+    "begins before two",
+    "far outside",
+)
+#: (problem, settings) of disjoint windows: as the host has them; one of few columns at the end of a row, an odd number
+#: of windows and an even one, banks that end where windows do, bands of rows.
+DISJOINT = {
+    **{name: (one, {}) for name, one in {**IMAGES, **APART}.items() if name not in NEVER_DISJOINT},
+    "many columns": (IMAGES["many columns"], {"columns": 30, "rows": 1}),
+    "part of a window": (depthwise(5, N=3, H=6, W=22, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "odd windows": (depthwise(5, N=3, H=6, W=21, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "even windows": (depthwise(5, N=3, H=6, W=28, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
+    "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=((1, 1), (1, 1))), {"columns": 6, "rows": 14}),
+    "bands": (
+        depthwise(9, N=13, H=29, W=20, R=5, S=5, padding=((2, 2), (2, 2))),
+        {"columns": 8, "rows": 4, "below": 3},
+    ),
+    "strides and bands": (
+        depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
+        {"columns": 3, "rows": 4, "below": 2},
+    ),
+}
+
+
+def settled(problem, settings=None, **changes):
+    """All settings, those that are open as the host has them."""
+    asked = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", NAME).settle(asked, settings)
+
+
+@pytest.mark.cover(4)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_exact(name, dtype, layout):
+    check_exact(IMAGES[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", APART)
+def test_zeros_between_pixels(name, dtype, layout):
+    check_exact(APART[name].replace(dtype=dtype, layout=layout), config=BLOCKS)
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", DISJOINT)
+def test_disjoint_windows(name, dtype):
+    problem, given = DISJOINT[name]
+    problem = problem.replace(dtype=dtype, layout="NCHW")
+    settings = settled(problem, (("disjoint", 1), *given.items()))
+    assert {"disjoint": 1, **given}.items() <= dict(settings).items()
+    check_exact(problem, config=(("algorithm", NAME), *settings))
+
+
+@pytest.mark.parametrize("name", NEVER_DISJOINT)
+def test_windows_that_cannot_be_disjoint(name):
+    problem = {**IMAGES, **APART}[name].replace(layout="NCHW")
+    for columns in range(1, problem.output_shape[-1] + 1):
+        for rows in (problem.stride[0], 4 * problem.stride[0]):
+            plan_, reason = planned(problem, NAME, (("disjoint", 1), ("columns", columns), ("rows", rows)))
+            assert plan_ is None
+            assert reason != ""
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [250, 91])
+@pytest.mark.parametrize("name", CUT)
+def test_many_items(name, channels, layout):
+    problem = depthwise(channels, N=13, H=12, W=9, R=5, S=3, padding=((2, 2), (1, 1)), layout=layout)
+    check_exact(problem, config=config_of(NAME, **CUT[name]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_chunks_of_other_sizes_share_buffers(layout):
+    """Of 9 channels 14 images go on the partitions together, of 10 twelve, which are fewer partitions."""
+    problem = depthwise(38, N=16, H=6, W=7, R=3, S=3, padding=((1, 1), (1, 1)), layout=layout)
+    sizes = {"rows": 3, "columns": 7, "below": 2, "images": 16, "channels": 10}
+    check_exact(problem, config=config_of(NAME, **sizes))
+
+
+def test_blocks_beside_each_other():
+    problem = depthwise(6, N=3, H=12, W=29, R=3, S=3, padding=((1, 1), (1, 1)), layout="NHWC")
+    check_exact(problem, config=config_of(NAME, rows=4, columns=5, beside=4, below=3, images=2))
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("disjoint", [0, 1])
+@pytest.mark.parametrize("name", ["several rounds", "both strides"])
+def test_one_core_has_the_bits_of_two(name, disjoint):
+    config = config_of(NAME, disjoint=disjoint)
+    problem, rng = IMAGES[name].replace(dtype="fp32"), np.random.default_rng(5)
+    x = rng.standard_normal(problem.input_shape).astype(np.float32)
+    w = rng.standard_normal(problem.filter_shape).astype(np.float32)
+    np.testing.assert_array_equal(run(x, w, problem, 1, config=config), run(x, w, problem, 2, config=config))
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize(("layout", "disjoint"), [("NCHW", 0), ("NCHW", 1), ("NHWC", 0)])
+@pytest.mark.parametrize("name", ["both strides", "several rounds", "dilation"])
+def test_epilogue(name, layout, disjoint):
+    config = BLOCKS
+    if disjoint:
+        config = (("algorithm", NAME), *settled(IMAGES[name].replace(dtype="fp32"), (("disjoint", 1),)))
+    problem = IMAGES[name].replace(dtype="fp32", layout=layout)
+    rng = np.random.default_rng(2)
+    x, w = integers(rng, problem)
+    bias = rng.integers(-3, 4, problem.K).astype(np.float32)
+    residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
+    added = bias if layout == "NHWC" else bias[:, None, None]
+    expected = np.maximum(run(x, w, problem, 2, config=config) + added - residual, 0)
+    more = {"bias": bias, "residual": residual, "beta": -1.0, "activation": "relu"}
+    np.testing.assert_array_equal(run(x, w, problem, 2, config=config, **more), expected)
+
+
+@st.composite
+def images(draw):
+    """Problems, and settings of blocks that may or may not go with them."""
+    extent = st.integers(1, 17)
+    taps = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    stride, dilation = draw(st.tuples(*(st.integers(1, 3),) * 2)), draw(st.tuples(*(st.integers(1, 2),) * 2))
+    H, W, layout = draw(extent), draw(extent), draw(st.sampled_from(LAYOUTS))
+    apart = draw(st.tuples(*(st.integers(1, 3),) * 2))
+    padding = []
+    for count, each, size, between in zip(taps, dilation, (H, W), apart, strict=True):
+        window, extent = (count - 1) * each + 1, (size - 1) * between + 1
+        before = draw(st.integers(min(window, max(-4, window - extent - 1)), window))
+        padding.append((before, draw(st.integers(max(-2, window - extent - before), max(3, window - extent - before)))))
+    problem = depthwise(
+        draw(st.integers(2, 40)), N=draw(st.integers(1, 20)), H=H, W=W, R=taps[0], S=taps[1], stride=stride,
+        rhs_dilation=dilation, lhs_dilation=apart, padding=tuple(padding), layout=layout,
+    )  # fmt: skip
+    config = {
+        "rows": stride[0] * apart[0] * draw(st.integers(1, 3)), "columns": apart[1] * draw(st.integers(1, 5)),
+        "below": draw(st.integers(1, 4)), "images": draw(st.integers(1, 20)), "channels": draw(st.integers(1, 12)),
+        "together": draw(st.integers(1, 3)), "buffers": draw(st.integers(2, 4)),
+        "disjoint": draw(st.integers(0, 1)) if layout == "NCHW" else 0,
+    }  # fmt: skip
+    return problem, config
+
+
+@draws(60)
+@hypothesis.given(images())
+def test_any_problem_and_settings(drawn):
+    problem, config = drawn
+    settings = tuple(config.items())
+    hypothesis.assume(planned(problem, NAME, settings)[0] is not None)
+    check_exact(problem, config=(("algorithm", NAME), *settings))
+
+
+@pytest.mark.cover(16)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [*((name, layout) for name in IMAGES for layout in LAYOUTS), *((name, "NCHW") for name in APART)],
+)
+def test_it_needs_no_more_than_it_says(name, layout, lnc):
+    problem = {**IMAGES, **APART}[name].replace(layout=layout)
+    geometry = geometry_of(problem)
+    blocks, _ = planned(problem, NAME, lnc=lnc)
+    execution = trace(problem, lnc, config=BLOCKS)
+    most = max(len(program.instructions) for program in execution.programs)
+    assert most <= depthwise_blocks.block_instructions(geometry, blocks, lnc)
+    assert execution.sbuf_peak_bytes <= depthwise_blocks.block_bytes(geometry, blocks, extras_of())
+
+
+#: A layer of ConvNeXt, one of EfficientNet, the gradient of x of a strided one, and one of few images, whose matrices
+#: take longer than they save.
+CHOICES = [
+    (depthwise(192, N=32, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3))), True),
+    (depthwise(192, N=8, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"), True),
+    (depthwise(240, N=16, H=28, W=28, R=5, S=5, padding=((2, 2), (2, 2)), layout="NHWC"), True),
+    (depthwise(144, N=32, H=56, W=56, R=5, S=5, stride=(2, 2), padding=((2, 2), (2, 2))).toward("dgrad"), True),
+    (depthwise(768, N=1, H=7, W=7, R=7, S=7, padding=((3, 3), (3, 3))), False),
+]
+
+
+@pytest.mark.parametrize(("problem", "taken"), CHOICES)
+def test_taken_where_there_are_blocks_enough(problem, taken):
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    assert (operation.choice(request, operation.shape(request, Rates()))[0] == NAME) == taken
+
+
+SAME = IMAGES["same"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "message"),
+    [
+        (SAME, {"strict_nonfinite": True}, f"strict_nonfinite=True: {NAME} multiplies"),
+        (SAME.replace(K=12), {}, f"C=6, K=12: {NAME} takes 1, or depthwise problems"),
+        (SAME.replace(groups=3), {}, "feature_group_count=3"),
+        (SAME.replace(lhs_dilation=(1, 2)), {"settings": (("columns", 5),)}, "columns=5: rows must be a multiple"),
+        (SAME.replace(lhs_dilation=(3, 1)), {"settings": (("rows", 4),)}, "of lhs_dilation, 3, columns of 1, so that"),
+        (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: activation_stationary takes windows"),
+        (SAME.replace(dtype="fp8_e4m3"), {}, f"{NAME} takes 16 and 32 bits"),
+        (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
+        (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
+        (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 unless channels"),
+        (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
+        (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
+        (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),
+        (SAME, {"settings": (("disjoint", 2),)}, "config disjoint=2: must be an int from 0 to 1"),
+        (
+            IMAGES["padded beyond the filter"],
+            {"settings": (("disjoint", 1), ("columns", 4), ("rows", 2))},
+            "config disjoint=1, padding=[0-9]+ in front of a row",
+        ),
+        (
+            IMAGES["many columns"].replace(padding=((1, 1), (4, 600))),
+            {"settings": (("disjoint", 1), ("columns", 40), ("rows", 1))},
+            "config disjoint=1, rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank",
+        ),
+        (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
+        (
+            depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),
+            {"settings": (("images", 16), ("channels", 256), ("below", 8))},
+            "config images=16, channels=256, C=256: blocks, matrices and results must fit SBUF",
+        ),
+    ],
+)
+def test_what_it_does_not_do(problem, changes, message):
+    plan_, reason = planned(problem, NAME, **changes)
+    assert plan_ is None
+    assert re.search(message, reason)
+
+
+#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of prices that are to be near modelled times.
+PRICED = [
+    (32, 96, 56, 7, 1, "forward", "NCHW", "bf16"),
+    (32, 96, 56, 7, 1, "forward", "NHWC", "bf16"),
+    (32, 192, 28, 7, 1, "forward", "NCHW", "bf16"),
+    (32, 192, 28, 7, 1, "forward", "NHWC", "bf16"),
+    (16, 240, 28, 5, 1, "forward", "NCHW", "bf16"),
+    (16, 96, 56, 3, 1, "forward", "NHWC", "bf16"),
+    (8, 144, 56, 5, 2, "forward", "NCHW", "bf16"),
+    (8, 96, 56, 7, 1, "forward", "NCHW", "fp32"),
+    (32, 96, 112, 3, 2, "dgrad", "NCHW", "bf16"),
+    (32, 144, 56, 5, 2, "dgrad", "NHWC", "bf16"),
+    (32, 672, 14, 5, 2, "dgrad", "NCHW", "bf16"),
+]
+
+
+@pytest.mark.cover(3)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "direction", "layout", "dtype"), PRICED, ids=str)
+def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
+    problem = depthwise(
+        C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
+    )
+    problem = problem.toward(direction)
+    geometry = geometry_of(problem)
+    plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
+    settings = settled(problem, **plain)
+    config = DepthwiseSettings(**dict(settings))
+    price = BlocksPrice(Target.of(Rates()), geometry, extras_of(**plain), config)
+    execution = trace(problem, 2, config=(("algorithm", NAME), *settings))
+    assert price.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("given", [None, (("buffers", 3),), (("together", 2),), (("channels", 1),)])
+def test_settings_are_settled_once(name, given):
+    found = settled(IMAGES[name], given)
+    assert settled(IMAGES[name], found) == found
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
+    assert set(given or ()) <= set(found)
+
+
+@pytest.mark.cover(5)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_the_host_settles_is_exact(name, layout):
+    problem = IMAGES[name].replace(layout=layout)
+    check_exact(problem, config=(("algorithm", NAME), *settled(problem)))
