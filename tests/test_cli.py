@@ -63,7 +63,7 @@ BAD_RUNS = [
     ("unknown case", ["nkl_fs_asx"], r"case='nkl_fs_asx': .*did you mean nkl_fs_asr"),
     (
         "two refused",
-        ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "grouped"],
+        ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "weight_stationary"],
         r"2 reasons\n  - case='vae_512': feature_group_count=1.*\n  - case='rn50_c2'",
     ),
     ("another operation's", ["rn50_c2", "--algorithm", "dot"], r"case='rn50_c2': algorithm='dot': accepted for conv2d"),
@@ -208,7 +208,7 @@ def test_bad_options(arguments):
 
 
 def test_errors_as_json():
-    result = run("run", "vae_512", "rn50_c2", "--algorithm", "grouped", "--json")
+    result = run("run", "vae_512", "rn50_c2", "--algorithm", "weight_stationary", "--json")
     assert result.exit_code == 2
     error = json.loads(result.stdout)["error"]
     assert error["class"] == "UnsupportedError"

@@ -14,7 +14,7 @@ CALLS = {
     "conv1d": ("implicit_gemm", lambda **how: nkiconv.conv1d(X[:, :, 0], W[:, :, 0], **how)),
     "conv2d": ("implicit_gemm", lambda **how: nkiconv.conv2d(X, W, **how)),
     "conv3d": ("stacked", lambda **how: nkiconv.conv3d(VOLUME, TAPS, **how)),
-    "conv_transpose2d": ("phases", lambda **how: nkiconv.conv_transpose2d(X, W, **how)),
+    "conv_transpose2d": ("weight_stationary", lambda **how: nkiconv.conv_transpose2d(X, W, **how)),
     "conv2d_weight": ("blocks", lambda **how: nkiconv.conv2d_weight(X, W.shape, GY, **how)),
     "depthwise_conv1d": ("banded", lambda **how: nkiconv.depthwise_conv1d(X[:, :, 0], ROW, **how)),
     "depthwise_conv1d_weight": (

@@ -220,7 +220,7 @@ REFUSED = [
     ("algorithm", "swapped", UnsupportedError, "'swapped': was removed, activation_stationary takes its problems"),
     ("algorithm", "turned", UnsupportedError, "'turned': was removed, activation_stationary takes its problems"),
     ("algorithm", "toeplitz_blocks", UnsupportedError, "was removed, activation_stationary takes its problems"),
-    ("algorithm", "grouped", UnsupportedError, "grouped takes"),
+    ("algorithm", "grouped", UnsupportedError, "was removed, weight_stationary takes its problems"),
     ("config", (("warmup", 2),), UnsupportedError, "config=.*settings belong to an algorithm; name it"),
 ]
 

@@ -139,7 +139,7 @@ REFUSED = [
     ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
     ({"w": W.astype(np.float16)}, DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
     ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),
-    ({"algorithm": "grouped"}, UnsupportedError, "feature_group_count=1: grouped takes at least 2"),
+    ({"algorithm": "weight_stationary"}, UnsupportedError, "feature_group_count=1, lhs_dilation=1: weight_stationary"),
     (
         {"algorithm": "stacked", "config": (("planes", "rows"),)},
         UnsupportedError,

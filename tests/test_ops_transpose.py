@@ -169,7 +169,7 @@ REFUSED = [
      "precision='bf16': x and w are bf16"),
     ({"lnc": 3}, UnsupportedError, "lnc=3: must be 1 or 2"),
     ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),
-    ({"algorithm": "grouped"}, UnsupportedError, "grouped takes"),
+    ({"algorithm": "phases"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
 ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_plans():
         N=1, C=64, K=32, H=8, W=8,
     )  # fmt: skip
     plan = nkiconv.plan(problem, use_cache=False)
-    assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "phases")
+    assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "weight_stationary")
     for more, message in (
         ({"packed": True}, "packed=True: transposed convolutions take False"),
         ({"operation": "conv2d"}, "operation='conv2d': the problem's transposed is True"),

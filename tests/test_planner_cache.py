@@ -189,6 +189,7 @@ def test_a_document_that_is_no_plan_is_refused_by_name(spoil):
 REMOVED = [
     ("toeplitz_rows", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=4, groups=4, T=2, R=3, S=3), "stacked"),
     ("taps_on_partition", PROBLEM, "vector"),
+    ("grouped", ConvProblem(N=1, C=4, D=3, H=4, W=5, K=4, groups=2, T=1, R=3, S=3), "weight_stationary"),
 ]
 
 

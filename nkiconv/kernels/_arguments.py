@@ -13,6 +13,8 @@ REMOVED = (
     ("swapped", "activation_stationary"),
     ("turned", "activation_stationary"),
     ("toeplitz_blocks", "activation_stationary"),
+    ("grouped", "weight_stationary"),
+    ("phases", "weight_stationary"),
 )
 
 

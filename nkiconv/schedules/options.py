@@ -69,7 +69,7 @@ def one_group_refusal(geometry: Geometry, algorithm: str, single_bytes: bool) ->
     """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
     this, or ""."""
     if geometry.groups > 1:
-        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or grouped"
+        return f"feature_group_count={geometry.groups}: {algorithm} takes 1; use implicit_gemm or weight_stationary"
     if geometry.planes.lhs_dilation > 1:
         return f"lhs_dilation={geometry.planes.lhs_dilation} of planes: {algorithm} takes 1; use implicit_gemm"
     if geometry.hbm_itemsize == 1 and not single_bytes:

@@ -204,12 +204,12 @@ def test_a_problem_without_a_plan_is_a_warning_and_the_kernel_says_the_rest(laun
     answered = child.search
 
     def only_deep(request, **more):
-        narrowed = Request(**{**vars(request), "algorithms": ("grouped",)})
+        narrowed = Request(**{**vars(request), "algorithms": ("weight_stationary",)})
         return answered(narrowed, **more)
 
     monkeypatch.setattr(child, "search", only_deep)
     call, arguments, _ = CALLS["conv2d"]
-    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*grouped: "):
+    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*weight_stationary: "):
         call(*arguments)
     assert "config" not in launches[0].constants
 

@@ -133,7 +133,7 @@ GROUPS = {
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups(name, dtype):
     call = GROUPS[name]
-    check(call, dtype, algorithm="grouped")
+    check(call, dtype, algorithm="weight_stationary")
     if call.C == call.K == call.groups:
         check(call, dtype, algorithm="stacked")
     if name == "depthwise":

@@ -107,7 +107,7 @@ NAMED = {
     "stacked": CAUSAL.replace(C=3, K=32),
     "narrow": CAUSAL.replace(C=160, H=20),
     "stacked, depthwise": CAUSAL.replace(C=24, K=24, groups=24),
-    "grouped": CAUSAL.replace(C=32, K=32, groups=4),
+    "weight_stationary": CAUSAL.replace(C=32, K=32, groups=4),
 }
 
 

@@ -381,7 +381,7 @@ OTHERS = {
         ConvProblem(N=2, C=7, H=14, W=13, K=7, groups=7, R=7, S=7, padding=((3, 3), (3, 3))),
         ConvProblem(N=3, C=150, H=9, W=8, K=150, groups=150, R=3, S=2, stride=(2, 1)),
     ],
-    "grouped": [
+    "weight_stationary": [
         ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=SAME),
         ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME),
     ],
@@ -394,7 +394,7 @@ OTHERS = {
 
 def test_every_other_algorithm_is_here():
     # of 16 bits or more; test_phases.py has fp8
-    assert {*OTHERS, "activation_stationary", "phases"} == set(ALGORITHMS)
+    assert {*OTHERS, "activation_stationary"} == set(ALGORITHMS)
     assert "activation_stationary takes 16 and 32 bits" in planned(LAYER, "activation_stationary")[1]
 
 

@@ -14,7 +14,8 @@ import nkiconv
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
 from nkiconv.planner.conv import extras_of, geometry_of
 from nkiconv.planner.request import Asked
-from nkiconv.schedules.phases import ALONG, BESIDE
+from nkiconv.schedules import output_tiles, weight_stationary
+from nkiconv.schedules.weight_stationary import ALONG, BESIDE
 from nkiconv.simulator import KernelAssertionError
 
 SMALL = Transposed(2, 6, 5, 1, (5, 7), (4, 4), (2, 2), (1, 1), (0, 0), (1, 1))
@@ -45,7 +46,7 @@ GROUPS = {
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8_e4m3"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_phases(call, dtype):
-    check(call, dtype, algorithm="phases")
+    check(call, dtype, algorithm="weight_stationary")
 
 
 @pytest.mark.cover(16)
@@ -63,7 +64,7 @@ def test_a_kernel_called_bare(call):
 @draws(60)
 @given(transposed(), st.sampled_from(["bf16", "fp32"]), st.sampled_from([1, 2]))
 def test_any_phases(call, dtype, lnc):
-    check(call, dtype, lnc, algorithm="phases")
+    check(call, dtype, lnc, algorithm="weight_stationary")
 
 
 @draws(40)
@@ -99,8 +100,8 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     stride = (1, 2, 2) if beside == "rows" else (2, 1, 2) if beside == "planes" else (2, 2, 2)
     for padding, taps in (((0, 0, 0), (2, 2, 2)), ((1, 1, 1), (3, 3, 4))):
         call = Transposed(1, C, K, 1, (5, 6, 7), taps, stride, padding, (0, 0, 0), (1, 1, 1))
-        check(call, algorithm="phases", config=config)
-        check(call, lnc=1, algorithm="phases", config=config)
+        check(call, algorithm="weight_stationary", config=config)
+        check(call, lnc=1, algorithm="weight_stationary", config=config)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +115,11 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
     ],
     ids=str,
 )
-def test_settings_change_nothing(config, monkeypatch):
-    for name in ("PHASES_X_BYTES", "PHASES_FILTER_BYTES"):
-        monkeypatch.setattr(f"nkiconv.kernels.conv.phases.shape.{name}", 256)
-    check(SMALL, algorithm="phases", config=config)
-    check(CALLS["volumes"], algorithm="phases", config=config)
+def test_settings_change_nothing(config, change):
+    change(output_tiles, "X_BYTES", 256)
+    change(weight_stationary, "FILTER_BYTES", 256)
+    check(SMALL, algorithm="weight_stationary", config=config)
+    check(CALLS["volumes"], algorithm="weight_stationary", config=config)
 
 
 def test_both_cores_give_the_bits_of_one():
@@ -126,15 +127,20 @@ def test_both_cores_give_the_bits_of_one():
     x, w = rng.standard_normal((2, 140, 5, 7)), rng.standard_normal((140, 130, 4, 4))
     arrays = x.astype(np.float32), w.astype(np.float32)
     for shard in ("channels", "outputs"):
-        options = {"stride": (2, 2), "padding": ((1, 1), (1, 1)), "algorithm": "phases", "config": (("shard", shard),)}
+        options = {
+            "stride": (2, 2),
+            "padding": ((1, 1), (1, 1)),
+            "algorithm": "weight_stationary",
+            "config": (("shard", shard),),
+        }
         one, two = (nkiconv.simulate(KERNELS[2][lnc])(*arrays, **options) for lnc in (1, 2))
         assert same_bits(one, two)
 
 
 def test_the_default_rule_multiplies_no_zeros():
-    """Filters as torch stores them and several phases: `phases`, where it runs."""
-    assert _algorithm(CALLS["unet"]) == "phases"
-    assert _algorithm(GROUPS["depthwise"]) != "phases"
+    """Filters as torch stores them and several phases: `weight_stationary`, where it runs."""
+    assert _algorithm(CALLS["unet"]) == "weight_stationary"
+    assert _algorithm(GROUPS["depthwise"]) != "weight_stationary"
 
 
 def _algorithm(call):
@@ -178,16 +184,15 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changed", "message"), REFUSED, ids=[case[1][:40] for case in REFUSED])
 def test_refusals(changed, message):
-    given_arguments = {"img_ref": X, "filter_ref": W, "stride": (2, 2), "algorithm": "phases", **changed}
+    given_arguments = {"img_ref": X, "filter_ref": W, "stride": (2, 2), "algorithm": "weight_stationary", **changed}
     if "config" not in changed:
         del given_arguments["algorithm"]
     with pytest.raises(KernelAssertionError, match=message):
         nkiconv.simulate(KERNELS[2])(**given_arguments)
 
 
-def test_phases_refuse_what_they_do_not_take():
+def test_transposed_problems_that_are_refused():
     for name, more, message in (
-        ("grouped", {"feature_group_count": 2}, "feature_group_count=2: phases takes 1"),
         ("wide", {"config": (("beside", "rows"),)}, "4 phases of 100 columns, by quadrants, must fit 128"),
         (
             "residual",
@@ -197,14 +202,16 @@ def test_phases_refuse_what_they_do_not_take():
     ):
         w = np.zeros((6, 100, 4, 4), np.float32) if name == "wide" else W
         with pytest.raises(KernelAssertionError, match=message):
-            nkiconv.simulate(KERNELS[2])(X, w, stride=(2, 2), algorithm="phases", **more)
+            nkiconv.simulate(KERNELS[2])(X, w, stride=(2, 2), algorithm="weight_stationary", **more)
     plain = np.zeros((5, 6, 3, 3), np.float32)
     for spread, message in (
-        (2, r"filter_ref: phases takes filters \[C, K, ...\]"),
-        (1, "lhs_dilation=1: phases takes"),
+        (2, r"filter_ref: weight_stationary takes filters \[C, K, ...\]"),
+        (1, "lhs_dilation=1: weight_stationary takes"),
     ):
         with pytest.raises(KernelAssertionError, match=message):
-            nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(X, plain, lhs_dilation=(spread, 1), algorithm="phases")
+            nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(
+                X, plain, lhs_dilation=(spread, 1), algorithm="weight_stationary"
+            )
 
 
 def test_a_convolution_with_filters_stored_the_other_way_round():
@@ -214,5 +221,5 @@ def test_a_convolution_with_filters_stored_the_other_way_round():
     options = {"lhs_dilation": (2, 2), "padding": ((1, 2), (2, 1)), "kern_perm": (1, 0, 2, 3)}
     stored = np.ascontiguousarray(w.transpose(1, 0, 2, 3))
     kernel = nkiconv.simulate(nkiconv.conv2d_implicit_gemm)
-    y = kernel(X, stored, algorithm="phases", **options)
+    y = kernel(X, stored, algorithm="weight_stationary", **options)
     np.testing.assert_array_equal(y, kernel(X, stored, algorithm="implicit_gemm", **options))

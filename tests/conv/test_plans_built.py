@@ -52,6 +52,6 @@ def test_a_kernel_builds_no_plan_that_the_host_has(why):
 def test_equal_values_of_other_types_are_told_apart():
     """True is 1 as a key, and refused as a count."""
     problem = TAKEN["groups"]
-    assert planned(problem, "grouped", (("buffers", 2),))[1] == ""
+    assert planned(problem, "weight_stationary", (("buffers", 2),))[1] == ""
     for bad in (True, 2.0, [2]):
-        assert "config buffers" in planned(problem, "grouped", (("buffers", bad),))[1]
+        assert "config buffers" in planned(problem, "weight_stationary", (("buffers", bad),))[1]

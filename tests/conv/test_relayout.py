@@ -31,8 +31,7 @@ PROBLEMS = {
     "one row": ConvProblem(N=2, C=5, W=300, K=33, S=5, padding=((0, 0), (2, 2))),
     "one column": ConvProblem(N=1, C=20, H=300, K=6, R=5, padding=((2, 2), (0, 0)), W=1, S=1),
 }
-#: without that of transposed convolutions, which test_phases.py has in both layouts
-ROWS = [one for one in ALGORITHMS if one not in (*relayout.OWN, "phases")]
+ROWS = [one for one in ALGORITHMS if one not in relayout.OWN]
 RUNS = [
     (name, algorithm, dtype)
     for name, algorithm in itertools.product(PROBLEMS, ROWS)

@@ -1,4 +1,4 @@
-"""What narrow, stacked, grouped and bands share: every row, tap and part once, in an order that sums can start with."""
+"""What algorithms of conv2d share: every row, tap and part once, in an order that sums can start with."""
 
 import itertools
 

@@ -19,7 +19,7 @@ from nkiconv.simulator.timing import Rates
 
 #: Settings of an algorithm beside those that a search starts from: all taps on the array, all sides of a contraction.
 _MORE = {
-    "phases": [
+    "weight_stationary": [
         (("beside", beside), ("segments", segments), ("along", along))
         for beside, segments, along in itertools.product(("none", "planes"), (2, 4), ("planes", "rows", "columns"))
     ],

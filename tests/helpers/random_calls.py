@@ -32,7 +32,7 @@ RANKS = {"conv2d": 2, "conv3d": 3, "conv_transpose2d": 2, "conv_transpose3d": 3,
 PARTNERS = {"fp32": ["fp32"], "bf16": ["bf16", "fp16"], "fp16": ["bf16", "fp16"],
             "fp8_e4m3": ["fp8_e4m3", "fp8_e5m2"], "fp8_e5m2": ["fp8_e4m3", "fp8_e5m2"]}  # fmt: skip
 #: Groups of the channels that algorithms take; the others take one group.
-GROUPED = {"grouped": "some"}
+GROUPED = {"weight_stationary": "some"}
 #: Draws after which an algorithm is taken to refuse what else was drawn.
 TRIES = 40
 
@@ -92,6 +92,8 @@ def a_problem(rng: random.Random, operation: str, algorithm: str | None, dtypes:
         groups = rng.choice(["one", "one", "some", "each"])
     if algorithm in ("stacked", "activation_stationary"):
         groups = rng.choice(["one", "each"])
+    if algorithm == "weight_stationary" and operation.startswith("conv_transpose"):
+        groups = rng.choice(["one", "some"])
     C, K, count = channels(rng, groups, 150)
     N = rng.randint(1, rng.choice([1, 4, 40] if not rows else [1, 4, 40, 40, 40]))
     transposed, weight = operation.startswith("conv_transpose"), operation.endswith("weight")

@@ -6,13 +6,14 @@
                    meets; of fp8 two taps, or two chunks of 128 channels, a matmul, which takes the array as long as one
     stacked        few channels: rows and shifted columns of x share the partitions, rows of y the columns; depthwise:
                    whole columns of x, a block-diagonal Toeplitz matrix for each column of taps
-    grouped        small groups: tiles of the array's rows side by side, a block of neighbouring outputs in the columns
     activation_stationary
                    y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels; of
                    volumes in NCDHW several planes of y at once, results are transposed to rows of y; depthwise: blocks
                    of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     narrow         few output channels: rows of y and columns of taps share the array's columns
-    phases         transposed: each phase of neighbouring outputs has taps of its own, and its read-out interleaves them
+    weight_stationary
+                   outputs in blocks of neighbours: of small groups beside each other in the columns, on row tiles that
+                   work in parallel; of transposed problems a phase after the other, each with taps of its own
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
 where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take

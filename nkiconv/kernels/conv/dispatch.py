@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..._nki import nl
+from ...schedules import weight_stationary
 from ...schedules.pairs_of_planes import beside_pairs_refusal
 from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
@@ -11,18 +12,15 @@ from ...schedules.tiles import require
 from .activation_stationary.loop import run_activation_stationary
 from .activation_stationary.plan import plan_activation_stationary
 from .flip import copy_forwards
-from .grouped.loop import run_grouped
-from .grouped.plan import plan_grouped
 from .implicit_gemm.items import run_items
 from .implicit_gemm.refusal import plan_taps
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
-from .phases.loop import run_phases
-from .phases.plan import plan_phases
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stack
 from .stacked.plan import plan_stack
+from .weight_stationary.loop import run_weight_stationary
 
 #: Precisions that one algorithm takes.
 ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
@@ -31,10 +29,9 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 TABLE = {
     "implicit_gemm": (plan_taps, run_items),
     "stacked": (plan_stack, run_stack),
-    "grouped": (plan_grouped, run_grouped),
     "narrow": (plan_narrow, run_narrow),
     "activation_stationary": (plan_activation_stationary, run_activation_stationary),
-    "phases": (plan_phases, run_phases),
+    "weight_stationary": (weight_stationary.plan, run_weight_stationary),
 }
 ALGORITHMS = tuple(TABLE)
 #: Plans that are kept: a search asks for thousands, a call for a few.

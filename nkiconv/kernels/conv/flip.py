@@ -37,7 +37,7 @@ def reads_backwards(algorithm, geometry):
         return images
     if algorithm == "activation_stationary":
         return images or geometry.groups > 1 or writes_rows(geometry)
-    return algorithm in ("phases", "grouped")
+    return algorithm == "weight_stationary"
 
 
 def writes_rows(geometry):

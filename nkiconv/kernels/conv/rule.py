@@ -18,7 +18,7 @@ def wanted_algorithms(geometry):
     apart = apart or (geometry.C <= RULE_INPUTS and (contraction == geometry.C or pixels < RULE_PIXELS))
     if (geometry.flipped and apart) or geometry.precision in ("fp16x3", "winograd"):
         first = ["activation_stationary"] if last and geometry.C > RULE_FEW else []
-        return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["phases"]
+        return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["weight_stationary"]
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
         return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
     if geometry.groups > 1:
@@ -56,5 +56,7 @@ def wanted_in_groups(geometry, pixels):
         few = geometry.x_strides[0] == 1 and geometry.rows.taps * geometry.columns.taps <= RULE_TAPS
         if not volumes and (few or pixels < RULE_PIXELS_DEPTHWISE):
             return []
-        return ["stacked", "grouped"] if tall or (volumes and geometry.rows.taps > 1) else ["grouped"]
-    return [] if pixels < RULE_PIXELS_GROUPS else ["grouped"]
+        return (
+            ["stacked", "weight_stationary"] if tall or (volumes and geometry.rows.taps > 1) else ["weight_stationary"]
+        )
+    return [] if pixels < RULE_PIXELS_GROUPS else ["weight_stationary"]

@@ -157,13 +157,13 @@ def depthwise_refusal(geometry, extras):
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
         return (
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
-            f"problems with plain filters, groups = C = K; use implicit_gemm or grouped"
+            f"problems with plain filters, groups = C = K; use implicit_gemm or weight_stationary"
         )
-    reason = images_refusal(geometry.planes, f"{NAME} of depthwise problems", "stacked or grouped")
+    reason = images_refusal(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
     if reason != "":
         return reason
     if len(geometry.x_strides) > 4 or geometry.frames != None:
-        return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or grouped"
+        return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
     least = pixels_among(columns, window_of(columns, outputs_apart(columns)))

@@ -97,7 +97,7 @@ def stacked_refusal(geometry, extras, config):
     if geometry.groups > 1 and not depthwise:
         return (
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: stacked takes one group, or "
-            f"depthwise problems, groups = C = K; use implicit_gemm or grouped"
+            f"depthwise problems, groups = C = K; use implicit_gemm or weight_stationary"
         )
     reason = depthwise_config_refusal(config) if depthwise else stacked_config_refusal(config)
     if reason == "":
@@ -115,7 +115,10 @@ def depthwise_refusal(geometry):
     """Why a depthwise problem has no block-diagonal stationaries; "" if it has."""
     rows, most = geometry.rows, nl.tile_size.pmax
     if max(rows.size, rows.out) > most:
-        return f"H={rows.size}, P={rows.out}: stacked takes at most {most} rows of a depthwise problem; use grouped"
+        return (
+            f"H={rows.size}, P={rows.out}: stacked takes at most {most} rows of a depthwise problem; use "
+            f"weight_stationary"
+        )
     return ""
 
 

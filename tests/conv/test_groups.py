@@ -11,13 +11,14 @@ from draws import draws
 from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
-from nkiconv.kernels.conv.grouped import plan, units
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.grouped import BLOCKS, GroupedSettings
+from nkiconv.schedules import output_tiles
+from nkiconv.schedules import weight_stationary as plan
 from nkiconv.schedules.settings import declarations
+from nkiconv.schedules.weight_stationary import BLOCKS, GroupsSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -62,9 +63,9 @@ CONV2D = OPERATIONS["conv2d"]
 SHAPES = [None, (32, 2, 2), (32, 4, 1), (64, 1, 4), (64, 2, 1), (32, 1, 2)]
 
 
-def grouped(shape):
+def blocks_of(shape):
     settings = {} if shape is None else dict(zip(("rows", "height", "width"), shape, strict=True))
-    return config_of("grouped", **settings)
+    return config_of("weight_stationary", **settings)
 
 
 def shape_of(problem, **constants):
@@ -83,7 +84,7 @@ def takes(problem, shape):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("name", ROWS)
 def test_exact(name, dtype):
-    check_exact(ROWS[name].replace(dtype=dtype), config=grouped(None))
+    check_exact(ROWS[name].replace(dtype=dtype), config=blocks_of(None))
 
 
 @pytest.mark.cover(10)
@@ -91,7 +92,7 @@ def test_exact(name, dtype):
 @pytest.mark.parametrize("name", ROWS)
 def test_exact_for_all_shapes_of_tiles(name, shape):
     if takes(ROWS[name], shape):
-        check_exact(ROWS[name], config=grouped(shape))
+        check_exact(ROWS[name], config=blocks_of(shape))
 
 
 @pytest.mark.cover(6)
@@ -103,7 +104,7 @@ def test_epilogue(name, position):
     x, w = integers(rng, problem)
     bias = rng.integers(-3, 4, problem.K).astype(np.float32)
     residual = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-    sums = run(x, w, problem, 2, config=grouped(None)) + bias[:, None, None]
+    sums = run(x, w, problem, 2, config=blocks_of(None)) + bias[:, None, None]
     expected = np.maximum(sums - residual, 0) if position == "pre_activation" else np.maximum(sums, 0) - residual
     y = run(
         x,
@@ -115,7 +116,7 @@ def test_epilogue(name, position):
         beta=-1.0,
         activation="relu",
         residual_position=position,
-        config=grouped(None),
+        config=blocks_of(None),
     )
     np.testing.assert_array_equal(y, expected)
 
@@ -123,7 +124,7 @@ def test_epilogue(name, position):
 def test_layouts():
     problem = ROWS["tiles with gaps"]
     x, w = integers(np.random.default_rng(3), problem)
-    expected = run(x, w, problem, 2, config=grouped(None))
+    expected = run(x, w, problem, 2, config=blocks_of(None))
     y = run(
         np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
         np.ascontiguousarray(w.transpose(2, 3, 1, 0)),
@@ -132,7 +133,7 @@ def test_layouts():
         in_perm=(0, 3, 1, 2),
         kern_perm=(3, 2, 0, 1),
         out_perm=(0, 2, 3, 1),
-        config=grouped(None),
+        config=blocks_of(None),
     )
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
@@ -146,12 +147,12 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     problem = ROWS[name]
     if not takes(problem, shape):
         return
-    config = grouped(shape)
-    found, _ = planned(problem, "grouped", config[1:], lnc=lnc)
+    config = blocks_of(shape)
+    found, _ = planned(problem, "weight_stationary", config[1:], lnc=lnc)
     execution = trace(problem, lnc, config=config)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= plan.grouped_instructions(geometry_of(problem), found, lnc)
-    assert execution.sbuf_peak_bytes <= units.grouped_bytes(geometry_of(problem), found, False)
+    assert most <= plan.most_instructions(geometry_of(problem), found, lnc)
+    assert execution.sbuf_peak_bytes <= plan.sbuf_bytes(geometry_of(problem), found, False)
 
 
 @pytest.mark.parametrize(
@@ -159,18 +160,22 @@ def test_it_needs_no_more_than_it_says(name, shape, lnc):
     [("resnext_g32", True), ("mobilenet_dw", True), ("mult2_dw", True), ("convnext_dw7", False), ("rn50_c2", False)],
 )
 def test_taken_where_groups_are_small(name, taken):
-    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "grouped") == taken
+    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "weight_stationary") == taken
 
 
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: grouped multiplies"),
-        (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): grouped takes"),
-        (ROWS["depthwise"].replace(groups=1), {}, "feature_group_count=1: grouped takes at least 2"),
+        (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
+        (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): weight_stationary takes"),
+        (
+            ROWS["depthwise"].replace(groups=1),
+            {},
+            "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups",
+        ),
         (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
         (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
-        (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: grouped takes"),
+        (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: weight_stationary takes"),
         (ROWS["depthwise"], {"settings": (("rows", 32),)}, "config rows=32 height=0 width=0: given together"),
         (
             ROWS["multiplier 2"].replace(K=1600),
@@ -179,8 +184,8 @@ def test_taken_where_groups_are_small(name, taken):
         ),
     ],
 )
-def test_what_grouped_does_not_do(problem, changes, message):
-    found, reason = planned(problem, "grouped", **changes)
+def test_groups_that_are_refused(problem, changes, message):
+    found, reason = planned(problem, "weight_stationary", **changes)
     assert found is None
     assert re.search(message, reason)
 
@@ -189,69 +194,61 @@ def test_what_grouped_does_not_do(problem, changes, message):
 def test_outputs_that_meet_no_row_have_a_price(layout):
     """A unit of which no row is loaded divided by the number of its runs."""
     problem = ConvProblem(N=1, C=2, H=1, W=1, K=2, R=1, S=1, groups=2, padding=((0, 1), (1, 0)), layout=layout)
-    check_exact(problem, config=config_of("grouped"))
+    check_exact(problem, config=config_of("weight_stationary"))
 
 
-#: N, C, K, rows and columns, taps, groups, stride, dtype: of prices that are to be near the modelled time.
-PRICED = [
-    (8, 256, 256, 56, 3, 32, 1, "bf16"),
-    (8, 512, 512, 28, 3, 32, 1, "bf16"),
-    (1, 256, 256, 56, 3, 32, 1, "fp32"),
-    (8, 384, 384, 14, 3, 384, 1, "bf16"),
+#: N, C, K, rows and columns, taps, groups, stride, dtype; the Tensor Engine at half rate, few of the DMA engines, rows
+#: in pieces, zeros between groups.
+BOUNDED = [
+    (8, 256, 256, 28, 3, 32, 1, "bf16"),
     (2, 96, 192, 28, 3, 96, 1, "bf16"),
-    (1, 192, 192, 56, 7, 192, 1, "bf16"),
-    (8, 192, 192, 56, 7, 192, 2, "bf16"),
-    (2, 64, 64, 200, 3, 8, 1, "bf16"),
-    # the array at half rate, few of the DMA engines, rows in pieces, zeros between groups
+    (1, 192, 192, 28, 7, 192, 1, "bf16"),
     (1, 46, 46, 18, 7, 46, 1, "fp32"),
-    (1, 72, 144, 192, 1, 18, 1, "bf16"),
+    (1, 72, 144, 96, 1, 18, 1, "bf16"),
     (4, 124, 124, 34, 1, 31, 2, "bf16"),
-    (2, 168, 336, 38, 5, 21, 1, "bf16"),
+    (2, 168, 336, 19, 5, 21, 1, "bf16"),
 ]
 
 
-@pytest.mark.cover(5)
+@pytest.mark.cover(4)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), PRICED, ids=str)
-def test_the_price_is_near_the_modelled_time(N, C, K, size, taps, groups, stride, dtype):
+@pytest.mark.parametrize(("N", "C", "K", "size", "taps", "groups", "stride", "dtype"), BOUNDED, ids=str)
+def test_a_candidate_of_least_bounds_is_near_the_fastest(N, C, K, size, taps, groups, stride, dtype):
+    padding = ((taps // 2, taps // 2),) * 2
     problem = ConvProblem(
-        N=N,
-        C=C,
-        H=size,
-        W=size,
-        K=K,
-        R=taps,
-        S=taps,
-        groups=groups,
-        stride=(stride, stride),
-        padding=((taps // 2, taps // 2),) * 2,
+        N=N, C=C, H=size, W=size, K=K, R=taps, S=taps, groups=groups, stride=(stride, stride), padding=padding,
         dtype=dtype,
-    )
-    (guess,) = CONV2D.algorithm("grouped").guesses(shape_of(problem))
-    modelled = in_time(trace(problem, 2, config=(("algorithm", "grouped"), *guess.config)), Rates())
-    assert guess.ns == pytest.approx(modelled.line.total_ns, rel=0.17)
+    )  # fmt: skip
+
+    def modelled_ns(config):
+        return in_time(trace(problem, 2, config=(("algorithm", "weight_stationary"), *config)), Rates()).line.total_ns
+
+    guesses = [modelled_ns(one.config) for one in CONV2D.algorithm("weight_stationary").guesses(shape_of(problem))]
+    sizes = [settings(T, *block) for T in (32, 64) for block in BLOCKS if takes(problem, (T, *block))]
+    assert min(guesses) <= 1.1 * min(modelled_ns(CONV2D.settle("weight_stationary", shape_of(problem), one))
+                                     for one in sizes)  # fmt: skip
 
 
 @pytest.mark.parametrize("given", [None, (("warmup", 7),), (("rows", 64), ("height", 1), ("width", 2))], ids=str)
 @pytest.mark.parametrize("name", ["depthwise", "bands of rows", "tiles with gaps", "groups of half an array"])
 def test_the_host_names_every_setting_and_keeps_those_given(name, given):
     shape = shape_of(ROWS[name])
-    found = CONV2D.settle("grouped", shape, given)
-    assert tuple(dict(found)) == tuple(declarations(GroupedSettings))
+    found = CONV2D.settle("weight_stationary", shape, given)
+    assert tuple(dict(found)) == tuple(declarations(GroupsSettings))
     assert dict(found) | dict(given or ()) == dict(found)
-    assert CONV2D.settle("grouped", shape, found) == found
-    assert CONV2D.refusal("grouped", shape, found) == ""
+    assert CONV2D.settle("weight_stationary", shape, found) == found
+    assert CONV2D.refusal("weight_stationary", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():
     for given in ((("rows", 32),), (("columns", 3),), (("warmup", -1),)):
-        assert CONV2D.settle("grouped", shape_of(ROWS["depthwise"]), given) == given
+        assert CONV2D.settle("weight_stationary", shape_of(ROWS["depthwise"]), given) == given
 
 
 def test_sizes_follow_the_constants():
     """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
     problem = cases.get("resnext_g32").problem
-    usual, slow = (CONV2D.settle("grouped", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
+    usual, slow = (CONV2D.settle("weight_stationary", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
                    for one in (64.0, 1000.0))  # fmt: skip
     assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)
 
@@ -263,8 +260,8 @@ def settings(T, Uh, Uw):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_kernel_without_settings_runs_whatever_grouped_can(name):
     problem = ROWS[name]
-    some = any(planned(problem, "grouped", settings(T, *block))[0] for T in (32, 64) for block in BLOCKS)
-    assert (planned(problem, "grouped")[0] is not None) == some
+    some = any(planned(problem, "weight_stationary", settings(T, *block))[0] for T in (32, 64) for block in BLOCKS)
+    assert (planned(problem, "weight_stationary")[0] is not None) == some
 
 
 @pytest.mark.parametrize("name", ["tiles with gaps", "two images at once, one left", "bands of rows"])
@@ -273,7 +270,7 @@ def test_the_same_bits_on_one_core_and_two(name):
     rng = np.random.default_rng(4)
     x = rng.standard_normal(problem.input_shape).astype(np.float32)
     w = rng.standard_normal(problem.filter_shape).astype(np.float32)
-    one, two = run(x, w, problem, 1, config=grouped(None)), run(x, w, problem, 2, config=grouped(None))
+    one, two = run(x, w, problem, 1, config=blocks_of(None)), run(x, w, problem, 2, config=blocks_of(None))
     assert same_bits(one, two)
 
 
@@ -284,17 +281,17 @@ MANY = (160, 160, 160, *VOLUMES["causal"][3:])
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("shape", [VOLUMES["groups"], VOLUMES["depthwise"], GROUPS, MANY])
 def test_volumes(shape, lnc):
-    check_volume(shape, lnc=lnc, algorithm="grouped")
+    check_volume(shape, lnc=lnc, algorithm="weight_stationary")
 
 
 @pytest.mark.parametrize("config", [settings(32, 1, 2), settings(64, 2, 1), (("buffers", 2),)])
-def test_volumes_by_settings(config, monkeypatch):
-    monkeypatch.setattr("nkiconv.kernels.conv.grouped.units.GROUPED_X_BYTES", 256)
+def test_volumes_by_settings(config, change):
+    change(output_tiles, "GROUPS_X_BYTES", 256)
     for shape in (GROUPS, VOLUMES["depthwise"]):
-        check_volume(shape, algorithm="grouped", config=config)
+        check_volume(shape, algorithm="weight_stationary", config=config)
 
 
 @draws(30)
 @hypothesis.given(volumes(groups=(2, 3, 5), rows=VOLUMES["same"][4:]))
 def test_any_volume(shape):
-    check_volume(shape, algorithm="grouped")
+    check_volume(shape, algorithm="weight_stationary")

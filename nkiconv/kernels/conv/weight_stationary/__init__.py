@@ -1,0 +1,1 @@
+"""Convolutions whose filters are stationary and whose outputs are in blocks of neighbours."""

@@ -1,0 +1,171 @@
+"""The loop: x of output tiles comes in, row tiles work in parallel, evacuation interleaves outputs, rows go out.
+
+    | problem    | stationary            | K (partitions)          | M (columns)       | N            | evacuation |
+    |------------|-----------------------|-------------------------|-------------------|--------------|------------|
+    | groups     | w placed, on row tiles| c of each row tile      | columns, rows, k  | z, m, j      | interleave |
+    | transposed | w as torch has it     | segment, c              | phase, segment, k | z, m, j      | interleave |
+
+Pseudocode, of one core; `schedules/weight_stationary.py` has the formula:
+
+    for (weight-resident group, output tile):
+        load x of the next output tiles; make the stationaries of the next group
+        for M tile, bank of (turn, blocks of outputs):
+            for K tile, element e of a block's window, row tile:       # row tiles work in parallel
+                PSUM[(u, segment, k), z, m, j] += F[e]^T x[c, z, m * apart + e, ..]
+            for output u of a block:                                   # of groups the rows of a block together
+                y[.., m * step + u] = epilogue(PSUM[u])
+            of groups: copy rows to the partitions where they belong
+        store y
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.block_schedule import Schedule, banks_of, blocks_in, output_in, size_of
+from ....schedules.options import Extras
+from ....schedules.tiles import cut_at
+from ..._engines import Ledger, new_ledger
+from ..._warm import accumulator, warm_up, warm_zeros
+from ..call import Operands, finish_shared, of_array
+from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
+from .load import Inputs
+from .residents import Residents
+from .results import Results
+
+
+@dataclass
+class Work(nl.NKIObject):
+    """What all output tiles share."""
+
+    operands: Operands
+    extras: Extras
+    schedule: Schedule
+    zeros_sbuf: object
+    ledger: Ledger
+    residents: Residents
+    results: Results
+    #: WarmBanks
+    warm: list
+
+
+@dataclass
+class Sums(nl.NKIObject):
+    """The accumulator of a row tile for a bank: its blocks, Products in order, and whether it holds something."""
+
+    psum: object
+    blocks: tuple
+    products: list
+    started: bool
+
+
+def run_weight_stationary(operands, geometry, extras, schedule):
+    """This core's part of the output tiles; x of the next ones is on its way while one is worked on."""
+    steps = schedule.steps(nl.program_id(0), nl.num_programs())
+    if len(steps) == 0:
+        return
+    ledger, chunks = new_ledger(), len(schedule.chunks)
+    residents = Residents(operands, geometry, schedule, steps, ledger)
+    inputs = Inputs(operands, geometry, schedule, steps)
+    residents.start(inputs)
+    zeros_sbuf = warm_zeros()
+    warm = warm_up(zeros_sbuf, schedule.warmup, 1)
+    residents.make_first()
+    results = Results(operands, geometry, schedule, ledger)
+    work = Work(operands, extras, schedule, zeros_sbuf, ledger, residents, results, warm)
+    for index, (b, i) in enumerate(steps):
+        inputs.load((index + schedule.buffers) * chunks)
+        residents.make_until(index)
+        x, resident = inputs.take(index), schedule.residents[b]
+        for tile in resident.tiles:
+            together = schedule.together if index == 0 and tile == resident.tiles[0] else 1
+            work_tile(work, tile, resident.items[i], x, together, index + 1 == len(steps))
+
+
+def work_tile(work, tile, lanes, x, together, last):
+    """Results of an M tile for an output tile, so many banks together; last: whether nothing hides the stores."""
+    schedule, results, bias_sbuf = work.schedule, work.results, work.residents.biases[tile]
+    tile = [one for one in tile if one.lane < len(lanes)]
+    results.start(tile, lanes)
+    banks = list(banks_of(schedule, lanes))
+    for first, n in cut_at(len(banks), together):
+        some = banks[first : first + n]
+        every = [[new_sums(work, tile, one, lanes, bank) for one in tile] for bank in some]
+        for chunk in range(len(schedule.chunks)):
+            for bank, sums in zip(some, every, strict=True):
+                add_products(work, tile, lanes, bank.turn, x, sums, chunk)
+        for bank, sums in zip(some, every, strict=True):
+            for index, one in enumerate(sums):
+                if one != None:
+                    evacuate(work, tile, index, lanes, bank, one, bias_sbuf)
+            if bank.done:
+                results.finish(tile, lanes, bank.blocks, last)
+    results.end(tile, lanes, last)
+
+
+def new_sums(work, tile, row_tile, lanes, bank):
+    """The Sums of a row tile for a bank, None where its lane has no such blocks; a product of zeros comes first where
+    none meets x at all blocks."""
+    schedule, lane = work.schedule, lanes[row_tile.lane]
+    turn = schedule.turns[bank.turn]
+    blocks = blocks_in(turn, lane, bank.blocks)
+    if size_of(blocks) == 0:
+        return None
+    counts = [count for _, count in blocks]
+    psum, started = accumulator(work.warm, (schedule.width(row_tile.kn), *counts))
+    found = []
+    for index, place in enumerate(turn.products):
+        planes, rows, columns = (lane[axis].met(place.e[axis], blocks[axis]) for axis in range(3))
+        if planes[2] * rows[2] * columns[2] > 0:
+            found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
+    found = covering_first(found, *counts)
+    if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
+        zero_sums(psum, work.zeros_sbuf)
+        started = True
+    return Sums(psum, blocks, found, started)
+
+
+def add_products(work, tile, lanes, turn, x, every, chunk):
+    """Products of a K tile, added to the sums of each row tile of a bank; the row tiles work in parallel."""
+    schedule = work.schedule
+    longest = max(len(sums.products) if sums != None else 0 for sums in every)
+    x_sbuf = of_array(x[chunk], work.operands) if longest > 0 else None
+    for which in range(longest):
+        for row_tile, sums in zip(tile, every, strict=True):
+            if sums == None or which >= len(sums.products):
+                continue
+            product, lane = sums.products[which], lanes[row_tile.lane]
+            place = schedule.turns[turn].products[product.group]
+            stationary = work.residents.filters.stationary(tile, chunk, turn, row_tile, place)
+            parts = (row_tile.first, stationary.shape[0])
+            tiled = schedule.rows < nl.tile_size.pmax
+            nisa.nc_matmul(
+                dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
+                stationary=of_array(stationary, work.operands),
+                moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
+                accumulate=sums.started,
+                tile_position=(row_tile.first, 0) if tiled else (),
+                tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
+            )
+            sums.started = True
+
+
+def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
+    """An accumulator to its places among the results: output by output of those beside each other in its columns, the
+    rows of a block together where they are gathered."""
+    schedule, results = work.schedule, work.results
+    strict, row_tile = work.extras.strict_nonfinite, tile[index]
+    turn, lane = schedule.turns[bank.turn], lanes[row_tile.lane]
+    rows = schedule.together_rows
+    size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
+    y_sbuf, base, own = results.place(row_tile)
+    for first in range(0, len(turn.outputs), rows):
+        fz, fp, fq = turn.outputs[first]
+        (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
+        elements, begin = z[1] * p[1] * q[1], first * schedule.slot
+        if elements > 0:
+            acc = spaced(sums.psum, (begin, size), z, p, q)
+            block = sums.blocks[1][0] - lane[1].b0 if schedule.gathers else 0
+            residual = results.residual_at(index, size, (yz, p if schedule.gathers else yp, yq), block)
+            bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
+            y = spaced(y_sbuf, (base, size), yz, yp, yq)
+            finish_shared(y, acc, bias, residual, work.extras.epilogue, work.ledger, elements, strict)

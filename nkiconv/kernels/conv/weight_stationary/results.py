@@ -1,0 +1,146 @@
+"""Results of output tiles on their way out, residuals and biases in."""
+
+from ...._nki import nisa, nl
+from ....schedules.block_schedule import places_of
+from ....schedules.weight_stationary import pages
+from ..._engines import START_WORK, copy_work
+from ..boxes import box_at, load_box, offset_at, pattern_of, residual_of, store_boxes
+from ..filter_feed import tiles_in_turn
+from ..sums import spaced
+
+
+def load_bias(operands, schedule, tile):
+    """Biases of an M tile, fp32 at the partitions of what leaves PSUM together: [(row or segment, k), row tile]; None
+    without any."""
+    if operands.bias == None:
+        return None
+    times, slot = schedule.together_rows, schedule.slot
+    if not schedule.gathers:
+        times, slot = schedule.segments, tile[0].kn
+    bias_sbuf = nl.ndarray((times * slot, len(tile)), dtype=nl.float32, buffer=nl.sbuf)
+    if schedule.gathers:
+        nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for index, one in enumerate(tile):
+        for which in range(times):
+            load_box(bias_sbuf, operands.bias, (which * slot, index), [[1, one.kn], [1, 1]], one.k0)
+    return bias_sbuf
+
+
+class Results(nl.NKIObject):
+    """Tiles of results, and of residuals, of an M tile for an output tile.
+
+    Of groups a row tile's rows of a block leave PSUM to as many neighbouring partitions. One of them is where its
+    results belong, the others are copied there; row tiles whose evacuations overlap take different tiles. Of transposed
+    convolutions results of several output tiles or M tiles are beside each other on the partitions, as DMA has more
+    engines for more of these.
+    """
+
+    def __init__(self, operands, geometry, schedule, ledger):
+        self.operands, self.geometry, self.schedule, self.ledger = operands, geometry, schedule, ledger
+        self.ys, self.residuals, self.base, self.count = [], [], 0, 0
+
+    def start(self, tile, lanes):
+        """Room for results, and residuals on their way."""
+        schedule, most = self.schedule, nl.tile_size.pmax
+        if schedule.gathers:
+            extents = [max(lane[axis].yn for lane in lanes) for axis in range(3)]
+            count = pages(schedule) * schedule.together_rows
+            self.ys = tiles_in_turn(count, (most, *extents), self.operands.y.dtype)
+            shape = (schedule.together_rows * schedule.slot, extents[0], max(lane[1].bn for lane in lanes), extents[2])
+            boxes = [self._residual_boxes(one, lanes[one.lane]) for one in tile]
+            self.residuals = [residual_of(self.operands, shape, one, True) for one in boxes]
+            return
+        place = self.count % (most // schedule.slot)
+        if place == 0:
+            self.ys = tiles_in_turn(
+                1, (most // schedule.slot * schedule.slot, *schedule.extents), self.operands.y.dtype
+            )
+        self.base, self.count = place * schedule.slot, self.count + 1
+        whole = tuple((0, part.bn) for part in lanes[0])
+        shape = (schedule.segments * tile[0].kn, *(part.yn for part in lanes[0]))
+        boxes = self._boxes(tile[0], lanes, whole, 0)
+        self.residuals = [residual_of(self.operands, shape, boxes, schedule.segments > 1)]
+
+    def place(self, row_tile):
+        """(tile, first partition that a row tile's sums go to, which row of a block belongs there) of its results."""
+        schedule = self.schedule
+        if not schedule.gathers:
+            return self.ys[0], self.base, 0
+        rows, each = schedule.together_rows, schedule.together_rows * schedule.slot
+        column = row_tile.first // schedule.rows * schedule.slot
+        page, first = column // nl.tile_size.pmax, column % nl.tile_size.pmax
+        own = first % each // schedule.slot
+        return self.ys[page * rows + own], first // each * each, own
+
+    def residual_at(self, index, size, places, block):
+        """The residual of the row tile `index` at places (of gathered rows: at blocks from `block` of its lane on)."""
+        residual_sbuf = self.residuals[index]
+        if residual_sbuf == None:
+            return None
+        planes, (row, count, step), columns = places
+        return spaced(residual_sbuf, (0, size), planes, (row + block, count, step), columns)
+
+    def finish(self, tile, lanes, blocks, last):
+        """What is to be done once the results of some blocks are there: gathered rows leave together with all of the
+        output tile's, but where nothing would hide that."""
+        if self.schedule.gathers:
+            for row_tile in tile:
+                self._gather(row_tile, lanes[row_tile.lane], blocks)
+        if last or not self.schedule.gathers:
+            self._store(tile, lanes, blocks)
+
+    def end(self, tile, lanes, last):
+        """The same of an output tile."""
+        if self.schedule.gathers and not last:
+            self._store(tile, lanes, tuple((0, max(lane[axis].bn for lane in lanes)) for axis in range(3)))
+
+    def _gather(self, row_tile, lane, blocks):
+        """Rows of a row tile's blocks to the partitions and places where they belong."""
+        y_sbuf, base, own = self.place(row_tile)
+        rows, slot = self.schedule.together_rows, self.schedule.slot
+        (z, zn), _, (q, qn) = places_of(lane, blocks)
+        m, part = blocks[1][0], lane[1]
+        for row in range(rows):
+            there = -(-(part.axis.out - row) // rows) - part.b0 - m
+            count = min(blocks[1][1], part.bn - m, there)
+            if row != own and zn * count * qn > 0:
+                self.ledger.vector += START_WORK + zn * count * qn * copy_work(y_sbuf.dtype)
+                to, source = base + own * slot, base + row * slot
+                nisa.tensor_copy(
+                    dst=spaced(y_sbuf, (to, row_tile.kn), (z, zn, 1), (m * rows + row, count, rows), (q, qn, 1)),
+                    src=spaced(y_sbuf, (source, row_tile.kn), (z, zn, 1), (m * rows + own, count, rows), (q, qn, 1)),
+                    engine=nisa.engine.vector,
+                )
+
+    def _store(self, tile, lanes, blocks):
+        for row_tile in tile if self.schedule.gathers else tile[:1]:
+            y_sbuf, base, own = self.place(row_tile)
+            some = lanes[row_tile.lane : row_tile.lane + 1] if self.schedule.gathers else lanes
+            first = base + own * self.schedule.slot
+            store_boxes(self.operands.y, y_sbuf, self._boxes(row_tile, some, blocks, first))
+
+    def _boxes(self, row_tile, lanes, blocks, first):
+        """Boxes of a tensor of results for some blocks of lanes, those that exist, from a partition on."""
+        found = []
+        for index, lane in enumerate(lanes):
+            (z, z0, zn), (p, p0, pn), (q, q0, qn) = (
+                part.existing(places) for part, places in zip(lane, places_of(lane, blocks), strict=True)
+            )
+            if zn > 0 and pn > 0 and qn > 0:
+                place, there = (first + index * row_tile.kn, z, p, q), (row_tile.k0, z0, p0, q0)
+                found.append(box_at(self.geometry.y_strides, place, there, (row_tile.kn, zn, pn, qn)))
+        return found
+
+    def _residual_boxes(self, row_tile, lane):
+        """Boxes of the residual of a row tile, [(row, k), planes, blocks, columns]."""
+        planes, rows, columns = lane
+        together, slot, strides = self.schedule.together_rows, self.schedule.slot, self.geometry.y_strides
+        found = []
+        for row in range(together):
+            count = min(rows.bn, -(-(rows.axis.out - row) // together) - rows.b0)
+            if count > 0:
+                pattern = pattern_of(strides, (row_tile.kn, planes.qn, count, columns.qn))
+                pattern[2][0] = together * strides[2]
+                there = (row_tile.k0, planes.image * planes.axis.out + planes.q0, rows.b0 * together + row, 0)
+                found.append(((row * slot, 0, 0, 0), pattern, offset_at(strides, there)))
+        return found

@@ -1,0 +1,335 @@
+"""`weight_stationary` on the host: candidates in the order of a bound of the busiest engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ....kernels.conv.relayout import plain_of
+from ....schedules.block_axes import num_steps
+from ....schedules.block_schedule import banks_of, blocks_in, size_of
+from ....schedules.geometry import num_taps
+from ....schedules.options import either_reads
+from ....schedules.tiles import PARTS, QUADRANT
+from ....schedules.weight_stationary import (
+    BESIDE,
+    BLOCKS,
+    SHARDS,
+    TILE_ROWS,
+    TOGETHER_MAX,
+    WARM_UP,
+    Y_BYTES,
+    GroupsSettings,
+    PhasesSettings,
+    pages,
+    plan,
+    settings_class,
+    unsupported_reason,
+)
+from ....simulator.hardware import PARTITIONS
+from ....simulator.timing.target import Target
+from ...request import Config
+from ..algorithm import Guess, Shape, config_of, with_settings
+from ..clock import Clock
+from .common import Settled, matmul_rates
+from .relayout import relayout_ns
+
+#: Bytes a partition of results of an output tile that are tried.
+Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
+#: Channels that segments may have.
+SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
+#: Phases of a Schedule above which one is made, of 3 to 12.
+MANY_PHASES = 300
+#: Candidates that are timed, at most, and how far above the least bound they may be.
+GUESSES, NEAR = 3, 1.15
+#: Windows of the Tensor Engine's clock at full rate from which on it is warmed up.
+WARMED = 0.6
+#: How much longer than evenly shared evacuation takes, as engines wait for each other.
+SHARED = 1.1
+#: ns until the first matmul on zeros.
+WARM_UP_START_NS = 260.0
+
+
+class WeightStationary(Settled):
+    """Groups on row tiles, and transposed convolutions phase by phase."""
+
+    algorithm, refusal = "weight_stationary", staticmethod(unsupported_reason)
+    order = ("rows", "height", "width")
+
+    def settings_of(self, geometry: Any) -> type[Any]:
+        return settings_class(geometry)
+
+    def guesses(self, shape: Shape) -> list[Guess]:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if self.refusal(geometry, shape.extras, None):
+            return []
+        found = self._bounds(shape, geometry, {})[:GUESSES]
+        copies_ns = relayout_ns(self.algorithm, shape)
+        return [Guess(one.pairs, copies_ns + ns) for ns, one in found if ns <= NEAR * found[0][0]]
+
+    def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
+        found = self._bounds(shape, geometry, given)
+        if not found and geometry.groups == 1:
+            return PhasesSettings.read(config_of(**given), geometry)
+        return found[0][1] if found else None
+
+    def _bounds(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> list[tuple[float, Any]]:
+        """(bound, settings) of the candidates that have the given settings, the least first."""
+        found: list[tuple[float, Any]] = []
+        known = set()
+        for one in _candidates(geometry, given):
+            schedule, reason = plan(geometry, shape.extras, one.pairs, shape.cores)
+            if not reason and schedule not in known:
+                known.add(schedule)
+                bound = Bound(shape.target, geometry, shape.extras, schedule)
+                # whether the Tensor Engine has enough to do for its full rate to pay for matmuls on zeros before
+                if geometry.groups == 1 and bound.array_ns < WARMED * shape.target.window_ns:
+                    one = dataclasses.replace(one, warmup=given.get("warmup", 0))
+                found.append((bound.total_ns(one.warmup), one))
+        return sorted(found, key=lambda one: one[0])
+
+    def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
+        return Bound(shape.target, geometry, shape.extras, plan).total_ns(plan.warmup)
+
+    def configs(self, shape: Shape, wide: bool) -> list[Config]:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if geometry.groups > 1 or self.refusal(geometry, shape.extras, None):
+            return [None]
+        ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
+        return [None, *(config_of(**one, shard=shard) for one in ways for shard in SHARDS)]
+
+    def near(self, shape: Shape, config: Config) -> list[Config]:
+        if shape.geometry.groups == 1:
+            return list(PhasesSettings.near(self.settle(shape, config)))
+        schedule = self.plan(shape, config)
+        now = schedule.rows, schedule.axes[1].beside, schedule.axes[2].beside
+        sizes = [(rows, *block) for rows in TILE_ROWS for block in BLOCKS if (rows, *block) != now]
+        found: list[Config] = [*GroupsSettings.near(config)]
+        return found + [with_settings(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
+
+    def tiles(self, shape: Shape, plan: Any) -> int:
+        return sum(len(one.items) * len(one.tiles) for one in plan.residents)
+
+
+def _candidates(geometry: Any, given: dict[str, Any]) -> Iterator[Any]:
+    """Settings to compare that have the given ones; of many phases, whose Schedules are long, the kernel's own."""
+    if geometry.groups > 1:
+        for T, (Uh, Uw) in itertools.product(TILE_ROWS, BLOCKS if "rows" not in given else BLOCKS[:1]):
+            yield GroupsSettings.read(config_of(**given), rows=T, height=Uh, width=Uw)
+        return
+    if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
+        yield PhasesSettings.read(config_of(**given), geometry)
+        return
+    plain = {"together": TOGETHER_MAX if geometry.C > PARTITIONS else 1, "warmup": WARM_UP}
+    for way in _ways(geometry):
+        for shard in SHARDS if geometry.K > 1 else ("outputs",):
+            for y_bytes in Y_SIZES:
+                channels = min(PARTITIONS // way["segments"], geometry.K)
+                if shard == "channels":
+                    channels = min(channels, -(-geometry.K // 2))
+                found = {**plain, "shard": shard, "channels": channels, "y_bytes": y_bytes, **way, **given}
+                yield PhasesSettings.read(config_of(**found), geometry)
+
+
+def _ways(geometry: Any) -> Iterator[dict[str, Any]]:
+    """Phases and segments beside each other that may share the array; axes that have only one phase add nothing."""
+    yield {"beside": "none", "segments": 1, "along": "columns"}
+    axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
+    if geometry.planes.images > 1 or geometry.planes.taps == 1:  # zeros would be added of other images
+        del axes["planes"]
+    longest = max(axes, key=lambda name: axes[name].out)
+    for beside in BESIDE:
+        if beside != "none" and getattr(geometry, beside).lhs_dilation == 1:
+            continue
+        for segments in (1, 2, 4):
+            if (segments == 1 or geometry.C in SEGMENTED) and (beside != "none" or segments > 1):
+                yield {"beside": beside, "segments": segments, "along": longest}
+
+
+@dataclasses.dataclass
+class _Core:
+    """What a core does: its first x, filters and building of stationaries, M tiles of an output tile; all work of each
+    engine; its last evacuation and store."""
+
+    resident: int
+    x_ns: float
+    w_ns: float
+    build_ns: float
+    tiles: int
+    steps: int = 0
+    array_ns: float = 0.0
+    read_ns: float = 0.0
+    moved_ns: float = 0.0
+    last_ns: float = 0.0
+    store_ns: float = 0.0
+
+
+class Bound:
+    """What a Schedule takes at least: the busiest of Tensor Engine, evacuation and DMA of a core, from the numbers of
+    its output tiles, and what nothing hides at both ends."""
+
+    def __init__(self, target: Target, geometry: Any, extras: Any, schedule: Any) -> None:
+        self.target, self.geometry, self.extras, self.schedule = target, geometry, extras, schedule
+        self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
+        self.memo: dict[Any, tuple[float, ...]] = {}
+        self.cores = [found for core in range(PARTS) if (found := self._core(schedule.steps(core, PARTS)))]
+
+    def total_ns(self, warmup: int) -> float:
+        """ns from the first DMA to the last, with so many matmuls on zeros."""
+        return max(self._total_ns(core, warmup) for core in self.cores)
+
+    @property
+    def array_ns(self) -> float:
+        """ns of the Tensor Engine at full rate, of the busier core."""
+        return max(core.array_ns for core in self.cores)
+
+    def _core(self, steps: Any) -> _Core | None:
+        """What a core does in steps; None of none."""
+        found = None
+        for b, i in steps:
+            own = self.schedule.residents[b]
+            lanes, first, tiles = own.items[i], own.tiles[0], len(own.tiles)
+            array_ns, read_ns, x_ns, y_ns, banks = self._once(first, lanes)
+            if found is None or found.resident != b:
+                w_ns, build_ns, placed_ns = self._filters_ns(first)
+                if found is None:
+                    begin_ns = build_ns + max(0.0, placed_ns - array_ns)
+                    # of groups rows of the first bank come first
+                    found = _Core(b, x_ns / banks if self.schedule.gathers else x_ns, w_ns, begin_ns, tiles)
+                found.resident, found.read_ns = b, found.read_ns + (build_ns + placed_ns) / 2
+                found.moved_ns += tiles * w_ns
+            found.steps += 1
+            found.array_ns += tiles * array_ns
+            found.read_ns += tiles * read_ns
+            found.moved_ns += x_ns + tiles * y_ns
+            found.last_ns, found.store_ns = read_ns / banks, y_ns / banks
+        return found
+
+    def _once(self, tile: Any, lanes: Any) -> tuple[float, ...]:
+        """(ns of the Tensor Engine, of evacuation, of DMA for x and for results, banks) of an M and an output tile."""
+        kind = len(tile), tile[0].kn, len(lanes), *((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
+        if kind not in self.memo:
+            array_ns, read_ns, banks = self._work_ns(tile, lanes)
+            self.memo[kind] = array_ns, read_ns, *self._moves_ns(tile, lanes, banks), banks
+        return self.memo[kind]
+
+    def _total_ns(self, core: _Core, warmup: int) -> float:
+        target, chunks, clock = self.target, len(self.schedule.chunks), Clock(self.target)
+        # with several banks together the first K tile is enough to begin
+        parts = chunks if 1 < self.schedule.together >= chunks else 1
+        start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        start_ns += max(core.w_ns / parts + core.build_ns, (core.w_ns + core.x_ns) / parts)
+        clock.stream(WARM_UP_START_NS, warmup * target.matmul_columns_min * target.tensor_column_ns)
+        summed_ns = clock.sums_end(start_ns, core.array_ns, core.array_ns)
+        # the last M tile of the first output tile waits for its filters, or their last K tile; the others follow
+        waits = (1.0 if core.tiles > 1 else 1.0 / parts) / (core.steps * core.tiles)
+        filled_ns = (core.x_ns + core.tiles * core.w_ns) - (core.x_ns + core.w_ns) / parts
+        filled_ns += core.array_ns * (1.0 - 1.0 / core.steps + waits)
+        end_ns = core.last_ns + target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns
+        if self.schedule.together_rows > 1:
+            end_ns += target.hop_ns + target.vector_done_ns
+        end_ns += target.first_packet_ns + target.store_skew_ns + target.dma_end_ns + core.store_ns
+        rest_ns = core.moved_ns - (core.x_ns + core.w_ns) - core.store_ns
+        return float(max(summed_ns, start_ns + max(filled_ns, core.read_ns, rest_ns)) + end_ns)
+
+    def _work_ns(self, tile: Any, lanes: Any) -> tuple[float, float, int]:
+        """(ns of the Tensor Engine, of evacuation, banks) of an M tile for an output tile."""
+        target, schedule, array_ns, read_ns, banks = self.target, self.schedule, 0.0, 0.0, 0
+        count, rows = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
+        shared = either_reads(self.extras.epilogue, self.extras.strict_nonfinite)
+        for bank in banks_of(schedule, lanes):
+            turn, banks = schedule.turns[bank.turn], banks + 1
+            blocks = blocks_in(turn, lanes[0], bank.blocks)
+            size = size_of(blocks)
+            if schedule.gathers:
+                turn_ns = target.row_tile_columns * self.column_ns + self.matmul_ns
+                each_ns = max(size * self.column_ns, PARTITIONS // schedule.rows * turn_ns)
+                array_ns += len(turn.products) * each_ns
+            else:
+                met = [math.prod(part.met(e, one)[2] for part, e, one in zip(lanes[0], place.e, blocks, strict=True))
+                       for place in turn.products]  # fmt: skip
+                columns = sum(max(target.matmul_columns_min, one) for one in met if one) or size
+                array_ns += len(schedule.chunks) * (columns * self.column_ns + len(met) * self.matmul_ns)
+            vector_ns = size * target.vector_ns + target.vector_fixed_psum_ns
+            scalar_ns = size * target.scalar_ns + target.scalar_fixed_psum_ns
+            each_ns = scalar_ns * vector_ns / (scalar_ns + vector_ns) if shared else scalar_ns
+            each_ns *= 1.0 if schedule.gathers or not shared else SHARED
+            each_ns = vector_ns if self.extras.epilogue.residual else each_ns
+            moved_ns = target.vector_fixed_ns + size * len(turn.outputs) // rows * self._copy_ns
+            read_ns += count * (len(turn.outputs) // rows * each_ns + (rows - 1) * moved_ns / 2)
+        return array_ns, read_ns, banks
+
+    def _moves_ns(self, tile: Any, lanes: Any, banks: int) -> tuple[float, float]:
+        """ns of DMA for (x of an output tile, the results of an M tile for it)."""
+        geometry, schedule = self.geometry, self.schedule
+        z, p, q = lanes[0]
+        x_run, y_run = float(max(1, q.xn)), float(max(1, q.qn))
+        if q.xn == geometry.columns.size:
+            x_run *= max(1, p.xn * (z.xn if p.xn == geometry.rows.size else 1))
+        if q.qn == geometry.columns.out:
+            y_run *= max(1.0, p.qn / (1 if schedule.gathers else max(1, banks // len(schedule.turns))))
+        x_elements, y_elements = float(z.xn * p.xn * q.xn), float(z.qn * p.qn * q.qn)
+        tiles = sum(one.lane < len(lanes) for one in tile)
+        _, channels, _, held = schedule.chunks[0]
+        rows = x_rows = min(len(lanes), held) * channels
+        if schedule.gathers:
+            rows, x_rows = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
+        x_ns = len(schedule.chunks) * self._dma_ns(rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
+        # results beside each other on the partitions have DMA engines of their own
+        beside, kn = PARTITIONS // schedule.slot, tile[0].kn
+        one = schedule.residents[0]
+        times = (
+            max(1.0, tiles / beside) if schedule.gathers else 1 / min(beside, len(one.items) * len(one.tiles) / PARTS)
+        )
+        rows = y_rows = kn * len(lanes)
+        if schedule.gathers:
+            rows, y_rows = kn, sum(one.kn for one in tile if one.lane < len(lanes))
+        y_ns = self._dma_ns(rows, y_rows, y_elements, y_run, self.extras.epilogue.y_itemsize, times)
+        return x_ns, y_ns
+
+    def _dma_ns(
+        self, each: int, partitions: int, elements: float, run: float, itemsize: int, times: float = 1.0
+    ) -> float:
+        """Of a core's DMA engines, or HBM, for so many elements of each of some partitions in runs."""
+        target = self.target
+        engine_ns = min(target.rows_an_engine, each) * elements / run * target.run_ns(run * itemsize)
+        return float(max(engine_ns * times, target.hbm_ns(partitions * elements * itemsize, run * itemsize)))
+
+    def _filters_ns(self, tile: Any) -> tuple[float, float, float]:
+        """ns of DMA for the filters of an M tile, and of what comes before the first sums: zeros between groups or
+        spreads, and copies to their places but the first bank's."""
+        target, geometry, schedule, taps = self.target, self.geometry, self.schedule, num_taps(self.geometry)
+        if not schedule.gathers:
+            run = float(tile[0].kn * taps)
+            _, channels, _, held = schedule.chunks[0]
+            w_ns = self._dma_ns(held * channels, held * channels, run, run, geometry.hbm_itemsize)
+            copies = sum(tap >= 0 for turn in schedule.turns for one in turn.products for tap in one.taps)
+            copy_ns = target.vector_fixed_ns + tile[0].kn * self._copy_ns
+            # two engines share them
+            packed_ns = copies * held * copy_ns / 2
+            words = sum(turn.size for turn in schedule.turns) * schedule.width(1) * geometry.itemsize / 4
+            packed_ns = max(packed_ns, words * target.gpsimd_ns) if schedule.packs else 0.0
+            return len(schedule.chunks) * w_ns, packed_ns, 0.0
+        outputs, Kt, by_input = len(schedule.turns[0].outputs), schedule.slot, geometry.groups == geometry.C
+        w_ns = target.rows_an_engine * target.run_ns(geometry.C // geometry.groups * taps * geometry.itemsize)
+        product_ns = target.vector_16bit_ns if geometry.itemsize == 2 else target.vector_ns
+        times = 1 if by_input else pages(schedule)
+        transposed_ns = 0.0 if by_input else taps * (target.matmul_columns_min * self.column_ns + self.matmul_ns)
+        spread_ns = times * max(transposed_ns, taps * (Kt if by_input else PARTITIONS) * product_ns)
+        if not by_input and tile[0].cn < schedule.rows:
+            spread_ns = max(spread_ns, times * taps * PARTITIONS * target.gpsimd_ns)
+        # each waits for the one before it
+        spread_ns += 2 * (target.vector_done_ns + target.hop_ns) + (0.0 if by_input else target.matmul_done_ns)
+        return w_ns, spread_ns, times * outputs * (target.vector_fixed_ns + taps * Kt * self._copy_ns)
+
+    @property
+    def _copy_ns(self) -> float:
+        """ns of an element that Vector copies inside SBUF."""
+        target = self.target
+        return target.vector_16bit_ns / 2 if self.geometry.itemsize == 2 else target.vector_16bit_ns
+
+
+ALGORITHM = WeightStationary()

@@ -1,0 +1,142 @@
+"""Axes of outputs in blocks of neighbours: where the taps of each output of a block meet x.
+
+Output origin + step * m + f is the f-th of block m, and a tap that meets it sees element m * apart + e of x, e the same
+for all blocks. Of a block's outputs `beside` are beside each other in the columns of a stationary, the others in turn:
+f = u * turns + v.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .geometry import Axis
+
+
+@dataclass(frozen=True)
+class BlockAxis:
+    """An axis of a Geometry in blocks; size, out and blocks are of one of its images.
+
+    origin: first output of block 0, which is 0 or does not exist. taps: by output of a block (tap, e) of those that
+    meet it, forwards. low, high: least and most e.
+    """
+
+    images: int
+    size: int
+    out: int
+    beside: int
+    turns: int
+    apart: int
+    origin: int
+    blocks: int
+    taps: tuple[tuple[tuple[int, int], ...], ...]
+    low: int
+    high: int
+
+    @property
+    def step(self) -> int:
+        """Outputs of a block."""
+        return self.beside * self.turns
+
+    @property
+    def window(self) -> int:
+        """Elements of x that a block spans."""
+        return self.high - self.low + 1
+
+    def outputs(self, v: int) -> range:
+        """The outputs of a block that are beside each other in turn v."""
+        return range(v, self.step, self.turns)
+
+    def elements(self, v: int) -> list[int]:
+        """Every e that those meet, ascending."""
+        return sorted({e for f in self.outputs(v) for _, e in self.taps[f]})
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring blocks of an axis, of one of several images: first and how many of blocks, of their outputs, of the
+    elements of x that those see, and of places for outputs in a tile of results."""
+
+    axis: BlockAxis
+    image: int
+    b0: int
+    bn: int
+    q0: int
+    qn: int
+    x0: int
+    xn: int
+    y0: int
+    yn: int
+
+    def blocks_of(self, f: int) -> tuple[int, int]:
+        """(first block, how many) that have a place for output f of a block."""
+        step, first = self.axis.step, self.axis.origin + f
+        low = -(-max(0, self.y0 - first) // step)
+        return low, max(0, -(-max(0, self.y0 + self.yn - first) // step) - low)
+
+    def existing(self, places: tuple[int, int]) -> tuple[int, int, int]:
+        """(first place, first output of all images, how many) of the outputs that exist at (first, how many) places."""
+        low = max(self.q0, self.y0 + places[0])
+        end = min(self.q0 + self.qn, self.y0 + places[0] + places[1])
+        return low - self.y0, self.image * self.axis.out + low, max(0, end - low)
+
+    def inside(self) -> tuple[int, int, int]:
+        """(first place, first element of all images, how many) of the elements that x has."""
+        low, end = max(0, self.x0), min(self.axis.size, self.x0 + self.xn)
+        return low - self.x0, self.image * self.axis.size + low, max(0, end - low)
+
+    def met(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
+        """Where (first, how many) blocks meet element e: what `geometry.met` returns of outputs."""
+        apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
+        first = max(m0, -(-max(0, self.x0 - e) // apart))
+        last = min(end, -(-max(0, self.x0 + self.xn - e) // apart))
+        return first, 1, max(0, last - first), first * apart + e, apart
+
+
+def num_steps(axis: Axis) -> int:
+    """Outputs from one that meets some taps to the next that meets the same."""
+    return axis.lhs_dilation // math.gcd(axis.stride, axis.lhs_dilation)
+
+
+@lru_cache(maxsize=256)
+def block_axis(axis: Axis, beside: int) -> BlockAxis:
+    """An Axis in blocks of so many outputs beside each other, or as many times more as are in turn."""
+    steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
+    step = math.lcm(steps, beside)
+    # with stride 1 the last taps of all phases meet the same element
+    origin = (axis.before + 1) % steps
+    origin = origin - steps if origin > 0 else 0
+    taps = tuple(_taps_met(axis, origin + f) for f in range(step))
+    elements = [e for one in taps for _, e in one] or [0]
+    return BlockAxis(
+        images=axis.images,
+        size=size,
+        out=out,
+        beside=beside,
+        turns=step // beside,
+        apart=axis.stride * step // axis.lhs_dilation,
+        origin=origin,
+        blocks=-(-(out - origin) // step),
+        taps=taps,
+        low=min(elements),
+        high=max(elements),
+    )
+
+
+def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:
+    """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, forwards."""
+    places = ((tap, output * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
+    return tuple((tap, at // axis.lhs_dilation) for tap, at in places if at % axis.lhs_dilation == 0)
+
+
+def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = False, whole: bool = False) -> Part:
+    """A Part of an image. padded: with elements outside x; whole: with places for outputs that do not exist."""
+    y0, yn = axis.origin + b0 * axis.step, bn * axis.step
+    q0, end = max(0, y0), min(axis.out, y0 + yn)
+    x0, x1 = b0 * axis.apart + axis.low, (b0 + bn - 1) * axis.apart + axis.high + 1
+    if not padded:
+        x0, x1 = max(0, x0), min(axis.size, x1)
+    if not whole:
+        y0, yn = q0, end - q0
+    return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=end - q0, x0=x0, xn=max(0, x1 - x0), y0=y0, yn=yn)

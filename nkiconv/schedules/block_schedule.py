@@ -1,0 +1,176 @@
+"""Schedules of outputs in blocks: weight-resident groups, output tiles, and the banks of PSUM that they are made in.
+
+Of blocks and of places for outputs there are (first, how many) along planes, rows and columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .block_axes import BlockAxis, Part
+from .tiles import BANK_COLUMNS, cut, share
+
+#: One output tile: a Part of each axis for each segment, or each set of row tiles with images or rows of its own.
+Lanes = tuple[tuple[Part, Part, Part], ...]
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """Channels that some rows of the Tensor Engine contract, and those that they make: first row, which of the Lanes
+    they are of, input channels and output channels (first, how many)."""
+
+    first: int
+    lane: int
+    c0: int
+    cn: int
+    k0: int
+    kn: int
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A weight-resident group: M tiles, each of RowTiles that work in parallel, and the output tiles that they make."""
+
+    tiles: tuple[tuple[RowTile, ...], ...]
+    items: tuple[Lanes, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A product of a turn: element e of a block's window along planes, rows and columns; where its stationary is; by
+    output beside each other the tap as stored, -1 for none."""
+
+    e: tuple[int, int, int]
+    index: int
+    taps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Outputs of a block, by column of a stationary, and the products that make them; size: places of stationaries."""
+
+    outputs: tuple[tuple[int, int, int], ...]
+    products: tuple[Place, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All work.
+
+    chunks: K tiles, (first channel, how many, first segment, how many segments). rows: of a row tile. slot: columns of
+    a stationary, and partitions of results, from one output to the next. extents: of a tile of results. packs: whether
+    stationaries are put together on chip, not views of what was loaded. gathers: whether the rows of a block leave PSUM
+    together, and are then brought to the partitions of one of them.
+    """
+
+    axes: tuple[BlockAxis, BlockAxis, BlockAxis]
+    turns: tuple[Turn, ...]
+    residents: tuple[Resident, ...]
+    chunks: tuple[tuple[int, int, int, int], ...]
+    rows: int
+    slot: int
+    segments: int
+    extents: tuple[int, int, int]
+    packs: bool
+    gathers: bool
+    by_channels: bool
+    buffers: int
+    together: int
+    warmup: int
+
+    @property
+    def together_rows(self) -> int:
+        """Outputs that leave PSUM together."""
+        return self.axes[1].beside if self.gathers else 1
+
+    def width(self, kn: int) -> int:
+        """Columns of a stationary of so many output channels, and partitions of its accumulator."""
+        return len(self.turns[0].outputs) * self.slot if self.packs else kn
+
+    def steps(self, core: int, cores: int) -> list[tuple[int, int]]:
+        """(weight-resident group, output tile) of a core, in order."""
+        every = [(b, i) for b, one in enumerate(self.residents) for i in range(len(one.items))]
+        if self.gathers:
+            first, n = share(len(every), cores, core)
+            return every[first : first + n]
+        if self.by_channels:
+            first, n = share(len(self.residents), cores, core)
+            return [one for one in every if first <= one[0] < first + n]
+        first, n = share(len(self.residents[0].items), cores, core)
+        return [one for one in every if first <= one[1] < first + n]
+
+
+Along = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Some blocks, from the first of each lane on, in a turn; done: whether all turns of the blocks are."""
+
+    turn: int
+    blocks: Along
+    done: bool
+
+
+def banks_of(schedule: Schedule, lanes: Lanes) -> Iterator[Bank]:
+    """Banks of an output tile in order: all turns of some blocks, then of the next ones."""
+    counts = [max(lane[axis].bn for lane in lanes) for axis in range(3)]
+    whole = tuple((0, count) for count in counts)
+    every = [blocks_in(turn, lane, whole) for turn in schedule.turns for lane in lanes]
+    most = [max(own[axis][1] for own in every) for axis in range(3)]
+    rows = max(1, BANK_COLUMNS // most[2])
+    room = max(1, rows // most[1]), rows, BANK_COLUMNS
+    cuts = [[one] if most[axis] <= room[axis] else cut(counts[axis], room[axis]) for axis, one in enumerate(whole)]
+    for blocks in itertools.product(*cuts):
+        own = [at for at, turn in enumerate(schedule.turns) if any(_meets(turn, lane, blocks) for lane in lanes)]
+        for at in own:
+            yield Bank(at, blocks, at == own[-1])
+
+
+def _meets(turn: Turn, lane: Any, blocks: Along) -> bool:
+    return size_of(blocks_in(turn, lane, blocks)) > 0
+
+
+def blocks_in(turn: Turn, lane: Any, blocks: Along) -> Along:
+    """Those of some blocks, counted from a lane's first, that any output of a turn is in: counted from block 0."""
+    return tuple(_blocks_in(lane[axis], {one[axis] for one in turn.outputs}, blocks[axis]) for axis in range(3))
+
+
+def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[int, int]:
+    first = part.b0 + blocks[0]
+    end = min(first + blocks[1], part.b0 + part.bn)
+    own = [part.blocks_of(f) for f in outputs]
+    low, high = min(max(first, m) for m, _ in own), max(min(end, m + mn) for m, mn in own)
+    return low, max(0, high - low)
+
+
+def size_of(blocks: Along) -> int:
+    """How many blocks there are."""
+    return math.prod(count for _, count in blocks)
+
+
+def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:
+    """Places of results of some blocks, counted from a lane's first."""
+    found = []
+    for part, (first, count) in zip(lane, blocks, strict=True):
+        start = part.axis.origin + (part.b0 + first) * part.axis.step - part.y0
+        low, end = max(0, start), min(part.yn, start + count * part.axis.step)
+        found.append((low, max(0, end - low)))
+    return tuple(found)
+
+
+def output_in(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int]) -> tuple[Any, Any]:
+    """Where an output of some blocks, counted from block 0, is in their bank and among the results: (first, how many,
+    step) along each axis."""
+    sums, places = [], []
+    for part, (first, count), f in zip(lane, blocks, output, strict=True):
+        m, mn = part.blocks_of(f)
+        low, end = max(first, m), min(first + count, m + mn)
+        sums.append((low - first, max(0, end - low), 1))
+        places.append((part.axis.origin + low * part.axis.step + f - part.y0, max(0, end - low), part.axis.step))
+    return sums, places

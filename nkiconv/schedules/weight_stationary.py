@@ -1,0 +1,447 @@
+"""`weight_stationary`: settings, why it does not run a problem, and its Schedule.
+
+Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are beside each other in the
+columns of a stationary, the others follow in turn, each turn with stationaries of its own:
+
+    PSUM[(u, segment, k), z, m, j] += F[e]^T X[(segment, c), z .., m * apart + e, ..]
+
+    F[e][(segment, c), (u, segment, k)] = w[k, c, tap of output u that meets element e of a block's window], or zero.
+
+Two kinds of problems have such blocks:
+
+- groups: a row tile of 32 or 64 rows of the Tensor Engine has the input channels of its own groups, and 128 / rows of
+  them work in parallel, on other groups (an M tile), or on other images or rows where there are too few groups.
+- transposed convolutions: each of lhs_dilation neighbours (a phase) meets taps of its own and no zeros between
+  elements. With few output channels phases share the columns, with few input channels several segments of x share the
+  partitions, with block-diagonal filters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from .block_axes import BlockAxis, block_axis, num_steps, part_of
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
+from .geometry import Geometry, instructions_refusal, is_of_planes, num_taps
+from .options import Extras, taken_refusal
+from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
+from .settings import ALL, WARM_UPS, Config, Settings, choice, count, double, double_up_to, half, setting, warm_up
+from .tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, cut_at, cut_into, div_ceil, slot_for, some_of
+
+ALGORITHM = "weight_stationary"
+#: Rows of a row tile that are worth it, and the outputs of a block: with both, what stands in the columns begins where
+#: engines may address partitions.
+TILE_ROWS = (32, 64)
+BLOCKS = ((2, 2), (1, 4), (4, 1), (1, 2), (2, 1))
+#: Phases that share the columns of a stationary: none, those along columns, along rows and columns, or all.
+BESIDE = ("none", "columns", "rows", "planes")
+#: Axes along which segments lie.
+ALONG = ("planes", "rows", "columns")
+SHARDS = ("channels", "outputs")
+Y_BYTES = 16_384
+#: Banks that accumulate together, at most, so that two are left for what follows.
+TOGETHER_MAX = 7
+#: Matmuls on zeros that a search tries beside WARM_UPS.
+WARM_UP = 30
+#: Phases of outputs, at most: each has filters and evacuations of its own.
+PHASES_MAX = 65_536
+#: Of groups, bytes per partition of the stationaries of an M tile.
+GROUPS_FILTER_BYTES = 40_960
+#: Buffers of stationaries of groups.
+FILTER_BUFFERS = 2
+#: Of transposed convolutions, bytes per partition of filters of a weight-resident group.
+FILTER_BYTES = 90_112
+#: Instructions of an output tile, at least.
+ITEM_INSTRUCTIONS = 14
+#: Output tiles of x in SBUF.
+X_BUFFERS = 2
+#: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
+MANY_OUTPUTS = 8192
+_ROOM = SBUF_USABLE_BYTES_PER_PARTITION
+
+
+@dataclass(frozen=True)
+class GroupsSettings(Settings):
+    """All settings of problems in groups; the first three are given together."""
+
+    algorithm = "weight_stationary of groups"
+    tried = ("buffers", "warmup")
+
+    rows: int = count("rows of a row tile: 32 or 64", 1, PARTITIONS)
+    height: int = count("rows of outputs of a block", 1, PARTITIONS)
+    width: int = count("columns of outputs of a block", 1, PARTITIONS)
+    buffers: int = count("tiles of x that loads rotate through", 2, PARTITIONS, default=4, near=(2, 3, 4, 6, 8))
+    warmup: int = warm_up(24, near=WARM_UPS)
+
+
+@dataclass(frozen=True)
+class PhasesSettings(Settings):
+    """All settings of transposed convolutions."""
+
+    algorithm = "weight_stationary of transposed problems"
+    tried = ("y_bytes", "together", "warmup", "shard", "channels")
+
+    shard: str = choice(
+        "what the two cores share: channels of y, or outputs",
+        SHARDS,
+        default=lambda geometry: SHARDS[0] if geometry.K >= 2 * PARTITIONS else SHARDS[1],
+        near=ALL,
+    )
+    channels: int = count(
+        "output channels of an M tile", 1, PARTITIONS, default=PARTITIONS, near=(half, double_up_to(PARTITIONS))
+    )
+    beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
+    segments: int = count("segments of x packed along the partitions", 1, 4, default=1)
+    along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
+    y_bytes: int = count(
+        "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
+    )
+    together: int = count(
+        "banks that accumulate together for a core's first results, K tile by K tile",
+        1,
+        TOGETHER_MAX,
+        default=4,
+        near=(1, 4, TOGETHER_MAX),
+    )
+    warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
+
+
+def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of this on `cores` cores, or (None, why not)."""
+    reason = unsupported_reason(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    settings = default_settings(geometry, extras.residual, config)
+    if isinstance(settings, PhasesSettings):
+        reason = _packing_reason(geometry, extras, settings)
+        reason = reason or _instructions_reason(geometry, _least_instructions(geometry, settings, cores))
+        if reason != "":
+            return None, reason
+    schedule = build(geometry, settings, extras.residual)
+    if schedule is None:
+        return None, _memory_reason(geometry)
+    reason = _instructions_reason(geometry, most_instructions(geometry, schedule, cores))
+    return (schedule, "") if reason == "" else (None, reason)
+
+
+def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+    """Why not, from settings and sizes alone; "" for nothing."""
+    if geometry.groups > 1:
+        reason = _groups_reason(geometry, config)
+        return reason or taken_refusal(geometry, extras, ALGORITHM, False, "other groups' channels")
+    reason = PhasesSettings.refusal(config)
+    if reason != "":
+        return reason
+    steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    if not geometry.flipped and steps == (1, 1, 1):
+        return (
+            "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups, transposed convolutions, or "
+            "lhs_dilation above 1; use implicit_gemm"
+        )
+    phases = math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns))
+    if phases > PHASES_MAX:
+        return (
+            f"lhs_dilation={steps}: weight_stationary takes at most {PHASES_MAX} phases, not {phases}; use "
+            f"implicit_gemm"
+        )
+    if geometry.frames is not None:
+        return "initial_frames: weight_stationary takes none of transposed convolutions; use implicit_gemm"
+    taps = geometry.planes.taps * geometry.rows.taps * geometry.columns.taps
+    if geometry.packed > 0 or (geometry.K > 1 and geometry.w_strides[0] != taps):
+        return (
+            "filter_ref: weight_stationary takes filters [C, K, ...], as torch stores them for transposed "
+            "convolutions; use implicit_gemm"
+        )
+    return ""
+
+
+def _groups_reason(geometry: Geometry, config: Config) -> str:
+    reason = GroupsSettings.refusal(config)
+    if reason != "":
+        return reason
+    rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
+    if (rows, height, width) == (0, 0, 0):
+        return ""
+    given = f"config rows={rows} height={height} width={width}"
+    if rows not in TILE_ROWS or (height, width) not in BLOCKS:
+        return f"{given}: given together, rows one of {TILE_ROWS}, (height, width) one of {BLOCKS}"
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    if per_c > rows or per_k > PARTITIONS // (height * width):
+        return f"{given}: a group takes {per_c} rows and height * width * {per_k} of {PARTITIONS} columns"
+    return ""
+
+
+def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings) -> str:
+    """Why segments and phases are not beside each other as settings say; "" if they are."""
+    segments, phases = settings.segments, math.prod(_beside(geometry, settings.beside))
+    kn = min(geometry.K, settings.channels)
+    if phases == 1 and segments == 1:
+        return ""
+    where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"
+    if extras.strict_nonfinite:
+        return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
+    if phases > 1 and extras.residual:
+        return f"{where}: phases that share columns take no residual; use 'none'"
+    if phases * slot_for(segments * kn) > PARTITIONS or segments * kn > PARTITIONS:
+        return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
+    if segments > 1 and (segments == 3 or geometry.C not in (QUADRANT, 2 * QUADRANT, PARTITIONS)):
+        return f"{where}: segments are 2 or 4, of C={QUADRANT}, {2 * QUADRANT} or {PARTITIONS}, not {geometry.C}; use 1"
+    if segments > 1 and settings.along == "planes" and (geometry.planes.images > 1 or geometry.planes.taps == 1):
+        return f"{where}: segments along planes are of one volume of several taps; use rows or columns"
+    return ""
+
+
+def settings_class(geometry: Geometry) -> type[Settings]:
+    """The dataclass of the settings that a problem has."""
+    return GroupsSettings if geometry.groups > 1 else PhasesSettings
+
+
+def default_settings(geometry: Geometry, residual: bool, config: Config) -> GroupsSettings | PhasesSettings:
+    """All settings; of sizes that a config leaves open, of groups large blocks where there are many outputs, and the
+    first that fits."""
+    if geometry.groups == 1:
+        return PhasesSettings.read(config, geometry)
+    more = geometry.K > geometry.C
+    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    wide = geometry.columns.taps > 1
+    rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
+    sizes = [(rows, 2, 2 if many and wide and not more else 1)]
+    sizes += [(rows, height, width) for rows in TILE_ROWS for height, width in reversed(BLOCKS)]
+    every = [GroupsSettings.read(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
+    if setting(config, "rows", 0) > 0:
+        return every[0]
+    return next((one for one in every if build(geometry, one, residual) is not None), every[-1])
+
+
+def build(geometry: Geometry, settings: GroupsSettings | PhasesSettings, residual: bool) -> Schedule | None:
+    """The Schedule of settings without a reason against them, or None where memory does not hold it."""
+    made = _of_groups(geometry, settings) if isinstance(settings, GroupsSettings) else _of_phases(geometry, settings)
+    return made if made is not None and fits(geometry, made, residual) else None
+
+
+def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
+    T, Uh, Uw = settings.rows, settings.height, settings.width
+    per_c, per_k = geometry.C // geometry.groups, geometry.K // geometry.groups
+    axes = _axes(geometry, (1, Uh, Uw))
+    Kt, taps = PARTITIONS // (Uh * Uw), num_taps(geometry)
+    stationaries = geometry.planes.taps * axes[1].window * axes[2].window * PARTITIONS
+    if per_c > T or per_k > Kt or max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
+        return None
+    G = min(geometry.groups, T // per_c, Kt // per_k)
+    residents = []
+    waves = cut_at(div_ceil(geometry.groups, G), PARTITIONS // T)
+    for index, (first, n) in enumerate(waves):
+        # what is left over where the Tensor Engine has room for it several times takes several images, or parts of one
+        lanes = PARTITIONS // T // n
+        tiles = []
+        for place in range(lanes * n):
+            g0 = (first + place % n) * G
+            gn = min(G, geometry.groups - g0)
+            tiles.append(RowTile(place * T, place // n, g0 * per_c, gn * per_c, g0 * per_k, gn * per_k))
+        both = len(waves) % PARTS == 1 and index == len(waves) // PARTS  # the one in the middle is both cores'
+        residents.append(Resident((tuple(tiles),), tuple(items_of_groups(geometry, axes, lanes, both))))
+    return Schedule(
+        axes=axes,
+        turns=_turns(geometry, axes, True),
+        residents=tuple(residents),
+        chunks=((0, G * per_c, 0, 1),),
+        rows=T,
+        slot=Kt,
+        segments=1,
+        extents=_extents(residents),
+        packs=True,
+        gathers=True,
+        by_channels=False,
+        buffers=settings.buffers,
+        together=1,
+        warmup=settings.warmup,
+    )
+
+
+def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
+    beside = _beside(geometry, settings.beside)
+    axes = _axes(geometry, beside)
+    packs = math.prod(beside) > 1 or settings.segments > 1
+    held = max(1, min(settings.segments, PARTITIONS // geometry.C))
+    parts = cut(geometry.C, PARTITIONS)
+    chunks = tuple((*part, first, held) for part in parts for first in range(0, settings.segments, held))
+    by_channels = settings.shard == "channels" and geometry.K > settings.channels
+    blocks = cut(geometry.K, settings.channels)
+    widest = blocks[-1][1]
+    most = max(1, FILTER_BYTES // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
+    segments = _segments(settings)
+    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(chunks), 1 if by_channels else PARTS)
+    items = tuple(items_of_phases(axes, sizes, segments))
+    residents = []
+    for first, n in cut_into(len(blocks), PARTS if by_channels else 1):
+        for part in cut(n, most):
+            own = some_of(blocks, (first + part[0], part[1]))
+            residents.append(Resident(tuple((RowTile(0, 0, 0, geometry.C, *block),) for block in own), items))
+    return Schedule(
+        axes=axes,
+        turns=_turns(geometry, axes, packs),
+        residents=tuple(residents),
+        chunks=chunks,
+        rows=PARTITIONS,
+        slot=slot_for(settings.segments * widest),
+        segments=settings.segments,
+        extents=_extents(residents[:1]),
+        packs=packs,
+        gathers=False,
+        by_channels=by_channels,
+        buffers=X_BUFFERS,
+        together=settings.together,
+        warmup=settings.warmup,
+    )
+
+
+def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
+    """Phases beside each other along planes, rows and columns."""
+    of_axes = BESIDE.index("planes"), BESIDE.index("rows"), BESIDE.index("columns")
+    axes, at = (geometry.planes, geometry.rows, geometry.columns), BESIDE.index(beside)
+    z, p, q = (num_steps(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))
+    return z, p, q
+
+
+def _axes(geometry: Geometry, beside: tuple[int, int, int]) -> tuple[BlockAxis, BlockAxis, BlockAxis]:
+    planes, rows, columns = map(block_axis, (geometry.planes, geometry.rows, geometry.columns), beside)
+    return planes, rows, columns
+
+
+def _segments(settings: PhasesSettings) -> list[int]:
+    """Segments along planes, rows and columns."""
+    return [settings.segments if name == settings.along else 1 for name in ALONG]
+
+
+def _turns(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Turn, ...]:
+    return tuple(_turn(geometry, axes, v, packs) for v in itertools.product(*(range(axis.turns) for axis in axes)))
+
+
+def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], packs: bool) -> Turn:
+    own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
+    # columns outermost: the rows of a block are neighbours
+    outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
+    met = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
+    #: places of stationaries along each axis; of groups all turns share them, plane by plane of taps
+    sizes = [axis.window for axis in axes]
+    if geometry.groups > 1:
+        sizes[0] = geometry.planes.taps
+    found = []
+    for e in itertools.product(*(axis.elements(one) for axis, one in zip(axes, v, strict=True))):
+        taps = []
+        for output in outputs:
+            t, r, s = (met[axis][output[axis]].get(e[axis], -1) for axis in range(3))
+            tap = (t * geometry.rows.taps + r) * geometry.columns.taps + s
+            taps.append(-1 if min(t, r, s) < 0 else num_taps(geometry) - 1 - tap if geometry.flipped else tap)
+        index = taps[0]
+        if packs:
+            z, p, q = (one - axis.low for axis, one in zip(axes, e, strict=True))
+            z = met[0][own[0][0]][e[0]] if geometry.groups > 1 else z
+            index = (z * sizes[1] + p) * sizes[2] + q
+        found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
+    if geometry.groups > 1 and is_of_planes(geometry):
+        # sums that begin with it and go on by number round alike wherever a video is cut
+        home = [_home(axis, one) for axis, one in zip(axes, v, strict=True)]
+        found.sort(key=lambda one: list(one.e) != home)
+    return Turn(outputs, tuple(found), math.prod(sizes) if packs else num_taps(geometry))
+
+
+def _home(axis: BlockAxis, v: int) -> int | None:
+    """The last element of a turn that all blocks see."""
+    whole = part_of(axis, 0, 0, axis.blocks)
+    met = [e for e in axis.elements(v) if whole.met(e, (0, axis.blocks))[2] == axis.blocks]
+    return met[-1] if met else None
+
+
+def _extents(residents: list[Resident]) -> tuple[int, int, int]:
+    """Planes, rows and columns of results of an output tile, at most."""
+    lanes = [lane for one in residents for item in one.items for lane in item]
+    z, p, q = (max(lane[axis].yn for lane in lanes) for axis in range(3))
+    return z, p, q
+
+
+def pages(schedule: Schedule) -> int:
+    """Times 128 output channels of the row tiles of an M tile."""
+    return div_ceil(PARTITIONS // schedule.rows * schedule.slot, PARTITIONS)
+
+
+def _memory_reason(geometry: Geometry) -> str:
+    """Why there is no Schedule of a problem."""
+    if geometry.groups > 1:
+        return (
+            f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
+            f"R={geometry.rows.taps}, S={geometry.columns.taps}, W={geometry.columns.size}: weight_stationary takes "
+            f"groups of at most {TILE_ROWS[1]} channels and outputs whose filters and rows fit SBUF; use implicit_gemm"
+        )
+    return (
+        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+        f"S={geometry.columns.taps}: weight_stationary keeps filters of a block of output channels and x of two output "
+        f"tiles in SBUF ({_ROOM} bytes per partition); use implicit_gemm, or fewer channels"
+    )
+
+
+def _instructions_reason(geometry: Geometry, number: int) -> str:
+    return instructions_refusal(geometry, ALGORITHM, number)
+
+
+def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int) -> int:
+    """Instructions of a core, at least, before output tiles are listed."""
+    axes, segments = _axes(geometry, _beside(geometry, settings.beside)), _segments(settings)
+    by_channels = settings.shard == "channels" and geometry.K > settings.channels
+    chunks = div_ceil(geometry.C, PARTITIONS) * div_ceil(settings.segments * min(geometry.C, PARTITIONS), PARTITIONS)
+    sizes = item_sizes(geometry, axes, segments, settings.y_bytes, chunks, 1 if by_channels else PARTS)
+    return ITEM_INSTRUCTIONS * div_ceil(count_items(axes, sizes, segments), 1 if by_channels else cores)
+
+
+def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int:
+    """Instructions of a core, at most."""
+    chunks, taps, outputs = len(schedule.chunks), num_taps(geometry), len(schedule.turns[0].outputs)
+    products, most = max(len(turn.products) for turn in schedule.turns), 0
+    for core in range(cores):
+        steps = schedule.steps(core, cores)
+        total = 404 + schedule.warmup
+        for resident in {b for b, _ in steps}:
+            one, count = schedule.residents[resident], sum(b == resident for b, _ in steps)
+            lanes = max(one.items, key=lambda item: math.prod(part.bn for part in item[0]))
+            n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
+            evacuated = n * tiles * (chunks * products + 2 * outputs + 2 * schedule.together_rows + 6)
+            total += count * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
+            total += len(one.tiles) * tiles * (chunks * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
+        most = max(most, total)
+    return most
+
+
+def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
+    """Banks of an output tile, at most."""
+    z, p, q = (part.bn for part in lanes[0])
+    rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
+    return len(schedule.turns) * div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
+
+
+def fits(geometry: Geometry, schedule: Schedule, residual: bool) -> bool:
+    """Whether SBUF holds it."""
+    return sbuf_bytes(geometry, schedule, residual) <= _ROOM
+
+
+def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
+    """Bytes per partition, at most: x of output tiles, filters as loaded and as stationaries, results."""
+    item, taps, z, p, q = geometry.itemsize, num_taps(geometry), *schedule.extents
+    lanes = [lane for one in schedule.residents[-2:] for i in one.items for lane in i]
+    x_bytes = (
+        max(math.prod(part.xn for part in lane) for lane in lanes) * item * schedule.buffers * len(schedule.chunks)
+    )
+    if schedule.gathers:
+        places = schedule.turns[0].size
+        each = max(geometry.C, geometry.K) // geometry.groups * taps
+        filters = FILTER_BUFFERS * places * PARTITIONS + 3 * each * (pages(schedule) + 1)
+        filters += 2 * (taps + BANK_COLUMNS // schedule.slot) * PARTITIONS * pages(schedule)
+        y_tiles = (2 + (2 if residual else 0)) * pages(schedule) * schedule.axes[1].beside
+    else:
+        most = max(sum(tile[0].kn for tile in one.tiles) for one in schedule.residents)
+        made = sum(turn.size for turn in schedule.turns) * schedule.width(1) if schedule.packs else 0
+        filters = len(schedule.chunks) * (most * taps + made * max(len(one.tiles) for one in schedule.residents))
+        y_tiles = 6 if residual else 2
+    return x_bytes + filters * item + y_tiles * 4 * z * p * q + 4096
