@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from ..kernels.depthwise_conv1d.call import Extras
 from ..kernels.depthwise_conv1d.dispatch import default_of, refusal
-from ..kernels.depthwise_conv1d.geometry import Geometry, read_geometry
+from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
+from ..schedules.depthwise import Extras, RowGeometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
@@ -57,8 +57,7 @@ class DepthwiseConv1d(Operation):
                 yield UnsupportedError(f"{name}={value!r}: depthwise_conv1d has none; drop it")
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        geometry = geometry_of(request.problem)
-        geometry.times = times
+        geometry = geometry_of(request.problem, times)
         return Shape(geometry, extras_of(request.problem, request.asked), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
@@ -107,14 +106,15 @@ def _part(problem: ConvProblem, images: int, channels: int) -> ConvProblem:
     return problem.replace(N=images, C=channels, K=channels, groups=channels)
 
 
-def geometry_of(problem: ConvProblem) -> Geometry:
-    """The kernel's own description of a depthwise conv1d problem."""
+def geometry_of(problem: ConvProblem, times: int = 1) -> RowGeometry:
+    """The kernel's own description of a depthwise conv1d problem, whose instructions count so many times."""
     in_perm, out_perm = _PERMS[problem.layout]
     dtype = getattr(nl, nl_name(problem.dtype))
     x, w = _Tensor(problem.input_shape, dtype), _Tensor(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    found, _ = read_geometry(x, w, places, (problem.C, 1), (in_perm, None, out_perm), problem.transposed)
-    return found  # type: ignore[no-any-return]
+    perms = in_perm, None, out_perm
+    found: RowGeometry = read_geometry(x, w, places, (problem.C, 1), perms, problem.transposed)[0]
+    return replace(found, times=times)
 
 
 def extras_of(problem: ConvProblem, asked: Asked) -> Extras:

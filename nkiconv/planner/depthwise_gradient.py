@@ -71,8 +71,7 @@ class DepthwiseConv1dWeight(Operation):
             yield UnsupportedError(f"precision={asked.precision!r}: {self.name} has none; use conv2d_weight")
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
-        forward = geometry_of(request.problem)
-        forward.times = times
+        forward = geometry_of(request.problem, times)
         dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
 
         def convolution(sums: bool) -> Shape:

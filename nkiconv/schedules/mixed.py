@@ -1,16 +1,76 @@
-"""Settings of `mixed`, and of `vector`, which is `mixed` without the Tensor Engine."""
+"""`mixed`, and `vector`, which is `mixed` without the Tensor Engine: settings, schedule, what they do not run.
+
+A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of columns, in this order:
+
+    A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
+        then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
+    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
+        piece by Vector
+
+All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
+engine need not wait for its own last result.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .settings import BY_SHAPE, SHARDS, Settings, choice, count, double, half, unchecked, warm_up
+from .depthwise import Extras, RowGeometry, instructions_refusal, part_most
+from .options import Epilogue
+from .rows import (
+    LOAD_BYTES_MAX,
+    ROWS_TILE_BYTES,
+    RowPlan,
+    RowTile,
+    channels_of,
+    load_bytes,
+    part_images,
+    part_total,
+    plan_rows,
+    tile_count,
+)
+from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, setting, unchecked, warm_up
+from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 
-#: Bytes a partition of one load, at most.
-LOAD_BYTES_MAX = 49_152
+#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
+Recipe = tuple[int, int, int, int]
+Recipes = tuple[Recipe, ...]
+#: Columns of pieces.
+Widths = tuple[int, ...]
+
 #: Most columns of one piece: four banks of PSUM, so that two pieces are in flight.
 PIECE_MAX = 2048
+#: The least columns of a piece: not all of a bank, which leaves tiles a little longer than one with a last piece that
+#: hides nothing.
+PIECE_MIN = 448
+#: Pieces of a core's work from which they may be larger than a bank.
+PIECES = 32
+#: SBUF that a plan may fill: what nki-library uses of a partition (trn2.toml, memory.sbuf_usable_per_partition), less
+#: room for filters, biases and small tiles.
+MIXED_SBUF_BYTES = 196_608
+#: Bytes a partition of the filters that one DMA loads.
+FILTER_BLOCK_BYTES = 16_384
+#: Tiles loaded ahead of the sums, if they fit.
+PREFETCH = 4
+#: Tiles of a part from which GpSimd would be late with their zeros; of fewer what counts is that Vector starts early.
+MANY_TILES = 4
+#: Bytes of a row's state up to which it is staged: a DMA element of fewer takes no less time (trn2.toml,
+#: dma.small_element_bytes), and the copy on chip is short.
+STAGED_BYTES_MAX = 64
+#: Bytes a partition of the states of all images of a block's channel tiles, and images that one DMA loads: the next
+#: ones come while these are summed.
+BLOCK_BYTES = 4096
+IMAGES = 4
+#: Tiles that begin a row, channel tiles of images, from which a part's states are staged.
+STAGED_TILES_MIN = 4
+#: Columns of a part that are summed while the first states of many tiles are on their way: theirs go straight.
+DIRECT_COLUMNS = 512
+#: Tiles ahead of the sums that states are copied to their columns, so that sums do not wait for the copy.
+FILLED_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -33,3 +93,362 @@ class MixedSettings(Settings):
         f"columns of the last pieces of a part, 1 to {PIECE_MAX} each", default=(320,), near=BY_SHAPE
     )
     warmup: int = warm_up(BY_SHAPE, most=64, near=(4, 6, 0), columns=512)
+
+
+@dataclass(frozen=True)
+class MixedPiece:
+    """Columns q0 .. q0+qn-1 of a tile, and the recipe for them."""
+
+    tile: int
+    q0: int
+    qn: int
+    recipe: Recipe
+    #: (first step, end) of each phase; the step that writes y
+    phases: tuple[tuple[int, int], ...]
+    last: int
+    #: whether Vector copies PSUM out where no tap of its own does, instead of Scalar
+    vector_reads: bool
+    #: whether Vector adds the chains instead of GpSimd, which takes longer for it
+    vector_joins: bool
+
+
+@dataclass(frozen=True)
+class MixedSchedule:
+    """Everything that is decided before the first instruction."""
+
+    settings: MixedSettings
+    rows: RowPlan
+    #: columns of a piece
+    piece: int
+    #: channel tiles whose states are loaded together and then copied to their columns; 0: each goes straight there
+    states: int
+    #: tiles loaded ahead of the sums: as many as fit
+    prefetch: int = PREFETCH
+    #: whether Vector fills columns outside of rows, or GpSimd, which makes diagonals and sums of chains too
+    vector_fills: bool = False
+    #: of all recipes: most taps on Tensor, phases, steps of a phase, and pieces whose sums are in PSUM at once
+    taps: int = 0
+    phases: int = 0
+    phase_steps: int = 0
+    in_psum: int = 1
+
+
+def tap_count(recipe: Recipe) -> int:
+    """Taps of a recipe."""
+    products = recipe[2] + (1 if recipe[0] == 0 else 0)
+    return recipe[0] + recipe[1] + recipe[3] + products
+
+
+def vector_steps(recipe: Recipe) -> int:
+    """Steps on Vector of the longer chain."""
+    return max(recipe[1], recipe[3])
+
+
+def phases_of(recipe: Recipe, epilogue: Epilogue) -> tuple[tuple[int, int], ...]:
+    """(first step, end) of each phase of a piece; step 0 is the heads, then Vector's taps, the sum, the epilogue.
+
+    A single chain has two phases on Vector, so that steps of two pieces alternate; two chains alternate by themselves.
+    """
+    steps = vector_steps(recipe)
+    on_vector: tuple[tuple[int, int], ...] = ((1, 1 + steps),) if steps > 0 else ()
+    if steps > 1 and recipe[2] == 0:
+        middle = 1 + div_ceil(steps, 2)
+        on_vector = ((1, middle), (middle, 1 + steps))
+    behind = ((step, step + 1) for step in range(1 + steps, last_step(recipe, epilogue) + 1))
+    return ((0, 1), *on_vector, *behind)
+
+
+def has_product(recipe: Recipe) -> bool:
+    """Whether Scalar heads a chain."""
+    return recipe[0] == 0 or recipe[2] == 1
+
+
+def needs_finish(recipe: Recipe, epilogue: Epilogue) -> bool:
+    """Whether the sums pass through the epilogue after the last tap; a product on Scalar takes a mere bias with it."""
+    if epilogue.activation != "" or epilogue.residual != "":
+        return True
+    return epilogue.bias and not has_product(recipe)
+
+
+def last_step(recipe: Recipe, epilogue: Epilogue) -> int:
+    """The step that writes y."""
+    finishes = needs_finish(recipe, epilogue) or reads_out(recipe)
+    return vector_steps(recipe) + recipe[2] + (1 if finishes else 0)
+
+
+def reads_out(recipe: Recipe) -> bool:
+    """Whether PSUM has to be copied out because no tap on Vector reads it."""
+    return recipe[0] > 0 and recipe[1] == 0 and recipe[2] == 0
+
+
+def mixed_settings(geometry: RowGeometry, config: Config, on_tensor: bool) -> MixedSettings:
+    """All settings of a config. What it leaves open: Tensor has about 7 of 10 taps in 16 bits, 4 of fp32, and none of a
+    few in fp32."""
+    S = geometry.S
+    is_wide = geometry.itemsize == 4
+    shared = min(8, (6 if is_wide else 3) * S // 10)
+    recipe = (S - shared, shared, 0, 0) if shared < 2 else (S - shared, shared // 2, 1, (shared - 1) // 2)
+    free = (0, S - 1, 0, 0) if S < 4 else (0, S - 2 - (S - 2) // 2, 1, (S - 2) // 2)
+    if not on_tensor or (is_wide and S <= 5):
+        recipe = free
+    recipes, on_array = setting(config, "recipes", (recipe,)), recipe[0] > 0
+    start = setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ())
+    end = setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ())
+    piece = max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
+    return MixedSettings.read(
+        config,
+        shard=plan_rows(geometry, None, 0, are_on_array((recipes, start, end))).shard,
+        recipes=recipes,
+        columns=ROWS_TILE_BYTES // geometry.itemsize,
+        piece=piece,
+        start=start,
+        first=(256, 384, 512) if piece == PIECE_MIN else (),
+        end=end,
+        warmup=5 if on_array else 0,
+    )
+
+
+def are_on_array(lists: Iterable[Any]) -> bool:
+    """Whether a recipe of some lists of them has taps on Tensor."""
+    some = (recipe for recipes in lists if isinstance(recipes, tuple) for recipe in recipes)
+    return any(isinstance(recipe, tuple) and len(recipe) > 0 and recipe[0] != 0 for recipe in some)
+
+
+def is_on_array(settings: MixedSettings) -> bool:
+    """Whether any piece has taps on Tensor, so that a tile's stretches are of one image."""
+    return are_on_array((settings.recipes, settings.start, settings.end))
+
+
+def mixed_config_refusal(geometry: RowGeometry, config: Config, on_tensor: bool) -> str:
+    """What is wrong with the names and values of a config; "" if nothing is."""
+    reason = MixedSettings.refusal(config, "mixed" if on_tensor else "vector")
+    if reason != "":
+        return reason
+    read = mixed_settings(geometry, config, on_tensor)
+    for named in (("recipes", read.recipes), ("start", read.start), ("end", read.end)):
+        reason = recipes_refusal(named[0], named[1], geometry.S, on_tensor)
+        if reason != "":
+            return reason
+    if not are_counts(read.first, 1, PIECE_MAX) or not are_counts(read.last, 1, PIECE_MAX):
+        return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
+    return ""
+
+
+def are_counts(values: Any, least: int, most: int) -> bool:
+    """Whether values is a tuple of ints from least to most."""
+    return isinstance(values, tuple) and all(type(value) is int and least <= value <= most for value in values)
+
+
+def recipes_refusal(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
+    """What is wrong with a config's recipes."""
+    if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
+        return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
+    for index, recipe in enumerate(recipes):
+        right = are_counts(recipe, 0, S) and len(recipe) == 4
+        if not right or recipe[2] > 1 or (recipe[2] == 0 and recipe[3] > 0) or tap_count(recipe) != S:
+            return (
+                f"config {name}={recipes}: recipe {index} must be (tensor, vector_a, head, vector_b) with head 0 or "
+                f"1, vector_b = 0 without a head, and S={S} taps in all (one more on Scalar if tensor is 0)"
+            )
+        if not on_tensor and recipe[0] > 0:
+            return f"config {name}={recipes}: recipe {index} has taps on Tensor; use algorithm mixed"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def build(geometry: RowGeometry, extras: Extras, settings: MixedSettings) -> MixedSchedule:
+    """The schedule of all settings: as many tiles ahead as SBUF holds."""
+    rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
+    recipes = settings.start + settings.recipes + settings.end
+    phases = [phases_of(recipe, extras.epilogue) for recipe in recipes]
+    taps = max(recipe[0] for recipe in recipes)
+    in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
+    found = MixedSchedule(
+        settings=settings,
+        rows=rows,
+        piece=min(settings.piece, max(1, rows.columns)),
+        states=state_block(geometry, extras, rows),
+        # GpSimd makes diagonals; Vector that has taps beside none of them is the busier one
+        vector_fills=rows.columns > 0 and (taps > 0 or geometry.S == 1) and tile_count(geometry, rows) >= MANY_TILES,
+        taps=taps,
+        phases=max(map(len, phases)),
+        phase_steps=max(end - begin for own in phases for begin, end in own),
+        in_psum=max(in_psum, default=1),
+    )
+    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, extras, found, n) <= MIXED_SBUF_BYTES)
+    return replace(found, prefetch=next(ahead, 0))
+
+
+def filter_block(geometry: RowGeometry) -> int:
+    """Channel tiles whose filters are loaded together."""
+    return max(1, FILTER_BLOCK_BYTES // (geometry.S * geometry.itemsize))
+
+
+def widest_piece(plan: MixedSchedule) -> int:
+    """Columns of the widest piece."""
+    widest = plan.piece
+    for width in plan.settings.first + plan.settings.last:
+        widest = max(widest, min(width, plan.rows.columns))
+    return widest
+
+
+def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
+    """Bytes a partition of one tile's stationaries."""
+    return plan.taps * plan.rows.G * channels_of(geometry.C, plan.rows.T, 0) * geometry.itemsize
+
+
+def mixed_sbuf_bytes(geometry: RowGeometry, extras: Extras, plan: MixedSchedule, prefetch: int) -> int:
+    """Bytes a partition that are live at once, about."""
+    rows, item = plan.rows, geometry.itemsize
+    tile = load_bytes(geometry, rows)
+    if extras.epilogue.residual != "":
+        tile += 4 * rows.columns
+    filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
+    # two fp32 tiles for each piece in flight, and pieces of y on their way out
+    pieces = widest_piece(plan) * (8 * plan.phases + 4 * extras.epilogue.y_itemsize)
+    # two blocks of states
+    states = 2 * plan.states * part_images(geometry, rows.shard) * geometry.pad_left * item
+    # tiles of the pieces in flight and those loaded ahead; no more than a part has
+    tiles = 1
+    if rows.columns > 0:
+        in_flight = 1 + div_ceil(plan.phases - 1, div_ceil(rows.columns, plan.piece))
+        tiles = min(in_flight + prefetch, tile_count(geometry, rows))
+    return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
+
+
+def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int, on_tensor: bool) -> str:
+    """Why `mixed` (on_tensor) or `vector` does not run a convolution on `cores` cores; "" if it does."""
+    if on_tensor and extras.strict_nonfinite:
+        return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
+    reason = mixed_config_refusal(geometry, config, on_tensor)
+    if reason != "":
+        return reason
+    plan = build(geometry, extras, mixed_settings(geometry, config, on_tensor))
+    return plan_refusal(geometry, extras, plan, cores, "mixed" if on_tensor else "vector")
+
+
+def plan_refusal(geometry: RowGeometry, extras: Extras, plan: MixedSchedule, cores: int, name: str) -> str:
+    """Why a plan does not run: memory or instructions; "" if it does."""
+    needed = mixed_sbuf_bytes(geometry, extras, plan, 0)
+    if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
+        return (
+            f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes "
+            f"per partition of SBUF for the filters of one channel tile ({diagonal_bytes(geometry, plan)} for each set "
+            f"of diagonals) and the elements they read, and has {MIXED_SBUF_BYTES}; use banded or dot, "
+            f"or split the filter and add the results"
+        )
+    # a piece's sums are there from Tensor's taps to the step that reads them
+    banks = plan.in_psum * div_ceil(widest_piece(plan), BANK_COLUMNS)
+    if banks > PSUM_BANKS:
+        return (
+            f"config piece={plan.piece}, first={plan.settings.first}, last={plan.settings.last}: the pieces in flight "
+            f"need {banks} banks of PSUM, and there are {PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or "
+            f"give chain A a tap on Vector in every recipe"
+        )
+    return instructions_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
+
+
+def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: int) -> int:
+    """Most instructions that a core can need."""
+    rows = plan.rows
+    tiles = tile_count(geometry, rows)
+    pieces = tiles * div_ceil(rows.columns, plan.piece) + len(plan.settings.first) + len(plan.settings.last)
+    # a tap is one instruction on any engine, or one for each bank; sums, epilogue, stores of every group
+    each = geometry.S * div_ceil(plan.piece, BANK_COLUMNS) + 4 + rows.G
+    loads = 6 + 3 * rows.G + len(plan.settings.first)
+    if not rows.runs:
+        loads = geometry.S * (1 + 2 * rows.G)
+    channel_tiles = part_most(rows.T, rows.shard == "channels")
+    filters = 8 * div_ceil(channel_tiles, filter_block(geometry)) + 8 + plan.settings.warmup
+    halves = 2 if cores == 1 else 1
+    return halves * (pieces * each + tiles * (loads + 2) + filters)
+
+
+def widths_of(qn: int, plan: MixedSchedule, is_first: bool, is_last: bool) -> tuple[Widths, Widths, Widths]:
+    """Widths of the pieces of a tile: narrow ones at the ends of a part, equal ones between."""
+    begin, left = _taken(plan.settings.first if is_first else (), qn)
+    end, left = _taken(plan.settings.last[::-1] if is_last else (), left)
+    return begin, tuple(count for _, count in cut(left, plan.piece)), end[::-1]
+
+
+def _taken(widths: Widths, left: int) -> tuple[Widths, int]:
+    """(the first of some widths that so many columns hold, what is left of these)."""
+    found = []
+    for width in widths:
+        if left > 0:
+            found.append(min(width, left))
+            left -= found[-1]
+    return tuple(found), left
+
+
+def mixed_cuts(qn: int, begin: Widths) -> Widths:
+    """Columns after which a new load begins: after each of the first pieces."""
+    cuts = tuple(itertools.accumulate(begin))
+    return (*cuts, qn) if sum(begin) < qn else cuts
+
+
+def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]) -> list[MixedPiece]:
+    """The pieces of all tiles of a part, in order."""
+    settings, spans = plan.settings, []
+    for i, tile in enumerate(tiles):
+        begin, middle, end = widths_of(tile.qn, plan, i == 0, i == len(tiles) - 1)
+        q0 = 0
+        for width in begin + middle + end:
+            spans.append((i, q0, width))
+            q0 += width
+    # where every recipe leaves PSUM to be copied out, Vector and Scalar take turns; else Scalar does it
+    in_turn = all(map(reads_out, settings.recipes))
+    pieces = []
+    for place, (i, q0, qn) in enumerate(spans):
+        recipe = settings.recipes[max(0, place - len(settings.start)) % len(settings.recipes)]
+        if place < len(settings.start):
+            recipe = settings.start[place]
+        elif place >= len(spans) - len(settings.end):
+            recipe = settings.end[place - len(spans) + len(settings.end)]
+        pieces.append(
+            MixedPiece(
+                tile=i,
+                q0=q0,
+                qn=qn,
+                recipe=recipe,
+                phases=phases_of(recipe, epilogue),
+                last=last_step(recipe, epilogue),
+                vector_reads=in_turn and place % 2 == 0,
+                # nothing follows the last sums that Vector could be late for
+                vector_joins=place == len(spans) - 1,
+            )
+        )
+    return pieces
+
+
+def state_block(geometry: RowGeometry, extras: Extras, rows: RowPlan) -> int:
+    """Channel tiles whose states are loaded together; 0 where states go straight to their columns."""
+    row_bytes, images = geometry.pad_left * geometry.itemsize, part_images(geometry, rows.shard)
+    if not extras.state or not rows.runs or rows.G > 1:
+        return 0
+    if row_bytes > STAGED_BYTES_MAX or rows.T * images < STAGED_TILES_MIN:
+        return 0
+    return min(rows.T, BLOCK_BYTES // (row_bytes * images))
+
+
+def is_staged(plan: MixedSchedule, i: int) -> bool:
+    """Whether the state of tile i of a part comes by way of SBUF."""
+    return plan.states > 0 and i >= div_ceil(DIRECT_COLUMNS, plan.rows.columns)
+
+
+def meets_state(geometry: RowGeometry, tile: RowTile) -> bool:
+    """Whether a tile of one group begins before its row."""
+    return tile.groups[0][1] < geometry.pad_left
+
+
+def state_images(tiles: Sequence[RowTile]) -> tuple[int, int]:
+    """(first image of a part, how many), as its first and last tiles have them."""
+    first, last = tiles[0].groups[0][0], tiles[-1].groups[0][0]
+    return first, last + 1 - first
+
+
+def block_of(plan: MixedSchedule, tiles: Sequence[RowTile], tile: RowTile) -> int:
+    """The block of states of a tile."""
+    first, images = state_images(tiles)
+    n = tile.groups[0][0] - first
+    return (tile.t - tiles[0].t) // plan.states * div_ceil(images, IMAGES) + n // IMAGES

@@ -18,10 +18,9 @@ from epilogue import (
     refused,
 )
 
-from nkiconv.kernels.depthwise_conv1d.banded.blocks import make_blocks
-from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
 from nkiconv.planner.cost.algorithm import Shape, pairs_of
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
+from nkiconv.schedules.banded import banded_settings, build
 from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.timing import Rates
 
@@ -215,7 +214,7 @@ def test_a_row_that_is_cropped_away_has_no_blocks():
     """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
     problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
     geometry, extras = kernel_view(problem)
-    assert make_blocks(geometry, banded_settings(geometry, extras, None), False).end_data == 0
+    assert build(geometry, banded_settings(geometry, extras, None), False).end_data == 0
     check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 

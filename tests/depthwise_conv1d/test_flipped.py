@@ -10,11 +10,10 @@ from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError
-from nkiconv.kernels.depthwise_conv1d.banded.blocks import banded_sbuf_bytes, make_blocks
-from nkiconv.kernels.depthwise_conv1d.banded.defaults import banded_settings
-from nkiconv.kernels.depthwise_conv1d.banded.refusal import count_banded_instructions
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request as Planned
+from nkiconv.schedules.banded import banded_sbuf_bytes, banded_settings, build
+from nkiconv.schedules.banded_tiles import count_banded_instructions
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -116,7 +115,7 @@ def test_banded_needs_no_more_than_it_says(S):
     problem = Row("any", 2, 200, 500, S, 1, (S - 1, 0)).problem("bf16").replace(transposed=True)
     shape = OPERATIONS["depthwise_conv1d"].shape(Planned(problem=problem), Rates())
     settings = banded_settings(shape.geometry, shape.extras, None)
-    made = make_blocks(shape.geometry, settings, shape.extras.state)
+    made = build(shape.geometry, settings, shape.extras.state)
     execution = trace(problem, "banded")
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= count_banded_instructions(shape.geometry, shape.extras, made, 2)

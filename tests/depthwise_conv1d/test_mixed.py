@@ -1,6 +1,5 @@
 """`mixed`: settings are right on every edge, x is loaded once in long runs, engines share the taps as recipes say."""
 
-import sys
 from collections import Counter
 
 import numpy as np
@@ -13,6 +12,7 @@ from tolerances import assert_exact
 import nkiconv
 from nkiconv import cases
 from nkiconv.planner.floors import floors
+from nkiconv.schedules import mixed
 from nkiconv.simulator.memory import PRIVATE_HBM, PSUM
 from nkiconv.simulator.timing import Rates, hbm_ns
 
@@ -82,10 +82,14 @@ STATEFUL = [
 @pytest.mark.parametrize("block_bytes", [30, 4096])
 @pytest.mark.parametrize("row", STATEFUL, ids=lambda row: row.id)
 def test_staged_states_are_exact_in_any_block(row, block_bytes, columns, monkeypatch):
-    states = sys.modules["nkiconv.kernels.depthwise_conv1d.mixed.states"]
-    monkeypatch.setattr(states, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(states, "DIRECT_COLUMNS", 4)
-    monkeypatch.setattr(states, "IMAGES", 2)
+    schedules, kernel = mixed.__name__, "nkiconv.kernels.depthwise_conv1d.mixed"
+    build = mixed.build.__wrapped__  # what is kept is of the constants as they are
+    for name in (f"{schedules}.build", f"{kernel}.kernel.build"):
+        monkeypatch.setattr(name, build)
+    monkeypatch.setattr(mixed, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(mixed, "DIRECT_COLUMNS", 4)
+    for name in (schedules, f"{kernel}.states"):
+        monkeypatch.setattr(f"{name}.IMAGES", 2)
     config = (("columns", columns),)
     check(row.problem("bf16"), Request(state=True, final=True), 6, whole=True, algorithm="mixed", config=config)
 
@@ -216,9 +220,8 @@ def test_both_cores_and_most_partitions_work(C, N, W):
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
 def test_it_never_needs_more_instructions_than_it_counts(row, lnc, monkeypatch):
-    module = sys.modules["nkiconv.kernels.depthwise_conv1d.mixed.plan"]
-    counts, count = [], module.count_mixed_instructions
-    monkeypatch.setattr(module, "count_mixed_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
+    counts, count = [], mixed.count_mixed_instructions
+    monkeypatch.setattr(mixed, "count_mixed_instructions", lambda *args: counts.append(count(*args)) or counts[-1])
     execution = trace(row.problem("bf16"), "mixed", lnc)
     assert max(len(program.instructions) for program in execution.programs) <= counts[0]
 

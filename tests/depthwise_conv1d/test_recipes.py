@@ -3,12 +3,10 @@
 import pytest
 from depthwise import Row
 
-from nkiconv.kernels.depthwise_conv1d.call import Extras
-from nkiconv.kernels.depthwise_conv1d.geometry import Geometry
-from nkiconv.kernels.depthwise_conv1d.mixed.chains import last_step, phases_of, tap_count
-from nkiconv.kernels.depthwise_conv1d.mixed.defaults import mixed_settings
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
+from nkiconv.schedules.depthwise import Extras, RowGeometry
+from nkiconv.schedules.mixed import last_step, mixed_settings, phases_of, tap_count
 from nkiconv.schedules.options import Epilogue
 from nkiconv.simulator.timing import Rates
 
@@ -18,7 +16,7 @@ FULL = Epilogue(activation="silu", bias=True, residual="post_activation", y_item
 
 def geometry_of(S, itemsize, columns=4096):
     problem = Row("any", 1, 512, columns, S).problem("bf16")
-    return Geometry(
+    return RowGeometry(
         N=1, C=512, W=columns, S=S, Q=problem.Q, stride=1, dilation=1, lhs_dilation=1, pad_left=0, pad_right=0,
         x_n=0, x_c=columns, x_w=1, w_c=S, w_s=1, y_n=0, y_c=problem.Q, y_q=1, itemsize=itemsize,
     )  # fmt: skip

@@ -18,11 +18,11 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv._nki import nl
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.depthwise_conv1d.call import Extras
 from nkiconv.kernels.depthwise_conv1d.dispatch import refusal
 from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
+from nkiconv.schedules.depthwise import Extras
 from nkiconv.simulator import KernelAssertionError
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
@@ -244,7 +244,7 @@ def bounded_traces(
 ) -> list[Any]:
     """Records on 1 and on 2 cores: on no core more instructions than the kernel counts."""
     traces = [trace(problem, algorithm, lnc, config=config) for lnc in (1, 2)]
-    monkeypatch.setattr("nkiconv.kernels.depthwise_conv1d.geometry.INSTRUCTIONS_MAX", 0)
+    monkeypatch.setattr("nkiconv.schedules.depthwise.INSTRUCTIONS_MAX", 0)
     for lnc, execution in zip((1, 2), traces, strict=True):
         reason = reason_to_refuse(algorithm, problem, lnc=lnc, config=config)
         counted = re.search(r"(?:needs|up to) (\d+) instructions", reason)

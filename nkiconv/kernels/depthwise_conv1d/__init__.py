@@ -1,9 +1,10 @@
 """Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
+from ...schedules.depthwise import Extras
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
-from .call import Extras, Operands
+from .call import Operands
 from .dispatch import ALGORITHMS, convolve
 from .geometry import read_geometry
 from .state import check_state, store_final_state
@@ -80,9 +81,9 @@ def depthwise_conv1d_implicit_gemm(
     check_bias(bias, "C", geometry.C)
     check_residual(residual, y_shape)
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
-    if initial_state != None or return_final_state:
+    if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry)
-    extras = Extras(epilogue=epilogue, state=initial_state != None, strict_nonfinite=strict_nonfinite)
+    extras = Extras(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
     if not return_final_state:

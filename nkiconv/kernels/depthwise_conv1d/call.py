@@ -1,4 +1,4 @@
-"""What a depthwise conv1d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
+"""Tensors of a depthwise conv1d, and the parts of its work that a core does.
 
 An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
 `refusal` says by name before any instruction, to the kernel and to the planner alike.
@@ -7,22 +7,10 @@ An algorithm gets (operands, geometry, extras, config) and writes operands.y; wh
 from dataclasses import dataclass
 
 from ..._nki import nl
-from ...schedules.options import Epilogue
 
 
 @dataclass
-class Extras(nl.NKIObject):
-    """Everything asked for beside the geometry that changes what an algorithm does."""
-
-    epilogue: Epilogue
-    #: whether the left padding holds an initial state instead of zeros
-    state: bool
-    #: whether NaN and Inf must stay in their channel
-    strict_nonfinite: bool
-
-
-@dataclass
-class Operands(nl.NKIObject):
+class Operands:
     """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say; bias [C]; residual as y.
 
     state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
@@ -35,3 +23,8 @@ class Operands(nl.NKIObject):
     residual: object
     state: object
     sums: object = None
+
+
+def parts_of_core():
+    """The PARTS that this core does, in order."""
+    return (0, 1) if nl.num_programs() == 1 else (nl.program_id(0),)

@@ -1,16 +1,15 @@
 """The algorithms by name: who refuses what, and who does it."""
 
 from ..._nki import nl
+from ...schedules import banded_tiles, mixed
+from ...schedules.rows import shares_tiles
 from ...schedules.tiles import require
 from .banded.kernel import banded
-from .banded.refusal import banded_refusal
 from .dot.kernel import dot, dot_refusal
 from .flip import copy_forwards, flip_refusal
-from .mixed.kernel import mixed, mixed_refusal
-from .mixed.tiles import shares_tiles
+from .mixed.kernel import convolve_rows
 from .rule import wanted_algorithms
 from .update.kernel import update, update_refusal
-from .vector import vector, vector_refusal
 
 #: The algorithms that can be asked for by name; each is a file or a package beside this one.
 ALGORITHMS = ("banded", "mixed", "vector", "dot", "update")
@@ -22,14 +21,12 @@ def refusal(algorithm, geometry, extras, config, cores):
     if reason != "":
         return reason
     if algorithm == "banded":
-        return banded_refusal(geometry, extras, config, cores)
+        return banded_tiles.unsupported(geometry, extras, config, cores)
     if algorithm == "dot":
         return dot_refusal(geometry, extras, config, cores)
-    if algorithm == "mixed":
-        return mixed_refusal(geometry, extras, config, cores)
     if algorithm == "update":
         return update_refusal(geometry, extras, config, cores)
-    return vector_refusal(geometry, extras, config, cores)
+    return mixed.unsupported(geometry, extras, config, cores, algorithm == "mixed")
 
 
 def default_of(geometry, extras, cores):
@@ -45,7 +42,7 @@ def default_of(geometry, extras, cores):
 def convolve(algorithm, operands, geometry, extras, config):
     """Write operands.y; algorithm None: by the default rule."""
     algorithm = algorithm_for(algorithm, geometry, extras, config)
-    copy_forwards(algorithm, operands, geometry, extras.strict_nonfinite)
+    operands, geometry = copy_forwards(algorithm, operands, geometry, extras.strict_nonfinite)
     run_algorithm(algorithm, operands, geometry, extras, config)
 
 
@@ -66,9 +63,7 @@ def run_algorithm(algorithm, operands, geometry, extras, config):
         banded(operands, geometry, extras, config)
     elif algorithm == "dot":
         dot(operands, geometry, extras, config)
-    elif algorithm == "mixed":
-        mixed(operands, geometry, extras, config)
     elif algorithm == "update":
         update(operands, geometry, extras, config)
     else:
-        vector(operands, geometry, extras, config)
+        convolve_rows(operands, geometry, extras, config, algorithm == "mixed")

@@ -4,6 +4,8 @@
 core makes for itself.
 """
 
+from dataclasses import replace
+
 from ..._nki import nisa, nl
 from ...schedules.tiles import BANK_COLUMNS, cut, cut_at, whole_words
 from .._dma import copy
@@ -26,10 +28,10 @@ def flip_refusal(algorithm, geometry):
 
 
 def copy_forwards(algorithm, operands, geometry, exact):
-    """Where an algorithm needs it, have operands and geometry be those of a copy [C, S] with taps forwards; exact: see
+    """(operands, geometry), where an algorithm needs it those of a copy [C, S] with taps forwards; exact: see
     `taps_mirror`."""
     if not flips(algorithm, geometry):
-        return
+        return operands, geometry
     S, dtype = geometry.S, operands.w.dtype
     mirror_sbuf = taps_mirror(S, dtype, exact)
     forwards_hbm = nl.ndarray((geometry.C, S), dtype=dtype, buffer=nl.private_hbm)
@@ -40,10 +42,7 @@ def copy_forwards(algorithm, operands, geometry, exact):
         found_sbuf = nl.ndarray((cn, S), dtype=dtype, buffer=nl.sbuf)
         turn_taps(found_sbuf, raw_sbuf, mirror_sbuf)
         copy(forwards_hbm[c0 : c0 + cn, 0:S], found_sbuf)
-    operands.w = forwards_hbm
-    geometry.w_c = S
-    geometry.w_s = 1
-    geometry.flipped = False
+    return replace(operands, w=forwards_hbm), replace(geometry, w_c=S, w_s=1, flipped=False)
 
 
 def taps_mirror(taps, dtype, exact):

@@ -3,50 +3,10 @@
 Compile-time code. Nothing below the public kernel sees nki-library's argument names.
 """
 
-from dataclasses import dataclass
-
 from ..._nki import nl
-from ...schedules.tiles import INSTRUCTIONS_MAX, dense_strides, is_pair, picked, require, result_strides
+from ...schedules.depthwise import RowGeometry
+from ...schedules.tiles import dense_strides, is_pair, picked, require, result_strides
 from .._arguments import IDENTITY, check_perm, output_extent
-
-
-@dataclass
-class Geometry(nl.NKIObject):
-    """One depthwise conv1d: y[n, c, q] = sum over s of w[c, s] * xp[n, c, q * stride + s * dilation - pad_left].
-
-    xp is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM
-    tensors as stored, so permuted layouts need no copy.
-    """
-
-    N: int
-    C: int
-    W: int
-    S: int
-    Q: int
-    stride: int
-    #: of several taps; of one it is 1, whatever is asked for
-    dilation: int
-    lhs_dilation: int
-    pad_left: int
-    pad_right: int
-    #: elements between neighbours in x along n, c, w; in w along c, s; in y along n, c, q
-    x_n: int
-    x_c: int
-    x_w: int
-    w_c: int
-    w_s: int
-    y_n: int
-    y_c: int
-    y_q: int
-    itemsize: int
-    #: images of x, each with a filter of its own, that y is the sum over, and elements from one to the next in x and w
-    summed: int = 1
-    x_image: int = 0
-    w_image: int = 0
-    #: whether taps run backwards: y is the sum over s of w[c, S - 1 - s] * ...
-    flipped: bool = False
-    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
-    times: int = 1
 
 
 def check_pairs(padding, stride, rhs_dilation, lhs_dilation):
@@ -100,7 +60,7 @@ def check_tensors(img_ref, filter_ref, in_perm, kern_perm, out_perm):
 
 
 def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=False):
-    """Check every argument of the public kernel and return (Geometry, shape of y as stored).
+    """Check every argument of the public kernel and return (RowGeometry, shape of y as stored).
 
     places: (padding, stride, rhs_dilation, lhs_dilation); group_counts: (feature_group_count, batch_group_count);
     perms: (in_perm, kern_perm, out_perm); flipped: see there.
@@ -135,7 +95,7 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
     x_strides, w_strides = picked(dense_strides(x_shape), in_axes), picked(dense_strides(w_shape), kern_axes)
     y_shape = picked((N, C, 1, Q), out_axes)
     y_strides = result_strides(y_shape, out_axes)
-    geometry = Geometry(
+    geometry = RowGeometry(
         N=N,
         C=C,
         W=W,
@@ -158,17 +118,3 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         flipped=flipped and S > 1,
     )
     return geometry, y_shape
-
-
-def instructions_refusal(geometry, name, count):
-    """Why the compiler would not take so many instructions of a core; "" if it does."""
-    count = count * geometry.times
-    if count <= INSTRUCTIONS_MAX:
-        return ""
-    extents = f"S={geometry.S}"
-    if geometry.times == 1:
-        extents = f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}"
-    return (
-        f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
-        f"N or C over several calls"
-    )

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ..._nki import nl
+from ...schedules.depthwise import RowGeometry
 from ..conv.relayout import rows_copy, to_rows
-from ..depthwise_conv1d.geometry import Geometry
 
 
 @dataclass
@@ -42,7 +42,7 @@ def gradient_geometry(forward, x_rows, gy_rows, sums=False):
     C = forward.N * forward.C if several else forward.C
     stride, dilation = forward.dilation, forward.stride if forward.Q > 1 else 1
     reach = (forward.S - 1) * stride + (forward.Q - 1) * dilation + 1 - (forward.W - 1) * forward.lhs_dilation - 1
-    return Geometry(
+    return RowGeometry(
         N=1,
         C=C,
         W=forward.W,

@@ -30,7 +30,7 @@ SOON = 1
 
 
 @dataclass
-class Filters(nl.NKIObject):
+class Filters:
     """Zero-padded filters of a core's channels c0 .. c0+cn-1."""
 
     #: buffers [128 channels, width] in SBUF that they take in turn; which 128 are in each, -1: none
@@ -51,14 +51,14 @@ def start_filters(run, c0, cn):
     width, most = (blocks.num_taps + 1) * blocks.block, nl.tile_size.pmax
     # a copy in HBM soon frees them
     at_once = div_ceil(cn, most)
-    if not blocks.config.scratch:
+    if not blocks.settings.scratch:
         at_once = min(at_once, max(FILTER_RING, div_ceil(blocks.buffer_groups * blocks.per_group - 1, most) + 1))
     ring, held = [], []
     for _ in range(at_once):
         ring.append(nl.ndarray((min(cn, most), width), dtype=dtype, buffer=nl.sbuf))
         held.append(-1)
     scratch_hbm = None
-    if blocks.config.scratch:
+    if blocks.settings.scratch:
         scratch_hbm = nl.ndarray((cn, width), dtype=dtype, buffer=nl.private_hbm)
     mirror = taps_mirror(run.geometry.S, dtype, False) if run.geometry.flipped else None
     run.filters = Filters(ring=ring, held=held, scratch=scratch_hbm, mirror=mirror, c0=c0, cn=cn, width=width)
@@ -100,7 +100,7 @@ def band_buffers(run):
     blocks, dtype = run.blocks, run.operands.w.dtype
     size = blocks.num_taps * blocks.block
     shape = (blocks.per_group * blocks.block, blocks.buffer_groups, blocks.per_group, size + size % 2)
-    for _ in range(blocks.config.buffers):
+    for _ in range(blocks.settings.buffers):
         run.buffers.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
 
 
@@ -160,12 +160,12 @@ def mirror_matrix(blocks, dtype):
 
 
 def spread_bias(run, tile):
-    """Bias of a tile's groups for the rows of their results: fp32 [(a, o'), gn] in SBUF, or None.
+    """Bias of a tile's groups for the rows of their results: fp32 [(a, o'), gn] in SBUF; None without one.
 
     Rows [group, a] are transposed, each number for all out_block rows of its channel, by one matmul with ones.
     """
-    if run.operands.bias == None:
-        return
+    if run.operands.bias is None:
+        return None
     A, Bo, gn = run.blocks.per_group, run.blocks.out_block, tile.gn
     full = gn if tile.last == A else gn - 1
     rows_sbuf = nl.ndarray((gn, A), dtype=nl.float32, buffer=nl.sbuf)
@@ -185,4 +185,4 @@ def spread_bias(run, tile):
     )
     bias_sbuf = nl.ndarray((A * Bo, gn), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=bias_sbuf, src=spread_psum)
-    tile.bias = bias_sbuf
+    return bias_sbuf

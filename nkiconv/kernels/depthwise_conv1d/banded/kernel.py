@@ -25,20 +25,18 @@ y is rounded once; it is fp32 where a residual is yet to be added, and for fp16,
 must not meet the mirror matrix's zeros.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...._nki import nl
+from ....schedules.banded import BandedSchedule, banded_settings, build
+from ....schedules.banded_tiles import even, tiles_of_part
+from ....schedules.depthwise import Extras, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands
-from ..geometry import Geometry
-from ..parts import parts_of_core
+from ..call import Operands, parts_of_core
 from .bands import band_buffers, ensure_filters, mirror_matrix, prefetch_bands, spread_bias, start_filters
-from .blocks import Blocks, make_blocks
-from .defaults import banded_settings
 from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
-from .tiles import even, tiles_of_part
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
@@ -52,14 +50,31 @@ AT_START = 2
 
 
 @dataclass
-class BandedRun(nl.NKIObject):
+class HeldTile:
+    """What is on the chip of a tile on its way through the stages, each None until it is there."""
+
+    bias: object = None
+    rows_in: object = None
+    residual: object = None
+    x_blocks: object = None
+    y_blocks: object = None
+    rows_out: object = None
+    #: the accumulator at work, and whether it holds zeros that products are added to
+    acc: object = None
+    started: bool = False
+
+
+@dataclass
+class BandedRun:
     """A core's work on its way, and what its stages share."""
 
     operands: Operands
-    geometry: Geometry
+    geometry: RowGeometry
     extras: Extras
-    blocks: Blocks
+    blocks: BandedSchedule
     tiles: list
+    #: HeldTile of each
+    held: list
     #: bands in the order in which they are needed: (first channel, channels) that a buffer holds
     queue: list
     #: band buffers, buffers of rows
@@ -81,19 +96,23 @@ class BandedRun(nl.NKIObject):
 def start_banded(operands, geometry, extras, config):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
-    blocks = make_blocks(geometry, banded_settings(geometry, extras, config), extras.state)
+    blocks = build(geometry, banded_settings(geometry, extras, config), extras.state)
     epilogue, sum_dtype = extras.epilogue, operands.y.dtype
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation"
     middle, end = "" if waits else epilogue.activation, epilogue.activation if waits else ""
     item = epilogue.y_itemsize
+    tiles = [tile for part in parts_of_core() for tile in tiles_of_part(blocks, geometry, part)]
+    if tiles:
+        tiles[-1] = replace(tiles[-1], ends=True)
     run = BandedRun(
         operands=operands,
         geometry=geometry,
         extras=extras,
         blocks=blocks,
-        tiles=[],
+        tiles=tiles,
+        held=[HeldTile() for _ in tiles],
         queue=[],
         buffers=[],
         ring=[],
@@ -104,12 +123,10 @@ def start_banded(operands, geometry, extras, config):
         sum_dtype=sum_dtype,
     )
     A, at_once = blocks.per_group, blocks.buffer_groups
-    for part in parts_of_core():
-        for tile in tiles_of_part(blocks, geometry, part):
-            run.tiles.append(tile)
-            for first in range(0, tile.gn, at_once):
-                c0 = (tile.g0 + first) * A
-                run.queue.append((c0, min(min(at_once, tile.gn - first) * A, geometry.C - c0)))
+    for tile in tiles:
+        for first in range(0, tile.gn, at_once):
+            c0 = (tile.g0 + first) * A
+            run.queue.append((c0, min(min(at_once, tile.gn - first) * A, geometry.C - c0)))
     return run
 
 
@@ -133,7 +150,7 @@ def start_loads(run, c0):
 def start_work(run):
     """What comes before the first sums: filters, rows of two tiles, bands of all buffers, blocks of the first tile, and
     matmuls on zeros wherever the array would wait."""
-    config, last = run.blocks.config, run.queue[len(run.queue) - 1]
+    config, last = run.blocks.settings, run.queue[len(run.queue) - 1]
     c0 = run.queue[0][0]
     start_ring(run)
     start_filters(run, c0, last[0] + last[1] - c0)
@@ -162,17 +179,15 @@ def banded(operands, geometry, extras, config):
     run = start_banded(operands, geometry, extras, config)
     if len(run.tiles) == 0:
         return
-    last = run.tiles[len(run.tiles) - 1]
-    last.ends = True
     start_work(run)
     position, at_once = 0, run.blocks.buffer_groups
     for index in range(len(run.tiles)):
         tile = run.tiles[index]
         load_banded_rows(run, index + 2)
         spread = max(1, tile.gn - LAG)
-        spread_bias(run, tile)
-        start_results(run, tile)
-        bands_first = index == 0 and run.blocks.config.bands_first
+        run.held[index].bias = spread_bias(run, tile)
+        run.held[index].y_blocks = start_results(run, tile)
+        bands_first = index == 0 and run.blocks.settings.bands_first
         for group in range(tile.gn):
             if not bands_first and group < spread:
                 transpose_in(run, index + 1, spread, group)
@@ -180,7 +195,7 @@ def banded(operands, geometry, extras, config):
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
             slot = group % at_once
             bands_sbuf = run.buffers[position % len(run.buffers)]
-            multiply_group(run, tile, group, bands_sbuf[0 : bands_sbuf.shape[0], slot])
+            multiply_group(run, index, group, bands_sbuf[0 : bands_sbuf.shape[0], slot])
             if slot == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1

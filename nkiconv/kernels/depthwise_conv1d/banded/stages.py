@@ -1,13 +1,13 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
 from ...._nki import nisa, nl
+from ....schedules.banded_tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 from ....schedules.tiles import div_ceil, share
 from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import finish
 from ..._warm import accumulator
 from .bands import as_words
-from .tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 
 
 def load_banded_rows(run, index):
@@ -15,13 +15,13 @@ def load_banded_rows(run, index):
     elsewhere. The ring caps how far loads run ahead; they would keep bands from coming."""
     if index >= len(run.tiles):
         return
-    geometry, blocks, tile = run.geometry, run.blocks, run.tiles[index]
+    geometry, blocks, tile, held = run.geometry, run.blocks, run.tiles[index], run.held[index]
     if tile.datan == 0:
         return
     ring_sbuf = run.ring[index % len(run.ring)]
     A, size = blocks.per_group, tile.blocks_in * blocks.block
     partitions = tile.chunks_in * tile.rows
-    tile.rows_in = ring_sbuf[0:partitions, 0:A, 0:size]
+    held.rows_in = ring_sbuf[0:partitions, 0:A, 0:size]
     if tile.last < A:
         clear_rows(ring_sbuf, partitions, tile.last, A, 0, size)
     begin = (tile.j0 + tile.data0) * blocks.block - geometry.pad_left
@@ -33,8 +33,8 @@ def load_banded_rows(run, index):
         clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size)
     if run.extras.state and begin < 0:
         L = geometry.pad_left
-        load_held(run, tile, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
-    load_held(run, tile, run.operands.x, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)
+        load_held(run, tile, held.rows_in, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
+    load_held(run, tile, held.rows_in, run.operands.x, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)
 
 
 def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1):
@@ -44,7 +44,7 @@ def clear_rows(ring_sbuf, partitions, a0, a1, r0, r1):
     nisa.memset(dst=dst, value=0.0, engine=nisa.engine.vector)
 
 
-def load_held(run, tile, src_hbm, strides, begin, low, high):
+def load_held(run, tile, rows_sbuf, src_hbm, strides, begin, low, high):
     """What of a tile's rows, from element `begin` on, src_hbm holds, which has elements low .. high-1: whole chunks at
     once, others one by one."""
     size = tile.blocks_in * run.blocks.block
@@ -55,11 +55,11 @@ def load_held(run, tile, src_hbm, strides, begin, low, high):
     for chunk in range(tile.chunks_in):
         first = begin + chunk * size
         if chunk == whole and num_whole > 0:
-            move_chunks(run, tile, tile.rows_in, src_hbm, strides, (chunk, num_whole), first - low, 0, size, False)
+            move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, num_whole), first - low, 0, size, False)
         elif chunk < whole or chunk >= whole + num_whole:
             r0, r1 = max(0, low - first), min(size, high - first)
             if r0 < r1:
-                move_chunks(run, tile, tile.rows_in, src_hbm, strides, (chunk, 1), first + r0 - low, r0, r1, False)
+                move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, 1), first + r0 - low, r0, r1, False)
 
 
 def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, is_store):
@@ -95,13 +95,13 @@ def transpose_in(run, index, parts, part):
     """One of equal parts of the pieces of X[(a, i), J, row] = rows_in of a tile, block columns transposed."""
     if index >= len(run.tiles):
         return
-    tile, blocks, x_dtype = run.tiles[index], run.blocks, run.operands.x.dtype
+    tile, held, blocks, x_dtype = run.tiles[index], run.held[index], run.blocks, run.operands.x.dtype
     first, count = share(in_pieces(run.geometry, tile), parts, part)
     if count == 0:
         return
     size, partitions = blocks.per_group * blocks.block, tile.chunks_in * tile.rows
     if first == 0:
-        start_blocks(tile, size, x_dtype)
+        held.x_blocks = start_blocks(tile, size, x_dtype)
     if tile.datan == 0:
         return
     at_once = transposes_a_bank(run.geometry, tile)
@@ -113,13 +113,13 @@ def transpose_in(run, index, parts, part):
             begin = (j0 + j) * blocks.block
             nisa.nc_transpose(
                 dst=transposed_psum[0:size, j, 0:partitions],
-                data=tile.rows_in[0:partitions, 0 : blocks.per_group, begin : begin + blocks.block],
+                data=held.rows_in[0:partitions, 0 : blocks.per_group, begin : begin + blocks.block],
                 engine=nisa.engine.tensor,
             )
         rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
         pattern = [[rows * tile.x_width, size], [rows, jn], chunks, [1, rows]]
         nisa.tensor_copy(
-            dst=tile.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows),
+            dst=held.x_blocks.ap(pattern=pattern, offset=(tile.data0 + j0) * rows),
             src=transposed_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
         )
@@ -128,7 +128,6 @@ def transpose_in(run, index, parts, part):
 def start_blocks(tile, size, dtype):
     """X [(a, i), J, row] with zeros in the blocks that hold no data and share a matmul with some that do."""
     x_sbuf = nl.ndarray((size, tile.x_width, tile.rows), dtype=dtype, buffer=nl.sbuf)
-    tile.x_blocks = x_sbuf
     end = tile.data0 + tile.chunks_in * tile.blocks_in
     zero0, zero_end = max(0, tile.data0 - tile.jn + 1), min(tile.x_width, end + tile.jn - 1)
     if tile.datan == 0:
@@ -139,20 +138,21 @@ def start_blocks(tile, size, dtype):
         nisa.memset(dst=x_sbuf[0:size, zero0 : tile.data0, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
     if end < zero_end:
         nisa.memset(dst=x_sbuf[0:size, end:zero_end, 0 : tile.rows], value=0.0, engine=nisa.engine.gpsimd)
+    return x_sbuf
 
 
 def start_results(run, tile):
     """Y [(a, o'), row, j], and zeros behind each row's blocks."""
     size = run.blocks.per_group * run.blocks.out_block
     y_sbuf = nl.ndarray((size, tile.rows, tile.y_width), dtype=run.sum_dtype, buffer=nl.sbuf)
-    tile.y_blocks = y_sbuf
     if tile.jn < tile.y_width:
         nisa.memset(dst=y_sbuf[0:size, 0 : tile.rows, tile.jn : tile.y_width], value=0.0, engine=nisa.engine.gpsimd)
+    return y_sbuf
 
 
-def multiply_group(run, tile, group, bands_sbuf):
+def multiply_group(run, index, group, bands_sbuf):
     """Sums of one group, into Y once a PSUM bank is full of groups. bands_sbuf: its bands [(a, i), a', v]."""
-    size = run.blocks.per_group * run.blocks.out_block
+    tile, held, size = run.tiles[index], run.held[index], run.blocks.per_group * run.blocks.out_block
     spans = sum_spans(tile)
     for span in spans:
         columns = span[1] * span[3]
@@ -161,19 +161,18 @@ def multiply_group(run, tile, group, bands_sbuf):
             slots = nl.tile_size.psum_fmax // (tile.repeats * columns)
         slot = group % slots
         if slot == 0:
-            acc_psum, started = accumulator(run.warm, (size, slots, tile.repeats, columns))
-            tile.acc = acc_psum
-            tile.started = started
-        sums_psum = tile.acc[0:size, slot, 0 : tile.repeats, 0:columns]
-        multiply_columns(run, tile, group, bands_sbuf, sums_psum, span, tile.started)
+            held.acc, held.started = accumulator(run.warm, (size, slots, tile.repeats, columns))
+        sums_psum = held.acc[0:size, slot, 0 : tile.repeats, 0:columns]
+        multiply_columns(run, index, group, bands_sbuf, sums_psum, span)
         if slot == slots - 1 or group == tile.gn - 1:
-            found = tile.acc[0:size, 0 : slot + 1, 0, 0:columns].reshape_dim(2, (span[1], span[3]))
-            read_sums(run, tile, found, group - slot, slot + 1, span)
+            found = held.acc[0:size, 0 : slot + 1, 0, 0:columns].reshape_dim(2, (span[1], span[3]))
+            read_sums(run, index, found, group - slot, slot + 1, span)
 
 
-def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span, started):
-    """Sum over the tap blocks for some output blocks of some images of one group. started: acc_psum has zeros."""
-    blocks = run.blocks
+def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
+    """Sum over the tap blocks for some output blocks of some images of one group."""
+    blocks, tile, held = run.blocks, run.tiles[index], run.held[index]
+    started = held.started
     n0, nn, j0, jn = span
     contraction = (tile.last if group == tile.gn - 1 else blocks.per_group) * blocks.block
     pattern = [[tile.rows * tile.x_width, contraction], [1, nn], [tile.rows, jn]]
@@ -188,21 +187,21 @@ def multiply_columns(run, tile, group, bands_sbuf, acc_psum, span, started):
                 stationary=bands_sbuf[
                     0:contraction, 0 : blocks.per_group, begin : begin + blocks.block : run.geometry.stride
                 ],
-                moving=tile.x_blocks.ap(pattern=pattern, offset=(j0 + k) * tile.rows + group * tile.nn + n0),
+                moving=held.x_blocks.ap(pattern=pattern, offset=(j0 + k) * tile.rows + group * tile.nn + n0),
                 accumulate=started,
             )
             started = True
 
 
-def read_sums(run, tile, sums_psum, group, groups, span):
+def read_sums(run, index, sums_psum, group, groups, span):
     """Sums of some groups, images and output blocks from PSUM to Y, through bias and activation."""
-    size = run.blocks.per_group * run.blocks.out_block
+    tile, held, size = run.tiles[index], run.held[index], run.blocks.per_group * run.blocks.out_block
     n0, nn, j0, jn = span
     each = 1 if run.middle.bias else groups
     for g in range(0, groups, each):
-        bias = tile.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
+        bias = held.bias[0:size, group + g : group + g + 1] if run.middle.bias else None
         pattern = [[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]]
-        y = tile.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
+        y = held.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
         sums = sums_psum[0:size, g : g + each, 0:nn, 0:jn]
         finish(y, sums, bias, None, run.middle, reader(run, run.middle, each * nn * jn))
 
@@ -224,7 +223,7 @@ def transpose_out(run, index, parts, part):
     one stores."""
     if index < 0:
         return
-    tile, blocks = run.tiles[index], run.blocks
+    tile, held, blocks = run.tiles[index], run.held[index], run.blocks
     first, count = share(out_pieces(blocks, tile), parts, part)
     if count == 0:
         return
@@ -232,8 +231,8 @@ def transpose_out(run, index, parts, part):
     partitions, width = tile.chunks_out * tile.rows, tile.blocks_out * Bo
     at_once = outs_a_bank(blocks, tile)
     if first == 0:
-        tile.rows_out = nl.ndarray((partitions, A, width), dtype=run.operands.y.dtype, buffer=nl.sbuf)
-        load_banded_residual(run, tile, partitions, width)
+        held.rows_out = nl.ndarray((partitions, A, width), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+        held.residual = load_banded_residual(run, tile, partitions, width)
     for piece in range(first, first + count):
         j0 = piece * at_once
         jn = min(at_once, tile.blocks_out - j0)
@@ -242,17 +241,17 @@ def transpose_out(run, index, parts, part):
         for j in range(jn):
             nisa.nc_matmul(
                 dst=transposed_psum[0:partitions, j, 0 : A * Bo],
-                stationary=tile.y_blocks.ap(pattern=column, offset=j0 + j),
+                stationary=held.y_blocks.ap(pattern=column, offset=j0 + j),
                 moving=run.mirror,
                 is_moving_onezero=True,
                 accumulate=False,
             )
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
-        residual_sbuf = None if tile.residual == None else tile.residual.ap(pattern=pattern, offset=j0 * Bo)
-        y, sums = tile.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
+        residual_sbuf = None if held.residual is None else held.residual.ap(pattern=pattern, offset=j0 * Bo)
+        y, sums = held.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
         finish(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
-        move_results(run, tile, tile.rows_out, run.operands.y, True)
+        move_results(run, tile, held.rows_out, run.operands.y, True)
 
 
 def move_results(run, tile, rows_sbuf, hbm, is_store):
@@ -271,9 +270,11 @@ def move_results(run, tile, rows_sbuf, hbm, is_store):
 
 
 def load_banded_residual(run, tile, partitions, width):
-    """The residual of a tile, as rows_out lies; zeros where there is no output."""
-    if run.operands.residual != None:
-        shape = (partitions, run.blocks.per_group, width)
-        tile.residual = nl.ndarray(shape, dtype=run.operands.residual.dtype, buffer=nl.sbuf)
-        nisa.memset(dst=tile.residual, value=0.0, engine=nisa.engine.gpsimd)
-        move_results(run, tile, tile.residual, run.operands.residual, False)
+    """The residual of a tile, in rows_out's order, zeros where there is no output; None without one."""
+    residual = run.operands.residual
+    if residual is None:
+        return None
+    residual_sbuf = nl.ndarray((partitions, run.blocks.per_group, width), dtype=residual.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    move_results(run, tile, residual_sbuf, residual, False)
+    return residual_sbuf

@@ -25,10 +25,10 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import instructions_refusal
 from ....schedules.dot import COLUMNS_MIN, dot_config_refusal, dot_settings
 from ....schedules.tiles import div_ceil, share
 from ..._warm import warm_up, warm_zeros
-from ..geometry import instructions_refusal
 from .plan import batches, count_batches, dot_units, images_of, padded_columns, plan_of, x_slots
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
 from .sums import (

@@ -7,42 +7,28 @@ opens the gaps.
 """
 
 from ...._nki import nisa, nl
-from ....schedules.axis import outputs_met
+from ....schedules.rows import (
+    channel_runs,
+    channels_of,
+    held_by_all,
+    places_between,
+    places_of_tap,
+    places_of_y,
+    positions_of,
+    run_length,
+    spans,
+)
 from ....schedules.tiles import div_ceil
 from ..._dma import copy, copy_either_way
-from .tiles import channels_of, run_length
 
 
-def spans(offsets, firsts, counts):
-    """Neighbouring groups that one access pattern can address: (first group, groups, HBM elements between groups).
-
-    offsets: HBM element of each group's first column; firsts and counts: where its columns go in the tile, how many.
-    """
-    found = []
-    g = 0
-    while g < len(offsets):
-        num, step = 1, 1
-        if g + 1 < len(offsets):
-            step = offsets[g + 1] - offsets[g]
-        for other in range(g + 1, len(offsets) if step > 0 else 0):
-            alike = offsets[other] - offsets[other - 1] == step
-            if not alike or firsts[other] != firsts[g] or counts[other] != counts[g]:
-                break
-            num += 1
-        if counts[g] > 0:
-            found.append((g, num, 1 if num == 1 else step))
-        g += num
-    return found
-
-
-def copy_groups(tile_sbuf, hbm, tile, where, tile_step, c_step, hbm_step, is_store):
-    """DMAs between a tile's groups and HBM, one for each span. where: (offsets, firsts, counts) as `spans` has them.
+def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, is_store):
+    """DMAs between a tile's groups and HBM, one for each span of their places.
 
     tile_step, hbm_step: between columns; c_step: in HBM, between the channels of a tile.
     """
-    offsets, firsts, counts = where
-    for span in spans(offsets, firsts, counts):
-        g, num, apart = span
+    offsets, firsts, counts = places
+    for g, num, apart in spans(places):
         end = firsts[g] + (counts[g] - 1) * tile_step + 1
         here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
         there = hbm.ap(pattern=[[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offset=offsets[g])
@@ -68,7 +54,6 @@ def load_tile_x(run, tile, cuts, with_state):
     geometry, runs = run.geometry, run.plan.rows.runs
     size = run_length(geometry, tile.qn) if runs else geometry.S * tile.qn
     x_sbuf = nl.ndarray((tile.rows, size), dtype=run.operands.x.dtype, buffer=nl.sbuf)
-    tile.x = x_sbuf
     if not runs:
         for s in range(geometry.S):
             load_tap(run, tile, x_sbuf[0 : tile.rows, s * tile.qn : (s + 1) * tile.qn], s)
@@ -84,14 +69,7 @@ def load_tile_x(run, tile, cuts, with_state):
                 load_state(run, tile, x_sbuf, firsts, begin, end)
             load_elements(run, tile, x_sbuf, firsts, begin, end)
             begin = end
-
-
-def positions_of(geometry, tile, s):
-    """Positions of the padded row, 0 is x[0], that tap s meets at the first column of each group."""
-    firsts = ()
-    for group in tile.groups:
-        firsts = firsts + (group[1] * geometry.stride + s * geometry.dilation - geometry.pad_left,)
-    return firsts
+    return x_sbuf
 
 
 def load_dilated(run, tile, x_sbuf):
@@ -111,17 +89,6 @@ def load_dilated(run, tile, x_sbuf):
         load_elements(run, tile, dense_sbuf, firsts, 0, count)
         end = shift + (count - 1) * step + 1
         nisa.tensor_copy(dst=x_sbuf[0 : tile.rows, shift:end:step], src=dense_sbuf, engine=nisa.engine.gpsimd)
-
-
-def held_by_all(geometry, extras, firsts, size):
-    """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
-    firsts[g]."""
-    left, right = 0, size
-    for first in firsts:
-        if not extras.state:
-            left = max(left, min(size, -first))
-        right = min(right, max(0, geometry.W - first))
-    return (left, right) if left < right else (size, size)
 
 
 def clear_outside(run, dst_sbuf, firsts):
@@ -149,87 +116,47 @@ def load_state(run, tile, dst_sbuf, firsts, begin, end):
     copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, False)
 
 
-def places_between(tile, steps, firsts, begin, end, low, high):
-    """(offsets, columns, counts) of a tile's columns begin .. end-1 that meet elements low .. high-1 of rows, whose
-    images, channels and elements are `steps` apart in HBM."""
-    offsets, columns, counts = [], [], []
-    for g in range(len(firsts)):
-        first = min(end, max(begin, low - firsts[g]))
-        offsets.append(tile.groups[g][0] * steps[0] + tile.t * steps[1] + (firsts[g] + first - low) * steps[2])
-        columns.append(first)
-        counts.append(max(first, min(end, high - firsts[g])) - first)
-    return offsets, columns, counts
-
-
-def columns_met(geometry, s, q0, qn):
-    """The columns of q0 .. q0+qn-1 at which tap s meets an element of x, not a zero, as `_axis.outputs_met` says."""
-    shift = s * geometry.dilation - geometry.pad_left
-    return outputs_met(geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, qn)
-
-
 def load_tap(run, tile, dst_sbuf, s):
     """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere."""
-    geometry = run.geometry
-    positions = positions_of(geometry, tile, s)
-    offsets, columns, counts = [], [], []
-    q_step, e_step, least = 1, 1, tile.qn
-    for g in range(len(positions)):
-        first, q_step, count, element, apart = columns_met(geometry, s, tile.groups[g][1], tile.qn)
-        if count > 0:
-            e_step = apart
-        offsets.append(tile.groups[g][0] * geometry.x_n + tile.t * geometry.x_c + element * geometry.x_w)
-        columns.append(first - tile.groups[g][1])
-        counts.append(count)
-        before = min(tile.qn, max(0, -positions[g])) if run.extras.state else 0
-        least = min(least, count + before)
-    if least < tile.qn:
+    geometry, firsts = run.geometry, positions_of(run.geometry, tile, s)
+    places, q_step, e_step = places_of_tap(geometry, tile, s)
+    before = [min(tile.qn, max(0, -first)) if run.extras.state else 0 for first in firsts]
+    if any(count + held < tile.qn for count, held in zip(places[2], before)):
         fill_zeros(run, dst_sbuf)
     if run.extras.state:
-        load_state(run, tile, dst_sbuf, positions, 0, tile.qn)
-    c_step, x_step = run.plan.rows.T * geometry.x_c, e_step * geometry.x_w
-    copy_groups(dst_sbuf, run.operands.x, tile, (offsets, columns, counts), q_step, c_step, x_step, False)
+        load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
+    c_step = run.plan.rows.T * geometry.x_c
+    copy_groups(dst_sbuf, run.operands.x, tile, places, q_step, c_step, e_step * geometry.x_w, False)
 
 
-def tap_view(run, tile, s, q0, qn):
-    """What tap s meets at columns q0 .. q0+qn-1 of a tile: [rows, qn], strided."""
-    geometry = run.geometry
+def tap_view(run, i, s, q0, qn):
+    """What tap s meets at columns q0 .. q0+qn-1 of tile i: [rows, qn], strided."""
+    geometry, tile, x_sbuf = run.geometry, run.tiles[i], run.held[i].x
     if not run.plan.rows.runs:
-        return tile.x[0 : tile.rows, s * tile.qn + q0 : s * tile.qn + q0 + qn]
+        return x_sbuf[0 : tile.rows, s * tile.qn + q0 : s * tile.qn + q0 + qn]
     begin = q0 * geometry.stride + s * geometry.dilation
-    return tile.x[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
-
-
-def mixed_places(tile, geometry, q0, qn):
-    """(offsets, columns, counts) of the columns q0 .. q0+qn-1 of a tile that are y's."""
-    offsets, columns, counts = [], [], []
-    for group in tile.groups:
-        q = group[1] + q0
-        offsets.append(group[0] * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
-        columns.append(0)
-        counts.append(max(0, min(qn, tile.end_q - q)))
-    return offsets, columns, counts
+    return x_sbuf[0 : tile.rows, begin : begin + (qn - 1) * geometry.stride + 1 : geometry.stride]
 
 
 def store_y(run, piece, y_sbuf):
     """The columns of a piece to HBM."""
     geometry, tile = run.geometry, run.tiles[piece.tile]
-    where = mixed_places(tile, geometry, piece.q0, piece.qn)
+    where = places_of_y(geometry, tile, piece.q0, piece.qn)
     copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, True)
 
 
 def load_mixed_residual(run, tile):
-    """The residual of a tile, [rows, qn] in its own dtype, zeros where y has no column; nothing without one."""
+    """The residual of a tile, [rows, qn] in its own dtype, zeros where y has no column; None without one."""
     geometry, residual = run.geometry, run.operands.residual
-    if residual == None:
-        return
+    if residual is None:
+        return None
     residual_sbuf = nl.ndarray((tile.rows, tile.qn), dtype=residual.dtype, buffer=nl.sbuf)
-    tile.residual = residual_sbuf
-    where, least = mixed_places(tile, geometry, 0, tile.qn), tile.qn
-    for count in where[2]:
-        least = min(least, count)
+    where = places_of_y(geometry, tile, 0, tile.qn)
+    least = min(where[2])
     if least < tile.qn:
         fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
     copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, False)
+    return residual_sbuf
 
 
 def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
@@ -242,8 +169,7 @@ def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
     n_step, c_step, step = steps
     P = channels_of(run.geometry.C, T, t0)
     dst_sbuf = nl.ndarray((groups * P, max(1, images), tn * inner), dtype=dtype, buffer=nl.sbuf)
-    for part in channel_runs(run.geometry, T, t0, tn):
-        p0, pn, count = part
+    for p0, pn, count in channel_runs(run.geometry.C, T, t0, tn):
         pattern = [[T * c_step, pn], [c_step, count], [step, inner]]
         if images > 0:
             pattern = [[T * c_step, pn], [n_step, images], [step, count * inner]]
@@ -254,12 +180,3 @@ def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
             src_hbm.ap(pattern=pattern, offset=n0 * n_step + (p0 * T + t0) * c_step),
         )
     return dst_sbuf
-
-
-def channel_runs(geometry, T, t0, tn):
-    """(first partition, partitions, channels of each) of what tiles t0 .. t0+tn-1 have: the last may have fewer."""
-    full = (geometry.C - t0 - tn) // T + 1 if geometry.C >= t0 + tn else 0
-    found = [(0, full, tn)] if full > 0 else []
-    if full < channels_of(geometry.C, T, t0):
-        found.append((full, 1, geometry.C - full * T - t0))
-    return found

@@ -5,7 +5,8 @@
 A tile holds 128 rows of x with their halo, each element of x loaded once. Tensor multiplies a tap by a diagonal matrix
 of 128 channels' filters, a shifted view of the tile as the moving operand, and accumulates its taps in PSUM; Vector
 adds a tap while it reads PSUM out (y = x_s * w_s + psum), so that the read-out costs no pass of its own; Scalar can
-head a second chain with a product, and GpSimd add the chains. `chains` has the recipes, `tiles` how rows lie.
+head a second chain with a product, and GpSimd add the chains. `schedules.mixed` has the recipes, `schedules.rows` how
+rows are tiled. `vector` is the same loop without taps on Tensor.
 
 Engine plan: Sync issues loads, PREFETCH tiles ahead; GpSimd makes diagonals one tile ahead, adds chains, issues stores;
 pieces of a tile's columns go through Tensor, Vector, Scalar and GpSimd in phases. The phases of a piece are issued one
@@ -14,33 +15,24 @@ first tile of a part is loaded, and the first and last are summed, in narrow pie
 soon. Bound by HBM while the recipe's engines are faster, up to about 4 taps in bf16 and in fp32; beyond by Tensor,
 Vector, Scalar and GpSimd together.
 
-Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets.
+Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel of its tile at the columns it meets. With
+`vector` channels never meet; it is bound by HBM in fp32 with up to 4 taps, else by Vector, about 1.04 ns a tap and
+column of 128 channels, and is as fast for short problems as for long ones, as the array's rate does not matter.
 """
 
-from ....schedules.tiles import filled
-from ..parts import parts_of_core
+from ....schedules.mixed import build, cut_pieces, mixed_settings
+from ....schedules.rows import tile_list
+from ..call import parts_of_core
 from .chains import run_step
-from .defaults import mixed_settings
-from .plan import cut_pieces, mixed_plan, rows_refusal
-from .prepare import MixedRun, prepare
-from .tiles import tile_list
-
-
-def mixed_refusal(geometry, extras, config, cores):
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
-    return rows_refusal(geometry, extras, config, cores, True)
-
-
-def mixed(operands, geometry, extras, config):
-    """Write operands.y. config: some of MixedSettings; recipes without Tensor are accepted beside ones with it."""
-    convolve_rows(operands, geometry, extras, config, True)
+from .prepare import HeldTile, MixedRun, prepare
 
 
 def convolve_rows(operands, geometry, extras, config, on_tensor):
-    """Write operands.y, for `mixed` and `vector`: turn by turn a new piece begins and those before it go on."""
-    plan = mixed_plan(geometry, extras, mixed_settings(geometry, config, on_tensor))
+    """Write operands.y, for `mixed` (on_tensor) and `vector`: a new piece begins while those before it go on.
+
+    config: settings of `MixedSettings`; recipes without Tensor are accepted beside ones with it.
+    """
+    plan = build(geometry, extras, mixed_settings(geometry, config, on_tensor))
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, extras.epilogue, tiles)
@@ -50,8 +42,9 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
             extras=extras,
             plan=plan,
             tiles=tiles,
+            held=[HeldTile() for _ in tiles],
             pieces=pieces,
-            chains=filled(len(pieces), (None, None)),
+            chains=[(None, None)] * len(pieces),
             filters=[],
             states=[],
             warm=[],

@@ -3,27 +3,43 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.depthwise import Extras, RowGeometry
+from ....schedules.mixed import FILLED_AHEAD, MixedSchedule, filter_block, is_staged, mixed_cuts, widths_of
 from ..._masks import keep_equal
 from ..._warm import warm_up, warm_zeros
-from ..call import Extras, Operands
-from ..geometry import Geometry
+from ..call import Operands
 from .dma import load_channels, load_mixed_residual, load_tile_x
-from .plan import MixedPlan, filter_block, mixed_cuts, widths_of
-from .states import FILLED_AHEAD, fill_state, is_staged, load_states
+from .states import fill_state, load_states
 
 #: Blocks of 128 columns of a matmul on zeros.
 WARM_BLOCKS = 4
 
 
 @dataclass
-class MixedRun(nl.NKIObject):
+class HeldTile:
+    """What SBUF has of a tile, each None until it is there, or where there is none."""
+
+    #: x; the residual [rows, qn]
+    x: object = None
+    residual: object = None
+    #: filters [rows, S] and bias [rows, 1] in fp32
+    w: object = None
+    bias: object = None
+    #: [rows, taps on Tensor, rows] stationaries
+    diagonals: object = None
+
+
+@dataclass
+class MixedRun:
     """One part of the work on its way."""
 
     operands: Operands
-    geometry: Geometry
+    geometry: RowGeometry
     extras: Extras
-    plan: MixedPlan
+    plan: MixedSchedule
     tiles: list
+    #: HeldTile of each
+    held: list
     pieces: list
     #: of each piece the chains (A, B) as they are, each a tile or None
     chains: list
@@ -49,7 +65,7 @@ def prepare(run, i):
         run.prepared = run.prepared + 1
     while run.filled < min(run.loaded, i + FILLED_AHEAD + 1):
         if is_staged(run.plan, run.filled):
-            fill_state(run, run.tiles[run.filled])
+            fill_state(run, run.filled)
         run.filled = run.filled + 1
 
 
@@ -61,10 +77,10 @@ def load_next_tile(run, i):
     if staged:
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.extras.state and not staged)
-    load_mixed_residual(run, tile)
-    if i == 0 and plan.config.warmup > 0:
-        run.warm = warm_up(warm_zeros(), plan.config.warmup, WARM_BLOCKS)
+    run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.extras.state and not staged)
+    run.held[i].residual = load_mixed_residual(run, tile)
+    if i == 0 and plan.settings.warmup > 0:
+        run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
 
 
 def load_mixed_filters(run, t):
@@ -85,19 +101,18 @@ def load_mixed_filters(run, t):
 
 def prepare_tile(run, i):
     """Filters, bias and stationaries of tile i; the latter are those of the tile before if its channels are."""
-    tile, before, S = run.tiles[i], run.tiles[max(0, i - 1)], run.geometry.S
-    local, block = tile.t - run.tiles[0].t, filter_block(run.geometry)
-    w_sbuf, bias_sbuf = run.filters[local // block]
-    place = local % block
-    tile.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
-    if bias_sbuf != None:
-        tile.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    tile, before, held, S = run.tiles[i], run.tiles[max(0, i - 1)], run.held[i], run.geometry.S
+    block, place = divmod(tile.t - run.tiles[0].t, filter_block(run.geometry))
+    w_sbuf, bias_sbuf = run.filters[block]
+    held.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
+    if bias_sbuf is not None:
+        held.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    taps = run.plan.taps
     if i > 0 and before.t == tile.t and before.rows >= tile.rows:
-        tile.diagonals = before.diagonals
-    elif run.plan.taps > 0:
-        taps = run.plan.taps
+        held.diagonals = run.held[i - 1].diagonals
+    elif taps > 0:
         first = S - taps if run.geometry.flipped else 0
-        tile.diagonals = make_diagonals(tile.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
+        held.diagonals = make_diagonals(held.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
 
 
 def make_diagonals(w_sbuf, dtype):

@@ -24,13 +24,13 @@ one in w those of every image.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import instructions_refusal
 from ....schedules.tiles import div_ceil, share, some_of
 from ....schedules.update import UpdateSettings
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..free_channels import row_start
-from ..geometry import instructions_refusal
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .defaults import update_settings
 from .plan import ROW_MAX, count_chunks, group_runs, group_start, plan_update, update_chunks

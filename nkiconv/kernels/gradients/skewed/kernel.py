@@ -23,13 +23,13 @@ the time of 128 columns at least. Zeros are multiplied: a NaN or Inf reaches the
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.depthwise import RowGeometry
 from ....schedules.tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
-from ...depthwise_conv1d.geometry import Geometry
 from .loads import load_batch, skewed_tiles
 from .plan import SKEWED_WARM_UP, SkewedPlan, matmul_channels, skewed_plan_of
 
@@ -52,7 +52,7 @@ class SkewedWork(nl.NKIObject):
     added: object
     x_strides: tuple
     gy_strides: tuple
-    geometry: Geometry
+    geometry: RowGeometry
     plan: SkewedPlan
     ledger: Ledger
     scratch: list

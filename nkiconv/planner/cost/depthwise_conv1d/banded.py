@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....kernels.depthwise_conv1d.banded.blocks import (
+from ....schedules.banded import (
     BANDED_TILE_BYTES,
-    Blocks,
+    BandedSchedule,
+    BandedSettings,
     block_counts,
+    build,
     fits,
-    make_blocks,
     tile_columns,
 )
-from ....kernels.depthwise_conv1d.banded.refusal import shape_refusal, size_refusal
-from ....kernels.depthwise_conv1d.parts import part_most
-from ....schedules.banded import BandedSettings
+from ....schedules.banded_tiles import shape_refusal, size_refusal
+from ....schedules.depthwise import part_most
 from ....schedules.tiles import BANK_COLUMNS, PARTS
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
@@ -63,7 +63,7 @@ class Candidate:
     """Settings, the sizes that they come to, and ns by a walk."""
 
     config: BandedSettings
-    blocks: Blocks
+    blocks: BandedSchedule
     ns: float
 
 
@@ -105,7 +105,7 @@ class Banded(Algorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         blocks = self.settled(shape, config)
-        now = blocks.config
+        now = blocks.settings
         sizes = block_sizes(shape.geometry.stride, now.block)
         place = sizes.index(now.block)
         sized = {name: getattr(blocks, name) for name in ("groups", "buffer_groups", "images")}
@@ -137,11 +137,11 @@ class Banded(Algorithm):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         blocks = self.settled(shape, config)
-        return {**ints(blocks), **ints(blocks.config)}
+        return {**ints(blocks), **ints(blocks.settings)}
 
     def settled(self, shape: Shape, config: Config) -> Any:
         settings = BandedSettings(**dict(self.settle(shape, config) or ()))
-        return make_blocks(shape.geometry, settings, shape.extras.state)
+        return build(shape.geometry, settings, shape.extras.state)
 
     def _own(self, shape: Shape) -> Config:
         """The best settings by walks, all of them."""
@@ -199,9 +199,9 @@ def refine(shape: Shape, best: Candidate) -> Candidate:
     return best
 
 
-def tries(name: str, shape: Shape, blocks: Blocks) -> Sequence[Any]:
+def tries(name: str, shape: Shape, blocks: BandedSchedule) -> Sequence[Any]:
     """Other values of a setting."""
-    now = blocks.config
+    now = blocks.settings
     if name == "groups":
         return other_groups(blocks)
     half, double = max(1, blocks.images // 2), 2 * blocks.images
@@ -219,10 +219,10 @@ def tries(name: str, shape: Shape, blocks: Blocks) -> Sequence[Any]:
     return values[name]
 
 
-def other_groups(blocks: Blocks) -> list[int]:
+def other_groups(blocks: BandedSchedule) -> list[int]:
     """Groups of a tile to try beside those that make it as large as runs need: fewer, or more for fewer tiles."""
     most = PARTITIONS // blocks.images
-    share_groups = part_most(blocks.num_groups, blocks.config.shard == "channels")
+    share_groups = part_most(blocks.num_groups, blocks.settings.shard == "channels")
     more = [times * blocks.groups for times in (2, 4)]
     even = [-(-share_groups // tiles) for tiles in range(1, 5)]
     return [
@@ -288,7 +288,7 @@ def filled(shape: Shape, given: Mapping[str, Any], block: int, shard: str) -> Ba
 
 def _sized(shape: Shape, config: BandedSettings) -> Candidate:
     """Settings with their sizes, not walked."""
-    return Candidate(config, make_blocks(shape.geometry, config, shape.extras.state), 0.0)
+    return Candidate(config, build(shape.geometry, config, shape.extras.state), 0.0)
 
 
 def _walked(shape: Shape, one: Candidate) -> Candidate:

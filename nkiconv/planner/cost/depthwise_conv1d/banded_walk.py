@@ -8,11 +8,12 @@ order is that of the kernel's `banded`; a test holds the result against the time
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ....kernels.depthwise_conv1d.banded.blocks import Blocks
-from ....kernels.depthwise_conv1d.banded.tiles import (
-    Cuts,
-    Tile,
+from ....schedules.banded import BandedSchedule
+from ....schedules.banded_tiles import (
+    BandedCuts,
+    BandedTile,
     banded_cuts,
     in_pieces,
     is_ragged,
@@ -41,18 +42,18 @@ AT_START = 2
 WORD_BYTES = 4
 
 
-def walk_ns(shape: Shape, blocks: Blocks) -> float:
+def walk_ns(shape: Shape, blocks: BandedSchedule) -> float:
     """ns of a core for all its tiles; of columns, whose halves meet different paddings, the slower half's."""
-    parts = range(PARTS) if blocks.config.shard == "columns" else (PARTS - 1,)
+    parts = range(PARTS) if blocks.settings.shard == "columns" else (PARTS - 1,)
     return max(_walk_part(shape, blocks, part) for part in parts)
 
 
-def walked_groups(blocks: Blocks) -> int:
+def walked_groups(blocks: BandedSchedule) -> int:
     """Groups that a walk goes through, about."""
     return int(min(blocks.num_groups, max(BANDED_TILES_MIN * blocks.groups, BANDED_WALKED)))
 
 
-def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
+def _walk_part(shape: Shape, blocks: BandedSchedule, part: int) -> float:
     """ns of one of the PARTS."""
     cuts = banded_cuts(blocks, shape.geometry, part)
     a_cut = len(cuts.images) * len(cuts.columns)
@@ -66,7 +67,7 @@ def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
         plan_tile(blocks, cuts, index // a_cut, index % a_cut // len(cuts.columns), index % len(cuts.columns))
         for index in places
     ]
-    tiles[-1].ends = True
+    tiles[-1] = replace(tiles[-1], ends=True)
     walk = Walk(shape, blocks, tiles)
     ends = walk.run()
     if count == total:
@@ -81,7 +82,7 @@ def _walk_part(shape: Shape, blocks: Blocks, part: int) -> float:
     return float(ends[-1] + (all_groups - sum(groups)) * rate_ns)
 
 
-def _skipped_at_edge(cuts: Cuts, a_cut: int, total: int, count: int) -> int:
+def _skipped_at_edge(cuts: BandedCuts, a_cut: int, total: int, count: int) -> int:
     """Tiles behind the first LEAD that are not walked, where those of the first groups are smaller than the others."""
     if len(cuts.groups) < 3 or a_cut <= LEAD or cuts.groups[0][1] >= cuts.groups[1][1]:
         return 0
@@ -91,7 +92,7 @@ def _skipped_at_edge(cuts: Cuts, a_cut: int, total: int, count: int) -> int:
 class Walk:
     """How far a walk is: the clock, and when things are there, or free again; all in ns."""
 
-    def __init__(self, shape: Shape, blocks: Blocks, tiles: Sequence[Tile]) -> None:
+    def __init__(self, shape: Shape, blocks: BandedSchedule, tiles: Sequence[BandedTile]) -> None:
         self.geometry, self.epilogue, self.target = shape.geometry, shape.extras.epilogue, shape.target
         self.blocks, self.tiles, self.clock = blocks, tiles, Clock(shape.target)
         target, fp32 = self.target, shape.geometry.itemsize == 4
@@ -127,7 +128,7 @@ class Walk:
 
     def run(self) -> list[float]:
         """When the last store of each tile is done."""
-        config, target, clock, tile = self.blocks.config, self.target, self.clock, self.tiles[0]
+        config, target, clock, tile = self.blocks.settings, self.target, self.clock, self.tiles[0]
         # DMA engines serve who comes first: of two loads at the start the one that fewer of them share
         if tile.chunks_in * tile.rows < ROWS_FIRST:
             self.take_rows(0)
@@ -153,7 +154,7 @@ class Walk:
 
     def groups(self) -> None:
         """All groups of all tiles, as the kernel has them."""
-        tiles, config = self.tiles, self.blocks.config
+        tiles, config = self.tiles, self.blocks.settings
         position = 0
         for index, tile in enumerate(tiles):
             if index + 2 < len(tiles):
@@ -196,7 +197,7 @@ class Walk:
         """Zeros of a buffer's first bands, and the loads of a place of the queue."""
         if position >= len(self.queue):
             return
-        blocks, config, geometry, target = self.blocks, self.blocks.config, self.geometry, self.target
+        blocks, config, geometry, target = self.blocks, self.blocks.settings, self.geometry, self.target
         (first, groups), per_group = self.queue[position], blocks.per_group
         size = blocks.num_taps * blocks.block
         channels = min(geometry.C, groups * per_group)
@@ -309,7 +310,7 @@ class Walk:
             self.used.append(there)
         self.used[position] = there
 
-    def sums_of(self, tile: Tile) -> list[tuple[int, int, int, int]]:
+    def sums_of(self, tile: BandedTile) -> list[tuple[int, int, int, int]]:
         """Of each of a group's sums in PSUM: columns, those that a matmul takes, groups of a bank, matmuls."""
         met = min(self.blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1)
         spans = sum_spans(tile)
@@ -334,7 +335,7 @@ class Walk:
         if count > 0 and first + count == out_pieces(blocks, tile):
             self.store(tile, there)
 
-    def store(self, tile: Tile, ready: float) -> None:
+    def store(self, tile: BandedTile, ready: float) -> None:
         """The stores of a tile's results."""
         blocks, geometry, item = self.blocks, self.geometry, self.epilogue.y_itemsize
         partitions, channels = tile.chunks_out * tile.rows, min(blocks.per_group, geometry.C)

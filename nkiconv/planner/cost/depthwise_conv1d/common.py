@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ....kernels.depthwise_conv1d.geometry import Geometry
-from ....kernels.depthwise_conv1d.parts import SHARDS
+from ....schedules.depthwise import RowGeometry
+from ....schedules.settings import SHARDS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timeline import ENGINES
 from ..algorithm import Shape
@@ -18,7 +18,7 @@ def columns_of(shape: Shape) -> float:
     return float(geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores)
 
 
-def shards_of(geometry: Geometry, first: str | None = None) -> list[str]:
+def shards_of(geometry: RowGeometry, first: str | None = None) -> list[str]:
     """Ways to share the work that leave neither core idle, `first` before the others."""
     works = {"channels": geometry.C >= 2, "columns": geometry.Q >= COLUMNS_TO_SHARE, "batch": geometry.N >= 2}
     return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
@@ -34,7 +34,7 @@ def block_sizes(stride: int, own: int) -> list[int]:
     return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
 
 
-def share_met(geometry: Geometry) -> float:
+def share_met(geometry: RowGeometry) -> float:
     """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
     span = (geometry.W - 1) * geometry.lhs_dilation + 1
     met = 0

@@ -7,10 +7,20 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from ....kernels.depthwise_conv1d.mixed.defaults import PIECE_MIN, PIECES, are_on_array, mixed_config_refusal
-from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, mixed_plan, plan_refusal
-from ....kernels.depthwise_conv1d.mixed.tiles import part_total, plan_rows, tile_count
-from ....schedules.mixed import PIECE_MAX, MixedSettings
+from ....schedules.mixed import (
+    PIECE_MAX,
+    PIECE_MIN,
+    PIECES,
+    MixedSchedule,
+    MixedSettings,
+    Recipe,
+    Recipes,
+    are_on_array,
+    build,
+    mixed_config_refusal,
+    plan_refusal,
+)
+from ....schedules.rows import part_total, plan_rows, tile_count
 from ....schedules.settings import SHARDS, declarations
 from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
 from ...request import Config
@@ -22,8 +32,6 @@ from .recipes import (
     FIRST_WIDTHS,
     PIECE,
     ColumnPrices,
-    Recipe,
-    Recipes,
     candidates,
     edge_recipes,
     first_recipes,
@@ -94,7 +102,7 @@ class Mixed(Algorithm):
 
     def _refined(self, shape: Shape, best: MixedSettings, best_ns: float) -> tuple[MixedSettings, float]:
         """Settings and ns after changing one setting after the other for what takes less by walks."""
-        plan, left = mixed_plan(shape.geometry, shape.extras, best), STEPS_MAX
+        plan, left = build(shape.geometry, shape.extras, best), STEPS_MAX
         lists = list(islice(ranked_recipes(shape, plan.piece, self.on_tensor), RECIPES))
         for _ in range(ROUNDS):
             before_ns = best_ns
@@ -103,7 +111,7 @@ class Mixed(Algorithm):
                     if left <= 0 or value == getattr(best, name):
                         continue
                     tried = replace(best, **{name: value})
-                    other = mixed_plan(shape.geometry, shape.extras, tried)
+                    other = build(shape.geometry, shape.extras, tried)
                     if plan_refusal(shape.geometry, shape.extras, other, shape.cores, ""):
                         continue
                     left -= steps_of(shape, other)
@@ -114,7 +122,7 @@ class Mixed(Algorithm):
                 break
         return best, best_ns
 
-    def _tries(self, shape: Shape, name: str, plan: MixedPlan, lists: Sequence[Recipes]) -> Sequence[Any]:
+    def _tries(self, shape: Shape, name: str, plan: MixedSchedule, lists: Sequence[Recipes]) -> Sequence[Any]:
         """Other values of a setting of a plan. lists: of recipes."""
         geometry = shape.geometry
         is_short = part_total(geometry) <= SHORT * plan.piece
@@ -130,7 +138,7 @@ class Mixed(Algorithm):
         if not is_short:
             return ()
         edges = edge_recipes(geometry.S) if self.on_tensor else ()
-        more = [(*plan.config.start, one) for one in edges] if plan.config.start else []
+        more = [(*plan.settings.start, one) for one in edges] if plan.settings.start else []
         return {
             "start": [(), *[one for index, edge in enumerate(edges) for one in ((edge,), *more[index : index + 1])]],
             "end": [(), *[(one,) for one in edges]],
@@ -150,7 +158,7 @@ class Mixed(Algorithm):
         settings, ns = self._first(shape)
         return self._refined(shape, settings, ns)[0] if ns > 0.0 else settings
 
-    def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedSettings, MixedPlan]:
+    def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedSettings, MixedSchedule]:
         """Given settings and others by a rule, and what they come to."""
         geometry = shape.geometry
         alone = are_on_array((given["recipes"],)) if given.get("recipes") else self.on_tensor
@@ -174,7 +182,7 @@ class Mixed(Algorithm):
                 **given,
             }
         )
-        return found, mixed_plan(geometry, shape.extras, found)
+        return found, build(geometry, shape.extras, found)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
@@ -196,15 +204,15 @@ class Mixed(Algorithm):
         choices: dict[str, Sequence[Any]] = {
             "recipes": recipe_lists(shape, plan.piece, self.on_tensor, NEAR) if few_taps else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
-            "start": first_changed(plan.config.start, edges, at_end=True) if is_short else alone,
-            "end": first_changed(plan.config.end, edges, at_end=False) if is_short else alone,
+            "start": first_changed(plan.settings.start, edges, at_end=True) if is_short else alone,
+            "end": first_changed(plan.settings.end, edges, at_end=False) if is_short else alone,
             "last": LAST if is_short else ((), (256,), (512, 256)),
             "first": FIRST if is_short else ((), (256,), (512,), (256, 512)),
             "warmup": (4, 6, 0) if self.on_tensor else (),
             "shard": shards_of(geometry),
         }
         now = {
-            **{name: getattr(plan.config, name) for name in choices},
+            **{name: getattr(plan.settings, name) for name in choices},
             "piece": plan.piece,
             "columns": plan.rows.columns,
         }
@@ -242,20 +250,20 @@ class Mixed(Algorithm):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self._plan(shape, config)
-        return {**ints(plan.rows), **ints(plan), "num_recipes": len(plan.config.recipes)}
+        return {**ints(plan.rows), **ints(plan), "num_recipes": len(plan.settings.recipes)}
 
     def settled(self, shape: Shape, config: Config) -> Any:
         plan = self._plan(shape, config)
-        return replace(plan, config=replace(plan.config, columns=plan.rows.columns, piece=plan.piece))
+        return replace(plan, settings=replace(plan.settings, columns=plan.rows.columns, piece=plan.piece))
 
-    def _plan(self, shape: Shape, config: Config) -> MixedPlan:
-        found: MixedPlan = mixed_plan(shape.geometry, shape.extras, self._settings(shape, config))
+    def _plan(self, shape: Shape, config: Config) -> MixedSchedule:
+        found: MixedSchedule = build(shape.geometry, shape.extras, self._settings(shape, config))
         return found
 
 
-def steps_of(shape: Shape, plan: MixedPlan) -> int:
+def steps_of(shape: Shape, plan: MixedSchedule) -> int:
     """What a walk of a plan takes: its pieces' steps, and the groups that each load of its tiles goes through."""
-    steps = max(3 + recipe[1] + recipe[3] for recipe in plan.config.recipes)
+    steps = max(3 + recipe[1] + recipe[3] for recipe in plan.settings.recipes)
     tiles = tile_count(shape.geometry, plan.rows)
     pieces = min(MIXED_WALKED, tiles * div_ceil(plan.rows.columns, plan.piece))
     return int(pieces * steps + min(MIXED_WALKED, tiles) * plan.rows.G // GROUPS_A_STEP)

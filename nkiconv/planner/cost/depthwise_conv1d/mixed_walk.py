@@ -7,11 +7,31 @@ holds the result against the timeline.
 
 from __future__ import annotations
 
-from ....kernels.depthwise_conv1d.mixed.chains import MixedPiece, vector_steps
-from ....kernels.depthwise_conv1d.mixed.dma import held_by_all, mixed_places, places_between, positions_of, spans
-from ....kernels.depthwise_conv1d.mixed.plan import MixedPlan, cut_pieces, filter_block, mixed_cuts, widths_of
-from ....kernels.depthwise_conv1d.mixed.states import FILLED_AHEAD, IMAGES, block_of, is_staged, meets_state
-from ....kernels.depthwise_conv1d.mixed.tiles import RowTile, run_length, tile_count, tile_list
+from ....schedules.mixed import (
+    FILLED_AHEAD,
+    IMAGES,
+    MixedPiece,
+    MixedSchedule,
+    block_of,
+    cut_pieces,
+    filter_block,
+    is_staged,
+    meets_state,
+    mixed_cuts,
+    vector_steps,
+    widths_of,
+)
+from ....schedules.rows import (
+    RowTile,
+    held_by_all,
+    places_between,
+    places_of_y,
+    positions_of,
+    run_length,
+    spans,
+    tile_count,
+    tile_list,
+)
 from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..algorithm import Shape
 from ..clock import Clock
@@ -23,7 +43,7 @@ MIXED_TILES_MIN = 6
 FILTER_BYTES = 4
 
 
-def walk_ns(shape: Shape, plan: MixedPlan) -> float:
+def walk_ns(shape: Shape, plan: MixedSchedule) -> float:
     """ns of a core that runs a plan which memory holds."""
     geometry, rows = shape.geometry, plan.rows
     most = max(MIXED_TILES_MIN, div_ceil(MIXED_WALKED, div_ceil(rows.columns, plan.piece)))
@@ -49,7 +69,7 @@ def walk_ns(shape: Shape, plan: MixedPlan) -> float:
 class Walk:
     """How far a walk through some tiles is: the clocks, and when what the sums need is there."""
 
-    def __init__(self, shape: Shape, plan: MixedPlan, tiles: list[RowTile]) -> None:
+    def __init__(self, shape: Shape, plan: MixedSchedule, tiles: list[RowTile]) -> None:
         self.geometry, self.extras, self.epilogue = shape.geometry, shape.extras, shape.extras.epilogue
         self.plan, self.tiles = plan, tiles
         self.target = target = shape.target
@@ -128,17 +148,17 @@ class Walk:
             taken = target.row_ns(tile.qn, geometry.y_q, itemsize)
             clock.load(0.0, 1, tile.rows, taken, tile.rows * tile.qn * itemsize)
         self.xs.append(found)
-        if i == 0 and plan.config.warmup > 0:
+        if i == 0 and plan.settings.warmup > 0:
             warm_ns = clock.on_vector(0.0, target.vector_fixed_memset_ns, target.vector_fixed_memset_ns)
             warm_ns += target.hop_tensor_ns
-            clock.matmuls(warm_ns, plan.config.warmup, BANK_COLUMNS, target.tensor_column_ns, target.matmul_ns)
+            clock.matmuls(warm_ns, plan.settings.warmup, BANK_COLUMNS, target.tensor_column_ns, target.matmul_ns)
 
     def load_states(self, tile: RowTile) -> None:
         """Loads of the blocks of states up to that of a tile."""
         geometry, states = self.geometry, self.plan.states
         taken = IMAGES * self.target.row_ns(states * geometry.pad_left, 1, geometry.itemsize)
         num_bytes = tile.rows * IMAGES * states * geometry.pad_left * geometry.itemsize
-        while meets_state(geometry, tile) and len(self.states) <= block_of(self, tile):
+        while meets_state(geometry, tile) and len(self.states) <= block_of(self.plan, self.tiles, tile):
             self.states.append(self.clock.load(0.0, 1, tile.rows, taken, num_bytes))
 
     def fill_state(self, i: int) -> None:
@@ -146,7 +166,7 @@ class Walk:
         target, tile = self.target, self.tiles[i]
         if not is_staged(self.plan, i) or not meets_state(self.geometry, tile):
             return
-        ready_ns = self.states[block_of(self, tile)]
+        ready_ns = self.states[block_of(self.plan, self.tiles, tile)]
         busy_ns = self.geometry.pad_left * target.gpsimd_ns
         if self.plan.vector_fills:
             fixed_ns, done_ns = target.vector_fixed_ns, target.vector_done_ns
@@ -214,7 +234,7 @@ class Walk:
         geometry = self.geometry
         steps, end_x = (geometry.x_n, geometry.x_c, geometry.x_w), geometry.W * geometry.lhs_dilation
         where = places_between(tile, steps, positions_of(geometry, tile, 0), begin, end, 0, end_x)
-        loads = len(spans(*where))
+        loads = len(spans(where))
         elements = div_ceil(max(where[2]), geometry.lhs_dilation)
         taken = self.target.row_ns(elements, geometry.x_w, geometry.itemsize)
         num_bytes = tile.rows * elements * geometry.itemsize
@@ -276,7 +296,7 @@ class Walk:
         geometry, tile, y_itemsize = self.geometry, self.tiles[piece.tile], self.epilogue.y_itemsize
         count = 1
         if len(tile.groups) > 1:
-            count = max(1, len(spans(*mixed_places(tile, geometry, piece.q0, piece.qn))))
+            count = max(1, len(spans(places_of_y(geometry, tile, piece.q0, piece.qn))))
         taken = self.target.row_ns(piece.qn, geometry.y_q, y_itemsize) / count
         for _ in range(count):
             self.clock.store(ready_ns, tile.rows, taken, tile.rows * piece.qn * y_itemsize / count)

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-from ....kernels.depthwise_conv1d.geometry import Geometry
-from ....kernels.depthwise_conv1d.mixed.chains import has_product, needs_finish, reads_out
-from ....kernels.depthwise_conv1d.mixed.tiles import part_total
+from ....schedules.depthwise import RowGeometry
+from ....schedules.mixed import Recipe, Recipes, has_product, needs_finish, reads_out
+from ....schedules.rows import part_total
 from ....schedules.tiles import BANK_COLUMNS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..algorithm import Shape
-
-#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
-Recipe = tuple[int, int, int, int]
-Recipes = tuple[Recipe, ...]
 
 #: Work of the array, of the busiest engine's, below which it falls back to half its rate: the throttle's threshold and
 #: a margin.
@@ -180,7 +176,7 @@ def free_recipe(S: int) -> Recipe:
     return 0, S - 2 - second, 1, second
 
 
-def first_recipes(geometry: Geometry, columns: int) -> Recipes:
+def first_recipes(geometry: RowGeometry, columns: int) -> Recipes:
     """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take some of them.
 
     columns: of a tile.
@@ -196,7 +192,7 @@ def first_recipes(geometry: Geometry, columns: int) -> Recipes:
     return ((S - 3, 1, 1, 1),) if is_long(geometry) else ()
 
 
-def last_recipes(geometry: Geometry) -> Recipes:
+def last_recipes(geometry: RowGeometry) -> Recipes:
     """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
     S = geometry.S
     if S < 2:
@@ -205,7 +201,7 @@ def last_recipes(geometry: Geometry) -> Recipes:
     return ((S - 1, 1, 0, 0),) if plain else ((S - 1, 0, 1, 0),)
 
 
-def is_long(geometry: Geometry) -> bool:
+def is_long(geometry: RowGeometry) -> bool:
     """Whether there is more work than the first piece."""
     return int(part_total(geometry)) > FIRST_WIDTHS[0]
 

@@ -1,21 +1,26 @@
-"""Work decomposition with channels on partitions: which rows of x share a tile, and which part of the work has them.
+"""Rows of depthwise convolutions with channels on partitions: which rows of x share a tile, which part of the work has
+them, where their elements are in HBM.
 
-Channel c = p * T + t lies on partition p of channel tile t, so that the filters of neighbouring tiles are one
+Channel c = p * T + t is on partition p of channel tile t, so that the filters of neighbouring tiles are one
 contiguous run a partition. Where the channels of a tile leave partitions free, several stretches of columns (or images)
 are stacked: partition g * P + p holds group g. The array adds zeros times all rows of a tile, NaN or not, so that where
 it has taps a tile's stretches are of one image.
-
-Compile-time code.
 """
 
+from __future__ import annotations
+
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...._nki import nl
-from ....schedules.mixed import LOAD_BYTES_MAX
-from ....schedules.tiles import PARTS, cut_at, div_ceil, some_of
-from ..parts import part_most, part_span
+from ..simulator.hardware import PARTITIONS
+from .axis import outputs_met
+from .depthwise import Extras, RowGeometry, part_most, part_span
+from .tiles import PARTS, cut_at, div_ceil, some_of
 
+#: Bytes a partition of one load, at most.
+LOAD_BYTES_MAX = 49_152
 #: Columns below which a stretch is not cut further to fill partitions: a DMA element of 64 B in bf16, which costs what
 #: any smaller one does (trn2.toml, dma.small_element_bytes).
 STRETCH_MIN = 32
@@ -31,8 +36,17 @@ RUN_STRIDE_MAX = 64
 RUN_WASTE_MAX = 4
 
 
-@dataclass
-class RowPlan(nl.NKIObject):
+#: Image and first column of what is stacked on the partitions of a tile.
+Group = tuple[int, int]
+#: (offsets, columns, counts) of groups: the HBM element of each group's first column, where that goes in the tile, how
+#: many columns follow.
+Places = tuple[list[int], list[int], list[int]]
+#: (first group, groups, HBM elements between groups) that one access pattern can address.
+Span = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class RowPlan:
     """How rows lie on partitions, the same for every core."""
 
     #: channel tiles; channel p * T + t is on partition p of tile t
@@ -49,34 +63,26 @@ class RowPlan(nl.NKIObject):
     alone: bool
 
 
-@dataclass
-class RowTile(nl.NKIObject):
-    """One tile: channels p * T + t of some groups, (image, first column) each."""
+@dataclass(frozen=True)
+class RowTile:
+    """One tile: channels p * T + t of some groups."""
 
     t: int
     #: channels, the partitions of a group; of all groups
     P: int
     rows: int
-    groups: list
+    groups: tuple[Group, ...]
     #: columns of a group, and where columns end; what is behind is computed and not stored
     qn: int
     end_q: int
-    #: in SBUF, once they are loaded: x, or None; the residual [rows, qn], or None without one
-    x: object = None
-    residual: object = None
-    #: filters [rows, S] and bias [rows, 1] in fp32, or None without one
-    w: object = None
-    bias: object = None
-    #: [rows, taps on Tensor, rows] stationaries, or None
-    diagonals: object = None
 
 
-def channels_of(C, T, t):
+def channels_of(C: int, T: int, t: int) -> int:
     """Channels of tile t, those p * T + t below C: partitions, also of the tiles behind it, which have no more."""
     return div_ceil(max(0, C - t), T)
 
 
-def read_shard(geometry, T):
+def read_shard(geometry: RowGeometry, T: int) -> str:
     """What to halve by default: channel tiles where they halve evenly, else images, else columns."""
     if T % 2 == 0 or T >= TILES_TO_SHARE:
         return "channels"
@@ -89,52 +95,53 @@ def read_shard(geometry, T):
     return "batch" if geometry.N > 1 else "columns"
 
 
-def part_columns(geometry, shard):
+def part_columns(geometry: RowGeometry, shard: str) -> int:
     """Most columns of one image in one part of the work."""
     return part_most(geometry.Q, shard == "columns")
 
 
-def part_images(geometry, shard):
+def part_images(geometry: RowGeometry, shard: str) -> int:
     """Most images in one part of the work."""
     return part_most(geometry.N, shard == "batch")
 
 
-def part_total(geometry):
+def part_total(geometry: RowGeometry) -> int:
     """Columns of 128 rows in a part of the work."""
-    return (geometry.N * geometry.Q * geometry.C) // (PARTS * nl.tile_size.pmax)
+    return (geometry.N * geometry.Q * geometry.C) // (PARTS * PARTITIONS)
 
 
-def stacked_images(geometry, shard, alone):
+def stacked_images(geometry: RowGeometry, shard: str, alone: bool) -> int:
     """Most images of one part of the work whose stretches may share a tile."""
     return 1 if alone else part_images(geometry, shard)
 
 
-def stack_height(geometry, shard, P, alone):
+def stack_height(geometry: RowGeometry, shard: str, P: int, alone: bool) -> int:
     """Groups that fill the partitions of a tile with P channels, as far as there are columns and images for them."""
     stretches = stacked_images(geometry, shard, alone) * div_ceil(part_columns(geometry, shard), STRETCH_MIN)
-    return max(1, min(nl.tile_size.pmax // P, stretches))
+    return max(1, min(PARTITIONS // P, stretches))
 
 
-def plan_rows(geometry, shard, columns, alone):
+@functools.lru_cache(maxsize=4096)
+def plan_rows(geometry: RowGeometry, shard: str | None, columns: int, alone: bool) -> RowPlan:
     """A RowPlan; shard None and columns 0 leave them to the rule. alone: whether each tile is of one image."""
     longest = ROWS_TILE_BYTES // geometry.itemsize if columns == 0 else columns
     found = fill_partitions(geometry, None, alone)
-    if shard != None and found[2] != shard:
+    if shard is not None and found[2] != shard:
         found = fill_partitions(geometry, shard, alone)
     return fit_columns(geometry, found[0], found[1], found[2], longest, alone)
 
 
-def fill_partitions(geometry, shard, alone):
+def fill_partitions(geometry: RowGeometry, shard: str | None, alone: bool) -> tuple[int, int, str]:
     """(channel tiles, groups, what is halved) that use most partitions; shard None: any, as `read_shard` has it."""
     C = geometry.C
-    T = div_ceil(C, nl.tile_size.pmax)
+    T = div_ceil(C, PARTITIONS)
     best = T
-    chosen = read_shard(geometry, T) if shard == None else shard
+    chosen = read_shard(geometry, T) if shard is None else shard
     G = stack_height(geometry, chosen, div_ceil(C, T), alone) if C % T == 0 else 1
     used = G * div_ceil(C, T)
     for more in range(T + 1, min(C, 8 * T) + 1):
         if C % more == 0:
-            other = read_shard(geometry, more) if shard == None else shard
+            other = read_shard(geometry, more) if shard is None else shard
             height = stack_height(geometry, other, C // more, alone)
             # a tenth more lanes, or the longer runs of fewer groups are worth more
             if 10 * height * (C // more) > 11 * used:
@@ -145,7 +152,7 @@ def fill_partitions(geometry, shard, alone):
     return best, G, chosen
 
 
-def fit_columns(geometry, T, G, shard, longest, alone):
+def fit_columns(geometry: RowGeometry, T: int, G: int, shard: str, longest: int, alone: bool) -> RowPlan:
     """The RowPlan with at most `longest` columns a tile that fits LOAD_BYTES_MAX; its columns are 0 if none does."""
     halo = (geometry.S - 1) * geometry.dilation
     most = LOAD_BYTES_MAX // geometry.itemsize
@@ -163,7 +170,7 @@ def fit_columns(geometry, T, G, shard, longest, alone):
     return RowPlan(T=T, G=G, shard=shard, columns=columns, runs=runs, alone=alone)
 
 
-def stretch(geometry, G, shard, longest, alone):
+def stretch(geometry: RowGeometry, G: int, shard: str, longest: int, alone: bool) -> int:
     """Columns of each group, when the columns and images of a part are cut evenly into whole tiles of G groups."""
     columns = part_columns(geometry, shard)
     images = stacked_images(geometry, shard, alone)
@@ -173,18 +180,18 @@ def stretch(geometry, G, shard, longest, alone):
     return aligned(geometry, G, size + phase_step(geometry) - 1)
 
 
-def phase_step(geometry):
+def phase_step(geometry: RowGeometry) -> int:
     """Columns from one that meets the gaps of a dilated row in some way to the next that meets them so."""
     return geometry.lhs_dilation // math.gcd(geometry.stride, geometry.lhs_dilation)
 
 
-def aligned(geometry, G, columns):
+def aligned(geometry: RowGeometry, G: int, columns: int) -> int:
     """At most `columns`, such that stacked groups meet the gaps of a dilated row at the same places."""
     step = phase_step(geometry)
     return columns if G == 1 else max(step, (columns // step) * step)
 
 
-def tile_count(geometry, rows):
+def tile_count(geometry: RowGeometry, rows: RowPlan) -> int:
     """Most tiles of a part."""
     images, together = part_images(geometry, rows.shard), stacked_images(geometry, rows.shard, rows.alone)
     stretches = together * div_ceil(part_columns(geometry, rows.shard), rows.columns)
@@ -192,12 +199,7 @@ def tile_count(geometry, rows):
     return part_most(rows.T, rows.shard == "channels") * stacks
 
 
-def place_of_tap(geometry, s, taps):
-    """Where tap s lies among so many of which it is one of the first."""
-    return taps - 1 - s if geometry.flipped else s
-
-
-def shares_tiles(geometry):
+def shares_tiles(geometry: RowGeometry) -> bool:
     """Whether tiles of several images are half as many as those of one, and these are short: what `vector` gains on
     `mixed`."""
     alone, shared = plan_rows(geometry, None, 0, True), plan_rows(geometry, None, 0, False)
@@ -206,22 +208,22 @@ def shares_tiles(geometry):
     return tile_count(geometry, alone) >= 2 * tile_count(geometry, shared)
 
 
-def tile_list(geometry, rows, part, most):
+def tile_list(geometry: RowGeometry, rows: RowPlan, part: int, most: int) -> list[RowTile]:
     """RowTiles of one part, in order: channel tile by channel tile. most: how many at most, 0 for all."""
     t_part = part_span(rows.T, rows.shard == "channels", part)
     n_part = part_span(geometry.N, rows.shard == "batch", part)
     q_part = part_span(geometry.Q, rows.shard == "columns", part)
     end_q = q_part[0] + q_part[1]
-    stacks, groups = [], []
+    stacks: list[tuple[Group, ...]] = []
+    groups: list[Group] = []
     for n in range(n_part[0], n_part[0] + n_part[1]):
         if most == 0 or len(stacks) * rows.G + len(groups) < most * rows.G:
             for q0 in range(q_part[0], end_q, rows.columns):
                 groups.append((n, q0))
         if rows.alone or n == n_part[0] + n_part[1] - 1:
-            for stack in cut_at(len(groups), rows.G):
-                stacks.append(some_of(groups, stack))
+            stacks += [tuple(some_of(groups, span)) for span in cut_at(len(groups), rows.G)]
             groups = []
-    tiles = []
+    tiles: list[RowTile] = []
     for t in range(t_part[0], t_part[0] + t_part[1]):
         for stack in stacks:
             if most == 0 or len(tiles) < most:
@@ -229,7 +231,7 @@ def tile_list(geometry, rows, part, most):
     return tiles
 
 
-def row_tile(geometry, rows, t, groups, end_q):
+def row_tile(geometry: RowGeometry, rows: RowPlan, t: int, groups: tuple[Group, ...], end_q: int) -> RowTile:
     """The tile of a channel tile's groups, (image, first column) each; columns end at end_q."""
     longest = 0
     for group in groups:
@@ -238,14 +240,101 @@ def row_tile(geometry, rows, t, groups, end_q):
     return RowTile(t=t, P=P, rows=P * len(groups), groups=groups, qn=longest, end_q=end_q)
 
 
-def run_length(geometry, qn):
+def run_length(geometry: RowGeometry, qn: int) -> int:
     """Positions of a padded, dilated row that qn columns meet, first to last."""
     return (qn - 1) * geometry.stride + (geometry.S - 1) * geometry.dilation + 1
 
 
-def load_bytes(geometry, rows):
+def load_bytes(geometry: RowGeometry, rows: RowPlan) -> int:
     """Bytes a partition of one loaded tile."""
     if not rows.runs:
         return geometry.S * rows.columns * geometry.itemsize
     run = run_length(geometry, rows.columns) * geometry.itemsize
     return run if geometry.lhs_dilation == 1 else run + div_ceil(run, geometry.lhs_dilation) + geometry.itemsize
+
+
+def positions_of(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[int, ...]:
+    """Positions of the padded row, 0 is x[0], that tap s meets at the first column of each group."""
+    shift = s * geometry.dilation - geometry.pad_left
+    return tuple(q0 * geometry.stride + shift for _, q0 in tile.groups)
+
+
+def held_by_all(geometry: RowGeometry, extras: Extras, firsts: Sequence[int], size: int) -> tuple[int, int]:
+    """(first column, end) of those that hold an element of x, or of the state, in all groups; group g starts at element
+    firsts[g]."""
+    left, right = 0, size
+    for first in firsts:
+        if not extras.state:
+            left = max(left, min(size, -first))
+        right = min(right, max(0, geometry.W - first))
+    return (left, right) if left < right else (size, size)
+
+
+def places_between(
+    tile: RowTile, steps: tuple[int, int, int], firsts: Sequence[int], begin: int, end: int, low: int, high: int
+) -> Places:
+    """Places of a tile's columns begin .. end-1 that meet elements low .. high-1 of rows, whose images, channels and
+    elements are `steps` apart in HBM."""
+    offsets, columns, counts = [], [], []
+    for (n, _), place in zip(tile.groups, firsts, strict=True):
+        first = min(end, max(begin, low - place))
+        offsets.append(n * steps[0] + tile.t * steps[1] + (place + first - low) * steps[2])
+        columns.append(first)
+        counts.append(max(first, min(end, high - place)) - first)
+    return offsets, columns, counts
+
+
+def places_of_tap(geometry: RowGeometry, tile: RowTile, s: int) -> tuple[Places, int, int]:
+    """(places of the columns at which tap s meets an element of x, columns from one of them to the next, elements)."""
+    shift = s * geometry.dilation - geometry.pad_left
+    offsets, columns, counts = [], [], []
+    q_step, e_step = 1, 1
+    for n, q0 in tile.groups:
+        first, q_step, count, element, apart = outputs_met(
+            geometry.W, geometry.stride, geometry.lhs_dilation, shift, q0, tile.qn
+        )
+        if count > 0:
+            e_step = apart
+        offsets.append(n * geometry.x_n + tile.t * geometry.x_c + element * geometry.x_w)
+        columns.append(first - q0)
+        counts.append(count)
+    return (offsets, columns, counts), q_step, e_step
+
+
+def places_of_y(geometry: RowGeometry, tile: RowTile, q0: int, qn: int) -> Places:
+    """Places of the columns q0 .. q0+qn-1 of a tile that are y's."""
+    offsets, counts = [], []
+    for n, first in tile.groups:
+        q = first + q0
+        offsets.append(n * geometry.y_n + tile.t * geometry.y_c + q * geometry.y_q)
+        counts.append(max(0, min(qn, tile.end_q - q)))
+    return offsets, [0] * len(offsets), counts
+
+
+def spans(places: Places) -> list[Span]:
+    """Neighbouring groups that one access pattern can address."""
+    offsets, firsts, counts = places
+    found = []
+    g = 0
+    while g < len(offsets):
+        num, step = 1, 1
+        if g + 1 < len(offsets):
+            step = offsets[g + 1] - offsets[g]
+        for other in range(g + 1, len(offsets) if step > 0 else 0):
+            alike = offsets[other] - offsets[other - 1] == step
+            if not alike or firsts[other] != firsts[g] or counts[other] != counts[g]:
+                break
+            num += 1
+        if counts[g] > 0:
+            found.append((g, num, 1 if num == 1 else step))
+        g += num
+    return found
+
+
+def channel_runs(C: int, T: int, t0: int, tn: int) -> list[tuple[int, int, int]]:
+    """(first partition, partitions, channels of each) of what tiles t0 .. t0+tn-1 have: the last may have fewer."""
+    full = (C - t0 - tn) // T + 1 if C >= t0 + tn else 0
+    found = [(0, full, tn)] if full > 0 else []
+    if full < channels_of(C, T, t0):
+        found.append((full, 1, C - full * T - t0))
+    return found

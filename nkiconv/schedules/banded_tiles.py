@@ -1,0 +1,270 @@
+"""Tiles of `banded`: groups of channels, images and output blocks, and how they lie on the partitions.
+
+The list of tiles is the same on any number of cores; a core takes its part of it. The rows of a tile, one for each
+group and image, are cut into chunks of blocks, as many beside each other as the partitions hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from .banded import BandedSchedule, banded_config_refusal, banded_sbuf_bytes, banded_settings, build, fits
+from .depthwise import Extras, RowGeometry, instructions_refusal, part_span
+from .options import finish_instructions
+from .settings import Config
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
+
+#: Taps that are turned one by one, at most, where they run backwards.
+FEW_TAPS = 16
+#: (first, how many).
+Span = tuple[int, int]
+#: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others
+#: it takes a DMA for each chunk.
+CHUNKS_MANY = 4
+
+
+@dataclass(frozen=True)
+class BandedCuts:
+    """How one of the parts is cut: (first, how many) of the groups, images and output blocks of its tiles."""
+
+    groups: list[Span]
+    images: list[Span]
+    columns: list[Span]
+
+
+@dataclass(frozen=True)
+class BandedTile:
+    """One tile."""
+
+    #: groups g0 .. g0+gn-1, images n0 .. n0+nn-1, output blocks j0 .. j0+jn-1
+    g0: int
+    gn: int
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+    #: channels of its last group
+    last: int
+    #: rows, one for each group and image; chunks of a row on the partitions, and blocks of a chunk, in and out
+    rows: int
+    chunks_in: int
+    blocks_in: int
+    chunks_out: int
+    blocks_out: int
+    #: blocks from one chunk of results to the next: fewer than of a chunk where the last one takes what remains
+    step_out: int
+    #: first block that holds data and how many do, counted from the tile's first; blocks of a row in X and Y
+    data0: int
+    datan: int
+    x_width: int
+    y_width: int
+    #: how often a matmul takes its columns, so that few of them give the array enough to do to stay at full rate
+    repeats: int
+    #: whether it is a core's last, whose results nothing hides
+    ends: bool = False
+
+
+def banded_cuts(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> BandedCuts:
+    """Cuts of one of the parts."""
+    shard = blocks.settings.shard
+    g0, gn = part_span(blocks.num_groups, shard == "channels", part)
+    ends_short = g0 + gn == blocks.num_groups and blocks.last_group < blocks.per_group
+    alone = ends_short and gn > 1 and PARTITIONS >= CHUNKS_MANY * blocks.groups * blocks.images
+    groups = cut_groups(g0, gn - 1 if alone else gn, blocks.groups, blocks.settings.edge)
+    if alone:
+        groups.append((g0 + gn - 1, 1))
+    images = part_span(geometry.N, shard == "batch", part)
+    columns = part_span(blocks.num_columns, shard == "columns", part)
+    return BandedCuts(
+        groups=groups,
+        images=cut_from(images[0], images[1], blocks.images),
+        columns=cut_from(columns[0], columns[1], blocks.columns),
+    )
+
+
+def cut_from(first: int, count: int, most: int) -> list[Span]:
+    """(first, how many) of parts of at most `most` of `count` things from `first` on, as even as can be."""
+    return [(first + start, some) for start, some in cut(count, most)]
+
+
+def cut_groups(first: int, count: int, most: int, edge: int) -> list[Span]:
+    """The same of groups; the first and the last part have at most `edge`, if there are enough: nothing overlaps the
+    start of the first tile or the end of the last."""
+    if edge == 0 or edge >= most or count <= 2 * edge:
+        return cut_from(first, count, most)
+    middle = cut_from(first + edge, count - 2 * edge, most)
+    return [(first, edge), *middle, (first + count - edge, edge)]
+
+
+def tiles_of_part(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> list[BandedTile]:
+    """Tiles of one of the parts, in order."""
+    cuts = banded_cuts(blocks, geometry, part)
+    places = itertools.product(*map(range, map(len, (cuts.groups, cuts.images, cuts.columns))))
+    return [plan_tile(blocks, cuts, *place) for place in places]
+
+
+def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: int, j_index: int) -> BandedTile:
+    """One tile, and how it lies on the partitions: as many chunks of each row as fit beside each other."""
+    g0, gn = cuts.groups[g_index]
+    n0, nn = cuts.images[n_index]
+    j0, jn = cuts.columns[j_index]
+    rows = gn * nn
+    repeats = max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn)))
+    needed = jn + blocks.num_taps - 1
+    data0 = min(needed, max(0, blocks.first_data - j0))
+    datan = max(0, min(needed, blocks.end_data - j0) - data0)
+    most = max(1, PARTITIONS // rows)
+    blocks_in, chunks_in = 0, 0
+    if datan > 0:
+        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block
+        blocks_in = chunk_blocks(datan, most, blocks, rest)
+        chunks_in = div_ceil(datan, blocks_in)
+    step_out = min(jn, max(div_ceil(blocks.chunk_columns, blocks.out_block), div_ceil(jn, most)))
+    chunks_out, blocks_out = div_ceil(jn, step_out), step_out
+    rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block
+    last = (jn - 1) % step_out
+    if chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
+        chunks_out, blocks_out = chunks_out - 1, step_out + last + 1
+    return BandedTile(
+        g0=g0,
+        gn=gn,
+        n0=n0,
+        nn=nn,
+        j0=j0,
+        jn=jn,
+        last=blocks.last_group if g0 + gn == blocks.num_groups else blocks.per_group,
+        rows=rows,
+        chunks_in=chunks_in,
+        blocks_in=blocks_in,
+        chunks_out=chunks_out,
+        step_out=step_out,
+        blocks_out=blocks_out,
+        data0=data0,
+        datan=datan,
+        x_width=max(needed, data0 + chunks_in * blocks_in),
+        y_width=(chunks_out - 1) * step_out + blocks_out,
+        repeats=repeats,
+    )
+
+
+def chunk_blocks(count: int, most: int, blocks: BandedSchedule, rest: int) -> int:
+    """Blocks of a chunk of a row of `count` blocks, the last of which has `rest` columns, in at most `most` chunks; one
+    or two more if only so the last chunk has chunk_columns."""
+    least = min(count, max(div_ceil(blocks.chunk_columns, blocks.block), div_ceil(count, most)))
+    for more in range(3):
+        if (count - 1) % (least + more) * blocks.block + rest >= blocks.chunk_columns:
+            return min(count, least + more)
+    return least
+
+
+def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
+    """Whether the last of several groups has fewer channels than the others, which takes DMAs of its own."""
+    return tile.gn > 1 and tile.last < blocks.per_group
+
+
+def even(count: int) -> int:
+    """The next even number: 16-bit results of the array start at even elements of PSUM."""
+    return count + count % 2
+
+
+def transposes_a_bank(geometry: RowGeometry, tile: BandedTile) -> int:
+    """Transposes of a tile's block columns whose results fit one PSUM bank."""
+    return max(1, BANK_BYTES // (even(tile.chunks_in * tile.rows) * geometry.itemsize))
+
+
+def in_pieces(geometry: RowGeometry, tile: BandedTile) -> int:
+    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
+    if tile.datan == 0:
+        return 1
+    return div_ceil(tile.blocks_in, transposes_a_bank(geometry, tile))
+
+
+def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
+    """What a group's sums take a PSUM bank or less for: (first image, images, first output block, output blocks)."""
+    if tile.nn * tile.jn <= BANK_COLUMNS:
+        return [(0, tile.nn, 0, tile.jn)]
+    return [(n, 1, *columns) for n in range(tile.nn) for columns in cut(tile.jn, BANK_COLUMNS)]
+
+
+def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
+    most = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block))
+    return min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
+
+
+def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
+    return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
+
+
+def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = shape_refusal(geometry, extras, config)
+    if reason != "":
+        return reason
+    blocks = build(geometry, banded_settings(geometry, extras, config), extras.state)
+    return size_refusal(geometry, extras, blocks, cores)
+
+
+def shape_refusal(geometry: RowGeometry, extras: Extras, config: Config) -> str:
+    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
+    reason = banded_config_refusal(geometry, config)
+    if reason != "":
+        return reason
+    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
+        return (
+            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
+            f"are neighbouring elements; use mixed or vector"
+        )
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
+    return ""
+
+
+def size_refusal(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, cores: int) -> str:
+    """What is too large: memory or instructions; "" if nothing is."""
+    if not fits(geometry, extras, blocks):
+        needed = banded_sbuf_bytes(geometry, extras, blocks)
+        return (
+            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes per partition of SBUF, there are "
+            f"{SBUF_USABLE_BYTES_PER_PARTITION}; use fewer buffers or groups, another block or algorithm"
+        )
+    return instructions_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))
+
+
+def count_banded_instructions(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, cores: int) -> int:
+    """Most instructions that a core takes."""
+    fixed = 64 + blocks.settings.buffers
+    if geometry.flipped:
+        fixed += div_ceil(geometry.C, PARTITIONS) * (FEW_TAPS + 5 * div_ceil(geometry.S, PARTITIONS))
+    of_parts = [count_part(extras, blocks, banded_cuts(blocks, geometry, part)) for part in range(PARTS)]
+    return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
+
+
+def count_part(extras: Extras, blocks: BandedSchedule, cuts: BandedCuts) -> int:
+    """Most instructions of one of the parts: tiles of as many groups take as many."""
+    found: dict[int, int] = {}
+    for index, (_, groups) in enumerate(cuts.groups):
+        if groups not in found:
+            found[groups] = count_tiles(extras, blocks, cuts, index)
+    return sum(found[groups] for _, groups in cuts.groups)
+
+
+def count_tiles(extras: Extras, blocks: BandedSchedule, cuts: BandedCuts, g_index: int) -> int:
+    """Most instructions of all tiles of one cut of groups: of the largest and the smallest, at ends and between."""
+    most, images, columns = 0, len(cuts.images), len(cuts.columns)
+    for n in range(min(images, 2)):
+        for j in range(min(columns, 3)):
+            tile = plan_tile(blocks, cuts, g_index, n * (images - 1), j * (columns - 1) // 2)
+            most = max(most, count_tile(extras, blocks, tile))
+    return most * images * columns
+
+
+def count_tile(extras: Extras, blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Most instructions of one tile."""
+    pieces = len(sum_spans(tile))
+    end = 1 + finish_instructions(extras.epilogue)
+    count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
+    return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

@@ -1,0 +1,91 @@
+"""What all algorithms of depthwise conv1d schedule: `RowGeometry`, `Extras`, the two parts of the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .options import Epilogue
+from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
+
+
+@dataclass(frozen=True)
+class RowGeometry:
+    """One depthwise conv1d: y[n, c, q] = sum over s of w[c, s] * xp[n, c, q * stride + s * dilation - pad_left].
+
+    xp is x with lhs_dilation - 1 zeros between neighbours, and zeros outside. Strides are in elements of the HBM
+    tensors as stored, so permuted layouts need no copy.
+    """
+
+    N: int
+    C: int
+    W: int
+    S: int
+    Q: int
+    stride: int
+    #: of several taps; of one it is 1, whatever is asked for
+    dilation: int
+    lhs_dilation: int
+    pad_left: int
+    pad_right: int
+    #: elements between neighbours in x along n, c, w; in w along c, s; in y along n, c, q
+    x_n: int
+    x_c: int
+    x_w: int
+    w_c: int
+    w_s: int
+    y_n: int
+    y_c: int
+    y_q: int
+    itemsize: int
+    #: images of x, each with a filter of its own, that y is the sum over, and elements from one to the next in x and w
+    summed: int = 1
+    x_image: int = 0
+    w_image: int = 0
+    #: whether taps run backwards: y is the sum over s of w[c, S - 1 - s] * ...
+    flipped: bool = False
+    #: how many times the work of this the problem has that the host plans by it: instructions are counted of all
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Everything asked for beside the geometry that changes what an algorithm does."""
+
+    epilogue: Epilogue
+    #: whether the left padding holds an initial state instead of zeros
+    state: bool
+    #: whether NaN and Inf must stay in their channel
+    strict_nonfinite: bool
+
+
+def part_span(count: int, is_shared: bool, part: int) -> tuple[int, int]:
+    """(first, how many) of an axis in one of the PARTS: a share of it, or all.
+
+    One core does both parts in turn, two cores one each: every output meets the same instructions, and has the same
+    bits, on 1 and on 2 cores.
+    """
+    return share(count, PARTS, part) if is_shared else (0, count)
+
+
+def part_most(count: int, is_shared: bool) -> int:
+    """Most of an axis in one of the PARTS."""
+    return div_ceil(count, PARTS) if is_shared else count
+
+
+def place_of_tap(geometry: RowGeometry, s: int, taps: int) -> int:
+    """Where tap s is among so many of which it is one of the first."""
+    return taps - 1 - s if geometry.flipped else s
+
+
+def instructions_refusal(geometry: RowGeometry, name: str, count: int) -> str:
+    """Why the compiler would not take so many instructions of a core; "" if it does."""
+    count = count * geometry.times
+    if count <= INSTRUCTIONS_MAX:
+        return ""
+    extents = f"S={geometry.S}"
+    if geometry.times == 1:
+        extents = f"N={geometry.N}, C={geometry.C}, W={geometry.W}, S={geometry.S}"
+    return (
+        f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
+        f"N or C over several calls"
+    )
