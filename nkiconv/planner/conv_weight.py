@@ -10,9 +10,8 @@ from typing import Any
 from .._nki import nl
 from ..errors import DtypeError, NkiconvError, UnsupportedError
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
-from ..kernels.gradients.diagonals.plan import plan_diagonals, takes_diagonals
-from ..kernels.gradients.plan import plan_weight
 from ..problem import ConvProblem
+from ..schedules import blocks_schedule, diagonals_schedule
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -60,11 +59,11 @@ class ConvWeight(Operation):
         return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return "diagonals" if takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
+        return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        asked = shape.geometry, config, shape.extras.bias, shape.cores
-        return str(plan_diagonals(*asked)[1] if algorithm == "diagonals" else plan_weight(*asked)[1])
+        build = diagonals_schedule.build if algorithm == "diagonals" else blocks_schedule.build
+        return build(shape.geometry, config, shape.extras.bias, shape.cores)[1]
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

@@ -1,15 +1,22 @@
-"""Settings of `blocks`: filter gradients with a block of gy on each partition."""
+"""Settings of `blocks`, filter gradients with a block of gy on each partition: ranges, defaults, what goes together.
+
+Where channels are not neighbours in memory (NCHW), blocks are of another Geometry: `blocks_geometry`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ..simulator.hardware import PSUM_BANK_FP32_ELEMS
-from .settings import BY_SHAPE, Settings, count, double, half, less, more, warm_up
+from .blocks_units import units_in
+from .cuts import window_of
+from .geometry import Axis, Geometry, num_taps
+from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil
 
 #: Tiles of blocks that are loaded at once, at most.
 BUFFERS_MAX = 64
-_BANK = PSUM_BANK_FP32_ELEMS
+_BANK = BANK_COLUMNS
 
 
 def _other(now: int) -> int:
@@ -41,3 +48,227 @@ class BlocksSettings(Settings):
     )
     split: int = count("1: the cores share blocks, whose sums they add; 0: accumulators", 0, 1, near=(_other,))
     warmup: int = warm_up(0, near=(0, 28, 44, 60, 80))
+
+
+#: Values of `pixels`: lines that DMA transposes, and x and gy that the Tensor Engine transposes.
+LINES, TRANSPOSED = 1, 2
+#: Pixels of a line, at least, unless it is a whole plane: a run of HBM. Our choice: what short ones cost is not known.
+LINE_LEAST = 32
+#: Banks of PSUM for x and gy that the Tensor Engine transposes, at least.
+TRANSPOSE_BANKS = 3
+#: Passes below which cores share halves of the units rather than an uneven number of them.
+FEW_PASSES = 8
+#: Bytes a partition of SBUF for the blocks of x and gy that are there together.
+BLOCK_BYTES = 147_456
+
+
+def config_refusal(geometry: Geometry, config: Config) -> str:
+    """What is wrong with names and values, "" if nothing is."""
+    reason = BlocksSettings.refusal(config)
+    if reason:
+        return reason
+    beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)
+    pixels, columns = setting(config, "pixels", 0), setting(config, "columns", beside)
+    if side == 3 or (side > 1 and pixels > 0):
+        return f"config side={side} pixels={pixels}: must be 1, 2 or 4, and 1 but for pixels=0"
+    if beside > most_beside(geometry):
+        return (
+            f"config beside={beside}, K={geometry.K}, stride={geometry.columns.stride}: at most "
+            f"{most_beside(geometry)}, where a group has {QUADRANT} or {2 * QUADRANT} output channels, or that "
+            f"remainder of 128, rhs_dilation divides the stride and a bank holds the wider window; use less"
+        )
+    last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
+    if pixels == LINES and not last and not has_lines(geometry):
+        return (
+            f"config pixels=1, {geometry.rows.size} x {geometry.columns.size} pixels: DMA transposes 16 bits, planes "
+            f"without gaps which lines of {LINE_LEAST} to {P_MAX} pixels cut evenly, one tap that reads each pixel; "
+            f"use 2, which the array transposes"
+        )
+    if takes_lines(geometry, config) and max(beside, setting(config, "columns", 1)) > 1:
+        columns = setting(config, "columns", 1)
+        return f"config beside={beside} columns={columns} pixels=1: a block of lines is one column; use 1"
+    if columns < beside:
+        return f"config columns={columns}: must be at least beside={beside}; use more"
+    if channels > max_channels(geometry, beside):
+        return (
+            f"config channels={channels}: a bank of {BANK_COLUMNS} columns holds all taps of "
+            f"{max_channels(geometry, beside)} input channels; use at most as many"
+        )
+    return ""
+
+
+def takes_lines(geometry: Geometry, config: Config) -> bool:
+    """Whether x and gy come as lines, as a config says."""
+    return setting(config, "pixels", 0) == LINES and has_lines(geometry)
+
+
+def is_transposed(geometry: Geometry, config: Config) -> bool:
+    """Whether the Tensor Engine transposes x and gy, as a config says; not where channels of both are neighbours."""
+    last = geometry.x_strides[0] == 1 and geometry.y_strides[0] == 1
+    return not last and setting(config, "pixels", 0) == TRANSPOSED
+
+
+def has_lines(geometry: Geometry) -> bool:
+    """Whether there are lines: one tap that meets each pixel, 16 bits, planes without gaps that lines cut evenly."""
+    whole = num_taps(geometry) == 1 and geometry.hbm_itemsize == 2
+    whole = whole and line_width(geometry.rows.size * geometry.columns.size) > 0
+    for axis in (geometry.planes, geometry.rows, geometry.columns):
+        in_step = axis.out == 1 or axis.stride == axis.lhs_dilation
+        whole = whole and axis.before == 0 and axis.size == axis.out and in_step
+    for strides in (geometry.x_strides, geometry.y_strides):
+        whole = whole and strides[0] != 1 and strides[3] == 1 and strides[2] == geometry.columns.size
+    return whole
+
+
+def blocks_geometry(geometry: Geometry, config: Config) -> tuple[Geometry, Geometry]:
+    """(Geometry of the blocks, whose channels may have been made neighbours, that of x and gy in memory)."""
+    if takes_lines(geometry, config):
+        return lines_of(geometry)
+    return (transposed_of(geometry) if is_transposed(geometry, config) else geometry), geometry
+
+
+def lines_of(geometry: Geometry) -> tuple[Geometry, Geometry]:
+    """(Geometry of lines whose channels are neighbours, as DMA leaves them, that of lines in memory)."""
+    size, planes = geometry.rows.size * geometry.columns.size, geometry.planes
+    width = line_width(size)
+    count = size // width
+    x_strides, y_strides = ((*s[0:2], width, 1, *s[4:]) for s in (geometry.x_strides, geometry.y_strides))
+    if count == 1 and len(geometry.x_strides) == 4 and len(geometry.y_strides) == 4:
+        count, planes = planes.size, Axis(size=1, taps=1, out=1)
+        x_strides, y_strides = ((s[0], 0, s[1], 1) for s in (geometry.x_strides, geometry.y_strides))
+    rows, columns = Axis(size=count, taps=1, out=count), Axis(size=width, taps=1, out=width)
+    source = replace(geometry, planes=planes, rows=rows, columns=columns, x_strides=x_strides, y_strides=y_strides)
+    return transposed_of(source), source
+
+
+def transposed_of(geometry: Geometry) -> Geometry:
+    """The Geometry of blocks whose channels have been made neighbours."""
+    rows, columns = geometry.rows, geometry.columns
+    x_strides = _dense_pixels(geometry.C, rows.size, columns.size)
+    return replace(geometry, x_strides=x_strides, y_strides=_dense_pixels(geometry.K, rows.out, columns.out))
+
+
+def _dense_pixels(channels: int, height: int, width: int) -> tuple[int, int, int, int]:
+    """Strides along channels, planes, rows and columns of planes of pixels."""
+    return 1, channels * height * width, channels * width, channels
+
+
+def line_width(size: int) -> int:
+    """Pixels of a line, LINE_LEAST and more, or all, that cut so many evenly and leave fewest partitions idle; or 0."""
+    widths = [width for width in range(min(size, LINE_LEAST), min(size, P_MAX) + 1) if size % width == 0]
+    return max(widths, key=lambda width: (P_MAX // width * width, width), default=0)
+
+
+def units_of_tile(geometry: Geometry, lines: bool) -> int:
+    """Units of a tile, at most; of lines whole ones."""
+    width = geometry.columns.out
+    return P_MAX // width * width if lines else P_MAX
+
+
+def most_beside(geometry: Geometry) -> int:
+    """Columns of gy that can share a matmul, at most."""
+    last, columns = geometry.K // geometry.groups % P_MAX, geometry.columns
+    fits = last in (QUADRANT, 2 * QUADRANT) and columns.stride % columns.dilation == 0
+    if not fits or geometry.rows.taps * (columns.taps + 3 * columns.stride) > BANK_COLUMNS:
+        return 1
+    return min(P_MAX // last, columns.out)
+
+
+def outputs_beside(geometry: Geometry, beside: int) -> list[tuple[Part, int]]:
+    """(first, how many) of a group's output channels on the partitions together, columns of gy that share a matmul."""
+    K = geometry.K // geometry.groups
+    parts = cut(K, P_MAX) if beside == 1 else cut_at(K, P_MAX)
+    return [(part, beside if beside * part[1] <= P_MAX else 1) for part in parts]
+
+
+def max_channels(geometry: Geometry, beside: int) -> int:
+    """Input channels of an accumulator, at most."""
+    return max(1, min(geometry.C // geometry.groups, BANK_COLUMNS // taps_beside(geometry, beside)))
+
+
+def taps_beside(geometry: Geometry, beside: int) -> int:
+    """Taps of a plane in the window of so many columns of gy that share a matmul."""
+    columns = geometry.columns
+    return geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
+
+
+def completed(geometry: Geometry, config: Config, lines: bool = False) -> BlocksSettings:
+    """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
+    which two tiles are there at a time, with as many units as fill a tile. geometry: of the blocks."""
+    given, C, side = dict(config or ()), geometry.C // geometry.groups, setting(config, "side", 1)
+    units, columns = units_of_tile(geometry, lines) // side, given.get("columns", 1 if lines else geometry.columns.out)
+    is_pe = given.get("pixels", 0) == TRANSPOSED
+    beside, banks = min(most_beside(geometry), columns), sum_banks(is_pe)
+    beside = beside if beside != 3 else 2
+    while beside > 1 and given.get("channels", 1) > max_channels(geometry, beside):
+        beside = beside // 2
+    beside = given.get("beside", beside)
+    channels = given.get("channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
+    sizes, rows = sizes_of_pass(geometry, config, channels, banks), given.get("rows", geometry.rows.out)
+    # what DMAs or the Tensor Engine bring of planes is as wide as columns are
+    whole = geometry.x_strides[0] != 1 or is_pe
+    while True:
+        fits = 2 * block_bytes(geometry, (rows, columns), channels, sizes, side) <= BLOCK_BYTES
+        lower = "rows" not in given and rows > 1
+        narrower = "columns" not in given and columns > beside and not (whole and fits)
+        if (fits and units_in(geometry, rows, columns) >= units) or not (lower or narrower):
+            break
+        if lower and (geometry.x_strides[0] != 1 or rows >= columns or not narrower):
+            rows = div_ceil(rows, 2)
+        else:
+            columns = max(div_ceil(columns, 2), beside)
+    buffers = buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)
+    found = {"rows": rows, "columns": columns, "channels": channels, "beside": beside, "buffers": buffers}
+    return BlocksSettings.read(config, **found, outputs=sizes[0], inputs=sizes[1], split=sizes[2])
+
+
+def sizes_of_pass(geometry: Geometry, config: Config, channels: int, banks: int) -> tuple[int, int, int]:
+    """(outputs, inputs, split); where these are open, passes load least, and are shared evenly, or in halves."""
+    room = max(1, banks // banks_of_taps(geometry))
+    K, C, found = geometry.K // geometry.groups, geometry.C // geometry.groups, []
+    for outputs in range(1, min(div_ceil(K, P_MAX), room) + 1):
+        inputs = max(1, min(div_ceil(C, channels), room // outputs))
+        loads = C * geometry.rows.stride * geometry.columns.stride * div_ceil(K, P_MAX * outputs)
+        loads += K * div_ceil(C, channels * inputs)
+        found.append((loads, outputs, inputs))
+    _, *best = min(found, key=lambda one: one[0])
+    outputs, inputs = setting(config, "outputs", best[0]), setting(config, "inputs", best[1])
+    passes = div_ceil(K, P_MAX * outputs) * div_ceil(C, channels * inputs)
+    uneven = geometry.groups == 1 and passes < FEW_PASSES and passes % PARTS > 0
+    return outputs, inputs, setting(config, "split", int(uneven))
+
+
+def sum_banks(transposes: bool) -> int:
+    """Banks of PSUM for accumulators. transposes: whether x and gy are transposed in some of the others."""
+    return PSUM_BANKS - TRANSPOSE_BANKS if transposes else PSUM_BANKS
+
+
+def banks_of_taps(geometry: Geometry) -> int:
+    """Banks of accumulators of some output and input channels."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    return geometry.planes.taps * (1 if R * S <= BANK_COLUMNS else R * div_ceil(S, BANK_COLUMNS))
+
+
+def buffers_needed(
+    geometry: Geometry, block: tuple[int, int], channels: int, sizes: tuple[int, int, int], banks: int, most: int
+) -> int:
+    """Tiles (of up to `most` blocks) that must be there together: two, or all of a core's for several rounds."""
+    units = units_in(geometry, block[0], block[1])
+    mine = div_ceil(div_ceil(units, PARTS) if sizes[2] == 1 else units, most)
+    is_all = jobs_of_pass(geometry, channels, sizes) > banks and sizes[0] * sizes[1] > 1
+    return min(BUFFERS_MAX, mine) if is_all else min(2, mine)
+
+
+def jobs_of_pass(geometry: Geometry, channels: int, sizes: Sequence[int]) -> int:
+    """Accumulators of a pass, at most. sizes: (outputs, inputs, ...)."""
+    K, C = geometry.K // geometry.groups, geometry.C // geometry.groups
+    outputs, inputs = min(sizes[0], div_ceil(K, P_MAX)), min(sizes[1], div_ceil(C, channels))
+    return outputs * inputs * banks_of_taps(geometry)
+
+
+def block_bytes(geometry: Geometry, block: tuple[int, int], channels: int, sizes: Sequence[int], side: int) -> int:
+    """Bytes a partition of a block (rows, columns) of x and of gy, of the channels of a pass at most."""
+    (rows, columns), inputs = block, div_ceil(sizes[1], side)
+    x_size = window_of(geometry.rows, rows) * window_of(geometry.columns, columns) * geometry.planes.taps
+    chunks, outputs = min(geometry.C, channels * inputs), min(geometry.K, P_MAX * sizes[0])
+    return (x_size * chunks + rows * columns * outputs) * geometry.itemsize

@@ -8,7 +8,7 @@ from gradients import check
 
 import nkiconv
 from nkiconv.bounds import EPS32, error_bound
-from nkiconv.kernels.gradients import units
+from nkiconv.schedules import blocks_schedule
 from nkiconv.simulator.hardware import PARTITIONS
 
 PLAIN = (14, 3, 1, 1, 1, 1)
@@ -28,7 +28,7 @@ WAYS = {"channels first": (False, None), "channels last": (True, None), "turned"
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_chains_are_added(monkeypatch, name, way, chain):
-    monkeypatch.setattr(units, "CHAIN", chain)
+    monkeypatch.setattr(blocks_schedule, "CHAIN", chain)
     channels, *axes = PROBLEMS[name]
     is_last, config = WAYS[way]
     one, two = (check(channels, axes, is_last, lnc=lnc, bias_gradient=True, config=config) for lnc in (1, 2))
@@ -37,7 +37,7 @@ def test_chains_are_added(monkeypatch, name, way, chain):
 
 @pytest.mark.parametrize("config", [(("split", 0),), (("split", 1),), (*TURNED, ("split", 0))])
 def test_chains_end_with_tiles(monkeypatch, config):
-    monkeypatch.setattr(units, "CHAIN", 8)
+    monkeypatch.setattr(blocks_schedule, "CHAIN", 8)
     sizes = (("rows", 2), ("columns", 2), ("outputs", 1), ("inputs", 1))
     check((5, 20, 140, 1), [(14, 3, 1, 1, 1, 1)] * 2, config=sizes + config, bias_gradient=True, adds=True)
 
@@ -53,7 +53,7 @@ def large_first(positions):
 @pytest.mark.parametrize(("chain", "lost"), [(4, 4), (4096, 64)])
 def test_long_sums_lose_little(monkeypatch, chain, lost):
     """A block a row: those of the large one's chain are lost, of others none is."""
-    monkeypatch.setattr(units, "CHAIN", chain)
+    monkeypatch.setattr(blocks_schedule, "CHAIN", chain)
     x, gy = large_first(64)
     config = (("rows", 1), ("columns", 1), ("split", 0))
     found = float(nkiconv.conv2d_weight(x, (1, 1, 1, 1), gy, algorithm="blocks", config=config)[0, 0, 0, 0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
-from nkiconv.kernels.gradients.diagonals.plan import diagonals_bytes, diagonals_instructions, plan_diagonals
+from nkiconv.schedules.diagonals_schedule import build, instructions, needed_bytes
 from nkiconv.simulator import KernelAssertionError
 
 PLAIN = (9, 3, 1, 1, 1, 1)
@@ -162,14 +162,14 @@ def test_it_needs_no_more_than_it_says(name):
     )[0]
     for values in (None, CONFIGS[0]):
         config = values and tuple(zip(ORDER, values, strict=True))
-        plan, reason = plan_diagonals(geometry, config, True, 2)
+        plan, reason = build(geometry, config, True, 2)
         if reason == "":
             traced = nkiconv.simulator.execute(
                 conv_weight_gradient[2], (x, gy, shape),
                 {**more, "bias_gradient": True, "algorithm": "diagonals", "config": config}, trace_only=True,
             )  # fmt: skip
-            assert max(len(one.instructions) for one in traced.programs) <= diagonals_instructions(plan, 2)
-            assert traced.sbuf_peak_bytes <= diagonals_bytes(plan)
+            assert max(len(one.instructions) for one in traced.programs) <= instructions(plan, 2)
+            assert traced.sbuf_peak_bytes <= needed_bytes(plan)
 
 
 @st.composite
@@ -281,7 +281,7 @@ def test_biases_of_many_channels_need_room():
     traced = nkiconv.simulator.execute(conv_weight_gradient[1], (x, x, shape), more, trace_only=True)
     numbers, orders = (((0, 0),) * 2, (1, 1), (1, 1), (1, 1)), (perms["in_perm"], None, perms["out_perm"])
     geometry = read_geometry(x, nkiconv.spec(shape, "bf16"), numbers, (groups, 1), orders, None)[0]
-    assert traced.sbuf_peak_bytes <= diagonals_bytes(plan_diagonals(geometry, config, True, 1)[0])
+    assert traced.sbuf_peak_bytes <= needed_bytes(build(geometry, config, True, 1)[0])
 
 
 def test_a_bare_kernel_takes_them_for_few_channels_a_group():

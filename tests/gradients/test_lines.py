@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv.errors import UnsupportedError
-from nkiconv.kernels.gradients.lines import width_of
+from nkiconv.schedules.blocks import line_width
 
 LINES = ("pixels", 1)
 #: (N, C, K, groups), and sizes of the axes: planes of several lines, of one line, of few pixels, of a prime, of rows of
@@ -28,7 +28,7 @@ PROBLEMS = {
 
 
 def has_lines(sizes):
-    return np.prod(sizes[-2:]) > 1 and width_of(int(np.prod(sizes[-2:]))) > 0
+    return np.prod(sizes[-2:]) > 1 and line_width(int(np.prod(sizes[-2:]))) > 0
 
 
 def axes_of(sizes):
@@ -65,7 +65,7 @@ def test_any_problem_and_settings(data):
     [(3136, 64), (784, 112), (196, 98), (49, 49), (4096, 128), (30, 30), (225, 45), (131, 0), (169, 0)],
 )
 def test_lines_fill_partitions_and_are_long(size, width):
-    assert width_of(size) == width
+    assert line_width(size) == width
 
 
 REFUSED = {

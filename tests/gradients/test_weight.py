@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv.kernels.conv.arguments import read_geometry
-from nkiconv.kernels.gradients import conv_weight_gradient, units
-from nkiconv.kernels.gradients.plan import plan_weight, weight_bytes, weight_instructions
+from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.schedules import blocks_schedule
 from nkiconv.simulator import KernelAssertionError
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
@@ -246,9 +246,9 @@ def test_banks_of_many_taps_pass_over_many_tiles():
     [(False, None), (True, None), (False, TURNED), (False, (*TURNED, ("rows", 3), ("columns", 2), ("buffers", 2)))],
     ids=["channels first", "channels last", "turned", "turned in small blocks"],
 )
-@pytest.mark.parametrize(("name", "chain"), [*((name, units.CHAIN) for name in FEW), (FEW[1], 2)])
+@pytest.mark.parametrize(("name", "chain"), [*((name, blocks_schedule.CHAIN) for name in FEW), (FEW[1], 2)])
 def test_it_needs_no_more_than_it_says(monkeypatch, name, chain, is_last, config):
-    monkeypatch.setattr(units, "CHAIN", chain)
+    monkeypatch.setattr(blocks_schedule, "CHAIN", chain)
     channels, *axes = PROBLEMS[name]
     needs_no_more(channels, axes, is_last, config)
 
@@ -282,11 +282,11 @@ def needs_no_more(channels, axes, is_last, config):
         numbers = more["padding"], more["stride"], more["rhs_dilation"], more["lhs_dilation"]
         like = nkiconv.spec(shape, "bf16")
         geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None)[0]
-        plan, reason = plan_weight(geometry, config, True, lnc)
+        plan, reason = blocks_schedule.build(geometry, config, True, lnc)
         assert reason == ""
         most = max(len(program.instructions) for program in traced.programs)
-        assert most <= weight_instructions(plan.geometry, plan, lnc)
-        assert traced.sbuf_peak_bytes <= weight_bytes(plan.geometry, plan)
+        assert most <= blocks_schedule.instructions(plan, lnc)
+        assert traced.sbuf_peak_bytes <= blocks_schedule.needed_bytes(plan)
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])

@@ -1,6 +1,8 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
 from ..._nki import nki, nl
+from ...schedules import blocks_schedule, diagonals_schedule
+from ...schedules.diagonals_schedule import takes_diagonals
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger
@@ -8,10 +10,8 @@ from ..conv.arguments import read_geometry
 from ..conv.call import operands_of
 from ..conv.checks import check_axes
 from .diagonals.loop import run_diagonals
-from .diagonals.plan import plan_diagonals, takes_diagonals
 from .halves import WeightWork
 from .loop import run_weight
-from .plan import plan_weight
 from .result import FilterLike, result_dtype
 
 #: The algorithm's name in a Plan.
@@ -69,12 +69,9 @@ def conv_weight_gradient(
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
-    plan, reason = None, ""
-    if by_diagonals:
-        plan, reason = plan_diagonals(geometry, config, bias_gradient, nl.num_programs())
-    else:
-        plan, reason = plan_weight(geometry, config, bias_gradient, nl.num_programs())
-    require(plan != None, reason)
+    build = diagonals_schedule.build if by_diagonals else blocks_schedule.build
+    plan, reason = build(geometry, config, bias_gradient, nl.num_programs())
+    assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     operands = operands_of(img_ref, grad_ref, dw_hbm, None, None, 1.0, precision, None)

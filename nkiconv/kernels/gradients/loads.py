@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.blocks_units import extent_of
 from ...schedules.geometry import met
 from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
 from ..conv.boxes import offset_at
-from .units import extent_of
 
 
 @dataclass
@@ -170,3 +170,18 @@ def load_units(work, pieces, tile, into, planes, there, steps):
                 load_x_of(work, piece, tile, into.x[t], t, (there, needed))
             load_y(work, piece, tile, into.y, (step * rows, (step + 1) * rows))
         there = needed
+
+
+def load_lines(hbm, strides, channels, tile, tile_sbuf):
+    """Channels (first, how many) of lines of a tile's units. strides: as lines lie."""
+    for box in tile:
+        lines, extent = box.counts[1], box.rows.extent
+        for block in range(box.counts[0] * lines):
+            plane, p = box.z + block // lines, box.p + block % lines * box.rows.apart
+            part, pixels = box.part + block * box.counts[2], box.counts[2]
+            pattern = [[strides[0], channels[1]], [strides[2], extent], [1, pixels]]
+            nisa.dma_transpose(
+                dst=tile_sbuf[part : part + pixels, 0:extent, 0, 0 : channels[1]],
+                src=hbm.ap(pattern=pattern, offset=offset_at(strides, (channels[0], plane, p, box.q))),
+                axes=(2, 1, 0),
+            )

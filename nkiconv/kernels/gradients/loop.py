@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.blocks_schedule import ROWS_BOXES, chains_of
+from ...schedules.blocks_units import first_seen, taps_seen, units_of
 from ...schedules.tiles import PARTS, PSUM_BANKS, cut_at, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array
 from .halves import start_ones
-from .lines import load_lines
-from .loads import Piece, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
-from .plan import ROWS_BOXES, buffer_sizes
+from .loads import Piece, clear_x, clear_y, is_channels_last, load_lines, load_units, part_of, room_of
 from .sums import add_beside, multiply, part_of_joint, start_joint, store_joint, store_sums
-from .turns import start_turns, turn_for
-from .units import chains_of, first_seen, taps_seen, units_of
+from .transposes import start_transposes, transpose_for
 
-#: Columns of matmuls ahead of which x and gy are turned; chosen by modelled times.
+#: Columns of matmuls ahead of which x and gy are transposed; chosen by modelled times.
 AHEAD = 2048
 
 
@@ -81,7 +80,7 @@ def run_weight(work):
 def run_passes(work, passes, buffers, half):
     """Passes one after the other over all of their tiles, half -1, or over a half of the units."""
     feed, batches = Feed(tiles=[], seen=[], windows=buffers[0], buffers=buffers[1], loaded=0), []
-    turns = start_turns(work, len(feed.buffers)) if work.plan.turns else None
+    ahead = start_transposes(work, len(feed.buffers)) if work.plan.transposes != None else None
     for one in passes:
         first, count, start = 0, len(one.tiles), len(feed.tiles)
         if half >= 0:
@@ -89,7 +88,7 @@ def run_passes(work, passes, buffers, half):
             count = one.half if half == 0 else count - one.half
         for number in range(first, first + count):
             feed.tiles.append((one, number))
-            feed.seen.append(windows_seen(one.tiles[number], work.plan.turns))
+            feed.seen.append(windows_seen(one.tiles[number], ahead != None))
         chains = chains_of(work.plan, one, count)
         for number in range(len(chains)):
             begin, tiles = len(batches), (start + chains[number][0], chains[number][1])
@@ -105,7 +104,7 @@ def run_passes(work, passes, buffers, half):
     sums, held, joint = [], filled(PSUM_BANKS, None), None
     for at in range(len(batches)):
         batch = batches[at]
-        if turns == None:
+        if ahead == None:
             load_until(work, feed, batch.stays + len(feed.buffers))
         if batch.starts:
             sums = start_sums(work, batch.jobs)
@@ -114,8 +113,8 @@ def run_passes(work, passes, buffers, half):
         begin = 0 if clips == None else clips[1]
         for column in range(columns):
             q = (begin + column) % columns
-            if turns != None:
-                turn_ahead(work, turns, feed, batches, at, q)
+            if ahead != None:
+                transpose_ahead(work, ahead, feed, batches, at, q)
             for bank in range(first, first + count):
                 job = batch.jobs[bank]
                 if q % job.beside == 0:
@@ -152,7 +151,7 @@ def append_batches(batches, work, feed, one, span):
         every = one, jobs, (0, len(jobs))
         for index in range(first, done):
             append_rows(batches, work, feed, every, (index, rows), (first, len(one.rounds) == 1))
-        if which == 0 and work.half >= 0 and not work.plan.turns:
+        if which == 0 and work.half >= 0 and work.plan.transposes == None:
             # rows of the last tile as they come, but for the last one
             append_rows(batches, work, feed, every, (done, (0, rows[1] - 1)), (first, len(one.rounds) == 1))
             rows = (rows[1] - 1, 1)
@@ -174,7 +173,7 @@ def append_rows(batches, work, feed, some, where, tiles):
     one, jobs, banks = some
     index, rows = where
     number = feed.tiles[index][1]
-    members, order, first = len(one.tiles[number]) if work.plan.turns else 1, [], -1
+    members, order, first = len(one.tiles[number]) if work.plan.transposes != None else 1, [], -1
     if index == tiles[0]:
         # whose products write all sums: a row at which few taps meet zeros, or what is there first; never the last of
         # several, which may come bank by bank
@@ -192,19 +191,19 @@ def append_rows(batches, work, feed, some, where, tiles):
             batches.append(Batch(index=index, row=row, member=member, jobs=jobs, banks=banks, adds=adds, stays=stays))
 
 
-def turn_ahead(work, turns, feed, batches, at, q):
+def transpose_ahead(work, ahead, feed, batches, at, q):
     """Transpose the tiles that a Batch needs, and up to AHEAD matmul columns beyond column q, if buffers are free."""
     now, left, there = batches[at], 0, False
-    for later in range(at, turns.batches):
+    for later in range(at, ahead.batches):
         left += columns_in(work, batches[later], q if later == at else 0)
-    while turns.batches < len(batches) and (turns.batches <= at or left < AHEAD) and not there:
-        batch = batches[turns.batches]
+    while ahead.batches < len(batches) and (ahead.batches <= at or left < AHEAD) and not there:
+        batch = batches[ahead.batches]
         there = batch.index >= now.oldest + len(feed.buffers)
         if not there:
             place, jobs = (batch.index, batch.row), some_of(batch.jobs, batch.banks)
-            turn_for(work, turns, feed, blocks_of(feed, batch.index), place, jobs)
+            transpose_for(work, ahead, feed, blocks_of(feed, batch.index), place, jobs)
             left += columns_in(work, batch, 0)
-            turns.batches = turns.batches + 1
+            ahead.batches = ahead.batches + 1
 
 
 def columns_in(work, batch, q):
@@ -237,10 +236,9 @@ def start_buffers(work):
     geometry, plan, tiles = work.geometry, work.plan, 0
     for one in plan.passes:
         tiles += len(one.tiles)
-    window, k, planes = buffer_sizes(plan)
-    x_shape = room_of(geometry.x_strides, window[2], plan.gang * window[0], window[1])
-    y_shape = room_of(geometry.y_strides, k, plan.gang * plan.settings.rows, plan.settings.columns)
-    windows = new_buffers(work, min(plan.windows, tiles), x_shape, None, planes)
+    x_shape = room_of(geometry.x_strides, plan.x[2], plan.gang * plan.x[0], plan.x[1])
+    y_shape = room_of(geometry.y_strides, plan.k, plan.gang * plan.settings.rows, plan.settings.columns)
+    windows = new_buffers(work, min(plan.windows, tiles), x_shape, None, plan.planes)
     return windows, new_buffers(work, min(plan.settings.buffers, tiles), None, y_shape, [])
 
 
@@ -296,12 +294,12 @@ def columns_of(work, job, count):
     return job.s[1] if job.t < 0 else job.s[1] + (count - 1) * work.plan.further
 
 
-def windows_seen(tile, turns):
-    """What a Feed knows of a tile's windows: of each of its gang, if x is turned, or of all units together."""
+def windows_seen(tile, each):
+    """What a Feed knows of a tile's windows: of each of its gang, or of all units together."""
     found = []
     for box in tile:
         rows, columns = (box.rows.low, box.rows.high), (box.columns.low, box.columns.high)
-        if len(found) > 0 and not turns:
+        if len(found) > 0 and not each:
             before = found.pop()
             rows = min(rows[0], before[0][0]), max(rows[1], before[0][1])
             columns = min(columns[0], before[1][0]), max(columns[1], before[1][1])

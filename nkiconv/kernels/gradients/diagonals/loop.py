@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.blocks_units import units_of
+from ....schedules.diagonals_schedule import READS
 from ....schedules.tiles import PARTS, cut_at, share, some_of
 from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros
@@ -11,10 +13,8 @@ from ..halves import start_ones
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
 from ..loop import new_buffers
 from ..sums import multiply
-from ..units import units_of
 from .biases import add_biases, start_biases, store_biases
 from .fold import make_constants
-from .plan import READS, jobs_of, positions_of, rows_of_sums
 from .store import store_taps
 
 
@@ -50,7 +50,7 @@ def run_diagonals(work):
 
 def start_reads(plan):
     """Tiles of sums as read out, READS for each tile of rows; zeros where a block's window never sees x."""
-    rows, height, width, found = rows_of_sums(plan), plan.window[0], plan.window[1], []
+    rows, height, width, found = plan.rows_of_sums, plan.window[0], plan.window[1], []
     h, w, count = plan.seen[0], plan.seen[1], plan.per_gather * plan.c
     for _ in range(READS * plan.settings.side):
         read_sbuf = nl.ndarray((rows, count * height * width), dtype=nl.float32, buffer=nl.sbuf)
@@ -173,7 +173,7 @@ def start_taps(work, step):
     """Sums of taps [(p, q, k), groups, gathered] of a pass, for each tile of rows."""
     plan, found = work.plan, []
     for part in step.parts:
-        shape = (rows_of_sums(plan), jobs_of(work.plan, part), plan.each)
+        shape = (plan.rows_of_sums, work.plan.jobs_of(part), plan.each)
         found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     return found
 
@@ -208,7 +208,7 @@ def clipped(first, count, there, seen):
 def run_products(work, constants, step, there, sums, turn):
     """Sums of taps of a step: written, or added to those before. Returns how many sets of `reads` have been in use."""
     plan, products = work.plan, products_of(work.plan, step.tile)
-    for some in cut_at(jobs_of(plan, step.parts[0]), plan.per_gather):
+    for some in cut_at(plan.jobs_of(step.parts[0]), plan.per_gather):
         first = turn % READS * plan.settings.side
         reads = constants.reads[first : first + plan.settings.side]
         for bank in cut_at(some[1], plan.per_bank):
@@ -223,15 +223,15 @@ def run_products(work, constants, step, there, sums, turn):
 
 def some_jobs(work, part, some):
     """How many of jobs (first, how many) a tile of rows has."""
-    return max(0, min(some[1], jobs_of(work.plan, part) - some[0]))
+    return max(0, min(some[1], work.plan.jobs_of(part) - some[0]))
 
 
 def fill_banks(work, constants, step, there, some, products, reads, into):
     """Sums of jobs (first, how many), groups and their planes of taps, of each tile of rows; read out, `into` on."""
     plan, banks, below, T = work.plan, [], work.plan.settings.below, work.geometry.planes.taps
-    covers = products[1] and (below == 1 or below * positions_of(plan) == nl.tile_size.pmax)
+    covers = products[1] and (below == 1 or below * plan.positions == nl.tile_size.pmax)
     for _ in step.parts:
-        banks.append(nl.ndarray((rows_of_sums(plan), plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
+        banks.append(nl.ndarray((plan.rows_of_sums, plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
     for index in range(some[1]):
         first = (some[0] + index) // T * below
         # each after the other on other tiles of rows, which work side by side then
@@ -255,7 +255,7 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
 
 def read_bank(work, bank_psum, read_sbuf, count, into):
     """A bank of so many jobs, read out from the `into`-th on."""
-    plan, rows = work.plan, rows_of_sums(work.plan)
+    plan, rows = work.plan, work.plan.rows_of_sums
     hs, ws, size, width = plan.seen[0], plan.seen[1], plan.window[0] * plan.window[1], plan.window[1]
     pattern = [[read_sbuf.shape[1], rows], [size, count * plan.c], [width, hs[1]], [1, ws[1]]]
     sums = bank_psum[0:rows, 0 : count * plan.c * hs[1] * ws[1]]
@@ -269,9 +269,9 @@ def read_bank(work, bank_psum, read_sbuf, count, into):
 def add_zeros(plan, constants, bank_psum, part, index):
     """Zeros where no block covers all of a window, or all partitions."""
     rows, columns = nl.tile_size.pmax // plan.settings.side, plan.c * plan.seen[0][1] * plan.seen[1][1]
-    zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : rows_of_sums(plan)]
+    zeros_sbuf = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0 : plan.rows_of_sums]
     moving = constants.zeros_sbuf[part * rows : (part + 1) * rows, 0:1].broadcast(1, columns)
-    sums = bank_psum[0 : rows_of_sums(plan), index * columns : (index + 1) * columns]
+    sums = bank_psum[0 : plan.rows_of_sums, index * columns : (index + 1) * columns]
     multiply(sums, zeros_sbuf, moving, False, (part, plan.settings.side), (0, plan.settings.below))
 
 
@@ -288,7 +288,7 @@ def add_product(work, step, there, product, bank_psum, place, adds):
     rows, columns = (h[0], h[0] + h[1], 1), (w[0], w[0] + w[1], 1)
     moving = part_of(x_sbuf, strides[0], units, rows, columns, (group * c, (group + 1) * c))
     moving = moving.permute((0, 3, 1, 2)) if is_channels_last(strides[0]) else moving
-    pattern = [[bank_psum.shape[1], positions_of(plan)], [hs * ws, c], [ws, h[1]], [1, w[1]]]
+    pattern = [[bank_psum.shape[1], plan.positions], [hs * ws, c], [ws, h[1]], [1, w[1]]]
     offset = number * (nl.tile_size.pmax // plan.settings.below) * bank_psum.shape[1]
     sums = bank_psum.ap(pattern=pattern, offset=offset + index * c * hs * ws + h[2] * ws + w[2])
     multiply(sums, stationary, moving, adds, (part, plan.settings.side), (number, plan.settings.below))
@@ -296,7 +296,7 @@ def add_product(work, step, there, product, bank_psum, place, adds):
 
 def gather_taps(work, constants, read_sbuf, sums_sbuf, some, writes):
     """Diagonals of jobs (first, how many) of a tile of rows, written to its sums of taps, or added."""
-    plan, rows, count = work.plan, rows_of_sums(work.plan), some[1]
+    plan, rows, count = work.plan, work.plan.rows_of_sums, some[1]
     into = sums_sbuf[0:rows, some[0] : some[0] + count, 0 : plan.each]
     target = into if writes else nl.ndarray((rows, count, plan.each), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_n_gather(

@@ -5,13 +5,12 @@ from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil
 from ..._dma import copy_either_way
 from ..._engines import pick
 from ..halves import own_part, with_other_half
-from .plan import rows_of_sums
 
 
 def store_taps(work, constants, parts, sums):
     """Sums of taps of a pass, over all positions, to HBM."""
     plan = work.plan
-    most = nl.tile_size.pmax if plan.turned else BANK_COLUMNS // plan.each
+    most = nl.tile_size.pmax if plan.transposed else BANK_COLUMNS // plan.each
     for part in range(len(parts)):
         sums_sbuf = with_other_half(work, sums[part])
         if sums_sbuf != None:
@@ -23,19 +22,19 @@ def store_taps(work, constants, parts, sums):
 
 def store_sets(work, constants, sums_sbuf, part, some, t):
     """The same of a plane of taps and some (first, how many) of a part's sets below each other: [k, sets, taps], or
-    turned, [sets, k, taps], so that many DMA engines store."""
+    transposed, [sets, k, taps], so that many DMA engines store."""
     plan, T, ones_sbuf = work.plan, work.geometry.planes.taps, constants.ones_sbuf
-    first, rows, k = some[0] * T + t, rows_of_sums(plan), plan.settings.below * plan.k
+    first, rows, k = some[0] * T + t, plan.rows_of_sums, plan.settings.below * plan.k
     taken_sbuf = sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each]
-    lead = (some[1], k) if plan.turned else (k, some[1])
+    lead = (some[1], k) if plan.transposed else (k, some[1])
     found_psum = nl.ndarray((lead[0], lead[1], plan.each), dtype=nl.float32, buffer=nl.psum)
-    for tap in range(plan.each if plan.turned else 1):
+    for tap in range(plan.each if plan.transposed else 1):
         nisa.nc_matmul(
-            dst=found_psum[0 : lead[0], 0 : lead[1], tap] if plan.turned else found_psum,
-            stationary=taken_sbuf[0:rows, 0 : some[1], tap] if plan.turned else ones_sbuf,
-            moving=ones_sbuf if plan.turned else taken_sbuf,
-            is_stationary_onezero=not plan.turned,
-            is_moving_onezero=plan.turned,
+            dst=found_psum[0 : lead[0], 0 : lead[1], tap] if plan.transposed else found_psum,
+            stationary=taken_sbuf[0:rows, 0 : some[1], tap] if plan.transposed else ones_sbuf,
+            moving=ones_sbuf if plan.transposed else taken_sbuf,
+            is_stationary_onezero=not plan.transposed,
+            is_moving_onezero=plan.transposed,
             accumulate=False,
         )
     into, R, S = work.operands.y, work.geometry.rows.taps, work.geometry.columns.taps
@@ -62,10 +61,10 @@ def move_filters(work, tile_sbuf, hbm, place, load):
         first, count, k = piece
         if count > 0:
             sets, channels = [below * plan.k * strides[0], count], [strides[0], k]
-            lead = [sets, channels] if plan.turned else [channels, sets]
+            lead = [sets, channels] if plan.transposed else [channels, sets]
             pattern = lead + [[strides[1], plan.own], [strides[2], R], [strides[3], S]]
             channel = (part[0] + (some[0] + first) * below) * plan.k
-            a, b = ((first, first + count), (0, k)) if plan.turned else ((0, k), (first, first + count))
+            a, b = ((first, first + count), (0, k)) if plan.transposed else ((0, k), (first, first + count))
             part_sbuf = tile_sbuf[a[0] : a[1], b[0] : b[1], 0 : sizes[2], 0 : sizes[3], 0 : sizes[4]]
             offset = channel * strides[0] + t * R * strides[2]
             copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)

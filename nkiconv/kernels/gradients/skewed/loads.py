@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.blocks_units import Run, joined
 from ..._dma import copy
-from ..units import append_run
 from .plan import matmul_channels
 
 
@@ -100,8 +100,8 @@ def unit_runs(units, apart, first, size, window):
     for unit in range(units):
         start = first + unit * apart
         low = min(window, max(0, -start))
-        append_run(found, unit, apart, 1, (low, max(low, min(window, size - start))))
-    return found
+        found.append(Run(unit, 1, apart, 1, low, max(low, min(window, size - start))))
+    return joined(found)
 
 
 def load_units(work, tile_sbuf, hbm, strides, there, run, place):

@@ -46,7 +46,7 @@ def matmul_rates(target: Target, geometry: Any) -> tuple[float, float]:
     return target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
 
 
-def matmul_ns(target: Target, geometry: Any, columns: int) -> float:
+def matmul_ns(target: Target, geometry: Any, columns: float) -> float:
     """The array at its full rate for a matmul of so many columns."""
     column_ns, fixed_ns = matmul_rates(target, geometry)
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns

@@ -8,11 +8,21 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, product
 from typing import Any
 
-from ....kernels.gradients.defaults import FEW_PASSES, max_channels, most_beside, units_in, weight_config_refusal
-from ....kernels.gradients.lines import LINES, TURNED, has_lines, lines_of, turns_pixels, units_of_tile
-from ....kernels.gradients.plan import plan_weight
-from ....kernels.gradients.turned import turned_of
-from ....schedules.blocks import BlocksSettings
+from ....schedules.blocks import (
+    FEW_PASSES,
+    LINES,
+    TRANSPOSED,
+    BlocksSettings,
+    blocks_geometry,
+    config_refusal,
+    is_transposed,
+    max_channels,
+    most_beside,
+    takes_lines,
+    units_of_tile,
+)
+from ....schedules.blocks_schedule import build
+from ....schedules.blocks_units import units_in
 from ....schedules.tiles import div_ceil
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
@@ -40,18 +50,17 @@ class Blocks(Enumerated):
     settings = BlocksSettings
 
     def refused(self, shape: Shape, config: Config) -> bool:
-        return bool(weight_config_refusal(shape.geometry, config))
+        return bool(config_refusal(shape.geometry, config))
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found: list[tuple[float, int, Config]] = []
-        for pixels in choices(given, "pixels", (0,) if given.get("side", 1) > 1 else (0, LINES, TURNED)):
-            geometry, known, lines = shape.geometry, {**given, "pixels": pixels}, False
-            if turns_pixels(geometry, (("pixels", pixels),)):
-                geometry = turned_of(geometry)
-            elif pixels == LINES and has_lines(geometry):
-                geometry, known, lines = lines_of(geometry)[0], {**known, "columns": 1, "beside": 1}, True
-            elif pixels and "pixels" not in given:
+        for pixels in choices(given, "pixels", (0,) if given.get("side", 1) > 1 else (0, LINES, TRANSPOSED)):
+            config: Config = (("pixels", pixels),)
+            lines, known = takes_lines(shape.geometry, config), {**given, "pixels": pixels}
+            if pixels and not (lines or is_transposed(shape.geometry, config) or "pixels" in given):
                 continue
+            known |= {"columns": 1, "beside": 1} if lines else {}
+            geometry = blocks_geometry(shape.geometry, config)[0]
             way = 0 if geometry is shape.geometry else pixels
             bound = BlocksBound(shape.target, geometry, shape.geometry, way, units_of_tile(geometry, lines))
             every = (
@@ -66,15 +75,15 @@ class Blocks(Enumerated):
     ) -> Config:
         """The settings if the kernel takes them, or with one buffer where it does not take two; else None."""
         found = dataclasses.replace(one, warmup=given.get("warmup", bound.warmup(one)), pixels=given["pixels"])
-        counts = (one.buffers, 1) if bound.pixels == TURNED and "buffers" not in given else (one.buffers,)
+        counts = (one.buffers, 1) if bound.pixels == TRANSPOSED and "buffers" not in given else (one.buffers,)
         configs = (pairs_of(dataclasses.replace(found, buffers=count)) for count in counts)
         return next((config for config in configs if self.planned(shape, config) is not None), None)
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
-        return plan_weight(shape.geometry, config, shape.extras.bias, shape.cores)[0]
+        return build(shape.geometry, config, shape.extras.bias, shape.cores)[0]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TURNED)]
+        ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TRANSPOSED)]
         ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
         best = self.best(shape, {}, WIDE_BEST if wide else BEST)
         if any(dict(one.config or ())["side"] > 1 for one in best):
@@ -132,7 +141,7 @@ def _sizes(bound: BlocksBound, given: Mapping[str, Any]) -> Iterator[BlocksSetti
         some = [one for one in shapes if one[1] >= beside and (side == 1 or "side" in given or one == (P, Q))]
         blocks, own = _full(geometry, some, beside, bound.most // side), div_ceil(C, side)
         # accumulators of channels that are transposed together need not wait for others
-        widths = (most, min(most, PARTITIONS)) if bound.pixels == TURNED else (most,)
+        widths = (most, min(most, PARTITIONS)) if bound.pixels == TRANSPOSED else (most,)
         for channels in choices(given, "channels", (div_ceil(own, div_ceil(own, one)) for one in widths)):
             parts = div_ceil(C, channels)
             ways = choices(given, "outputs", _parts(whole, OUTPUTS)), choices(given, "inputs", _parts(parts, INPUTS))

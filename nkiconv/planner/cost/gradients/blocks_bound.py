@@ -7,21 +7,22 @@ import math
 from typing import Any
 
 from ....kernels._warm import WARM_UP_MAX
-from ....kernels.gradients.defaults import (
+from ....schedules.blocks import (
     BLOCK_BYTES,
+    BUFFERS_MAX,
+    LINES,
+    TRANSPOSED,
+    BlocksSettings,
     block_bytes,
     buffers_needed,
     jobs_of_pass,
     outputs_beside,
     sum_banks,
     taps_beside,
-    units_in,
 )
-from ....kernels.gradients.lines import LINES, TURNED
-from ....kernels.gradients.plan import first_of_clipped
-from ....kernels.gradients.turned import RUN_BYTES, gang_of, grid_of
-from ....kernels.gradients.units import planes_of, runs_of
-from ....schedules.blocks import BUFFERS_MAX, BlocksSettings
+from ....schedules.blocks_schedule import clipped_first
+from ....schedules.blocks_transposes import RUN_BYTES, gang_of, grid_of
+from ....schedules.blocks_units import planes_of, runs_of, units_in
 from ....schedules.cuts import window_of
 from ....schedules.geometry import met, num_taps
 from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
@@ -41,8 +42,8 @@ class BlocksBound:
     def __init__(self, target: Target, geometry: Any, source: Any, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
-        self.banks, self.met = sum_banks(pixels == TURNED), (_met(geometry.rows), _met(geometry.columns))
-        self.planes = [one.count for one in planes_of(geometry.planes)] if pixels == TURNED else []
+        self.banks, self.met = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
+        self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
         self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         self.clips = _clips(geometry)
         self.jobs = functools.cache(self._jobs)
@@ -54,7 +55,7 @@ class BlocksBound:
         """From the first load to the last store."""
         jobs, count = self.jobs(one.channels, one.outputs, one.inputs)[0], self.tiles(one) * self.turns(one)
         array_ns, moved_ns, first_ns = self.engines(one)
-        if self.pixels == TURNED:
+        if self.pixels == TRANSPOSED:
             last_ns, turn_ns = array_ns / 2 if count == 1 else 0.0, 0.0
         else:
             # after the last loads: a row of the last tile, or all of it but for one accumulator
@@ -81,7 +82,7 @@ class BlocksBound:
     def tiles(self, one: BlocksSettings) -> int:
         """Tiles of units of a core in a pass."""
         parts = PARTS if one.split else 1
-        if self.pixels != TURNED:
+        if self.pixels != TRANSPOSED:
             units = div_ceil(units_in(self.geometry, one.rows, one.columns), parts)
             return int(div_ceil(units, self.most // one.side))
         planes, rows, columns = self.grid(one.rows, one.columns)
@@ -92,7 +93,7 @@ class BlocksBound:
         """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
         jobs, sizes = self.jobs(one.channels, one.outputs, one.inputs)[0], (one.outputs, one.inputs, one.split)
         size = block_bytes(self.geometry, (one.rows, one.columns), one.channels, sizes, one.side)
-        if self.pixels == TURNED:
+        if self.pixels == TRANSPOSED:
             size *= self._gang(one.rows, one.columns, *self._channels(one))
             fit, tiles = TRANSPOSED_BYTES // size, self.tiles(one)
             needed, wanted = (tiles, 2 * tiles) if jobs > self.banks else (1, min(2, tiles))
@@ -112,7 +113,7 @@ class BlocksBound:
         array_ns = self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
         array_ns *= self.jobs(one.channels, one.outputs, one.inputs)[0]
         c, k = self._channels(one)
-        if self.pixels == TURNED:
+        if self.pixels == TRANSPOSED:
             transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k)
             return array_ns * self._gang(one.rows, one.columns, c, k) + transposes_ns, moved_ns, first_ns
         # of several row tiles, whole planes come without zeros around them; the last blocks of an axis may be smaller
@@ -246,7 +247,7 @@ def _clips(geometry: Any) -> bool:
     rows, columns, taps = geometry.rows, geometry.columns, (geometry.rows.taps, geometry.columns.taps)
     one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0)
     runs = runs_of(rows, rows.out, (0, taps[0])), runs_of(columns, columns.out, (0, taps[1]))
-    return first_of_clipped(geometry, one, runs, taps) is not None
+    return clipped_first(geometry, one, runs, taps) is not None
 
 
 def _met(axis: Any) -> float:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels.gradients.diagonals.defaults import diagonals_config_refusal
-from ....kernels.gradients.diagonals.plan import diagonals_refusal, plan_diagonals
-from ....schedules.diagonals import DiagonalsSettings
+from ....schedules.diagonals import DiagonalsSettings, config_refusal
+from ....schedules.diagonals_schedule import build, diagonals_refusal
 from ...request import Config
 from ..algorithm import Guess, Shape, pairs_of
 from .diagonals_bound import DiagonalsBound
@@ -25,14 +24,14 @@ class Diagonals(Enumerated):
     settings = DiagonalsSettings
 
     def refused(self, shape: Shape, config: Config) -> bool:
-        return bool(diagonals_config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
+        return bool(config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         found = DiagonalsBound(shape.target, shape.geometry).least(given, count)
         return [Guess(pairs_of(one), ns) for ns, one in found]
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
-        return plan_diagonals(shape.geometry, config, shape.extras.bias, shape.cores)[0]
+        return build(shape.geometry, config, shape.extras.bias, shape.cores)[0]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....kernels.gradients.diagonals.defaults import READ_MOST, ROOM_BYTES
-from ....schedules.diagonals import BUFFERS, DiagonalsSettings
+from ....schedules.diagonals import BUFFERS, READ_MOST, ROOM_BYTES, DiagonalsSettings
 from ....schedules.tiles import BANK_COLUMNS, PARTS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target

@@ -1,16 +1,16 @@
-"""x and gy of NCHW on their way to units: they come as they lie, get zeros, the array turns them, engines read them."""
+"""x and gy of NCHW on their way to units: loaded in memory order, framed by zeros, transposed, evacuated."""
 
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.blocks_transposes import SLABS, chunks_of, side_of
 from ...schedules.tiles import cut, div_ceil, filled
 from .._engines import START_WORK, copy_work, is_16bit, pick
 from ..conv.boxes import load_box, offset_at
-from .turned import SLABS, bank_shape, chunks_of, columns_inside, inside, pieces_of_rows, side_of, turned_shapes
 
 
 @dataclass
-class Turns(nl.NKIObject):
+class Ahead(nl.NKIObject):
     """Buffers that tiles take in turn, and how often: pieces of x and of gy as they come, rows with zeros, banks; which
     zeros a row's buffer has; of each tile's buffer which pieces are there; how many batches have theirs."""
 
@@ -33,53 +33,51 @@ class RawPiece(nl.NKIObject):
     whole: bool
 
 
-def start_turns(work, buffers):
-    """Turns of so many buffers of tiles."""
-    plan, operands = work.plan, work.operands
-    shapes, slab = turned_shapes(plan.source, plan, plan.passes)
+def start_transposes(work, buffers):
+    """An Ahead of so many buffers of tiles."""
+    plan, operands = work.plan.transposes, work.operands
     dtypes, raws, slabs, banks, there = [operands.x_dtype, operands.w_dtype], [[], []], [], [], []
     for which in range(2):
         for _ in range(plan.raws):
-            raws[which].append(nl.ndarray(shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
+            raws[which].append(nl.ndarray(plan.raw_shapes[which], dtype=dtypes[which], buffer=nl.sbuf))
     for _ in range(SLABS):
-        slabs.append(nl.ndarray(slab, dtype=dtypes[0], buffer=nl.sbuf))
-    shape = bank_shape(plan.source, plan)
+        slabs.append(nl.ndarray(plan.slab_shape, dtype=dtypes[0], buffer=nl.sbuf))
     for _ in range(plan.banks):
-        banks.append(nl.ndarray(shape, dtype=dtypes[0], buffer=nl.psum))
+        banks.append(nl.ndarray(plan.bank_shape, dtype=dtypes[0], buffer=nl.psum))
     for _ in range(buffers):
         there.append((-1, []))
-    return Turns(
+    return Ahead(
         raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0
     )
 
 
-def take_turn(turns, kind, buffers):
+def next_of(ahead, kind, buffers):
     """The next buffer of its kind."""
-    found = turns.taken[kind] % len(buffers)
-    turns.taken[kind] = turns.taken[kind] + 1
+    found = ahead.taken[kind] % len(buffers)
+    ahead.taken[kind] = ahead.taken[kind] + 1
     return found
 
 
-def turn_for(work, turns, feed, blocks, place, jobs):
+def transpose_for(work, ahead, feed, blocks, place, jobs):
     """Have be there, in Blocks of a Feed's tile, what some jobs need for a row of gy. place: (the tile, the row)."""
     index, row = place
     one, number = feed.tiles[index]
     slot, rows = index % len(feed.buffers), work.geometry.rows
-    if turns.there[slot][0] != index:
-        turns.there[slot] = (index, [])
-    done, tile = turns.there[slot][1], one.tiles[number]
+    if ahead.there[slot][0] != index:
+        ahead.there[slot] = (index, [])
+    done, tile = ahead.there[slot][1], one.tiles[number]
     for job in jobs:
         if job.t >= 0:
             end = row * rows.stride + (job.r[0] - one.r[0] + job.r[1] - 1) * rows.dilation + 1
-            side = side_of(work.plan.source, work.plan, one, tile, job.t)
-            turn_pieces(work, turns, side, one.c[0], job.c, end, done, blocks.x[job.t])
-        side = side_of(work.plan.source, work.plan, one, tile, -1)
-        turn_pieces(work, turns, side, one.k, job.k, row + 1, done, blocks.y)
+            side = side_of(work.plan.source, work.plan.settings, one, tile, job.t)
+            transpose_pieces(work, ahead, side, one.c[0], job.c, end, done, blocks.x[job.t])
+        side = side_of(work.plan.source, work.plan.settings, one, tile, -1)
+        transpose_pieces(work, ahead, side, one.k, job.k, row + 1, done, blocks.y)
 
 
-def turn_pieces(work, turns, side, channels, needed, end, done, tile_sbuf):
+def transpose_pieces(work, ahead, side, channels, needed, end, done, tile_sbuf):
     """Have pieces of a Side that has some channels be there, of channels needed and rows below `end`, in a tile."""
-    parts = pieces_of_rows(side, work.geometry.itemsize)
+    parts = side.pieces(work.geometry.itemsize)
     for chunk in chunks_of(channels[1], work.plan.gang):
         c = channels[0] + chunk[0]
         meets = c < needed[0] + needed[1] and needed[0] < c + chunk[1]
@@ -87,26 +85,26 @@ def turn_pieces(work, turns, side, channels, needed, end, done, tile_sbuf):
             key = (side.t, chunk[0], rows[0])
             if rows[0] < end and key not in done:
                 done.append(key)
-                turn_piece(work, turns, side, (chunk[0], chunk[1], c), rows, tile_sbuf)
+                transpose_piece(work, ahead, side, (chunk[0], chunk[1], c), rows, tile_sbuf)
 
 
-def turn_piece(work, turns, side, chunk, rows, tile_sbuf):
+def transpose_piece(work, ahead, side, chunk, rows, tile_sbuf):
     """A piece of a Side into a tile. chunk: channels (first of the tile's, how many, first in HBM)."""
-    which, columns = 1 if side.t < 0 else 0, inside(side.columns)
+    which, columns = 1 if side.t < 0 else 0, side.columns.inside
     piece = RawPiece(raw=None, rows=rows, channels=chunk, whole=rows[1] == side.rows.extent)
     if len(side.firsts) > 0 and columns[0] < columns[1]:
-        piece.raw = turns.raws[which][take_turn(turns, which, turns.raws[which])]
+        piece.raw = ahead.raws[which][next_of(ahead, which, ahead.raws[which])]
         load_piece(work, side, piece, work.operands.w if side.t < 0 else work.operands.x)
     sources = []
     for row in range(rows[0], rows[0] + rows[1]):
         # zeros are put around rows before those that precede them are taken out of PSUM
         while len(sources) < min(rows[1], row - rows[0] + SLABS - 1):
-            sources.append(source_of(work, turns, side, piece, rows[0] + len(sources)))
+            sources.append(source_of(work, ahead, side, piece, rows[0] + len(sources)))
         source = sources[row - rows[0]]
         if source[0] == None and source[2] == None:
-            clear_turned(work, side, piece, row, tile_sbuf)
+            clear_row(work, side, piece, row, tile_sbuf)
         else:
-            turn_row(work, turns, side, piece, row, source, tile_sbuf)
+            transpose_row(work, ahead, side, piece, row, source, tile_sbuf)
 
 
 def blocks_inside(span, row):
@@ -119,9 +117,9 @@ def blocks_inside(span, row):
 def load_piece(work, side, piece, hbm):
     """What there is of a piece as it lies in HBM."""
     strides, span, boxes = side.strides, side.rows, []
-    w, end = columns_inside(side.columns)
+    w, end = side.columns.loaded
     if piece.whole:
-        low, high = inside(span)
+        low, high = span.inside
         if low < high:
             boxes.append((0, 1, low, 0, high - low))
     else:
@@ -144,7 +142,7 @@ def load_piece(work, side, piece, hbm):
             load_box(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
 
 
-def clear_turned(work, side, piece, row, tile_sbuf):
+def clear_row(work, side, piece, row, tile_sbuf):
     """Zeros where nothing is there of a row of windows."""
     extent, c = side.rows.extent, piece.channels[0]
     rows, cn = (row, (work.plan.gang - 1) * extent + row + 1), piece.channels[1]
@@ -152,52 +150,46 @@ def clear_turned(work, side, piece, row, tile_sbuf):
     nisa.memset(dst=into, value=0.0, engine=nisa.engine.gpsimd)
 
 
-def row_as_it_came(side, piece, row, blocks):
+def loaded_row(side, piece, row, blocks):
     """A row of the windows of some blocks (first, how many): [channels, planes, blocks, columns]."""
     raw, first = piece.raw, blocks[0]
-    parts, columns = len(side.firsts) * piece.channels[1], columns_inside(side.columns)
+    parts, columns = len(side.firsts) * piece.channels[1], side.columns.loaded
     width = columns[1] - columns[0]
     if not piece.whole:
         return raw[0:parts, 0 : side.count, first : first + blocks[1], row - piece.rows[0], 0:width]
-    h = side.rows.first + first * side.rows.step + row - inside(side.rows)[0]
+    h = side.rows.first + first * side.rows.step + row - side.rows.inside[0]
     end = h + (blocks[1] - 1) * side.rows.step + 1
     return raw[0:parts, 0 : side.count, 0, h : end : side.rows.step, 0:width]
 
 
-def is_inside(span, w):
-    """Whether a column of this number of all windows is there."""
-    low, end = inside(span)
-    return span.first + w >= low and span.first + w + (span.count - 1) * span.step < end
-
-
-def source_of(work, turns, side, piece, row):
+def source_of(work, ahead, side, piece, row):
     """A row of all windows: (as it came, its first column there, with zeros around it); None: not there, or needed."""
     span, blocks = side.columns, blocks_inside(side.rows, row)
     if piece.raw == None or blocks[1] == 0:
         return None, 0, None
-    source, start = row_as_it_came(side, piece, row, blocks), span.first - columns_inside(span)[0]
+    source, start = loaded_row(side, piece, row, blocks), span.first - span.loaded[0]
     edges = []
     for w in range(span.extent):
-        if not is_inside(span, w):
+        if not span.holds(w):
             edges.append(w)
     width = (span.count - 1) * span.step + span.extent
     if blocks[1] < side.rows.count or 2 * len(edges) * span.count > width:
-        return None, 0, row_with_zeros(work, turns, side, source, start, blocks, None)
-    zeros = row_with_zeros(work, turns, side, source, start, blocks, edges) if len(edges) > 0 else None
+        return None, 0, row_with_zeros(work, ahead, side, source, start, blocks, None)
+    zeros = row_with_zeros(work, ahead, side, source, start, blocks, edges) if len(edges) > 0 else None
     return source, start, zeros
 
 
-def row_with_zeros(work, turns, side, source, start, blocks, edges):
+def row_with_zeros(work, ahead, side, source, start, blocks, edges):
     """A row of all windows with zeros where x ends: whole, or those columns of windows alone that have some."""
-    span, slot, parts = side.columns, take_turn(turns, 2, turns.slabs), source.shape[0]
-    slab = turns.slabs[slot].view(source.dtype)
+    span, slot, parts = side.columns, next_of(ahead, 2, ahead.slabs), source.shape[0]
+    slab = ahead.slabs[slot].view(source.dtype)
     width = (span.count - 1) * span.step + span.extent
-    low, end = inside(span)
+    low, end = span.inside
     left, right, last = low - span.first, end - span.first, blocks[0] + blocks[1]
     key = (parts, side.count, side.rows.count, left, right, width)
     strips = [(0, blocks[0], left, right), (last, side.rows.count, left, right)]
-    if turns.zeros[slot] != key:
-        turns.zeros[slot] = key
+    if ahead.zeros[slot] != key:
+        ahead.zeros[slot] = key
         strips = strips + [(0, side.rows.count, 0, left), (0, side.rows.count, right, width)]
     for some in strips:
         b0, b1, w0, w1 = some
@@ -224,16 +216,16 @@ def row_with_zeros(work, turns, side, source, start, blocks, edges):
     return slab[0:parts, 0 : side.count, 0 : side.rows.count, 0:width]
 
 
-def turn_row(work, turns, side, piece, row, source, tile_sbuf):
+def transpose_row(work, ahead, side, piece, row, source, tile_sbuf):
     """A row of all windows into a tile. source: what `source_of` finds."""
     span, cn, c, members = side.columns, piece.channels[1], piece.channels[0], len(side.firsts)
     units = side.count * side.rows.count * span.count
-    rows, places = (row, (members - 1) * side.rows.extent + row + 1), turns.banks[0].shape[1]
+    rows, places = (row, (members - 1) * side.rows.extent + row + 1), ahead.banks[0].shape[1]
     for some in cut(span.extent, places):
-        bank = turns.banks[take_turn(turns, 3, turns.banks)].view(tile_sbuf.dtype)
+        bank = ahead.banks[next_of(ahead, 3, ahead.banks)].view(tile_sbuf.dtype)
         for index in range(some[1]):
             w, row_sbuf = some[0] + index, source[2]
-            if source[0] != None and is_inside(span, w):
+            if source[0] != None and span.holds(w):
                 w, row_sbuf = w + source[1], source[0]
             end = w + (span.count - 1) * span.step + 1
             nisa.nc_transpose(

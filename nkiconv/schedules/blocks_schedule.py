@@ -1,0 +1,446 @@
+"""The Schedule of `blocks`, a filter gradient: sums over positions of gy times the window of x that a tap meets there.
+
+    dw[k, c, t, r, s] = sum over z, p, q of gy[k, z, p, q] * x[c, z', p', q'],  p' = p * stride + r * dilation - before
+
+Positions are contracted, so they must lie on the partitions; there a shift by a tap would take a copy of x. A partition
+is therefore a block of gy with the window of x around it (`blocks_units`): what is at one place of all blocks is a
+stationary [blocks, k], and the window of that place, whose taps and channels are the moving operand, a view along the
+free axes:
+
+    dw[k, (r, s, c)] += sum over blocks of  gy[block, p, q, k] * x[block, p + r, q + s, c]    for each (p, q) of a block
+
+K: blocks; M: output channels; N: taps and input channels; evacuation: copies, or sums over cores and packed columns.
+Few output channels, or the last of many, leave columns of the Tensor Engine empty: neighbouring columns of gy share
+them then, the window is as much wider, and accumulators are added as they are evacuated (setting `beside`). No im2col
+tensor exists. Nothing is transposed where channels are neighbours; where they are not, the Tensor Engine transposes
+blocks (`blocks_transposes`), DMA lines of pixels, or runs are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+
+from . import blocks_transposes as transposes
+from .blocks import (
+    BLOCK_BYTES,
+    TRANSPOSED,
+    BlocksSettings,
+    blocks_geometry,
+    completed,
+    config_refusal,
+    is_transposed,
+    outputs_beside,
+    sum_banks,
+    takes_lines,
+    units_of_tile,
+)
+from .blocks_units import (
+    Run,
+    Tile,
+    extent_of,
+    first_seen,
+    planes_of,
+    runs_of,
+    taps_seen,
+    tiles_of_units,
+    units_in,
+)
+from .geometry import Geometry, instructions_refusal
+from .settings import Config, is_hashable
+from .tiles import (
+    BANK_BYTES,
+    BANK_COLUMNS,
+    PARTS,
+    PSUM_BANKS,
+    SBUF_BYTES,
+    Part,
+    cut,
+    cut_at,
+    cut_into,
+    div_ceil,
+    fits_sbuf,
+    share,
+    size_of,
+    some_of,
+)
+
+#: Boxes of a tile up to which its rows come one by one, so that the Tensor Engine follows the loads closely.
+ROWS_BOXES = 24
+#: Channels up to which a bare kernel loads planes in memory order.
+FEW_CHANNELS = 16
+#: Bytes a partition for accumulators on their way out: of four banks, also what they are added to and together.
+SUMS_BYTES = 4 * 3 * BANK_BYTES
+#: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
+CHAIN = 4096
+#: Schedules that are kept.
+SCHEDULES_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Job:
+    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
+    ones, so that the sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels
+    in the accumulator's rows; part: number of the row tile."""
+
+    k: Part
+    c: Part
+    t: int
+    r: Part
+    s: Part
+    beside: int
+    part: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
+    of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps, and of a
+    window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row, column) of
+    gy whose products write all sums, where zeros around whole planes are left out; whether a core begins with it."""
+
+    rounds: tuple[tuple[Job, ...], ...]
+    k: Part
+    c: tuple[Part, ...]
+    r: Part
+    s: Part
+    h: Part
+    w: Part
+    planes: tuple[int, ...]
+    tiles: tuple[Tile, ...]
+    half: int
+    clips: tuple[int, int] | None = None
+    opens: bool = False
+
+
+@dataclass(frozen=True)
+class Transposes:
+    """What transposes on the Tensor Engine need: groups of planes of a unit, pieces of x, and of gy, on their way
+    together, banks of PSUM, shapes of the buffers of pieces (of x, of gy), of rows with zeros and of banks."""
+
+    gang: int
+    raws: int
+    banks: int
+    raw_shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    slab_shape: tuple[int, ...]
+    bank_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BlocksSchedule:
+    """Passes of all jobs, shared by the cores, or with split tiles of each.
+
+    Attributes:
+        geometry: that blocks are of, whose channels may have been made neighbours; source: of x and gy in memory.
+        lines: whether DMA transposes lines of x and gy; transposes: what the Tensor Engine needs for that, or None.
+        windows: buffers of x: one more where it is less than gy and fits: its loads wait for no products of the tile
+            before. x, k, planes: what a tile needs at most, (rows, columns, channels) of x, output channels, planes of
+            taps.
+    """
+
+    settings: BlocksSettings
+    geometry: Geometry
+    source: Geometry
+    lines: bool
+    passes: tuple[Pass, ...]
+    split: bool
+    windows: int
+    x: tuple[int, int, int]
+    k: int
+    planes: tuple[int, ...]
+    transposes: Transposes | None
+
+    @property
+    def gang(self) -> int:
+        """Groups of planes whose blocks a unit has."""
+        return 1 if self.transposes is None else self.transposes.gang
+
+    @property
+    def further(self) -> int:
+        """Columns of taps that the window of a column of gy is further than that of the column before."""
+        return self.geometry.columns.stride // self.geometry.columns.dilation
+
+    @property
+    def rounds_banks(self) -> int:
+        """Banks of a round, at most."""
+        return sum_banks(self.transposes is not None)
+
+
+def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
+    """(Schedule on `cores` cores, "") or (None, why not), built once. geometry: of x and gy in memory; bias: whether
+    its gradient is wanted. A bare kernel has the Tensor Engine transpose NCHW where that fits."""
+    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
+    return once(geometry, config, repr(config), bias, cores)
+
+
+@lru_cache(maxsize=SCHEDULES_KEPT)
+def _built(
+    geometry: Geometry, config: Config, written: str, bias: bool, cores: int
+) -> tuple[BlocksSchedule | None, str]:
+    transposed: Config = (("pixels", TRANSPOSED),)
+    if config is None and geometry.groups == 1 and geometry.C > FEW_CHANNELS and is_transposed(geometry, transposed):
+        found = _checked(geometry, transposed, bias, cores)
+        if found[0] is not None:
+            return found
+    return _checked(geometry, config, bias, cores)
+
+
+def _checked(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
+    """The same with a config, or what is left open."""
+    reason = config_refusal(geometry, config) or gradient_refusal(geometry)
+    if not reason and is_transposed(geometry, config):
+        reason = spread_refusal(geometry, "pixels=2", "pixels=0")
+    if reason:
+        return None, reason
+    blocks, source = blocks_geometry(geometry, config)
+    settings = completed(blocks, config, takes_lines(geometry, config))
+    together = sum_banks(False)
+    plan = _scheduled(blocks, settings, bias, source, takes_lines(geometry, config), together)
+    while together > settings.side and not fits_sbuf(needed_bytes(plan)):
+        together = together // 2
+        plan = _scheduled(blocks, settings, bias, source, plan.lines, together)
+    reason = _room_refusal(plan) or instructions_refusal(blocks, "a filter gradient", instructions(plan, cores))
+    return (None, reason) if reason else (plan, "")
+
+
+def _room_refusal(plan: BlocksSchedule) -> str:
+    """Why tiles do not fit; "" if they do."""
+    settings, geometry, needed = plan.settings, plan.geometry, needed_bytes(plan)
+    for one in plan.passes:
+        tiles = one.half if plan.split else len(one.tiles)
+        if len(one.rounds) > 1 and tiles * geometry.times > settings.buffers:
+            return (
+                f"config buffers={settings.buffers}: {len(one.rounds)} rounds of {plan.rounds_banks} banks need "
+                f"all {tiles} tiles of blocks at once; use as many, or fewer outputs and inputs"
+            )
+    if fits_sbuf(needed):
+        return ""
+    return (
+        f"C={geometry.C}, K={geometry.K}, config rows={settings.rows} columns={settings.columns}: a filter "
+        f"gradient needs {needed} bytes per partition of SBUF for its blocks, there are {SBUF_BYTES}; use smaller "
+        f"blocks, fewer banks or fewer channels"
+    )
+
+
+def _scheduled(
+    geometry: Geometry, config: BlocksSettings, bias: bool, source: Geometry, lines: bool, together: int
+) -> BlocksSchedule:
+    """The Schedule of settings. together: most banks of a pass, of one chunk of channels."""
+    is_pe = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
+    planes, most, banks = planes_of(geometry.planes), units_of_tile(geometry, lines) // config.side, sum_banks(is_pe)
+    half = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
+    known: dict[tuple[Part, Part], tuple[tuple[Run, ...], tuple[Run, ...], tuple[Tile, ...]]] = {}
+    passes: list[Pass] = []
+    for jobs in batches_of(geometry, config, bias, min(banks, together)):
+        of_taps = [job for job in jobs if job.t >= 0]
+        r, s = _hull([job.r for job in of_taps], (0, 1)), _hull([job.s for job in of_taps], (0, 1))
+        c = [_hull([job.c for job in of_taps if job.part == part], (geometry.C, 0)) for part in range(config.side)]
+        if (r, s) not in known:
+            runs = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
+            known[r, s] = *runs, tiles_of_units(planes, *runs, most, half if config.split == 1 else 0)
+        rows, columns, tiles = known[r, s]
+        clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
+        h, w = (0, extent_of(geometry.rows, config.rows, r)), (0, extent_of(geometry.columns, config.columns, s))
+        if clips is not None:
+            h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
+        each = cut(div_ceil(len(jobs), config.side), banks // config.side)
+        rounds = tuple(tuple(some_of(jobs, (at * config.side, count * config.side))) for at, count in each)
+        seen = tuple(dict.fromkeys(job.t for job in of_taps))
+        k = _hull([job.k for job in jobs], (0, 0))
+        passes.append(Pass(rounds, k, tuple(c), r, s, h, w, seen, tiles, div_ceil(half, most), clips))
+    plan = BlocksSchedule(
+        settings=config,
+        geometry=geometry,
+        source=source,
+        lines=lines,
+        passes=tuple(passes),
+        split=False,
+        windows=config.buffers,
+        x=(
+            max(1, *(one.h[1] for one in passes)),
+            max(1, *(one.w[1] for one in passes)),
+            max(1, *(part[1] for one in passes for part in one.c)),
+        ),
+        k=max(1, *(one.k[1] for one in passes)),
+        planes=tuple(dict.fromkeys(t for one in passes for t in one.planes)),
+        transposes=None,
+    )
+    if is_pe:
+        plan = _with_transposes(plan, planes)
+    plan = replace(plan, split=config.split == 1 and len(plan.passes[0].tiles) >= PARTS)
+    firsts = {share(len(passes), PARTS, core)[0] for core in range(1 if plan.split else PARTS)}
+    plan = replace(plan, passes=tuple(replace(one, opens=at in firsts) for at, one in enumerate(plan.passes)))
+    x_bytes, y_bytes = tile_bytes(plan)
+    if plan.transposes is not None:
+        while plan.transposes.raws > 1 and not fits_sbuf(needed_bytes(plan)):
+            plan = replace(plan, transposes=replace(plan.transposes, raws=plan.transposes.raws - 1))
+    elif x_bytes < y_bytes and fits_sbuf(needed_bytes(plan) + x_bytes):
+        plan = replace(plan, windows=config.buffers + 1)
+    return plan
+
+
+def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSchedule:
+    """The same with tiles whose channels the Tensor Engine transposes, and what that needs."""
+    geometry, config = plan.geometry, plan.settings
+    room = BLOCK_BYTES // (config.buffers * sum(tile_bytes(plan)))
+    channels = max(1, *(max(one.c[0][1], one.k[1]) for one in plan.passes))
+    grid = transposes.grid_of(geometry, config.rows, config.columns)[0]
+    gang = max(1, min(transposes.gang_of(geometry, grid, channels), room))
+    known: dict[tuple[Part, Part], tuple[Tile, ...]] = {}
+    passes = []
+    for one in plan.passes:
+        taps = one.r, one.s
+        if taps not in known:
+            known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
+        passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
+    raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, [(one, one.tiles) for one in passes])
+    found = Transposes(
+        gang=gang,
+        raws=transposes.RAWS,
+        banks=min(PSUM_BANKS - len(jobs) for one in passes for jobs in one.rounds),
+        raw_shapes=raw_shapes,
+        slab_shape=slab_shape,
+        bank_shape=transposes.bank_shape(plan.source, passes, gang),
+    )
+    return replace(plan, passes=tuple(passes), transposes=found)
+
+
+def clipped_first(
+    geometry: Geometry, config: BlocksSettings, runs: tuple[Sequence[Run], Sequence[Run]], taps: tuple[int, int]
+) -> tuple[int, int] | None:
+    """(row, column) of gy whose products write all sums, where zeros around whole planes are left out; else None. runs,
+    taps: of rows and of columns."""
+    found = []
+    for axis, some, count, outputs in zip(
+        (geometry.rows, geometry.columns), runs, taps, (max(1, config.rows - 1), config.columns), strict=True
+    ):
+        there = some[0].low, some[0].high
+        first = first_seen(axis, count, outputs, there)
+        seen = taps_seen(first * axis.stride, count, axis.dilation, there)
+        if len(some) == 1 and axis.lhs_dilation == 1 and seen == (0, count):
+            found.append(first)
+    return (found[0], found[1]) if config.side > 1 and config.beside == 1 and len(found) == 2 else None
+
+
+def _hull(parts: Sequence[Part], nothing: Part) -> Part:
+    """(first, how many) from the first to the last of some parts."""
+    if not parts:
+        return nothing
+    low = min(first for first, _ in parts)
+    return low, max(first + count for first, count in parts) - low
+
+
+def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: int) -> list[tuple[Job, ...]]:
+    """Jobs of each pass, of biases alone if these are more than the banks of PSUM that others leave."""
+    found: list[tuple[Job, ...]] = []
+    ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
+    for group in range(geometry.groups):
+        for c in cut_at(len(cs), config.inputs):
+            for some in cut_at(len(ks), config.outputs):
+                jobs, biases = _jobs_of(geometry, config, group, some_of(ks, some), some_of(cs, c))
+                biases = biases if bias and c[0] == 0 else ()
+                if biases and len(jobs) <= banks < len(jobs) + len(biases):
+                    found.append(biases)
+                else:
+                    jobs = jobs + biases
+                before = len(found[-1]) if found else banks
+                if len(ks) == 1 and len(cs) == 1 and before + len(jobs) <= banks:
+                    found[-1] = found[-1] + jobs
+                elif config.outputs * config.inputs > 1:
+                    found.append(jobs)
+                else:
+                    found += [jobs[at : at + count] for at, count in cut(len(jobs), banks)]
+    return found
+
+
+def _jobs_of(
+    geometry: Geometry, config: BlocksSettings, group: int, ks: Sequence[tuple[Part, int]], cs: Sequence[Part]
+) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
+    """(Jobs of some channels of a group, those of their biases)."""
+    jobs: list[Job] = []
+    biases: list[Job] = []
+    parts = cut(len(cs), div_ceil(len(cs), config.side))
+    for (first, count), beside in ks:
+        k = first + group * (geometry.K // geometry.groups), count
+        # row tiles take turns
+        for index in range(parts[-1][1]):
+            for part, (at, chunks) in enumerate(parts):
+                if index < chunks:
+                    c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
+                    jobs += [Job(k, c, t, r, s, beside, part) for t, r, s in _taps_of(geometry)]
+        biases.append(Job(k, (0, 1), -1, (0, 1), (0, 1), beside, 0))
+    return tuple(jobs), tuple(biases)
+
+
+def _taps_of(geometry: Geometry) -> list[tuple[int, Part, Part]]:
+    """(plane, rows, columns) of taps of an accumulator."""
+    R, S = geometry.rows.taps, geometry.columns.taps
+    rows = [(0, R)] if R * S <= BANK_COLUMNS else cut(R, 1)
+    return [(t, r, s) for t in range(geometry.planes.taps) for r in rows for s in cut(S, BANK_COLUMNS)]
+
+
+def chains_of(plan: BlocksSchedule, one: Pass, count: int) -> list[Part]:
+    """(first, how many) of so many tiles of a pass that are summed up in a chain each; all if they pass in rounds."""
+    beside = min(job.beside for job in one.rounds[0])
+    matmuls = count * plan.gang * plan.settings.rows * div_ceil(plan.settings.columns, beside)
+    return cut_into(count, min(count, div_ceil(matmuls, CHAIN)) if len(one.rounds) == 1 else 1)
+
+
+def tile_bytes(plan: BlocksSchedule) -> tuple[int, int]:
+    """Bytes a partition of x and of gy of a tile of units, but for its gang."""
+    x_size, y_size = len(plan.planes) * size_of(plan.x), plan.settings.rows * plan.settings.columns * plan.k
+    return x_size * plan.geometry.itemsize, y_size * plan.geometry.itemsize
+
+
+def needed_bytes(plan: BlocksSchedule) -> int:
+    """Bytes a partition, at most."""
+    (x_bytes, y_bytes), held, found = tile_bytes(plan), 0, plan.transposes
+    for one in plan.passes:
+        banks = len(one.rounds[0])
+        chains = banks if len(chains_of(plan, one, len(one.tiles))) > 1 else 0
+        # of chains before; of a half of the units, and of the other one
+        held = max(held, (chains + (PARTS * banks if plan.split else 0)) * BANK_BYTES)
+    blocks = plan.gang * (plan.windows * x_bytes + plan.settings.buffers * y_bytes)
+    shapes = None if found is None else (found.raw_shapes, found.slab_shape)
+    others = transposes.transpose_bytes(plan.source, shapes, found.raws) if found and shapes else 0
+    return blocks + others + SUMS_BYTES + held
+
+
+def instructions(plan: BlocksSchedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    each, settings = [], plan.settings
+    for one in plan.passes:
+        total, count = 0, len(one.tiles)
+        if plan.transposes is None:
+            # rows come one by one, lines of all rows of a block
+            boxes = sum(len(tile) * (settings.rows if len(tile) <= ROWS_BOXES else 1) for tile in one.tiles)
+            if plan.lines:
+                boxes += sum(box.counts[0] * box.counts[1] for tile in one.tiles for box in tile)
+            total += (len(one.planes) + 1) * (boxes * settings.side + 5 * count)
+        else:
+            places = plan.transposes.bank_shape[1]
+            total += transposes.transpose_instructions(plan.source, settings, one, one.tiles, plan.gang, places)
+        chains = len(chains_of(plan, one, count)) + PARTS
+        for job in chain.from_iterable(one.rounds):
+            total += count * settings.rows * div_ceil(settings.columns, job.beside) * plan.gang + 4 + chains
+        each.append(div_ceil(total * one.half, count) + 64 if plan.split and cores == PARTS else total)
+    parts = 1 if plan.split else cores
+    most = max(sum(some_of(each, share(len(each), parts, core))) for core in range(parts))
+    return most + settings.warmup + 64
+
+
+def spread_refusal(geometry: Geometry, what: str, instead: str) -> str:
+    """Why something does not take a geometry with lhs_dilation; "" if there is none."""
+    apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
+    return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
+
+
+def gradient_refusal(geometry: Geometry) -> str:
+    """Why there is no filter gradient of a geometry, whatever the settings; "" if there is."""
+    if geometry.hbm_itemsize == 1:
+        return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"
+    if geometry.precision in ("fp16x3", "winograd"):
+        return f"precision={geometry.precision}: a filter gradient takes None, bf16 and tf32; use one of them"
+    return ""
