@@ -1,13 +1,16 @@
 """The clock of estimates against the timeline of both cores."""
 
+from types import SimpleNamespace
+
 import pytest
 import random_problems
 
 from nkiconv import ConvProblem, cases
-from nkiconv.planner import child, clock
+from nkiconv.planner import child, clock, warm_up
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.schedules.settings import WARM_UPS
 from nkiconv.simulator.errors import MeetingError, TraceLimitError
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -78,15 +81,65 @@ RACES = [
 @pytest.mark.parametrize(("times", "place"), RACES)
 def test_the_fastest_by_the_slower_core_is_chosen(times, place):
     """Core 0 may have nothing to do, so the first by its time is confirmed by core 1."""
-    found = sorted((core, at) for at, (core, _) in enumerate(times))
-    assert clock._confirmed(found, lambda at: times[at][1]) == place
+
+    def probe(us):
+        return SimpleNamespace(least=warm_up.Warmed(us, (0, 0)))
+
+    found = sorted(((core, at, probe(core)) for at, (core, _) in enumerate(times)), key=lambda one: one[0])
+    chosen, slower = clock._confirmed(found, lambda at: probe(times[at][1]))
+    assert (chosen, slower.least.us) == (place, max(times[place]))
+
+
+#: Problems, and counts of matmuls on zeros in both places of their kernels.
+COUNTS = [("rn50_c4", 0, 0), ("rn50_c4", 20, 0), ("vit_patch16", 13, 7), ("nkl_n1_c256_w256_s128", 5, 3)]
+
+
+@pytest.mark.parametrize(("name", "first", "second"), COUNTS)
+def test_a_probe_takes_what_a_trace_of_as_many_zeros_takes(name, first, second):
+    """Streams of the probe's matmuls on zeros stand for any count."""
+    request = Request(problem=cases.get(name).problem)
+    operation = operation_for(request)
+    algorithm, config = operation.ranked(operation.shape(request, Rates()))[0]
+
+    def traced(counts):
+        own = warm_up.with_counts(config, counts)
+        args, kwargs = operation.arguments(request, algorithm, own)
+        return execute(operation.kernel[2], args, kwargs, trace_only=True, alone=0), own
+
+    execution, own = traced((warm_up.PROBE, warm_up.PROBE))
+    found = warm_up.Probe(execution, Rates(), own).warmed((first, second))[0]
+    assert found.us == pytest.approx(in_time(traced((first, second))[0], Rates()).us, rel=0.01)
+
+
+def test_matmuls_on_zeros_fill_the_wait_for_the_first_filters():
+    """The kernel takes less than without, and no more than with any count that a search tries."""
+    problem = cases.get("rn50_c4").problem
+    found = chosen(Request(problem=problem))
+    count = dict(found.config)["warmup"]
+
+    def us(warmup):
+        return both_cores_us(launch_of(problem, found.algorithm, warm_up.with_counts(found.config, (warmup, 0))))
+
+    assert us(count) < 0.95 * us(0)
+    assert us(count) <= 1.01 * min(map(us, WARM_UPS))
+
+
+def test_a_cut_trace_ends_at_its_limit():
+    launch = launch_of(cases.get("rn50_c4").problem)
+    traced = execute(*launch, trace_only=True, most=40, alone=0, cut=True)
+    assert traced.is_cut
+    assert len(traced.instructions) == 20
+    with pytest.raises(TraceLimitError):
+        execute(*launch, trace_only=True, most=40, cut=True)
+    whole = execute(*launch, trace_only=True, most=10_000, alone=0, cut=True)
+    assert not whole.is_cut
 
 
 def test_a_candidate_that_breaks_a_rule_is_passed_over():
     """It was chosen where one other candidate was left."""
     problem = cases.get("rn50_c4").problem
     found = chosen(Request(problem=problem))
-    broken, whole = ("implicit_gemm", (("warmup", -1),)), (found.algorithm, found.config)
+    broken, whole = ("implicit_gemm", (("x_bytes", 1),)), (found.algorithm, found.config)
 
     def launch(*one):
         request = Request(problem=problem)
@@ -106,7 +159,8 @@ def test_an_estimate_is_the_fastest_of_its_candidates():
     times = [both_cores_us(launch_of(problem, *one)) for one in ranked]
     found = chosen(request)
     assert min(times) < 0.95 * times[0]
-    assert (found.algorithm, found.config) == ranked[times.index(min(times))]
+    assert found.algorithm == ranked[times.index(min(times))][0]
+    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
 
 
 def test_the_planners_own_process_chooses_alike():

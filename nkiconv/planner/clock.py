@@ -15,7 +15,9 @@ from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
 from ..simulator.profiling import in_time
 from ..simulator.timing import Rates
+from . import warm_up
 from .request import Config
+from .warm_up import Probe
 
 #: Instructions of a core, those of all candidates of an estimate together: some 15 ms of CPU.
 INSTRUCTIONS = 300
@@ -29,43 +31,59 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 def fastest(
     candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Config], Launch], rates: Rates
 ) -> tuple[str, Config]:
-    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for; the first where they reach for
-    one.
+    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for, with the matmuls on zeros that
+    pay; the first where they reach for one.
 
     Args:
         candidates: algorithms with settings, in the order in which they are timed. launch: what runs one.
     """
     with without_collector():
-        return candidates[_fastest(candidates, launch, rates)]
+        return _fastest(candidates, launch, rates)
 
 
-def _fastest(candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Config], Launch], rates: Rates) -> int:
-    """The place of that candidate."""
-    left, found = INSTRUCTIONS, []
-    for place, one in enumerate(candidates):
+def _fastest(
+    candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Config], Launch], rates: Rates
+) -> tuple[str, Config]:
+    def probe(place: int, core: int, most: int | None, cut: bool) -> Probe:
+        algorithm, config = candidates[place]
+        config = warm_up.probed(config)
+        execution, own = _core(launch(algorithm, config), rates, most, core, cut=cut)
+        return Probe(execution, own, config)
+
+    left = INSTRUCTIONS
+    found: list[tuple[float, int, Probe]] = []
+    for place in range(len(candidates)):
         try:
-            us, traced = core_us(launch(*one), rates, left)
+            one = probe(place, 0, left, not found)
         except TraceLimitError:
             break
         except NkiError:  # a search tells of it
             continue
-        found.append((us, place))
-        left -= traced
-    if len(found) < 2:
-        return found[0][1] if found else 0
-    return _confirmed(sorted(found), lambda place: _core_us(launch(*candidates[place]), rates, None, 1)[0])
+        found.append((one.least.us, place, one))
+        left -= len(one.execution.instructions)
+        if one.execution.is_cut:
+            break
+    if not found:
+        return candidates[0]
+    _, place, best = found[0]
+    if len(found) > 1:
+        place, best = _confirmed(sorted(found, key=lambda one: one[:2]), lambda place: probe(place, 1, None, False))
+    algorithm, config = candidates[place]
+    return algorithm, warm_up.with_counts(config, best.refined().counts)
 
 
-def _confirmed(found: Sequence[tuple[float, int]], other_us: Callable[[int], float]) -> int:
-    """The place of the least time of the slower core, given those of core 0, the least first, and what core 1 takes."""
-    best_us, best = float("inf"), found[0][1]
-    for us, place in found:
+def _confirmed(found: Sequence[tuple[float, int, Probe]], other: Callable[[int], Probe]) -> tuple[int, Probe]:
+    """The place of the least time of the slower core and that core's trace, given those of core 0, the least first, and
+    what traces core 1."""
+    _, chosen, best = found[0]
+    best_us = float("inf")
+    for us, place, one in found:
         if us >= best_us:
             break
-        slower_us = max(us, other_us(place))
-        if slower_us < best_us:
-            best_us, best = slower_us, place
-    return best
+        slower = max(one, other(place), key=lambda core: core.least.us)
+        if slower.least.us < best_us:
+            best_us, chosen, best = slower.least.us, place, slower
+    return chosen, best
 
 
 def core_us(launch: Launch, rates: Rates, most: int) -> tuple[float, int]:
@@ -78,18 +96,20 @@ def core_us(launch: Launch, rates: Rates, most: int) -> tuple[float, int]:
 
 
 def _core_us(launch: Launch, rates: Rates, most: int | None, core: int) -> tuple[float, int]:
+    execution, rates = _core(launch, rates, most, core)
+    return in_time(execution, rates).us, len(execution.instructions)
+
+
+def _core(launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False) -> tuple[Execution, Rates]:
+    """A trace of one core, or of both that meet, and the constants that it is timed with. cut: as of `execute`."""
     kernel, args, kwargs = launch
     most = most and most * kernel.grid
     if kernel.grid > 1:
         try:
-            return _timed(execute(kernel, args, kwargs, trace_only=True, most=most, alone=core), halved(rates))
+            return execute(kernel, args, kwargs, trace_only=True, most=most, alone=core, cut=cut), halved(rates)
         except MeetingError:
             pass
-    return _timed(execute(kernel, args, kwargs, trace_only=True, most=most), rates)
-
-
-def _timed(execution: Execution, rates: Rates) -> tuple[float, int]:
-    return in_time(execution, rates).us, len(execution.instructions)
+    return execute(kernel, args, kwargs, trace_only=True, most=most), rates
 
 
 def halved(rates: Rates) -> Rates:

@@ -24,8 +24,6 @@ from .request import Asked, Config, Request, nl_name
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
 #: at most.
 CHOICE_NEAR = 1.35
-#: Settings that count matmuls on zeros.
-WARM_UP_SETTINGS = ("warmup", "late_warmup", "rewarm")
 
 
 @dataclass(frozen=True)
@@ -147,11 +145,6 @@ class Operation(ABC):
         candidates = self.ranked(shape)
         if shape.whole is not None:
             return candidates[0]
-        bare = without_warm_up(candidates[0][1])
-        if bare != candidates[0][1] and not shape.chunks:
-            candidates.insert(1, (candidates[0][0], bare))
-        if len(candidates) == 1:
-            return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
             return self.kernel[request.lnc], *self.arguments(request, algorithm, config)
@@ -198,11 +191,6 @@ class Operation(ABC):
     def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
         """Channels that one core works on at once, at least 1."""
         return max(1, self.algorithm(algorithm).unit(shape, config))
-
-
-def without_warm_up(config: Config) -> Config:
-    """The config without matmuls on zeros, which a short kernel may end before they pay."""
-    return config and tuple((name, 0 if name in WARM_UP_SETTINGS else value) for name, value in config)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

@@ -36,7 +36,7 @@ class DotSettings(Settings):
     slots: int = count("slots of a chunk of taps, at most; fewer where they do not fit", 1, 128, near=(half, double))
     lags: int = count("lags of a block with wide, at most; fewer if they do not fit", 1, LAGS_MOST, default=LAGS_MOST)
     block: int = count("slots of a stationary with masks: 1, 2, 4, 8 or 16", 1, 16, default=8, near=(2, 4, 8, 16))
-    warmup: int = warm_up("by shape", most=128, near=(0, WARM_UP))
+    warmup: int = warm_up("by shape", near=(0, WARM_UP))
 
 
 def dot_settings(geometry: Any, config: Config) -> DotSettings:

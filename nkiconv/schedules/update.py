@@ -27,4 +27,4 @@ class UpdateSettings(Settings):
         default=2,
         near=(0, 1, 2, 3),
     )
-    warmup: int = warm_up("by shape", most=128, near=(0, 16, 24))
+    warmup: int = warm_up("by shape", near=(0, 16, 24))

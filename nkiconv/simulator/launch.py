@@ -22,7 +22,7 @@ from . import hardware as hw
 from .allowed import Allowed, default
 from .arguments import Binder, comparable
 from .capacity import check_capacity
-from .errors import KernelAssertionError, NkiError
+from .errors import KernelAssertionError, NkiError, TraceLimitError
 from .iterations import trip_counts
 from .program import Instruction, Launch, Program
 from .rendezvous import Rendezvous
@@ -39,6 +39,8 @@ class Execution:
 
     outputs: Any
     programs: tuple[Program, ...]
+    #: whether `most` instructions ended the trace, of which nothing but its records is checked
+    is_cut: bool = False
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -171,6 +173,7 @@ def execute(
     overflow: bool | None = None,
     most: int | None = None,
     alone: int | None = None,
+    cut: bool = False,
 ) -> Execution:
     """Run a kernel and keep its instruction records.
 
@@ -179,6 +182,7 @@ def execute(
         args, kwargs: its arguments. trace_only, sentinels, races, overflow: as of `simulate`.
         most: instructions of all cores, each of which has an equal share, at which to give up; None: no such limit.
         alone: the core that runs, without data (trace_only), while the other does nothing; None: all run.
+        cut: return the first `most` instructions of a core that has more, where it runs alone.
 
     Returns: an `Execution`.
 
@@ -195,7 +199,14 @@ def execute(
     launch = Launch(_degree(grid), int(grid is not None), numeric=not trace_only, allowed=allowed, most=most)
     binder = Binder(launch)
     bound_args, bound_kwargs = binder.call(function, args, kwargs or {})
-    results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
+    try:
+        results = _run(launch, lambda: function(*bound_args, **bound_kwargs), alone)
+    except TraceLimitError:
+        if alone is None or not cut:
+            raise
+        found = Execution(None, tuple(launch.programs), is_cut=True)
+        launch.let_go()
+        return found
     schedule: Edges = getattr(kernel, "schedule", ())
     for program in launch.programs:
         if program.left:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import is_of_planes, span
-from ....schedules.narrow import WARM_UP_FIRST
 from ....schedules.planes import misses_planes, with_windows
 from ....schedules.tiles import BANK_COLUMNS, cut_at, filled
 from ..._engines import new_ledger
@@ -44,7 +43,7 @@ def run_narrow(operands, geometry, extras, narrow):
     cleared = clear_stationaries(operands, geometry, narrow)
     ring = ring_of_loads(operands, geometry, narrow, loads)
     ledger, ahead = new_ledger(), parts_of_steps(geometry, narrow, steps)
-    warm_up(zeros_sbuf, min(narrow.warmup, WARM_UP_FIRST), 1)
+    warm_up(zeros_sbuf, narrow.warmup, 1)
     filters = None
     first = 0
     for index in range(len(steps)):
@@ -56,7 +55,6 @@ def run_narrow(operands, geometry, extras, narrow):
             transposed = []
             for part in loaded:
                 transposed.append(transpose_loaded(part, geometry, ledger))
-            warm_up(zeros_sbuf, narrow.warmup - WARM_UP_FIRST, 1)
             filters = lay_out(operands, loaded, transposed, cleared, geometry, narrow, ledger)
         passes = passes_of(geometry, narrow, step, loads, first)
         x = (ring, loads[first].d0, zeros_sbuf)
