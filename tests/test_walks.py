@@ -11,7 +11,6 @@ import random_problems
 from depthwise import modelled_us
 
 from nkiconv import ConvProblem, cases
-from nkiconv.kernels.depthwise_conv1d.dispatch import refusal
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
@@ -19,6 +18,7 @@ from nkiconv.planner.cost.depthwise_conv1d import banded_walk as banded
 from nkiconv.planner.cost.depthwise_conv1d import mixed_walk as mixed
 from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of
 from nkiconv.planner.request import Asked
+from nkiconv.schedules.depthwise_rule import refusal
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 

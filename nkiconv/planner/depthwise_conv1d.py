@@ -9,10 +9,10 @@ from typing import Any
 from .._nki import nl
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
-from ..kernels.depthwise_conv1d.dispatch import default_of, refusal
 from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
 from ..schedules.depthwise import Extras, RowGeometry
+from ..schedules.depthwise_rule import default_of, refusal
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
@@ -61,10 +61,10 @@ class DepthwiseConv1d(Operation):
         return Shape(geometry, extras_of(request.problem, request.asked), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return str(default_of(shape.geometry, shape.extras, shape.cores))
+        return default_of(shape.geometry, shape.extras, shape.cores)
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return str(refusal(algorithm, shape.geometry, shape.extras, config, shape.cores))
+        return refusal(algorithm, shape.geometry, shape.extras, config, shape.cores)
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

@@ -12,7 +12,6 @@ from typing import Any
 
 from .._nki import nl
 from ..errors import NkiconvError, UnsupportedError
-from ..kernels.depthwise_conv1d.dispatch import refusal
 from ..kernels.gradients.depthwise_conv1d import (
     DOT,
     DOT_IMAGES,
@@ -25,6 +24,7 @@ from ..kernels.gradients.depthwise_conv1d import (
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
+from ..schedules.depthwise_rule import refusal
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import cost

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .banded import BandedSchedule, banded_config_refusal, banded_sbuf_bytes, banded_settings, build, fits
-from .depthwise import Extras, RowGeometry, instructions_refusal, part_span
+from .depthwise import FEW_TAPS, Extras, RowGeometry, instructions_refusal, part_span
 from .options import finish_instructions
 from .settings import Config
 from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 
-#: Taps that are turned one by one, at most, where they run backwards.
-FEW_TAPS = 16
 #: (first, how many).
 Span = tuple[int, int]
 #: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from .options import Epilogue
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
+#: Taps that run backwards: up to which copying each is the less work; of a filter that is copied in HBM, at most.
+FEW_TAPS, COPIED_TAPS = 16, 8192
+
 
 @dataclass(frozen=True)
 class RowGeometry:
@@ -89,3 +92,15 @@ def instructions_refusal(geometry: RowGeometry, name: str, count: int) -> str:
         f"{extents}: {name} needs up to {count} instructions on a core, the compiler takes {INSTRUCTIONS_MAX}; split "
         f"N or C over several calls"
     )
+
+
+def flips(algorithm: str, geometry: RowGeometry) -> bool:
+    """Whether an algorithm gets a copy of the filters, with taps forwards."""
+    return geometry.flipped and algorithm not in ("mixed", "vector", "banded")
+
+
+def flip_refusal(algorithm: str, geometry: RowGeometry) -> str:
+    """Why filters are not copied, or ""."""
+    if flips(algorithm, geometry) and geometry.S > COPIED_TAPS:
+        return f"S={geometry.S}: {algorithm} takes at most {COPIED_TAPS} taps backwards; use banded or mixed"
+    return ""

@@ -1,13 +1,25 @@
-"""Settings of `dot`, and which of its two ways a problem takes."""
+"""`dot`: dot products of whole rows. Settings, schedule, what it does not run.
+
+Its cuts are phases of taps and columns, chunks of taps, blocks of lags, tiles and batches. Many lags (`wide`) come in
+blocks that are batches of their own. None of it depends on the number of cores.
+
+With g = gcd(stride, dilation), R = stride / g and D = dilation / g, tap s = R s' + r and column q = D q' + m meet at
+position stride * (D (s' + q') + m) + dilation * r of the padded row. For each of the R tap phases and D column phases
+that is a convolution without stride or dilation, so a lag q' is a shift of s'. Position s' = base + n p + t lies at
+partition p, slot t; lag q' of slot t is slot t + q'.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ..simulator.hardware import PARTITIONS
+from .channels import ChannelBlock, channel_block, channel_halves
+from .depthwise import Extras, RowGeometry, instructions_refusal
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
 #: Slots of a stationary that a config can ask for, and lags of a block with `wide`: a bank holds 128 slots of x of 4
 #: channels, 31 of which are beyond the lags.
@@ -19,8 +31,19 @@ WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
 WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
 #: Matmuls on zeros, and with masks rows from which they pay.
 WARM_UP, MANY_ROWS = 24, 1024
-#: Work is shared out in two parts, on one core too.
-_PARTS = 2
+#: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
+DOT_SBUF_BYTES = 180_000
+#: Bytes a partition of transposed filters that are kept for all images of a batch.
+KEPT_BYTES = 65_536
+#: Channel tiles, or images, that leave together.
+LEAVE_TOGETHER = 4
+#: With wide, slots and channels of a stationary: channels start at partitions 0, 32, 64 and 96, as engines address
+#: them; and bytes per partition that products on their way through HBM take, and results.
+WIDE_TAPS = 32
+WIDE_BYTES = 44_000
+#: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
+COLUMNS_PER_TAP = 0.5
+BANDED_TAPS = 8192
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class DotSettings(Settings):
     warmup: int = warm_up("by shape", near=(0, WARM_UP))
 
 
-def dot_settings(geometry: Any, config: Config) -> DotSettings:
+def dot_settings(geometry: RowGeometry, config: Config) -> DotSettings:
     """All settings of a config."""
     wide = setting(config, "wide", is_wide(geometry))
     warm = WARM_UP if wide or geometry.N * geometry.C >= MANY_ROWS else 0
@@ -55,12 +78,313 @@ def dot_config_refusal(config: Config) -> str:
     return "" if block in BLOCKS else f"config block={block}: must be 1, 2, 4, 8 or 16 slots of a stationary"
 
 
-def is_wide(geometry: Any) -> bool:
+def is_wide(geometry: RowGeometry) -> bool:
     """Whether there are so many lags that `wide` is faster, or more columns than there may be without it."""
     common = math.gcd(geometry.stride, geometry.dilation)
-    slots = -(-geometry.S // (geometry.stride // common * PARTITIONS))
+    slots = -(-geometry.S // (geometry.stride // common * P_MAX))
     lags = -(-geometry.Q // (geometry.dilation // common))
     fewest = WIDE_FROM + WIDE_FROM_SLOTS // slots
-    if geometry.N * geometry.C < _PARTS * PARTITIONS:
+    if geometry.N * geometry.C < PARTS * P_MAX:
         fewest = WIDE_FROM_FEW + WIDE_FROM_FEW_SLOTS // slots
     return bool(geometry.Q > COLUMNS_MIN or lags > fewest)
+
+
+@dataclass(frozen=True)
+class DotSchedule:
+    """Numbers of one problem; the same on every core."""
+
+    #: tap phases R and D; column phases, min(D, Q)
+    tap_phases: int
+    spread: int
+    column_phases: int
+    #: taps (slots) and channels of a stationary
+    taps: int
+    channels: int
+    #: rows in flight
+    buffers: int
+    #: whether a batch has one block of lags, and wide.py takes it from products to results
+    wide: bool
+    #: slots (0 if not even the fewest fit SBUF) and chunks, and partitions that taps are spread over: a chunk has
+    #: depth * slots taps of each phase
+    slots: int = 0
+    depth: int = 0
+    chunks: int = 1
+    #: lags of a block and blocks: lags >= ceil(Q / D)
+    lags: int = 1
+    lag_blocks: int = 1
+    #: positions of x and taps of w in one chunk, as loaded
+    x_length: int = 0
+    w_length: int = 0
+    #: of images that are summed how many a chunk has, and chunks of the taps of each
+    members: int = 1
+    tap_chunks: int = 1
+    #: channel tiles, or images, of one batch
+    tiles: int = 1
+    images: int = 1
+    #: whether transposed filters stay in SBUF from image to image
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class DotBatch:
+    """Tiles k0 .. k0+kn-1 of a channel block and images n0 .. n0+nn-1; kn or nn is 1. They leave in one store each.
+
+    l0: first lag; a wide plan's batch has plan.lags from there on, any other all lags. width: channels that a row of
+    results has in one image.
+    """
+
+    block: ChannelBlock
+    k0: int
+    kn: int
+    n0: int
+    nn: int
+    l0: int
+    width: int
+
+
+@dataclass(frozen=True)
+class DotUnit:
+    """A chunk of taps of tile k of a batch, of image n: `groups` groups of `channels` channels, from r0 of each row."""
+
+    batch: DotBatch
+    n: int
+    k: int
+    chunk: int
+    r0: int
+    groups: int
+
+
+def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
+    reason = dot_config_refusal(config)
+    if reason != "":
+        return reason
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
+    if geometry.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
+    columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
+    if geometry.dilation == 1 and geometry.S <= BANDED_TAPS and geometry.Q > columns_max:
+        return (
+            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
+        )
+    settings = dot_settings(geometry, config)
+    if settings.wide and geometry.summed > 1:
+        return "config wide=True: sums over images need masks; use wide=False, or dot"
+    if not settings.wide and geometry.Q > COLUMNS_MIN:
+        return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
+    plan = build(geometry, settings)
+    if plan.slots == 0:
+        return (
+            f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
+            f"SBUF, {SBUF_BYTES} bytes per partition; use vector"
+        )
+    return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
+
+
+def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
+    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
+    phases = plan.members * plan.tap_phases
+    slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
+    blocks = plan.lag_blocks * plan.column_phases
+    matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
+    # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
+    tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
+    unit = 2 * slots + matmuls + tails + 16 * plan.members
+    results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
+    batch = plan.images * (plan.tiles * plan.chunks * unit + results)
+    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
+
+
+def images_of(geometry: RowGeometry, plan: DotSchedule, unit: DotUnit) -> tuple[int, int]:
+    """(first, how many) of the images that a unit sums over."""
+    first = unit.chunk // plan.tap_chunks * plan.members
+    return first, min(plan.members, geometry.summed - first)
+
+
+def padded_columns(plan: DotSchedule) -> int:
+    """Columns that are computed, Q or a few more: of block b, lag l and phase m is (b * lags + l) * phases + m."""
+    return plan.lag_blocks * plan.lags * plan.column_phases
+
+
+def x_slots(plan: DotSchedule) -> int:
+    """Slots of x of one tap and column phase."""
+    return plan.slots + plan.lag_blocks * plan.lags - 1
+
+
+def window_of(plan: DotSchedule) -> int:
+    """Slots of x that a block of slots of w meets."""
+    return plan.taps + plan.lags - 1
+
+
+@functools.lru_cache(maxsize=4096)
+def build(geometry: RowGeometry, settings: DotSettings) -> DotSchedule:
+    """The schedule of all settings."""
+    common = math.gcd(geometry.stride, geometry.dilation)
+    spread = geometry.dilation // common
+    found = DotSchedule(
+        tap_phases=geometry.stride // common,
+        spread=spread,
+        column_phases=min(spread, geometry.Q),
+        taps=WIDE_TAPS,
+        channels=P_MAX // WIDE_TAPS,
+        buffers=2 if settings.wide else 4,
+        wide=settings.wide,
+        depth=P_MAX,
+    )
+    size = _sized_wide if settings.wide else _sized_masked
+    found = size(found, geometry, settings, div_ceil(geometry.S, found.tap_phases), div_ceil(geometry.Q, spread))
+    x_length, w_length = lengths_of(geometry, found, max(1, found.slots), found.lag_blocks * found.lags)
+    return replace(found, x_length=x_length, w_length=w_length)
+
+
+def lengths_of(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int) -> tuple[int, int]:
+    """(positions of x, taps of w) that the slots of a chunk reach."""
+    reach = geometry.stride * plan.spread * (plan.depth * slots + lags - 2)
+    reach += geometry.stride * (plan.column_phases - 1) + geometry.dilation * (plan.tap_phases - 1)
+    return reach + 1, plan.tap_phases * plan.depth * slots
+
+
+def held_bytes(geometry: RowGeometry, plan: DotSchedule, slots: int, lags: int, rows: int, filters: int) -> int:
+    """Bytes a partition of rows as loaded, transposed slots of x and as many transposed filters."""
+    lengths = lengths_of(geometry, plan, slots, lags)
+    of_slot = plan.members * plan.tap_phases * rows * geometry.itemsize
+    copies = 2 if plan.wide else 3
+    moved = (slots + lags) * plan.column_phases * of_slot
+    loaded = plan.buffers * plan.members * (lengths[0] + lengths[1]) * geometry.itemsize
+    return loaded + copies * moved + filters * slots * of_slot
+
+
+def _sized_masked(
+    plan: DotSchedule, geometry: RowGeometry, settings: DotSettings, phase_taps: int, phase_lags: int
+) -> DotSchedule:
+    """Slots with masks, as many a chunk as asked for that fit; lags, all of them; tiles and images that leave."""
+    most = div_ceil(phase_taps, P_MAX)
+    plan = _with_block(plan, min(settings.block, most), phase_lags)
+    lags = plan.lag_blocks * plan.lags
+    slots = min(most, settings.slots)
+    # either three filters are under way, or, with several images, others are kept
+    for filters, room in ((3, DOT_SBUF_BYTES), (0, DOT_SBUF_BYTES - KEPT_BYTES))[: 1 + (geometry.N > 1)]:
+        fixed = held_bytes(geometry, plan, 0, lags, P_MAX, filters)
+        slots = min(slots, (room - fixed) // (held_bytes(geometry, plan, 1, lags, P_MAX, filters) - fixed))
+    if slots > 0:
+        chunks = div_ceil(most, slots)
+        slots = div_ceil(most, chunks)
+        plan = _with_block(replace(plan, slots=slots), min(plan.taps, slots), phase_lags)
+        members = max(1, min(geometry.summed, settings.slots // slots)) if chunks == 1 else 1
+        # the first whose rows fit
+        more = (replace(plan, members=count) for count in range(members, 1, -1))
+        fitting = (one for one in more if held_bytes(geometry, one, slots, lags, P_MAX, 3) <= DOT_SBUF_BYTES)
+        plan = next(fitting, plan)
+        plan = replace(
+            plan,
+            keep=chunks * slots * P_MAX * plan.tap_phases * geometry.itemsize <= KEPT_BYTES,
+            tap_chunks=chunks,
+            chunks=chunks * div_ceil(geometry.summed, plan.members),
+        )
+    tiles = max(1, min(LEAVE_TOGETHER, BANK_COLUMNS // (plan.taps * padded_columns(plan)))) if geometry.N == 1 else 1
+    return replace(plan, tiles=tiles, images=min(LEAVE_TOGETHER, div_ceil(geometry.N, 2)))
+
+
+def _with_block(plan: DotSchedule, most: int, phase_lags: int) -> DotSchedule:
+    """Taps and channels of a stationary, a power of two up to `most` taps, and the blocks of lags that a bank holds."""
+    taps = 1 << max(0, most.bit_length() - 1)
+    channels = P_MAX // taps
+    lag_blocks = div_ceil(phase_lags, BANK_COLUMNS // channels + 1 - taps)
+    return replace(plan, taps=taps, channels=channels, lag_blocks=lag_blocks, lags=div_ceil(phase_lags, lag_blocks))
+
+
+def _sized_wide(
+    plan: DotSchedule, geometry: RowGeometry, settings: DotSettings, phase_taps: int, phase_lags: int
+) -> DotSchedule:
+    """Slots of `wide`, in blocks, and as many lags as asked for that fit; if not even one does, fewer slots."""
+    blocks = div_ceil(div_ceil(phase_taps, P_MAX), plan.taps)
+    half_channels = geometry.C if one_block(geometry) else div_ceil(geometry.C, 2)
+    rows = plan.channels * min(plan.taps, div_ceil(half_channels, plan.channels))
+    # of one row at least two blocks of lags, for two cores
+    least = 2 if geometry.N * geometry.C == 1 else 1
+    for asked in range(min(blocks, div_ceil(settings.slots, plan.taps)), 0, -1):
+        chunks = div_ceil(blocks, asked)
+        slots = plan.taps * div_ceil(blocks, chunks)
+        plan = replace(plan, chunks=chunks, tap_chunks=chunks, depth=min(P_MAX, div_ceil(phase_taps, slots)))
+        summed = plan.column_phases * div_ceil(rows, plan.channels) * 4 if chunks > 1 else 0
+        room = SBUF_BYTES - WIDE_BYTES - held_bytes(geometry, plan, slots, 0, rows, 2)
+        each = held_bytes(geometry, plan, 0, 1, rows, 2) - held_bytes(geometry, plan, 0, 0, rows, 2) + summed
+        most = min(settings.lags, room // each)
+        if most > 0:
+            lags = div_ceil(phase_lags, max(least, div_ceil(phase_lags, most)))
+            filters = slots * rows * plan.tap_phases * geometry.itemsize
+            fits = 2 * filters * (chunks - 1) <= room - lags * each
+            return replace(plan, slots=slots, lags=lags, keep=chunks * filters <= KEPT_BYTES and fits)
+    return plan
+
+
+def one_block(geometry: RowGeometry) -> bool:
+    """Whether the channels are one block, and images are shared out instead."""
+    return geometry.C == 1 or (geometry.N > 1 and geometry.C <= P_MAX)
+
+
+def channel_blocks(geometry: RowGeometry, plan: DotSchedule) -> list[ChannelBlock]:
+    """The channels in two halves, or in one block."""
+    if one_block(geometry):
+        return [channel_block(0, geometry.C, plan.channels)]
+    return channel_halves(geometry.C, plan.channels)
+
+
+def batches(geometry: RowGeometry, plan: DotSchedule) -> list[DotBatch]:
+    """All batches, in order; cores take contiguous shares."""
+    found = []
+    lags = div_ceil(geometry.Q, plan.spread)
+    for block in channel_blocks(geometry, plan):
+        num_tiles = div_ceil(block.length, plan.taps)
+        for k0 in range(0, num_tiles, plan.tiles):
+            kn = min(plan.tiles, num_tiles - k0)
+            width = min(kn * plan.taps, block.length - k0 * plan.taps)
+            for n0 in range(0, geometry.N, plan.images):
+                nn = min(plan.images, geometry.N - n0)
+                for l0 in range(0, lags, plan.lags if plan.wide else lags):
+                    found.append(DotBatch(block=block, k0=k0, kn=kn, n0=n0, nn=nn, l0=l0, width=width))
+    return found
+
+
+def count_batches(geometry: RowGeometry, plan: DotSchedule) -> int:
+    """How many `batches` finds."""
+    lags = div_ceil(geometry.Q, plan.spread)
+    count = 0
+    for block in channel_blocks(geometry, plan):
+        count += div_ceil(div_ceil(block.length, plan.taps), plan.tiles)
+    return count * div_ceil(geometry.N, plan.images) * (div_ceil(lags, plan.lags) if plan.wide else 1)
+
+
+def dot_units(geometry: RowGeometry, plan: DotSchedule, first: int, count: int) -> list[DotUnit]:
+    """The units of batches first .. first+count-1, in order."""
+    found = []
+    every = batches(geometry, plan)
+    for index in range(first, first + count):
+        batch = every[index]
+        for n in range(batch.n0, batch.n0 + batch.nn):
+            for k in range(batch.k0, batch.k0 + batch.kn):
+                r0 = k * plan.taps
+                groups = min(plan.taps, batch.block.length - r0)
+                for chunk in range(plan.chunks):
+                    found.append(DotUnit(batch=batch, n=n, k=k, chunk=chunk, r0=r0, groups=groups))
+    return found
+
+
+def needs_filter(plan: DotSchedule, units: Sequence[DotUnit], index: int) -> bool:
+    """Whether a unit loads and transposes its filter: not if the image or lags before it did, and filters are kept."""
+    unit = units[index]
+    first = unit.n == 0 and unit.batch.l0 == 0
+    return first or index < plan.chunks or not plan.keep
+
+
+def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]]:
+    """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
+    phase, whose products share a PSUM bank."""
+    most = BANK_COLUMNS // (window_of(plan) * plan.channels)
+    steps = []
+    for g0 in range(0, unit.groups, most):
+        for phase in range(plan.column_phases):
+            for lag_block in range(plan.lag_blocks):
+                steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
+    return steps

@@ -4,18 +4,25 @@ import numpy as np
 import pytest
 
 import nkiconv
-from nkiconv.schedules import banded, mixed
+from nkiconv.schedules import banded, dot, mixed, update
 
-BUILDS = {"mixed": mixed.build, "vector": mixed.build, "banded": banded.build}
+BUILDS = {
+    "mixed": (mixed.build, 90, 7),
+    "vector": (mixed.build, 90, 7),
+    "banded": (banded.build, 90, 7),
+    "dot": (dot.build, 300, 290),
+    "update": (update.build, 8, 7),
+}
 
 
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("algorithm", BUILDS)
 def test_a_call_builds_its_schedule_once(algorithm, lnc):
-    build = BUILDS[algorithm]
-    x, w = np.ones((1, 24, 90), "f4"), np.ones((24, 7), "f4")
-    chosen = nkiconv.plan(nkiconv.ConvProblem(N=1, C=24, W=90, S=7, groups=24), algorithms=(algorithm,), lnc=lnc)
+    build, W, S = BUILDS[algorithm]
+    x, w = np.ones((2, 24, W), "f4"), np.ones((24, S), "f4")
+    problem = nkiconv.ConvProblem(N=2, C=24, W=W, S=S, groups=24, dtype="fp32")
+    chosen = nkiconv.plan(problem, algorithms=(algorithm,), lnc=lnc)
     build.cache_clear()
     for misses in (1, 1):
         nkiconv.depthwise_conv1d(x, w, algorithm=algorithm, config=chosen.config, lnc=lnc)

@@ -18,8 +18,9 @@ from epilogue import (
 )
 from tolerances import assert_within
 
-from nkiconv.kernels.depthwise_conv1d.update import kernel as update
+from nkiconv.kernels.depthwise_conv1d.update import kernel
 from nkiconv.reference import num_terms
+from nkiconv.schedules.update import count_chunks
 from nkiconv.simulator.memory import SBUF
 
 ROWS = [
@@ -175,7 +176,7 @@ def test_refusals_name_what_they_refuse():
 
 
 def test_what_takes_too_many_instructions_is_refused_before_it_is_cut(monkeypatch):
-    monkeypatch.setattr(update, "update_chunks", None)
+    monkeypatch.setattr("nkiconv.schedules.update.update_chunks", None)
     huge = dataclasses.replace(row("odd channels").problem("bf16"), N=200_000, C=200_000, K=200_000, groups=200_000)
     assert "instructions" in reason_to_refuse("update", huge, lnc=2)
 
@@ -183,14 +184,14 @@ def test_what_takes_too_many_instructions_is_refused_before_it_is_cut(monkeypatc
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", ["window of four", "70 images", "image tiles", "one channel", "odd channels"])
 def test_chunks_are_counted_as_they_are_cut(why, monkeypatch):
-    update_chunks, lengths = update.update_chunks, []
+    update_chunks, lengths = kernel.update_chunks, []
 
     def counted(geometry, plan):
         found = update_chunks(geometry, plan)
-        lengths.append((len(found), update.count_chunks(geometry, plan)))
+        lengths.append((len(found), count_chunks(geometry, plan)))
         return found
 
-    monkeypatch.setattr(update, "update_chunks", counted)
+    monkeypatch.setattr(kernel, "update_chunks", counted)
     trace(row(why).problem("bf16"), "update", config=TENSOR)
     assert lengths
     assert all(cut == count for cut, count in lengths)

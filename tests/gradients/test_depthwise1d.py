@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from tolerances import assert_within
 
 import nkiconv
-from nkiconv.kernels.depthwise_conv1d.dot.kernel import count_dot_instructions
-from nkiconv.kernels.depthwise_conv1d.dot.plan import plan_of
 from nkiconv.kernels.gradients.depthwise_conv1d import ROWS_ALGORITHMS, depthwise_conv1d_weight_gradient
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Asked, Request
-from nkiconv.schedules.dot import dot_settings
+from nkiconv.schedules.dot import build, count_dot_instructions, dot_settings
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -109,7 +107,7 @@ def test_the_host_sums_images_on_the_array():
     assert found.algorithm == "dot_images"
     run = execute(operation.kernel[2], *operation.launch(request, found.algorithm, found.config), trace_only=True)
     rows, settings = shape.extras.images.geometry, dict(found.config)
-    plan = plan_of(rows, dot_settings(rows, found.config))
+    plan = build(rows, dot_settings(rows, found.config))
     assert plan.members > 1
     most = count_dot_instructions(rows, plan, settings["warmup"], 2)
     assert max(len(one.instructions) for one in run.programs) <= most

@@ -18,11 +18,11 @@ from tolerances import assert_exact, assert_within_limit
 from nkiconv._nki import nl
 from nkiconv.bounds import epilogue_bound
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.depthwise_conv1d.dispatch import refusal
 from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
 from nkiconv.schedules.depthwise import Extras
+from nkiconv.schedules.depthwise_rule import refusal
 from nkiconv.simulator import KernelAssertionError
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}

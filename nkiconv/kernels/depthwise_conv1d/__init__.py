@@ -2,10 +2,11 @@
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Extras
+from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
 from .call import Operands
-from .dispatch import ALGORITHMS, convolve
+from .dispatch import convolve
 from .geometry import read_geometry
 from .state import check_state, store_final_state
 

@@ -7,24 +7,10 @@ core makes for itself.
 from dataclasses import replace
 
 from ..._nki import nisa, nl
+from ...schedules.depthwise import FEW_TAPS, flips
 from ...schedules.tiles import BANK_COLUMNS, cut, cut_at, whole_words
 from .._dma import copy
 from .._masks import select_ones
-
-#: Taps up to which copying each is the less work; taps of a filter that is copied in HBM, at most.
-FEW_TAPS, COPIED_TAPS = 16, 8192
-
-
-def flips(algorithm, geometry):
-    """Whether an algorithm gets a copy of the filters."""
-    return geometry.flipped and algorithm not in ("mixed", "vector", "banded")
-
-
-def flip_refusal(algorithm, geometry):
-    """Why filters are not copied, or ""."""
-    if flips(algorithm, geometry) and geometry.S > COPIED_TAPS:
-        return f"S={geometry.S}: {algorithm} takes at most {COPIED_TAPS} taps backwards; use banded or mixed"
-    return ""
 
 
 def copy_forwards(algorithm, operands, geometry, exact):

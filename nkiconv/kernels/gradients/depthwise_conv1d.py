@@ -9,12 +9,13 @@ added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed`
 
 from ..._nki import nki, nl
 from ...schedules.depthwise import Extras
+from ...schedules.depthwise_rule import ALGORITHMS
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._epilogue import read_epilogue
 from ..conv.relayout import meet
 from ..depthwise_conv1d.call import Operands
-from ..depthwise_conv1d.dispatch import ALGORITHMS, algorithm_for, run_algorithm
+from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
 from ..depthwise_conv1d.dot.kernel import sums_taps
 from ..depthwise_conv1d.geometry import read_geometry
 from .folds import fold_images, sum_positions

@@ -1,6 +1,6 @@
 """Depthwise conv1d with long filters and few columns: dot products of whole rows on the Tensor Engine.
 
-    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: plan.py)
+    y[c, q] = sum over s of w[c, s] * x[c, s + q]              (stride and dilation: schedules/dot.py)
 
 The taps of a row are spread over partitions and slots, s = n p + t: slot t is x[:, t::n], transposed on the array from
 [channels, 128] to [128, channels], and the same for w. A lag q then is the shift of t by q along the free dim. One
@@ -25,11 +25,9 @@ Zeros are multiplied: a NaN or Inf reaches every column of the channels that sha
 """
 
 from ...._nki import nisa, nl
-from ....schedules.depthwise import instructions_refusal
-from ....schedules.dot import COLUMNS_MIN, dot_config_refusal, dot_settings
-from ....schedules.tiles import div_ceil, share
+from ....schedules.dot import batches, build, dot_settings, dot_units, images_of, padded_columns, steps_of
+from ....schedules.tiles import share
 from ..._warm import warm_up, warm_zeros
-from .plan import batches, count_batches, dot_units, images_of, padded_columns, plan_of, x_slots
 from .rows import load_ahead, move_slots, next_rows, start_dot, sum_taps
 from .sums import (
     leave,
@@ -38,7 +36,6 @@ from .sums import (
     mask_lags,
     multiply_step,
     new_partials,
-    steps_of,
     sum_channels,
     sum_lags,
 )
@@ -46,37 +43,6 @@ from .wide import run_wide
 
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
-#: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
-COLUMNS_PER_TAP = 0.5
-BANDED_TAPS = 8192
-
-
-def dot_refusal(geometry, extras, config, cores):
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = dot_config_refusal(config)
-    if reason != "":
-        return reason
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
-    if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
-    columns_max = max(COLUMNS_MIN, int(geometry.S * COLUMNS_PER_TAP))
-    if geometry.dilation == 1 and geometry.S <= BANDED_TAPS and geometry.Q > columns_max:
-        return (
-            f"Q={geometry.Q}: dot computes at most {columns_max} columns a row for S={geometry.S}; use banded or vector"
-        )
-    settings = dot_settings(geometry, config)
-    if settings.wide and geometry.summed > 1:
-        return "config wide=True: sums over images need masks; use wide=False, or dot"
-    if not settings.wide and geometry.Q > COLUMNS_MIN:
-        return f"config wide=False, Q={geometry.Q}: at most {COLUMNS_MIN} columns; leave it out"
-    plan = plan_of(geometry, settings)
-    if plan.slots == 0:
-        return (
-            f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
-            f"SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use vector"
-        )
-    return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 
 
 def sums_taps(geometry, config):
@@ -84,24 +50,10 @@ def sums_taps(geometry, config):
     return not dot_settings(geometry, config).wide
 
 
-def count_dot_instructions(geometry, plan, warmup, cores):
-    """Instructions of the busiest core, at most: loads, transposes and read-outs, matmuls, tails."""
-    phases = plan.members * plan.tap_phases
-    slots = phases * (plan.slots + plan.column_phases * x_slots(plan))
-    blocks = plan.lag_blocks * plan.column_phases
-    matmuls = plan.taps * blocks * phases * div_ceil(plan.slots, plan.taps)
-    # of a unit beside these: read-outs of products, ways through HBM, or masks and sums; loads and zeros
-    tails = plan.column_phases * plan.taps * (15 + 2 * plan.channels) if plan.wide else blocks * (4 * plan.taps + 3)
-    unit = 2 * slots + matmuls + tails + 16 * plan.members
-    results = 15 + 4 * div_ceil(plan.tiles * plan.taps * padded_columns(plan), 512)
-    batch = plan.images * (plan.tiles * plan.chunks * unit + results)
-    return div_ceil(count_batches(geometry, plan), cores) * batch + 32 + warmup
-
-
 def dot(operands, geometry, extras, config):
     """Write operands.y. config: (name, value) pairs of DotSettings."""
     settings = dot_settings(geometry, config)
-    plan = plan_of(geometry, settings)
+    plan = build(geometry, settings)
     first, count = share(len(batches(geometry, plan)), nl.num_programs(), nl.program_id(0))
     if count > 0:
         warm_up(warm_zeros(), settings.warmup, 1)

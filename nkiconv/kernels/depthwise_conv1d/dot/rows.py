@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.channels import full_rows, row_runs
+from ....schedules.dot import images_of, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
 from ..._dma import copy
-from ..free_channels import full_rows, row_runs
-from .plan import images_of, x_slots
 
 
 @dataclass
-class DotRun(nl.NKIObject):
+class DotRun:
     """What a core works on, and rows of its units on their way."""
 
     operands: object
@@ -127,13 +127,6 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
         copy(rows_sbuf[at : at + rows * channels, first:end], src)
 
 
-def needs_filter(plan, units, index):
-    """Whether a unit loads and transposes its filter: not if the image or lags before it did, and filters are kept."""
-    unit = units[index]
-    first = unit.n == 0 and unit.batch.l0 == 0
-    return first or index < plan.chunks or not plan.keep
-
-
 def next_rows(run, index, moves):
     """Tiles for unit `index`'s transposed slots, (x, w), and the Moves that fill them.
 
@@ -193,7 +186,7 @@ def sum_taps(run, unit, w_rows, parts_sbuf):
 
 
 @dataclass
-class Move(nl.NKIObject):
+class Move:
     """Slots that go through a PSUM bank: slots first .. of slots_sbuf [depth, slots, rows] from rows_sbuf [rows, ...].
 
     Entry p of a slot is element start + p * step.

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.dot import padded_columns, window_of
 from ....schedules.tiles import BANK_COLUMNS
 from ..._engines import pick
 from ..._epilogue import finish_in_steps
 from ..._masks import keep_equal
 from ..free_channels import move_free
-from .plan import padded_columns, window_of
 from .rows import multiply_slots
 
 
 @dataclass
-class Masks(nl.NKIObject):
+class Masks:
     """fp32 ones and zeros; partition t * channels + c stands for slot t and channel c of a stationary.
 
     same_channel: [128, channels], c' == c. same_lag: [128, lags, taps + lags - 1], t' == t + lag.
@@ -43,18 +43,6 @@ def make_masks(plan):
         src=slot_sbuf.broadcast(1, plan.lags),
     )
     return Masks(same_channel=same_channel_sbuf, same_lag=same_lag_sbuf)
-
-
-def steps_of(plan, unit):
-    """(g0, gn, phase, lag_block) of a unit's steps, in order: groups g0 .. g0+gn-1 and one block of lags of one column
-    phase, whose products share a PSUM bank."""
-    most = BANK_COLUMNS // (window_of(plan) * plan.channels)
-    steps = []
-    for g0 in range(0, unit.groups, most):
-        for phase in range(plan.column_phases):
-            for lag_block in range(plan.lag_blocks):
-                steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
-    return steps
 
 
 def new_partials(plan, unit):

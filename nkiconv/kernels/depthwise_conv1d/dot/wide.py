@@ -21,10 +21,10 @@ few channels the transposes are as many but narrow, and leave the array at half 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.dot import window_of
 from ....schedules.tiles import BANK_COLUMNS, div_ceil
 from ..._dma import copy
 from ..._engines import Ledger, new_ledger, pick
-from .plan import window_of
 from .rows import load_ahead, move_slots, multiply_slots, next_rows, start_dot
 from .sums import leave, load_epilogue
 
@@ -38,7 +38,7 @@ SCRATCH = 12
 
 
 @dataclass
-class DotPiece(nl.NKIObject):
+class DotPiece:
     """Groups g0 .. g0+gn-1 of a unit: [(c, t), phase, gn, lags] fp32 in SBUF, in step."""
 
     unit: object
@@ -48,7 +48,7 @@ class DotPiece(nl.NKIObject):
 
 
 @dataclass
-class WideRun(nl.NKIObject):
+class WideRun:
     """What does not change from unit to unit."""
 
     run: object

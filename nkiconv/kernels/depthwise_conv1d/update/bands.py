@@ -5,11 +5,11 @@ zero.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.channels import row_start
 from ....schedules.tiles import div_ceil
+from ....schedules.update import group_runs, taps_met
 from ..._dma import copy
 from ..._masks import keep_between
-from ..free_channels import row_start
-from .plan import group_runs, taps_met
 
 
 def make_mask(channels, width, dtype):

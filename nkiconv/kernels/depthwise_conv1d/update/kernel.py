@@ -24,59 +24,14 @@ one in w those of every image.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.depthwise import instructions_refusal
-from ....schedules.tiles import div_ceil, share, some_of
-from ....schedules.update import UpdateSettings
+from ....schedules.channels import row_start
+from ....schedules.tiles import share, some_of
+from ....schedules.update import build, group_runs, group_start, update_chunks, update_settings
 from ..._dma import copy
 from ..._epilogue import finish_in_steps
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..free_channels import row_start
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
-from .defaults import update_settings
-from .plan import ROW_MAX, count_chunks, group_runs, group_start, plan_update, update_chunks
-from .vector import count_vector, parts_of, update_vector
-
-
-def update_refusal(geometry, extras, config, cores):
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = UpdateSettings.refusal(config)
-    if reason != "":
-        return reason
-    settings = update_settings(geometry, extras, config)
-    on_tensor = settings.engine == "tensor"
-    if extras.strict_nonfinite and on_tensor:
-        return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
-    if geometry.lhs_dilation > 1:
-        return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed or vector"
-    longest = max(geometry.W, geometry.pad_left if extras.state else 0)
-    if longest > ROW_MAX:
-        return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
-    plan = plan_update(geometry, extras.state, settings)
-    if on_tensor and plan.channels == 0:
-        return (
-            f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
-            f"mixed or vector"
-        )
-    if on_tensor:
-        count = count_update_instructions(geometry, plan, settings.warmup, cores)
-        return instructions_refusal(geometry, "update", count)
-    parts = len(parts_of(geometry, extras))
-    if parts == 0:
-        return (
-            f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
-            f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
-        )
-    return instructions_refusal(geometry, "update", count_vector(geometry, parts, cores))
-
-
-def count_update_instructions(geometry, plan, warmup, cores):
-    """Instructions of the busiest core, at most: loads, transposes, bands, matmuls, read-outs, stores."""
-    kinds = 2 if plan.state > 0 else 1
-    chunk = 15 * plan.pieces + kinds * (3 * plan.groups + 4 + geometry.Q)
-    filters = 2 + 2 * plan.pieces + 4 * geometry.Q * kinds
-    chunks = div_ceil(count_chunks(geometry, plan), cores)
-    loads = div_ceil(chunks, plan.filters // plan.groups * plan.image_tiles) + 2
-    return chunks * chunk + loads * filters + 5 + warmup
+from .vector import update_vector
 
 
 def update(operands, geometry, extras, config):
@@ -85,7 +40,7 @@ def update(operands, geometry, extras, config):
     if settings.engine == "vector":
         update_vector(operands, geometry, extras)
         return
-    plan = plan_update(geometry, extras.state, settings)
+    plan = build(geometry, extras.state, settings)
     every = update_chunks(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     if mine[1] > 0:
@@ -93,7 +48,7 @@ def update(operands, geometry, extras, config):
 
 
 @dataclass
-class RowKind(nl.NKIObject):
+class RowKind:
     """What rows are made of, x or an initial state: `width` positions of each channel, which begin at place `shift` of
     the padded row; steps: HBM elements between images, channels and positions."""
 
@@ -118,7 +73,7 @@ def row_kinds(operands, geometry, plan):
 
 
 @dataclass
-class Loaded(nl.NKIObject):
+class Loaded:
     """Of a chunk, for each kind: rows as loaded, and then transposed; bands. And the filters that start with it."""
 
     rows: list

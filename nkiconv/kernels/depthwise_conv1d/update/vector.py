@@ -10,51 +10,15 @@ another, so NaN and Inf stay where the definition puts them.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.channels import full_rows, row_start
 from ....schedules.tiles import div_ceil, share
+from ....schedules.update import parts_of, taps_met
 from ..._dma import copy_either_way
 from ..._epilogue import finish_in_steps
-from ..free_channels import channel_halves, full_rows, row_start
-from .plan import taps_met
-
-#: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
-PART_BYTES = 32_768
-UPDATE_VECTOR_FILTER_BYTES = 49_152
 
 
 @dataclass
-class Part(nl.NKIObject):
-    """Images n0 .. n0+nn-1 of a block of channels."""
-
-    block: object
-    n0: int
-    nn: int
-
-
-def parts_of(geometry, extras):
-    """All parts of the work, in order; none if one image does not fit."""
-    state = geometry.pad_left if extras.state else 0
-    products = geometry.S if extras.strict_nonfinite else min(geometry.S, geometry.W + state)
-    # of a channel and image at once: row, state, products of two columns, results
-    elements = geometry.W + state + 2 * products + 2 * geometry.Q
-    found = []
-    for block in channel_halves(geometry.C, nl.tile_size.pmax):
-        images = min(geometry.N, PART_BYTES // (4 * block.length * elements))
-        if block.length * geometry.S * geometry.itemsize > UPDATE_VECTOR_FILTER_BYTES:
-            images = 0
-        if geometry.C == 1:
-            images = min(images, div_ceil(geometry.N, 2))
-        for n0 in range(0, geometry.N if images > 0 else 0, max(1, images)):
-            found.append(Part(block=block, n0=n0, nn=min(images, geometry.N - n0)))
-    return found
-
-
-def count_vector(geometry, parts, cores):
-    """Instructions of the busiest core, at most."""
-    return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
-
-
-@dataclass
-class PartTiles(nl.NKIObject):
+class PartTiles:
     """What a part is made of, in SBUF: [rows, images, channels, ...] each, None where there is none."""
 
     x: object

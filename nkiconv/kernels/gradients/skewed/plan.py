@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from ...._nki import nl
+from ....schedules.channels import channel_block
 from ....schedules.depthwise import instructions_refusal
 from ....schedules.settings import setting
 from ....schedules.skewed import BESIDE, GROUPS_MAX, SkewedSettings
 from ....schedules.tiles import BANK_COLUMNS, PARTS, QUADRANT, cut_into, div_ceil, fits_sbuf
-from ...depthwise_conv1d.free_channels import channel_block
 
 #: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
 TILES_BYTES, CORE_BATCHES = 163_840, 8

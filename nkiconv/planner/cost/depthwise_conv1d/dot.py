@@ -8,9 +8,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ....kernels.depthwise_conv1d.dot.kernel import dot_refusal
-from ....kernels.depthwise_conv1d.dot.plan import WIDE_TAPS, batches, count_batches, plan_of
-from ....schedules.dot import LAGS_MOST, DotSettings, dot_config_refusal, dot_settings
+from ....schedules.dot import (
+    LAGS_MOST,
+    WIDE_TAPS,
+    DotSettings,
+    batches,
+    build,
+    count_batches,
+    dot_config_refusal,
+    dot_settings,
+    unsupported,
+)
 from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -46,7 +54,7 @@ class Dot(Algorithm):
             slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
             lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
             tried = [replace(best, slots=some, lags=few) for some, few in dict.fromkeys(product(slots, lags))]
-        plans = [plan for plan in (plan_of(geometry, one) for one in tried) if plan.slots]
+        plans = [plan for plan in (build(geometry, one) for one in tried) if plan.slots]
         if plans:
             plan = min(plans, key=wide_columns) if best.wide else plans[0]
             best = replace(best, slots=given.get("slots", plan.slots * plan.members))
@@ -54,10 +62,10 @@ class Dot(Algorithm):
         return pairs_of(best)
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        if dot_refusal(shape.geometry, shape.extras, None, shape.cores):
+        if unsupported(shape.geometry, shape.extras, None, shape.cores):
             return []
         config = self.settle(shape, None)
-        if dot_refusal(shape.geometry, shape.extras, config, shape.cores):
+        if unsupported(shape.geometry, shape.extras, config, shape.cores):
             return []
         plan = self._plan(shape, config)
         return [Guess(config, wide_ns(shape, plan) if plan.wide else masked_ns(shape, plan))]
@@ -89,7 +97,7 @@ class Dot(Algorithm):
         return self._plan(shape, config), dict(self.settle(shape, config) or ())["warmup"]
 
     def _plan(self, shape: Shape, config: Config) -> Any:
-        return plan_of(shape.geometry, dot_settings(shape.geometry, self.settle(shape, config)))
+        return build(shape.geometry, dot_settings(shape.geometry, self.settle(shape, config)))
 
 
 def warmup(target: Target) -> int:

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ....kernels.depthwise_conv1d.update.defaults import update_settings
-from ....kernels.depthwise_conv1d.update.kernel import update_refusal
-from ....kernels.depthwise_conv1d.update.plan import group_limits, plan_update, taps_met
-from ....kernels.depthwise_conv1d.update.vector import parts_of
 from ....schedules.tiles import PARTS, div_ceil
-from ....schedules.update import UpdateSettings
+from ....schedules.update import (
+    UpdateSettings,
+    build,
+    group_limits,
+    parts_of,
+    taps_met,
+    unsupported,
+    update_settings,
+)
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -47,7 +51,7 @@ class Update(Algorithm):
         found = []
         for engine, ns_of in (("tensor", tensor_ns), ("vector", vector_ns)):
             config = self.settle(shape, config_of(engine=engine))
-            if not update_refusal(shape.geometry, shape.extras, config, shape.cores):
+            if not unsupported(shape.geometry, shape.extras, config, shape.cores):
                 found.append(Guess(config, ns_of(shape, self._settings(shape, config))))
         return found
 
@@ -88,7 +92,7 @@ def read_settings(shape: Shape, config: Config) -> Any:
 
 def plan_of(shape: Shape, settings: Any) -> Any:
     """The kernel's plan."""
-    return plan_update(shape.geometry, shape.extras.state, settings)
+    return build(shape.geometry, shape.extras.state, settings)
 
 
 def fill_bank(shape: Shape) -> tuple[int, int]:

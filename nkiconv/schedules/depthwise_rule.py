@@ -1,7 +1,17 @@
-"""Which algorithm a kernel takes that is called without one: a rule of shapes.
+"""Algorithms of depthwise conv1d by name: what each does not run, and which a bare kernel takes, by a rule of shapes.
 
 Every call on the host chooses by cost models, and `nkiconv.plan` by the timeline: docs/algorithms.md compares them.
 """
+
+from __future__ import annotations
+
+from . import banded_tiles, dot, mixed, update
+from .depthwise import Extras, RowGeometry, flip_refusal
+from .rows import shares_tiles
+from .settings import Config
+
+#: The algorithms that can be asked for by name.
+ALGORITHMS = ("banded", "mixed", "vector", "dot", "update")
 
 #: Outputs of a row from which blocks and rows pay; below, images or channels are many beside them.
 LONG_ROW = 30
@@ -15,7 +25,28 @@ SHARED_TAPS = 96
 FEW_ELEMENTS_GAPS, FEW_ELEMENTS, MANY_ROWS_RULE = 256, 140, 10_000
 
 
-def wanted_algorithms(geometry, extras):
+def refusal(algorithm: str, geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+    """Why an algorithm does not run this on `cores` cores: argument, value, rule, remedy; "" if it does."""
+    reason = flip_refusal(algorithm, geometry)
+    if reason != "":
+        return reason
+    if algorithm in ("mixed", "vector"):
+        return mixed.unsupported(geometry, extras, config, cores, algorithm == "mixed")
+    of_name = {"banded": banded_tiles.unsupported, "dot": dot.unsupported, "update": update.unsupported}
+    return of_name[algorithm](geometry, extras, config, cores)
+
+
+def default_of(geometry: RowGeometry, extras: Extras, cores: int) -> str:
+    """The algorithm of a kernel that is called without one: the first that runs of those that its rule names, `vector`
+    before `mixed` where tiles of several images pay, else `vector`, or `dot`, whose filters need not fit SBUF."""
+    for name in [*wanted_algorithms(geometry, extras), "vector", "dot"]:
+        for algorithm in ("vector", name) if name == "mixed" and shares_tiles(geometry) else (name,):
+            if refusal(algorithm, geometry, extras, None, cores) == "":
+                return algorithm
+    return "vector"
+
+
+def wanted_algorithms(geometry: RowGeometry, extras: Extras) -> list[str]:
     """Names in the order in which they are asked whether they run this; behind all come `vector` and `dot`."""
     if extras.strict_nonfinite:
         return ["update", "vector"] if geometry.Q < LONG_ROW else ["vector"]
@@ -35,7 +66,7 @@ def wanted_algorithms(geometry, extras):
     return ["mixed", "vector"]
 
 
-def wanted_for_few(geometry):
+def wanted_for_few(geometry: RowGeometry) -> list[str]:
     """The same for few outputs of a row."""
     if geometry.S * geometry.C < FEW_ELEMENTS or (geometry.S == 1 and geometry.N * geometry.C < MANY_ROWS_RULE):
         if geometry.Q < 3:
@@ -48,7 +79,7 @@ def wanted_for_few(geometry):
     return ["update", "dot", "banded", "mixed"]
 
 
-def wanted_with_gaps(geometry):
+def wanted_with_gaps(geometry: RowGeometry) -> list[str]:
     """The same for what `banded` does not run."""
     if geometry.Q < LONG_ROW_GAPS:
         few = geometry.S * geometry.C < FEW_ELEMENTS_GAPS and geometry.Q > 10
