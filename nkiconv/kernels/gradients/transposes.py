@@ -12,7 +12,7 @@ from ..conv.boxes import load_box, offset_at
 @dataclass
 class Ahead(nl.NKIObject):
     """Buffers that tiles take in turn, and how often: pieces of x and of gy as they come, rows with zeros, banks; which
-    zeros a row's buffer has; of each tile's buffer which pieces are there; how many batches have theirs."""
+    zeros a row's buffer has; of each tile's buffer which pieces are there; how many products have theirs."""
 
     raws: list
     slabs: list
@@ -20,7 +20,7 @@ class Ahead(nl.NKIObject):
     taken: list
     zeros: list
     there: list
-    batches: int
+    done: int = 0
 
 
 @dataclass
@@ -46,9 +46,7 @@ def start_transposes(work, buffers):
         banks.append(nl.ndarray(plan.bank_shape, dtype=dtypes[0], buffer=nl.psum))
     for _ in range(buffers):
         there.append((-1, []))
-    return Ahead(
-        raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there, batches=0
-    )
+    return Ahead(raws=raws, slabs=slabs, banks=banks, taken=[0, 0, 0, 0], zeros=filled(SLABS, None), there=there)
 
 
 def next_of(ahead, kind, buffers):
@@ -61,11 +59,11 @@ def next_of(ahead, kind, buffers):
 def transpose_for(work, ahead, feed, blocks, place, jobs):
     """Have be there, in Blocks of a Feed's tile, what some jobs need for a row of gy. place: (the tile, the row)."""
     index, row = place
-    one, number = feed.tiles[index]
+    one, tile = feed.tiles[index].one, feed.tiles[index].tile
     slot, rows = index % len(feed.buffers), work.geometry.rows
     if ahead.there[slot][0] != index:
         ahead.there[slot] = (index, [])
-    done, tile = ahead.there[slot][1], one.tiles[number]
+    done = ahead.there[slot][1]
     for job in jobs:
         if job.t >= 0:
             end = row * rows.stride + (job.r[0] - one.r[0] + job.r[1] - 1) * rows.dilation + 1

@@ -11,7 +11,7 @@ from ..._warm import warm_up, warm_zeros
 from ...conv.call import of_array
 from ..halves import start_ones
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
-from ..loop import new_buffers
+from ..loop import new_blocks
 from ..sums import multiply
 from .biases import add_biases, start_biases, store_biases
 from .fold import make_constants
@@ -113,7 +113,7 @@ def start_units(work, count):
     x_shape = room_of(geometry.x_strides, settings.groups * plan.c, plan.h[1], plan.w[1])
     rows, columns = settings.rows * settings.down, settings.columns * settings.across
     y_shape = room_of(geometry.y_strides, settings.groups * plan.k, rows, columns)
-    return new_buffers(work, count, x_shape, y_shape, range(geometry.planes.taps))
+    return [new_blocks(work, x_shape, y_shape, range(geometry.planes.taps)) for _ in range(count)]
 
 
 def piece_of(plan, part, group):

@@ -1,0 +1,150 @@
+"""In which order a core of `blocks` loads tiles and multiplies: rows of tiles as they come, accumulators of the last
+tile one after the other, so that each is evacuated while the next is summed up.
+
+A pass of several rounds has all of its tiles in SBUF: the first round goes along with loads, the others follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .blocks_schedule import BlocksSchedule, Job, Pass, chains_of
+from .blocks_units import Tile, first_seen
+from .tiles import Part, cut_at
+
+#: (First, end) of rows and of columns of windows.
+Inside = tuple[Part, Part]
+
+
+@dataclass(frozen=True)
+class TileOf:
+    """A tile of a pass, and its number there; inside: what of its windows is in x in any unit, for each of its gang."""
+
+    one: Pass
+    number: int
+    inside: tuple[Inside, ...]
+
+    @property
+    def tile(self) -> Tile:
+        """Its Boxes."""
+        return self.one.tiles[self.number]
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of a row of all blocks of a tile, of one of its gang, for some accumulators of a round.
+
+    Attributes:
+        index: of the tile; member: of its gang; jobs: of the round; banks: (first, how many) of them.
+        adds: whether other products of this order write the accumulators.
+        starts, ends: whether they are the first of the round, the last of the accumulators' chain.
+        chain, last: number of the chain whose sums are added in SBUF, and whether it is the last of the pass.
+        stays: the first tile that must stay; oldest: that any products from now on need.
+    """
+
+    index: int
+    row: int
+    member: int
+    jobs: tuple[Job, ...]
+    banks: Part
+    adds: bool
+    stays: int
+    starts: bool = False
+    ends: bool = False
+    chain: int = 0
+    last: bool = True
+    oldest: int = 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """Tiles in the order of need, and their products."""
+
+    tiles: tuple[TileOf, ...]
+    products: tuple[Products, ...]
+
+
+def order_of(plan: BlocksSchedule, passes: Sequence[Pass], half: int) -> Order:
+    """Of passes one after the other over all of their tiles, half -1, or over the first or second half of the units."""
+    tiles: list[TileOf] = []
+    found: list[Products] = []
+    for one in passes:
+        start, numbers = len(tiles), range(len(one.tiles))
+        if half >= 0:
+            numbers = numbers[: one.half] if half == 0 else numbers[one.half :]
+        tiles += [TileOf(one, number, inside_of(one.tiles[number], plan.transposes is not None)) for number in numbers]
+        chains = chains_of(plan, one, len(numbers))
+        for number, (first, count) in enumerate(chains):
+            for each in _chain(plan, tiles, (start + first, count), half >= 0):
+                found.append(replace(each, chain=number, last=number + 1 == len(chains)))
+    oldest = len(tiles)
+    for at in reversed(range(len(found))):
+        oldest = min(oldest, found[at].index)
+        found[at] = replace(found[at], oldest=oldest)
+    return Order(tuple(tiles), tuple(found))
+
+
+def _chain(plan: BlocksSchedule, tiles: Sequence[TileOf], part: Part, shared: bool) -> Iterator[Products]:
+    """Products of tiles (first, how many) of a pass. shared: whether they are a half, whose sums the cores exchange."""
+    (first, count), rounds, rows = part, tiles[part[0]].one.rounds, range(plan.settings.rows)
+    end, some = first + count, len(rounds) > 1
+    for number, jobs in enumerate(rounds):
+        every, done, rest = (0, len(jobs)), first if number > 0 else end - 1, rows
+        found: list[Products] = []
+        for index in range(first, done):
+            found += _rows(plan, tiles, index, rows, jobs, every, first, some)
+        if number == 0 and shared and plan.transposes is None:
+            # rows of the last tile as they come, but for the last one
+            found += _rows(plan, tiles, done, rows[:-1], jobs, every, first, some)
+            rest = rows[-1:]
+        # accumulator by accumulator, or one for each row tile
+        for banks in cut_at(len(jobs), plan.settings.side):
+            # tiles of several rounds stay until the last accumulator
+            stay = some and (number < len(rounds) - 1 or sum(banks) < len(jobs))
+            for index in range(done, end):
+                found += _rows(plan, tiles, index, rest, jobs, banks, first, stay)
+            found[-1] = replace(found[-1], ends=True)
+        found[0] = replace(found[0], starts=True)
+        yield from found
+
+
+def _rows(
+    plan: BlocksSchedule,
+    tiles: Sequence[TileOf],
+    index: int,
+    rows: range,
+    jobs: tuple[Job, ...],
+    banks: Part,
+    start: int,
+    stay: bool,
+) -> list[Products]:
+    """Products of rows of a tile. start: the first tile of the pass; stay: whether it must stay."""
+    members = len(tiles[index].tile) if plan.transposes is not None else 1
+    first = _first_row(plan, tiles[index]) if index == start else -1
+    order = sorted(rows, key=lambda row: row != first)
+    return [
+        Products(index, row, member, jobs, banks, row != first or member > 0, start if stay else index)
+        for row in order
+        for member in range(members)
+    ]
+
+
+def _first_row(plan: BlocksSchedule, tile: TileOf) -> int:
+    """The row whose products write all sums: one at which few taps meet zeros, or what is loaded first; never the last
+    of several, which may come accumulator by accumulator."""
+    one = tile.one
+    if one.clips is not None:
+        return one.clips[0]
+    if one.opens:
+        return 0
+    return first_seen(plan.geometry.rows, one.r[1], max(1, plan.settings.rows - 1), tile.inside[0][0])
+
+
+def inside_of(tile: Tile, each: bool) -> tuple[Inside, ...]:
+    """What of a tile's windows is in x: of each of its Boxes, or of all of them together."""
+    found = [((box.rows.low, box.rows.high), (box.columns.low, box.columns.high)) for box in tile]
+    if each:
+        return tuple(found)
+    (top, bottom), (left, right) = (tuple(zip(*axis, strict=True)) for axis in zip(*found, strict=True))
+    return (((min(top), max(bottom)), (min(left), max(right))),)
