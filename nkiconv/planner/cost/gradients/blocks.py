@@ -40,6 +40,8 @@ SIDES = (1, 2, 4)
 IDLE = 1.3
 #: Settings of least time that a search starts from, and a wide one.
 BEST, WIDE_BEST = 10, 40
+#: Matmuls on zeros of settings to compare.
+WARM_UP = 28
 #: Settings to fall back on where the kernel's own plan refuses better ones.
 SPARE = 6
 
@@ -74,7 +76,7 @@ class Blocks(Enumerated):
         self, shape: Shape, bound: BlocksBound, one: BlocksSettings, given: Mapping[str, Any]
     ) -> Config:
         """The settings if the kernel takes them, or with one buffer where it does not take two; else None."""
-        found = dataclasses.replace(one, warmup=given.get("warmup", bound.warmup(one)), pixels=given["pixels"])
+        found = dataclasses.replace(one, warmup=given.get("warmup", WARM_UP), pixels=given["pixels"])
         counts = (one.buffers, 1) if bound.pixels == TRANSPOSED and "buffers" not in given else (one.buffers,)
         configs = (pairs_of(dataclasses.replace(found, buffers=count)) for count in counts)
         return next((config for config in configs if self.planned(shape, config) is not None), None)

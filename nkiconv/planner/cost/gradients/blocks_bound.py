@@ -6,7 +6,6 @@ import functools
 import math
 from typing import Any
 
-from ....kernels._warm import WARM_UP_MAX
 from ....schedules.blocks import (
     BLOCK_BYTES,
     BUFFERS_MAX,
@@ -235,11 +234,6 @@ class BlocksBound:
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
         added_ns = min(jobs, self.banks) * width * target.vector_ns
         return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
-
-    def warmup(self, one: BlocksSettings) -> int:
-        """Matmuls on zeros until the first loads arrive."""
-        each_ns = PARTITIONS * self.target.tensor_column_ns / self.target.half_rate
-        return min(WARM_UP_MAX, int((self.start_ns + self.engines(one)[2]) / each_ns))
 
 
 def _clips(geometry: Any) -> bool:
