@@ -1,10 +1,19 @@
-"""Settings of `skewed`: gradients of depthwise filters by skewed diagonals of products."""
+"""`skewed`, gradients of depthwise filters by skewed diagonals of products: settings, and how it cuts a gradient.
+
+Rows are cut into units, positions of a unit into passes, taps into chunks, channels into batches; none of it depends on
+the number of cores.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from .settings import Settings, count, double, half
+from .channels import ChannelBlock, channel_block
+from .depthwise import RowGeometry, instructions_refusal
+from .settings import Config, Settings, count, double, half, is_hashable, setting
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
 #: Channels that may share a matmul.
 BESIDE = (1, 2, 4, 8, 16)
@@ -23,3 +32,240 @@ class SkewedSettings(Settings):
         "or, of one channel, parts of its taps, at most; several without stride and dilation only", 1, 32
     )
     groups: int = count("matmuls of channels of a batch, at most", 1, GROUPS_MAX, near=(half, double))
+
+
+#: Without a config: bytes per partition of tiles of x and gy, batches that a core should have.
+TILES_BYTES, CORE_BATCHES = 163_840, 8
+#: Batches whose x and gy are loaded at once; matmuls of 128 columns on zeros before the first others.
+BUFFERS, WARM_UP = 3, 28
+#: Quadrants of partitions, to which sums of as many groups go.
+STACKS = 4
+#: Taps above which they are cut into parts, and parts at most.
+SHIFT_TAPS, SHIFTS = 512, 8
+#: Columns of the Tensor Engine that a channel may take, for more channels that share a matmul and longer runs.
+CHANNEL_COLUMNS = 192
+#: Taps of several units of a bank: positions that share it with them take at most half of it.
+POSITIONS_COLUMNS = BANK_COLUMNS // 2
+#: Schedules that are kept.
+SCHEDULES_KEPT = 256
+
+
+@dataclass(frozen=True)
+class SkewedSchedule:
+    """Numbers of one problem. Partition (r * units + u) * images + i of tile t has unit u of image t * images + i of
+    the r-th of the channels that share a matmul.
+
+    Parts of taps of one channel lie on the same partitions, so that unit u of x meets unit u - r * apart of gy.
+
+    Attributes:
+        beside: channels of a matmul, or parts of the taps of one; apart: units of gy between these, 0 of
+            channels.
+        images: of a tile; tiles: of images; first: the first unit of a row; units: how many; span: taps of a part.
+        unit: positions of gy of a unit; positions: of a pass; passes: how many.
+        folds: parts of a pass's positions whose products are added before they are put in step; part: positions of one.
+        taps: of a chunk; chunks: how many; step: elements of x between columns of a matmul; columns: of a matmul;
+            part_columns: of a part.
+        window: elements of x of a unit; padded: of gy with zeros behind them; both even.
+        batches: of channels; groups: of the largest, of which `stacks` parts have sums on partitions of their own.
+    """
+
+    beside: int
+    apart: int
+    images: int
+    tiles: int
+    first: int
+    units: int
+    span: int
+    unit: int
+    positions: int
+    passes: int
+    folds: int
+    part: int
+    taps: int
+    chunks: int
+    step: int
+    columns: int
+    part_columns: int
+    window: int
+    padded: int
+    batches: tuple[ChannelBlock, ...] = ()
+    groups: int = 0
+    stacks: int = 1
+    buffers: int = 0
+
+    @property
+    def channels(self) -> int:
+        """Of a matmul."""
+        return self.beside if self.apart == 0 else 1
+
+    @property
+    def rows_of_sums(self) -> int:
+        """Rows of gradients that sums lie on: a stack's channels that share a matmul, or parts of taps."""
+        return self.stacks * self.beside
+
+    @property
+    def bytes(self) -> int:
+        """A partition's, but for the itemsize: x and gy of a matmul's channels."""
+        return self.tiles * (self.window + self.beside * self.padded)
+
+    @property
+    def result_bytes(self) -> int:
+        """A partition's of products, those in step, sums and what they are added to, of two batches."""
+        return 8 * self.chunks * (self.columns + 3 * self.taps)
+
+
+def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSchedule | None, str]:
+    """(Schedule, "") or (None, why not on `cores` cores), built once."""
+    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
+    return once(geometry, config, repr(config), cores)
+
+
+@lru_cache(maxsize=SCHEDULES_KEPT)
+def _built(geometry: RowGeometry, config: Config, written: str, cores: int) -> tuple[SkewedSchedule | None, str]:
+    reason = config_refusal(geometry, config)
+    if not reason and geometry.lhs_dilation > 1:
+        reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"
+    if reason:
+        return None, reason
+    plan = _scheduled(geometry, completed(geometry, config))
+    needed = needed_bytes(geometry, plan)
+    if not fits_sbuf(needed * geometry.times):
+        return None, (
+            f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes per partition of SBUF for x, "
+            f"gy and their products, there are {SBUF_BYTES}; use dot or banded"
+        )
+    reason = instructions_refusal(geometry, "skewed", instructions(plan, cores))
+    return (None, reason) if reason else (plan, "")
+
+
+def config_refusal(geometry: RowGeometry, config: Config) -> str:
+    """What is wrong with names and values, "" if nothing is."""
+    reason = SkewedSettings.refusal(config)
+    if reason:
+        return reason
+    beside, shifts = setting(config, "beside", 1), setting(config, "shifts", 1)
+    if beside not in BESIDE:
+        return f"config beside={beside}: must be one of {BESIDE}, channels that share a matmul"
+    if shifts > 1 and (beside > 1 or geometry.stride > 1 or geometry.dilation > 1):
+        return (
+            f"config shifts={shifts}, beside={beside}, stride={geometry.stride}, rhs_dilation={geometry.dilation}: "
+            f"parts of taps need 1, 1 and 1; use shifts=1"
+        )
+    return ""
+
+
+def completed(geometry: RowGeometry, config: Config) -> SkewedSettings:
+    """All settings of a config."""
+    beside, shifts = 1, 1
+    if geometry.stride == 1 and geometry.dilation == 1 and setting(config, "beside", 1) == 1:
+        shifts = 1 if geometry.S <= SHIFT_TAPS else SHIFTS
+    shifts = setting(config, "shifts", shifts)
+    for most in BESIDE if shifts == 1 else ():
+        plan = cut_rows(geometry, most, 1)
+        columns = plan.tiles * plan.passes * plan.chunks * max(P_MAX, plan.columns)
+        if most <= geometry.C and columns <= CHANNEL_COLUMNS * most:
+            beside = most
+    beside = setting(config, "beside", beside)
+    plan = cut_rows(geometry, beside, shifts)
+    each = BUFFERS * plan.bytes * geometry.itemsize + plan.result_bytes
+    groups = min(TILES_BYTES // each, GROUPS_MAX)
+    wanted = div_ceil(geometry.C, PARTS * CORE_BATCHES * beside)
+    if plan.folds > 1:
+        wanted = div_ceil(wanted, STACKS) * STACKS
+    groups = min(groups, wanted)
+    if plan.folds > 1 and groups > STACKS:
+        groups = groups // STACKS * STACKS
+    return SkewedSettings.read(config, beside=beside, shifts=shifts, groups=max(1, groups))
+
+
+def _scheduled(geometry: RowGeometry, settings: SkewedSettings) -> SkewedSchedule:
+    """The Schedule of settings."""
+    plan = cut_rows(geometry, settings.beside, settings.shifts)
+    stacks = STACKS if plan.folds > 1 and settings.groups >= STACKS else 1
+    parts = PARTS * div_ceil(geometry.C, PARTS * plan.channels * settings.groups)
+    some = cut_into(geometry.C, min(parts, geometry.C))
+    batches = tuple(channel_block(first, number, plan.channels * stacks) for first, number in some)
+    groups = max(stacks * block.length for block in batches)
+    return replace(plan, batches=batches, groups=groups, stacks=stacks, buffers=min(BUFFERS, len(batches)))
+
+
+def _cut_units(geometry: RowGeometry, beside: int) -> tuple[int, int, int]:
+    """(units of a row, positions of one, images of a tile) of so many channels that share a matmul."""
+    most = P_MAX // beside
+    images = div_ceil(geometry.N, div_ceil(geometry.N, most))
+    unit = div_ceil(geometry.Q, min(most // images, geometry.Q))
+    return div_ceil(geometry.Q, unit), unit, images
+
+
+def _cut_shifts(geometry: RowGeometry, shifts: int) -> tuple[int, int, int, int]:
+    """(units, positions of one, units between parts of taps, first unit) of so many parts: the smallest that fit."""
+    unit = div_ceil(geometry.Q, P_MAX)
+    while True:
+        apart = div_ceil(geometry.S, shifts * unit)
+        parts = div_ceil(geometry.S, apart * unit)
+        # of x the windows of units before `first` and from `end` on have nothing
+        window, left = (apart + 1) * unit, geometry.pad_left
+        first = max(0, (left - window) // unit + 1) if left > window else 0
+        end = min(div_ceil(geometry.Q, unit) + apart * (parts - 1), div_ceil(geometry.W + left, unit))
+        if end - first <= P_MAX:
+            return max(1, end - first), unit, apart, first
+        unit += 1
+
+
+def cut_rows(geometry: RowGeometry, beside: int, shifts: int) -> SkewedSchedule:
+    """The Schedule of so many channels that share a matmul, or parts of taps, without batches."""
+    stride, dilation, images, apart, first, span = geometry.stride, geometry.dilation, 1, 0, 0, geometry.S
+    if shifts > 1:
+        units, unit, apart, first = _cut_shifts(geometry, shifts)
+        span = apart * unit
+        beside = div_ceil(geometry.S, span)
+    else:
+        units, unit, images = _cut_units(geometry, beside)
+    step = math.gcd(stride, dilation)
+    positions = min(unit, P_MAX // beside, POSITIONS_COLUMNS * step // stride + 1)
+    folds, passes, part = 1, div_ceil(unit, positions), QUADRANT // beside
+    positions = div_ceil(unit, passes)
+    if beside * part == QUADRANT and positions > part:
+        # as engines address partitions
+        folds = div_ceil(positions, part)
+        positions = folds * part
+        passes = div_ceil(unit, positions)
+    taps = (BANK_COLUMNS - 1 - (positions - 1) * stride // step) * step // dilation + 1
+    chunks = div_ceil(span, taps)
+    taps = div_ceil(span, chunks)
+    window = (passes * positions - 1) * stride + (chunks * taps - 1) * dilation + 1
+    padded = passes * positions
+    return SkewedSchedule(
+        beside=beside,
+        apart=apart,
+        images=images,
+        tiles=div_ceil(geometry.N, images),
+        first=first,
+        units=units,
+        span=span,
+        unit=unit,
+        positions=positions,
+        passes=passes,
+        folds=folds,
+        part=positions // folds,
+        taps=taps,
+        chunks=chunks,
+        step=step,
+        columns=((positions - 1) * stride + (taps - 1) * dilation) // step + 1,
+        part_columns=((positions // folds - 1) * stride + (taps - 1) * dilation) // step + 1,
+        window=window + window % 2,
+        padded=padded + padded % 2,
+    )
+
+
+def needed_bytes(geometry: RowGeometry, plan: SkewedSchedule) -> int:
+    """Bytes a partition, at most."""
+    return plan.groups * (plan.buffers * plan.bytes * geometry.itemsize + plan.result_bytes)
+
+
+def instructions(plan: SkewedSchedule, cores: int) -> int:
+    """Of the busiest core, at most: loads, matmuls and evacuations of products, sums and stores."""
+    jobs = plan.groups * plan.chunks
+    loads = plan.beside * plan.tiles * plan.units * 3 * plan.images + 4
+    matmuls = jobs * (plan.tiles * plan.passes + 4 + plan.beside * plan.folds)
+    return div_ceil(len(plan.batches), cores) * (loads + matmuls + 12) + WARM_UP + 32

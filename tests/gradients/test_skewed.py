@@ -8,17 +8,12 @@ from depthwise_gradients import FEW, PROBLEMS, check, problem_of
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels.gradients.depthwise_conv1d import SKEWED, depthwise_conv1d_weight_gradient
-from nkiconv.kernels.gradients.skewed.plan import (
-    BESIDE,
-    count_skewed_instructions,
-    group_bytes,
-    result_bytes,
-    skewed_plan_of,
-)
 from nkiconv.planner.cost.gradients.skewed import skewed_ns
 from nkiconv.planner.depthwise_conv1d import geometry_of
 from nkiconv.planner.estimate import estimate
 from nkiconv.planner.request import Request
+from nkiconv.schedules import skewed
+from nkiconv.schedules.skewed import BESIDE, build, instructions, needed_bytes
 from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -63,7 +58,8 @@ def test_parts_of_taps(name, shifts):
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("name", [*FEW, "parts of positions"])
 def test_batches(name, groups, buffers, monkeypatch):
-    monkeypatch.setattr("nkiconv.kernels.gradients.skewed.plan.SKEWED_BUFFERS", buffers)
+    monkeypatch.setattr(skewed, "BUFFERS", buffers)
+    monkeypatch.setattr(skewed, "_built", skewed._built.__wrapped__)
     config = (("beside", 2), ("groups", groups))
     check(*{**PROBLEMS, **MORE}[name], algorithm=SKEWED, config=config, bias_gradient=True)
 
@@ -99,11 +95,11 @@ def traced(problem, config, lnc=2):
 def test_it_needs_no_more_than_it_says(name):
     problem = cases.get(name).problem
     args, more = traced(problem, None)
-    plan, geometry = skewed_plan_of(geometry_of(problem), None), geometry_of(problem)
+    geometry = geometry_of(problem)
+    plan = build(geometry, None, 2)[0]
     found = nkiconv.simulator.execute(depthwise_conv1d_weight_gradient[2], args, more, trace_only=True)
-    assert max(len(one.instructions) for one in found.programs) <= count_skewed_instructions(geometry, plan, 2)
-    each = plan.buffers * group_bytes(geometry, plan) + result_bytes(plan)
-    assert found.sbuf_peak_bytes <= plan.groups * each + 2048
+    assert max(len(one.instructions) for one in found.programs) <= instructions(plan, 2)
+    assert found.sbuf_peak_bytes <= needed_bytes(geometry, plan) + 2048
 
 
 @pytest.mark.simulator_only
@@ -119,7 +115,13 @@ def test_the_host_takes_what_takes_least(name, choice):
     if choice == SKEWED:
         args, more = traced(problem, config)
         us = nkiconv.profile(depthwise_conv1d_weight_gradient[2])(*args, **more).modelled_us
-        assert 0.75 < skewed_ns(geometry_of(problem), config, 2, Target.of(Rates())) / 1e3 / us < 1.3
+        assert (
+            0.75
+            < skewed_ns(geometry_of(problem), build(geometry_of(problem), config, 2)[0], 2, Target.of(Rates()))
+            / 1e3
+            / us
+            < 1.3
+        )
 
 
 def test_rows_that_do_not_fit_are_refused():

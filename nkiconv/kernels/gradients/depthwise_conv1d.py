@@ -8,6 +8,7 @@ added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed`
 """
 
 from ..._nki import nki, nl
+from ...schedules import skewed as skewed_schedule
 from ...schedules.depthwise import Extras
 from ...schedules.depthwise_rule import ALGORITHMS
 from ...schedules.tiles import require
@@ -22,7 +23,6 @@ from .folds import fold_images, sum_positions
 from .result import FilterLike, result_dtype
 from .rows import copy_rows, flat_rows, gradient_geometry
 from .skewed.kernel import skewed
-from .skewed.plan import skewed_refusal
 
 #: The algorithms that can be asked for by name; `dot_images` is `dot` with the sums over images in the array's.
 SKEWED, DOT, DOT_IMAGES = "skewed", "dot", "dot_images"
@@ -83,7 +83,8 @@ def depthwise_conv1d_weight_gradient(
     in_pass = algorithm == DOT and geometry.C == forward.C and sums_taps(geometry, config)
     if algorithm == SKEWED:
         steps = (forward.C * x_rows.row, x_rows.row, x_rows.step), (forward.C * gy_rows.row, gy_rows.row, gy_rows.step)
-        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, config)
+        plan = skewed_schedule.build(forward, config, nl.num_programs())[0]
+        skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, plan)
     else:
         tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
         convolve_rows_with(algorithm, tensors, forward, geometry, extras, config)
@@ -104,7 +105,7 @@ def refusal_of_rows(algorithm, forward, config, cores):
     """Why an algorithm of gradients alone does not take this one; "" if it does, or for others."""
     if algorithm == DOT_IMAGES and forward.N == 1:
         return "N=1, algorithm='dot_images': there are no images to sum over; use 'dot'"
-    return skewed_refusal(forward, config, cores) if algorithm == SKEWED else ""
+    return skewed_schedule.build(forward, config, cores)[1] if algorithm == SKEWED else ""
 
 
 def takes_skewed(forward, cores):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import RowGeometry
+from ....schedules.skewed import WARM_UP, SkewedSchedule
 from ....schedules.tiles import BANK_COLUMNS, QUADRANT, share, some_of
 from ..._dma import copy, copy_either_way
 from ..._engines import Ledger, new_ledger, pick
@@ -31,7 +32,6 @@ from ..._masks import keep_between, keep_equal
 from ..._warm import warm_up, warm_zeros
 from ...depthwise_conv1d.free_channels import move_free
 from .loads import load_batch, skewed_tiles
-from .plan import SKEWED_WARM_UP, SkewedPlan, matmul_channels, skewed_plan_of
 
 #: Pieces of HBM that products of batches take in turn.
 SKEW_SCRATCH = 6
@@ -53,7 +53,7 @@ class SkewedWork(nl.NKIObject):
     x_strides: tuple
     gy_strides: tuple
     geometry: RowGeometry
-    plan: SkewedPlan
+    plan: SkewedSchedule
     ledger: Ledger
     scratch: list
     #: banks whose parts are yet to be added: (SkewedBatch, first job, stack, T [(part, r, p), jobs, columns])
@@ -73,9 +73,8 @@ class SkewedBatch(nl.NKIObject):
     sums_sbuf: object
 
 
-def skewed(x, gy, dw, added, strides, geometry, config):
-    """Write dw. strides: of x and of gy along n, c and positions. config: (name, value) pairs of SkewedSettings."""
-    plan = skewed_plan_of(geometry, config)
+def skewed(x, gy, dw, added, strides, geometry, plan):
+    """Write dw. strides: of x and of gy along n, c and positions. plan: the SkewedSchedule."""
     batches = some_of(plan.batches, share(len(plan.batches), nl.num_programs(), nl.program_id(0)))
     work = SkewedWork(
         x=x,
@@ -90,7 +89,7 @@ def skewed(x, gy, dw, added, strides, geometry, config):
         scratch=[],
         banks=[],
     )
-    warm_up(warm_zeros(), SKEWED_WARM_UP, 1)
+    warm_up(warm_zeros(), WARM_UP, 1)
     tiles, loaded, in_step = [], 0, []
     for index in range(len(batches) + STORE_LATE):
         while loaded < min(len(batches), index + plan.buffers):
@@ -114,7 +113,7 @@ def skewed(x, gy, dw, added, strides, geometry, config):
 def start_sums_of_rows(work):
     """Ones [(row, p), row'] where row' = row; of several parts of positions the matrix that adds them; scratch."""
     plan = work.plan
-    rows = rows_of_sums(plan)
+    rows = plan.rows_of_sums
     work.ones_sbuf = nl.ndarray((rows * plan.part, rows), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=work.ones_sbuf, value=1.0)
     keep_between(work.ones_sbuf, [[-plan.part, rows]], plan.part, work.ones_sbuf)
@@ -123,11 +122,6 @@ def start_sums_of_rows(work):
     for _ in range(SKEW_SCRATCH):
         size = rows * plan.part * (plan.groups // plan.stacks) * plan.chunks * plan.part_columns
         work.scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
-
-
-def rows_of_sums(plan):
-    """Rows of gradients that sums lie on: a stack's channels beside each other, or parts of taps."""
-    return plan.stacks * plan.beside
 
 
 def matrix_of_parts(plan):
@@ -148,7 +142,7 @@ def multiply_batch(work, block, tiles, index):
     """T of all groups and chunks of a batch, on its way to HBM: banks of parts not added yet join `work.banks`."""
     plan, rows = work.plan, work.plan.beside * work.plan.positions
     jobs, each = block.length * plan.chunks, BANK_COLUMNS // plan.columns
-    shape = (rows_of_sums(plan) * plan.part, jobs, plan.part_columns)
+    shape = (plan.rows_of_sums * plan.part, jobs, plan.part_columns)
     batch = SkewedBatch(index=index, jobs=jobs, sums_sbuf=nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf))
     for first in range(0, jobs, each):
         count = min(each, jobs - first)
@@ -182,7 +176,7 @@ def align_parts(work, products_psum):
 def finish_banks(work, most, last):
     """Finish banks until so many are left, none of batches up to `last`: parts are added; a batch's last sends T."""
     plan, columns = work.plan, work.plan.part_columns
-    rows = rows_of_sums(plan) * plan.part
+    rows = plan.rows_of_sums * plan.part
     while len(work.banks) > 0:
         batch, first, stack, parts_sbuf = work.banks[0]
         count = parts_sbuf.shape[1]
@@ -215,7 +209,7 @@ def multiply_units(work, tiles, place, into_psum):
     """T of (a group, a chunk): all units, a pass for so many of their positions."""
     plan, geometry, x_sbuf, gy_sbuf = work.plan, work.geometry, tiles.x, tiles.gy
     group, chunk = place
-    lines = matmul_channels(plan) * plan.units * plan.images
+    lines = plan.channels * plan.units * plan.images
     reach = (plan.columns - 1) * plan.step + 1
     for tile in range(plan.tiles):
         for one in range(plan.passes):
@@ -237,7 +231,7 @@ def put_in_step(work, block, index):
     plan, geometry, jobs = work.plan, work.geometry, block.length * work.plan.chunks
     scratch_hbm = work.scratch[index % SKEW_SCRATCH]
     row = jobs * plan.part_columns
-    rows = rows_of_sums(plan)
+    rows = plan.rows_of_sums
     in_step_sbuf = nl.ndarray((rows * plan.part, jobs, plan.taps), dtype=nl.float32, buffer=nl.sbuf)
     lines = [[plan.part * row, rows], [row + geometry.stride // plan.step, plan.part]]
     columns = [[plan.part_columns, jobs], [geometry.dilation // plan.step, plan.taps]]
@@ -248,7 +242,7 @@ def put_in_step(work, block, index):
 def store_batch(work, block, in_step_sbuf):
     """Rows of T summed up, added to what there is, and stored."""
     plan = work.plan
-    beside, groups, taps = rows_of_sums(plan), block.length, plan.chunks * plan.taps
+    beside, groups, taps = plan.rows_of_sums, block.length, plan.chunks * plan.taps
     rows, jobs, each = beside * plan.part, groups * plan.chunks, BANK_COLUMNS // plan.taps
     dtype = work.dw.dtype if work.added == None else nl.float32
     sums_sbuf = nl.ndarray((beside, jobs, plan.taps), dtype=dtype, buffer=nl.sbuf)

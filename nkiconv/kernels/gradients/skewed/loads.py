@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.blocks_units import Run, joined
 from ..._dma import copy
-from .plan import matmul_channels
 
 
 @dataclass
@@ -63,7 +62,7 @@ def x_runs(work):
 def load_batch(work, block, tiles):
     """Units of the channels of a batch."""
     plan = work.plan
-    each, length = matmul_channels(plan), block.length
+    each, length = plan.channels, block.length
     is_full = block.count == each * plan.stacks * length
     if not is_full:
         # what channels before left in places that these do not fill

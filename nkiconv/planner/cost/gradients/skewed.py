@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....kernels.gradients.skewed.plan import (
-    SkewedPlan,
-    matmul_channels,
-    skewed_plan_of,
-    skewed_refusal,
-    skewed_settings,
-)
-from ....schedules.skewed import BESIDE, SkewedSettings
+from ....schedules.depthwise import RowGeometry
+from ....schedules.skewed import BESIDE, SkewedSchedule, SkewedSettings, build, completed
 from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -37,14 +31,13 @@ class Skewed(Algorithm):
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         config = self.settle(shape, config)
-        if skewed_refusal(shape.geometry, config, PARTS):
-            return None
-        return Guess(config, skewed_ns(shape.geometry, config, PARTS, shape.target))
+        plan = build(shape.geometry, config, PARTS)[0]
+        return None if plan is None else Guess(config, skewed_ns(shape.geometry, plan, PARTS, shape.target))
 
     def settle(self, shape: Shape, config: Config) -> Config:
-        if skewed_refusal(shape.geometry, config, PARTS):
+        if build(shape.geometry, config, PARTS)[0] is None:
             return config
-        return pairs_of(skewed_settings(shape.geometry, config))
+        return pairs_of(completed(shape.geometry, config))
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         found = [config_of(beside=beside, shifts=1) for beside in BESIDE if beside <= shape.geometry.C]
@@ -58,22 +51,21 @@ class Skewed(Algorithm):
         return 1
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return ints(skewed_plan_of(shape.geometry, self.settle(shape, config)))
+        return ints(build(shape.geometry, self.settle(shape, config), PARTS)[0])
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.settle(shape, config)
 
 
-def skewed_ns(geometry: Any, config: Config, cores: int, target: Target) -> float:
+def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
     """ns of a core: the first batch's loads, then all groups one after the other."""
-    plan = skewed_plan_of(geometry, config)
     groups = div_ceil(len(plan.batches), cores) * plan.groups
     loads_ns = load_ns(geometry, plan, target)
     each_ns = max(array_ns(geometry, plan, target), loads_ns + results_ns(plan, target), read_ns(plan, target))
     return float(ENDS_NS + plan.groups * loads_ns + TOGETHER * groups * each_ns)
 
 
-def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
+def array_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
     """The array's share of a group: products, at half rate where matmuls stream too few columns, and sums of rows."""
     column_ns, least, passes, cycles = target.tensor_column_ns, target.matmul_columns_min, 1.0, 1.0
     if geometry.itemsize == _SUM_BYTES:
@@ -86,16 +78,16 @@ def array_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
     return float((products_ns + sums * column_ns) / (1.0 if full else target.half_rate))
 
 
-def load_ns(geometry: Any, plan: SkewedPlan, target: Target) -> float:
+def load_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
     """DMA's share of a group: runs of x and of gy, a unit each."""
-    itemsize, lines = geometry.itemsize, plan.tiles * matmul_channels(plan) * plan.units * plan.images
-    window, rows = min(plan.window, geometry.W), plan.beside // matmul_channels(plan)
+    itemsize, lines = geometry.itemsize, plan.tiles * plan.channels * plan.units * plan.images
+    window, rows = min(plan.window, geometry.W), plan.beside // plan.channels
     runs_ns = rows * target.run_ns(plan.unit * itemsize) + target.run_ns(window * itemsize)
     num_bytes = lines * (rows * plan.unit + window) * itemsize
     return float(max(lines * runs_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
 
 
-def results_ns(plan: SkewedPlan, target: Target) -> float:
+def results_ns(plan: SkewedSchedule, target: Target) -> float:
     """The same for products on their way to HBM and back."""
     rows = plan.beside * plan.part * plan.chunks
     to_ns = plan.part_columns * _SUM_BYTES * target.byte_ns
@@ -104,7 +96,7 @@ def results_ns(plan: SkewedPlan, target: Target) -> float:
     return float(max(rows * (to_ns + back_ns) / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
 
 
-def read_ns(plan: SkewedPlan, target: Target) -> float:
+def read_ns(plan: SkewedSchedule, target: Target) -> float:
     """Read-outs of a group, which Vector and Scalar share."""
     columns = float(plan.columns)
     if plan.folds > 1:
