@@ -7,7 +7,7 @@ A check collects one exception for each violated rule and hands the list to `rai
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -95,6 +95,17 @@ def raise_all(summary: str, errors: Sequence[NkiconvError]) -> None:
         return
     violations = [violation for error in errors for violation in error.violations]
     raise type(errors[0])(join_violations(summary, violations), violations)
+
+
+def refused(kind: type[NkiconvError], *reasons: str) -> Iterator[NkiconvError]:
+    """An error of this class for each rule of `rules` that is broken; "" is none."""
+    return (kind(reason) for reason in reasons if reason)
+
+
+def refuse(kind: type[NkiconvError], *reasons: str) -> None:
+    """Raise the first of these errors, if there is one."""
+    for error in refused(kind, *reasons):
+        raise error
 
 
 def is_array(value: Any) -> bool:

@@ -20,7 +20,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from nkiconv.axis import EXTENT_MAX, Axis, blank_violations, output_of, padding_rule, places_rule, takes_all
+from nkiconv import rules
+from nkiconv.axis import Axis
 from nkiconv.dgrad import is_dgrad_transposed
 from nkiconv.errors import (
     DtypeError,
@@ -30,9 +31,12 @@ from nkiconv.errors import (
     UnsupportedError,
     is_array,
     raise_all,
+    refuse,
+    refused,
     shown,
 )
 from nkiconv.integers import plain_ints, takes_ints
+from nkiconv.rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 
 #: Data types that the kernels read and write, by nkiconv's name.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -42,19 +46,6 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "fp8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
     "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-
-#: What to do with float8_e4m3fn: its bits are those of NKI's float8_e4m3 up to 240, where that has infinities.
-E4M3FN_REMEDY = (
-    "scale by a power of 2 so that no magnitude is above 240 (float8_e4m3fn goes up to 448), cast with "
-    ".astype(ml_dtypes.float8_e4m3), and scale the result back"
-)
-
-#: Orders of the axes of x and y in memory, outermost first, of images and of volumes; the order of y has K for C, Z for
-#: D, P for H, Q for W.
-LAYOUTS = ("NCHW", "NHWC")
-VOLUME_LAYOUTS = ("NCDHW", "NDHWC")
-#: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
-DIRECTIONS = ("forward", "dgrad", "wgrad")
 
 #: Bytes of HBM that a logical core of trn2 has: one of the chip's four banks, with two physical cores (AWS Neuron docs,
 #: Logical NeuronCore configuration). What does not fit is no problem of one launch.
@@ -84,13 +75,22 @@ def dtype_name(dtype: Any) -> str:
     Raises:
         DtypeError: it is none of `DTYPES`.
     """
-    wanted = dtype.lower() if isinstance(dtype, str) else _numpy_name(dtype)
-    for name, known in DTYPES.items():
-        if wanted in (name, known.name):
-            return name
+    refuse(DtypeError, _dtype_refusal(dtype))
+    return next(name for name, known in DTYPES.items() if _wanted(dtype) in (name, known.name))
+
+
+def _dtype_refusal(dtype: Any) -> str:
+    """Why this is no name of a data type; "" if it is."""
+    wanted = _wanted(dtype)
+    if any(wanted in (name, known.name) for name, known in DTYPES.items()):
+        return ""
     if wanted in ("fp8_e4m3fn", "float8_e4m3fn"):
-        raise DtypeError(f"dtype={dtype!r}: NKI's float8_e4m3 is another format; {E4M3FN_REMEDY}")
-    raise DtypeError(f"dtype={dtype!r}: unknown (accepted are {', '.join(DTYPES)}); cast to one of these")
+        return f"dtype={dtype!r}: NKI's float8_e4m3 is another format; {rules.E4M3FN_REMEDY}"
+    return f"dtype={dtype!r}: accepted are {', '.join(DTYPES)}; cast to one of these"
+
+
+def _wanted(dtype: Any) -> str:
+    return dtype.lower() if isinstance(dtype, str) else _numpy_name(dtype)
 
 
 def _numpy_name(dtype: Any) -> str:
@@ -264,7 +264,7 @@ class ConvProblem:
 
     def launch_violations(self) -> Iterator[NkiconvError]:
         """Errors of what no launch is for: more than one logical core's HBM holds, and `Axis.is_blank`."""
-        yield from blank_violations("ZPQ"[-len(self.axes) :], self.axes, self.transposed)
+        yield from refused(GeometryError, *rules.blank("ZPQ"[-len(self.axes) :], self.axes, self.transposed))
         if sum(self.held) > HBM_BYTES:
             names = ("N", "C", *("D" * self.is_volume), "H", "W", "K", *("Z" * self.is_volume), "P", "Q")
             extents = " ".join(f"{name}={getattr(self, name)}" for name in names)
@@ -297,16 +297,18 @@ class ConvProblem:
         fields = {name: plain_ints(value) for name, value in fields.items()}
         stride, padding, output_padding, dilation, taps = plain_ints((stride, padding, output_padding, dilation, taps))
         rank = len(taps)
-        places = {"stride": stride, "dilation": dilation}
-        raise_all(
-            "ConvProblem.transpose cannot be built", [e for one in places for e in places_rule(one, places[one], rank)]
-        )
-        taken = takes_all(fields, stride, padding, output_padding, dilation, taps)
-        raise_all("ConvProblem.transpose cannot be built", list(taken))
-        around = []
-        for count, step, (before, after), more in zip(taps, dilation, padding, output_padding, strict=True):
-            window = (count - 1) * step
-            around.append((window - before, window - after + more))
+        cannot = "ConvProblem.transpose cannot be built"
+        named = (("stride", stride), ("dilation", dilation))
+        raise_all(cannot, list(refused(GeometryError, *(rules.places(*one, rank, alone=False) for one in named))))
+        around, left = [], []
+        per_axis = zip(taps, stride, dilation, padding, output_padding, strict=True)
+        letters = zip("ZPQ"[-rank:], "DHW"[-rank:], "TRS"[-rank:], strict=True)
+        for names, (count, step, apart, sides, more) in zip(letters, per_axis, strict=True):
+            window = (count - 1) * apart
+            around.append((window - sides[0], window - sides[1] + more))
+            size = fields.get(names[1], 1)
+            left.append(rules.leaves_output("".join(names), size, step, sides, more, apart, count))
+        raise_all(cannot, list(refused(GeometryError, *left)))
         fields |= zip("TRS"[-len(taps) :], taps, strict=True)
         return ConvProblem(
             **fields,
@@ -326,9 +328,7 @@ class ConvProblem:
 
         Raises UnsupportedError: the direction is none of these, or this is a gradient.
         """
-        if direction not in DIRECTIONS:
-            accepted = ", ".join(DIRECTIONS)
-            raise UnsupportedError(f"direction={direction!r}: accepted are {accepted}; use one of them")
+        refuse(UnsupportedError, rules.accepted("direction", direction, DIRECTIONS))
         if direction == "forward":
             return self
         if self.direction != "forward":
@@ -380,53 +380,15 @@ def _violations(problem: ConvProblem, filled: Iterable[str]) -> Iterator[Nkiconv
     malformed = set()
     if problem.T is not None and not problem.is_volume:
         yield GeometryError(f"T={problem.T!r}: filter planes need input planes; give D, or drop T")
-    for name, check in _FIELD_CHECKS.items():
+    for name, (kind, rule) in _FIELD_RULES.items():
         if name in filled or (name in ("D", "T") and not problem.is_volume):
             continue
-        rank = 3 if problem.is_volume else 2
-        for error in check(name, getattr(problem, name), rank):
+        for error in refused(kind, rule(name, getattr(problem, name), 3 if problem.is_volume else 2)):
             malformed.add(name)
             yield error
-    for fields, rule in _JOINT_CHECKS:
+    for fields, check in _JOINT_CHECKS:
         if malformed.isdisjoint(fields):
-            yield from rule(problem)
-
-
-def _extent(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
-    if type(value) is not int:
-        kind = type(value).__name__
-        yield GeometryError(f"{name}={value!r}: must be an int, not {kind} (it counts {_COUNTS[name]}); pass an int")
-    elif value < 1:
-        yield GeometryError(f"{name}={value}: must be at least 1 (it counts {_COUNTS[name]}); pass a positive int")
-    elif value > EXTENT_MAX:
-        yield GeometryError(
-            f"{name}={value}: must be at most {EXTENT_MAX:,} (extents are 32-bit ints); split the problem"
-        )
-
-
-def _dtype(_name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
-    try:
-        dtype_name(value)
-    except DtypeError as error:
-        yield error
-
-
-def _layout(name: str, value: Any, rank: int) -> Iterator[NkiconvError]:
-    layouts = VOLUME_LAYOUTS if rank == 3 else LAYOUTS
-    if value not in layouts:
-        yield LayoutError(f"{name}={value!r}: unknown (accepted are {', '.join(layouts)}); transpose x to one of these")
-
-
-def _flag(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
-    if not isinstance(value, bool):
-        yield GeometryError(f"{name}={value!r}: must be True or False; pass one of these")
-
-
-def _direction(name: str, value: Any, _rank: int) -> Iterator[NkiconvError]:
-    if value not in ("forward", "wgrad"):
-        yield UnsupportedError(
-            f"{name}={value!r}: must be 'forward' or 'wgrad', as a dgrad is a convolution itself; use toward()"
-        )
+            yield from check(problem)
 
 
 def _plain_wgrad(problem: ConvProblem) -> Iterator[NkiconvError]:
@@ -446,30 +408,38 @@ def _no_stride(problem: ConvProblem) -> Iterator[NkiconvError]:
 
 
 def _groups(problem: ConvProblem) -> Iterator[NkiconvError]:
-    groups, C, K = problem.groups, problem.C, problem.K
-    common = math.gcd(C, K)
-    if common % groups:
-        yield GeometryError(
-            f"groups={groups}: must divide C={C} and K={K} (a group has C/groups inputs and K/groups outputs); "
-            f"use {_first_divisors(common)}"
-        )
+    yield from refused(GeometryError, rules.divides("groups", problem.groups, C=problem.C, K=problem.K))
 
 
-def _first_divisors(n: int, count: int = 3) -> str:
-    divisors = [d for d in range(1, n + 1) if n % d == 0]
-    return ", ".join(map(str, divisors[:count])) + (", ..." if len(divisors) > count else "")
+def _output(direction: str, letters: str) -> Callable[[ConvProblem], Iterator[NkiconvError]]:
+    return lambda one: refused(GeometryError, rules.output(getattr(one, direction), letters, one.transposed))
 
 
-_FIELD_CHECKS: dict[str, Callable[[str, Any, int], Iterator[NkiconvError]]] = {
-    **dict.fromkeys(_COUNTS, _extent),
-    "stride": places_rule,
-    "padding": padding_rule,
-    "rhs_dilation": places_rule,
-    "lhs_dilation": places_rule,
-    "dtype": _dtype,
-    "layout": _layout,
-    "transposed": _flag,
-    "direction": _direction,
+def _kind_of_problem(name: str, value: Any) -> str:
+    if value in ("forward", "wgrad"):
+        return ""
+    return f"{name}={value!r}: must be 'forward' or 'wgrad', as a dgrad is a convolution itself; use toward()"
+
+
+_Rule = Callable[[str, Any, int], str]
+
+#: The rule of each field, of its name, its value and the number of axes, and the class of its error.
+_FIELD_RULES: dict[str, tuple[type[NkiconvError], _Rule]] = {
+    **dict.fromkeys(
+        _COUNTS, (GeometryError, lambda name, value, _: rules.number(name, value, f" (it counts {_COUNTS[name]})"))
+    ),
+    **dict.fromkeys(
+        ("stride", "rhs_dilation", "lhs_dilation"),
+        (GeometryError, lambda name, value, axes: rules.places(name, value, axes, alone=False)),
+    ),
+    "padding": (GeometryError, lambda _, value, axes: rules.padding(value, axes, alone=False)),
+    "dtype": (DtypeError, lambda _, value, __: _dtype_refusal(value)),
+    "layout": (
+        LayoutError,
+        lambda name, value, axes: rules.layout(name, value, LAYOUTS if axes == 2 else VOLUME_LAYOUTS),
+    ),
+    "transposed": (GeometryError, lambda name, value, _: rules.flag(name, value)),
+    "direction": (UnsupportedError, lambda name, value, _: _kind_of_problem(name, value)),
 }
 
 _PER_AXIS = {"stride", "padding", "rhs_dilation", "lhs_dilation"}
@@ -479,7 +449,7 @@ _JOINT_CHECKS: list[tuple[set[str], Callable[[ConvProblem], Iterator[NkiconvErro
     ({"C", "K", "groups"}, _groups),
     ({"stride", "transposed"}, _no_stride),
     ({"transposed", "direction"}, _plain_wgrad),
-    ({"D", "T"} | _PER_AXIS, output_of("Z", "depth", "D", "T")),
-    ({"H", "R"} | _PER_AXIS, output_of("P", "height", "H", "R")),
-    ({"W", "S"} | _PER_AXIS, output_of("Q", "width", "W", "S")),
+    ({"D", "T"} | _PER_AXIS, _output("depth", "ZDT")),
+    ({"H", "R"} | _PER_AXIS, _output("height", "PHR")),
+    ({"W", "S"} | _PER_AXIS, _output("width", "QWS")),
 ]

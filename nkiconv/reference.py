@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nkiconv import rules
 from nkiconv.axis import Axis
-from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all
+from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all, refused
 from nkiconv.problem import ConvProblem
 
 #: Arrays of float64, and arrays of anything that converts to it (ml_dtypes included).
@@ -207,9 +208,6 @@ ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "sigmoid": _sigmoid,
 }
 
-#: Where a residual is added.
-RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
-
 
 def _activate(z: Float64Array, activation: str | None) -> Float64Array:
     return z if activation is None else ACTIVATIONS[activation](z)
@@ -218,41 +216,26 @@ def _activate(z: Float64Array, activation: str | None) -> Float64Array:
 def _check_epilogue(
     sums: AnyArray, bias: AnyArray | None, activation: str | None, residual: AnyArray | None, position: str
 ) -> None:
-    errors: list[NkiconvError] = []
-    if activation is not None and activation not in ACTIVATIONS:
-        errors.append(_unknown("activation", activation, (None, *ACTIVATIONS)))
-    if position not in RESIDUAL_POSITIONS:
-        errors.append(_unknown("residual_position", position, RESIDUAL_POSITIONS))
-    if bias is not None and np.shape(bias) != sums.shape[1:2]:
-        errors.append(_wrong_shape("bias", np.shape(bias), sums.shape[1:2], "[K]"))
-    if residual is not None and np.shape(residual) != sums.shape:
-        errors.append(_wrong_shape("residual", np.shape(residual), sums.shape, "[N, K, P, Q]"))
+    errors = list(refused(UnsupportedError, rules.activation(activation), rules.residual_position(position)))
+    for name, array, letters, wanted in (
+        ("bias", bias, "[K]", sums.shape[1:2]),
+        ("residual", residual, "[N, K, P, Q]", sums.shape),
+    ):
+        if array is not None:
+            errors += refused(GeometryError, rules.shape(name, np.shape(array), wanted, letters))
     raise_all("the reference has no such epilogue", errors)
-
-
-def _unknown(name: str, value: object, accepted: Sequence[object]) -> UnsupportedError:
-    names = ", ".join(map(str, accepted))
-    return UnsupportedError(f"{name}={value}: accepted are {names}; use one of them")
 
 
 def _check(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None) -> None:
     x_shape = (problem.N, problem.C, *(axis.size for axis in problem.axes))
     errors: list[NkiconvError] = []
-    if x.shape != x_shape:
-        errors.append(_wrong_shape("x", x.shape, x_shape, f"[N, C, {'D, ' * problem.is_volume}H, W]"))
-    if w.shape != problem.filter_shape:
-        channels_of_w = "C, K/groups" if problem.transposed else "K, C/groups"
-        letters = f"[{channels_of_w}, {'T, ' * problem.is_volume}R, S]"
-        errors.append(_wrong_shape("w", w.shape, problem.filter_shape, letters))
+    channels_of_w = "C, K / groups" if problem.transposed else "K, C / groups"
+    letters = f"[N, C, {'D, ' * problem.is_volume}H, W]", f"[{channels_of_w}, {'T, ' * problem.is_volume}R, S]"
+    errors += refused(GeometryError, rules.shape("x", x.shape, x_shape, letters[0]))
+    errors += refused(GeometryError, rules.shape("w", w.shape, problem.filter_shape, letters[1]))
     if channels is not None and not problem.is_depthwise:
         errors.append(_channels_not_depthwise(channels, problem))
     raise_all("the reference cannot convolve these", errors)
-
-
-def _wrong_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], letters: str) -> GeometryError:
-    return GeometryError(
-        f"{name}.shape={shape}: must be {wanted} ({letters} of the problem); transpose or correct {name}"
-    )
 
 
 def _channels_not_depthwise(channels: Sequence[int], problem: ConvProblem) -> UnsupportedError:

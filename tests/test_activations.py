@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from nkiconv import bounds, reference
+from nkiconv import bounds, reference, rules
 from nkiconv.kernels import _epilogue
 
 ROOT = Path(__file__).parents[1]
-NAMES = set(_epilogue.ACTIVATIONS)
+NAMES = set(rules.ACTIVATIONS)
 
 
 def test_the_reference_and_the_bounds_have_every_activation():
@@ -26,7 +26,7 @@ def test_the_torch_layer_has_every_activation():
     assert slopes == NAMES, "nkiconv/pytorch/operators/gradients.py: its derivative, by y or by z"
 
 
-@pytest.mark.parametrize("name", _epilogue.ACTIVATIONS)
+@pytest.mark.parametrize("name", rules.ACTIVATIONS)
 def test_the_kernels_have_a_function_for_every_activation(name):
     epilogue = _epilogue.Epilogue(activation=name, bias=False, residual="", y_itemsize=4)
     assert _epilogue.function_of(epilogue) is not _epilogue.nl.copy

@@ -89,9 +89,9 @@ def test_profile_of_a_shape():
         ("--C 5", "--W, --S: a shape has at least C, W and S"),
         ("kda_bf16 --C 5 --N 2", "--N, --C: a shape, and kda_bf16 is named too; drop one"),
         ("--C 5 --W 2 --S 4", "Q=-1: output width must be at least 1"),
-        ("--C 5 --W 2 --S 2 --padding left", "--padding=left: accepted names are valid, same, causal"),
+        ("--C 5 --W 2 --S 2 --padding left", "--padding='left': accepted are same, valid, causal"),
         ("--C 5 --W 9 --S 2 --padding same --lhs-dilation 2", "is not defined with --lhs-dilation"),
-        ("--C 5 --W 9 --H 9 --S 2 --padding causal", "--padding=causal: accepted names are valid, same; use one"),
+        ("--C 5 --W 9 --H 9 --S 2 --padding causal", "--padding='causal': accepted are same, valid; use one"),
         ("--C 5 --W 9 --S 2 --stride 2,2", "--stride=2,2: must be one number (rows have one axis)"),
         ("--C 5 --W 9 --S 2 --N 1000000000000", "N=1000000000000: must be at most 2,147,483,647"),
         (

@@ -7,7 +7,7 @@ import pytest
 from shell import run
 
 from nkiconv import cases
-from nkiconv.problem import DIRECTIONS, LAYOUTS
+from nkiconv.rules import DIRECTIONS, LAYOUTS
 from nkiconv.tools.suites import deepbench, suite
 from nkiconv.tools.tables import deepbench as tables
 

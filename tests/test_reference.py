@@ -209,8 +209,8 @@ def test_wrong_arrays_are_refused_together():
     with pytest.raises(GeometryError) as caught:
         conv_ref(np.zeros((2, 7, 1, 6)), np.zeros((6, 1, 1, 3)), problem, channels=[0])
     x, w, channels = caught.value.violations
-    assert x == "x.shape=(2, 7, 1, 6): must be (2, 6, 1, 7) ([N, C, H, W] of the problem); transpose or correct x"
-    assert w.startswith("w.shape=(6, 1, 1, 3): must be (6, 6, 1, 3) ([K, C/groups, R, S]")
+    assert x == "x.shape=(2, 7, 1, 6): must be [N, C, H, W] = (2, 6, 1, 7); pass one of that shape"
+    assert w.startswith("w.shape=(6, 1, 1, 3): must be [K, C / groups, R, S] = (6, 6, 1, 3)")
     assert channels.startswith("channels=[0]: need a depthwise problem (groups=1, C=6, K=6)")
 
 

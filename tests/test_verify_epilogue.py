@@ -9,7 +9,7 @@ import torch
 from nkiconv import ConvProblem
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.planner.request import FILTER_LAYOUTS
+from nkiconv.rules import FILTER_LAYOUTS
 from nkiconv.tools.verify import conv
 from nkiconv.tools.verify import depthwise_conv1d as verify
 

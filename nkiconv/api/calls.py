@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import simulator
+from .. import rules, simulator
 from .._nki import CHOICE, nl, simulate
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from ..planner.request import DTYPES as KERNEL_DTYPES
-from ..planner.request import LNC_DEGREES
-from ..problem import DTYPES, E4M3FN_REMEDY, dtype_name
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
+from ..problem import DTYPES, dtype_name
+from ..rules import KERNEL_DTYPES
 from ..simulator.dtypes import canonical
 
 Pair = tuple[int, int]
@@ -87,29 +87,9 @@ def nl_dtype(dtype: Any) -> Any:
     return getattr(nl, name)
 
 
-def is_pair(value: Any) -> bool:
-    """Whether this is a tuple of two ints."""
-    return isinstance(value, tuple) and len(value) == 2 and all(type(item) is int for item in value)
-
-
-def pair_of(value: int | Pair) -> Pair:
-    """(height, width) of a number for both or a pair."""
-    return (value, value) if isinstance(value, int) else value
-
-
 def per_axis(value: int | Places, axes: int) -> Places:
     """A number for all axes, or one for each, as one for each."""
     return (value,) * axes if isinstance(value, int) else value
-
-
-def places_violations(places: dict[str, Any], axes: int = 2) -> Iterator[NkiconvError]:
-    """Errors of numbers, or tuples of one per axis, that must be at least 1."""
-    letters = "(height, width)" if axes == 2 else "(depth, height, width)"
-    for name, value in places.items():
-        each = value if isinstance(value, tuple) and len(value) == axes else (value,)
-        if not all(type(one) is int and one >= 1 for one in each):
-            remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(value, list) else "pass one of these"
-            yield GeometryError(f"{name}={value!r}: must be an int of at least 1, or {letters} of such ints; {remedy}")
 
 
 def one_array(
@@ -120,19 +100,13 @@ def one_array(
         kind = type(array).__name__
         yield DtypeError(f"{name}: must be a NumPy array, not {kind}; convert it with numpy.asarray or .numpy()")
         return
-    names = axes.split(", ")
-    if len(array.shape) != len(names):
-        yield LayoutError(f"{name}.shape={array.shape}: must have {len(names)} axes, [{axes}]; reshape it")
-    elif any(size == 0 and one[0] not in empty for size, one in zip(array.shape, names, strict=True)):
+    names, malformed = axes.split(", "), rules.rank(name, array.shape, axes)
+    yield from refused(LayoutError, malformed)
+    if not malformed and any(size == 0 and one[0] not in empty for size, one in zip(array.shape, names, strict=True)):
         may = " and ".join(one[0] for one in names if one[0] in empty)
         but = f" but {may}" if may else ""
         yield GeometryError(f"{name}.shape={array.shape}: every extent{but} of [{axes}] must be at least 1; pass data")
-    if not is_supported(array.dtype, dtypes) or not np.dtype(DTYPES.get(str(array.dtype), array.dtype)).isnative:
-        accepted = ", ".join(str(DTYPES[d]) for d in dtypes)
-        remedy = f"cast {name}"
-        if str(array.dtype) == "float8_e4m3fn" and "fp8_e4m3" in dtypes:
-            remedy = f"NKI's float8_e4m3 is another format: {E4M3FN_REMEDY}"
-        yield DtypeError(f"{name}.dtype={array.dtype}: accepted are {accepted}, in native byte order; {remedy}")
+    yield from refused(DtypeError, rules.array_dtype(name, array.dtype, dtypes))
 
 
 def one_image(name: str, array: Any) -> Any:
@@ -161,37 +135,9 @@ def no_data(shape: tuple[int, ...], letters: str, empty: str, dtype: str) -> Any
     return np.empty([0 if one in empty else size for size, one in zip(shape, letters, strict=True)], DTYPES[dtype])
 
 
-def is_supported(dtype: Any, dtypes: tuple[str, ...] = KERNEL_DTYPES) -> bool:
-    """Whether a data type is one of these."""
-    try:
-        return dtype_name(dtype) in dtypes
-    except DtypeError:
-        return False
-
-
-def dtype_pair(x: Any, w: Any) -> Iterator[NkiconvError]:
-    """Errors of the dtypes of x and w together."""
-    of_x, of_w = dtype_name(x.dtype), dtype_name(w.dtype)
-    if (of_x == "fp32") != (of_w == "fp32"):
-        yield DtypeError(
-            f"w.dtype={w.dtype}: must be float32 exactly when x is (x is {x.dtype}; the Tensor Engine does not mix "
-            f"float32 with others); cast w"
-        )
-    elif of_x.startswith("fp8") != of_w.startswith("fp8"):
-        yield DtypeError(
-            f"w.dtype={w.dtype}: must be float8_e4m3 or float8_e5m2 exactly when x is one of them (x is {x.dtype}; "
-            f"the Tensor Engine doubles its rate only where both are fp8); cast w"
-        )
-
-
-def out_dtype_violations(out_dtype: Any) -> Iterator[NkiconvError]:
-    """Errors of y's dtype."""
-    if out_dtype is not None and not is_supported(out_dtype):
-        accepted = ", ".join(KERNEL_DTYPES)
-        yield DtypeError(f"out_dtype={out_dtype!r}: accepted are None, {accepted}; use one of them")
-
-
-def lnc_violations(lnc: Any) -> Iterator[NkiconvError]:
-    """Errors of the number of cores."""
-    if lnc not in LNC_DEGREES or isinstance(lnc, bool):
-        yield UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+def out_dtype_refusal(out_dtype: Any, others: tuple[Any, ...] = (None,)) -> str:
+    """Why this is no dtype of a result; "" if it is one, by any name; others: what it may be beside."""
+    named = out_dtype
+    with contextlib.suppress(DtypeError):
+        named = dtype_name(out_dtype)
+    return "" if named in KERNEL_DTYPES else rules.accepted("out_dtype", out_dtype, (*others, *KERNEL_DTYPES))

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import simulator
-from ..errors import GeometryError, UnsupportedError, raise_all
+from .. import rules, simulator
+from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
 from ..planner.conv import X_PERMS, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS
-from ..planner.request import FILTER_PERMS, Config, Request
+from ..planner.request import Config, Request
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
+from ..rules import FILTER_PERMS
 from .calls import (
     KernelRun,
     Places,
@@ -96,31 +97,7 @@ def conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    epilogue = Epilogue(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        residual_position=residual_position,
-        beta=beta,
-        out_dtype=out_dtype,
-        precision=precision,
-        strict_nonfinite=strict_nonfinite,
-    )
-    places = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    return _convolved(
-        IMAGES,
-        x,
-        w,
-        epilogue,
-        places,
-        groups=groups,
-        batch_group_count=batch_group_count,
-        layout=layout,
-        filter_layout=filter_layout,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    return _convolved(IMAGES, **locals())
 
 
 @takes_ints
@@ -179,53 +156,27 @@ def conv3d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    epilogue = Epilogue(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        residual_position=residual_position,
-        beta=beta,
-        out_dtype=out_dtype,
-        precision=precision,
-        strict_nonfinite=strict_nonfinite,
-    )
-    places = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    return _convolved(
-        VOLUMES,
-        x,
-        w,
-        epilogue,
-        places,
-        groups=groups,
-        batch_group_count=batch_group_count,
-        layout=layout,
-        filter_layout=filter_layout,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-        frames=Frames(initial_frames, return_final_frames),
-    )
+    return _convolved(VOLUMES, **locals())
 
 
 def _convolved(
     kind: Kind,
     x: Any,
     w: Any,
-    epilogue: Epilogue,
-    places: dict[str, Any],
     *,
-    groups: int,
     batch_group_count: int,
+    groups: int,
     layout: str,
     filter_layout: str,
-    lnc: int,
-    algorithm: str | None,
-    config: Config,
-    frames: Frames = Frames(),  # noqa: B008  # frozen
+    initial_frames: Any = None,
+    return_final_frames: bool | int = False,
+    **more: Any,
 ) -> Any:
-    """y of a call, of arrays without images or channels too; places: stride, padding, dilation, lhs_dilation."""
+    """y of a call, of arrays without images or channels too; more: places, the epilogue's arguments, and choices."""
+    epilogue, more = Epilogue.taken_from(more)
+    frames = Frames(initial_frames, return_final_frames)
     if frames.asked:
-        raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, lnc)))
+        raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, more["lnc"])))
         frames.check(x, layout, batch_group_count)
         epilogue = dataclasses.replace(epilogue, num_frames=frames.count(layout))
     if batch_group_count != 1:
@@ -238,13 +189,10 @@ def _convolved(
         frames.whole(checked, layout),
         w_checked,
         with_residual,
-        **places,
-        groups=groups,
         layout=layout,
         filter_layout=filter_layout,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
+        groups=groups,
+        **more,
     )
     final = frames.returned(problem)
     if bare or has_no_images(x):
@@ -254,16 +202,9 @@ def _convolved(
         return y if frames.wanted is False else (y, frames.last(x, layout, final))
     if epilogue.num_frames:
         epilogue = dataclasses.replace(epilogue, initial_frames=frames.initial)
-    y = run_conv(
-        x,
-        w,
-        problem,
-        filter_layout=filter_layout,
-        lnc=lnc,
-        epilogue=dataclasses.replace(epilogue, return_final_frames=final),
-        algorithm=algorithm,
-        config=config,
-    ).y
+    epilogue = dataclasses.replace(epilogue, return_final_frames=final)
+    choice = {name: more[name] for name in ("lnc", "algorithm", "config")}
+    y = run_conv(x, w, problem, filter_layout=filter_layout, epilogue=epilogue, **choice).y
     if frames.wanted is False or final:
         return y if final == 0 else tuple(y)
     return y, frames.last(x, layout, 0)
@@ -271,9 +212,8 @@ def _convolved(
 
 def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: str, filter_layout: str) -> Any:
     """x [N, C, ...] as [N / count, count C, ...], of which a convolution in so many groups is the one asked for."""
-    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, 1)))
-    if type(count) is not int or count < 1:
-        raise GeometryError(f"batch_group_count={count!r}: must be an int of at least 1; pass one")
+    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout)))
+    refuse(GeometryError, rules.number("batch_group_count", count))
     if groups != 1:
         raise UnsupportedError(
             f"batch_group_count={count}, groups={groups}: only one of them may be above 1, as in XLA; drop the other"
@@ -282,8 +222,7 @@ def _batch_groups(kind: Kind, x: Any, w: Any, count: Any, groups: Any, layout: s
         raise UnsupportedError(f"batch_group_count={count}: filters of groups are not packed; pass w as it was")
     N, C, *extents = (x.shape[axis] for axis in X_PERMS[layout])
     K, inputs = (w.shape[axis] for axis in FILTER_PERMS[filter_layout][:2])
-    if N % count or K % count:
-        raise GeometryError(f"batch_group_count={count}: must divide N={N} of x and K={K} of w; pass a common divisor")
+    refuse(GeometryError, rules.divides("batch_group_count", count, N=N, K=K))
     if inputs != C:
         raise GeometryError(f"w.shape={w.shape}: must have x's C={C} input channels, whatever batch_group_count is")
     if layout == kind.layouts[1]:

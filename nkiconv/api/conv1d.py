@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
+from .. import rules
+from ..axis import Axis, padding_pairs
+from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.request import CONV2D_DTYPES, Config
+from ..planner.request import Config
 from ..reference import AnyArray
+from ..rules import KERNEL_DTYPES, LAYOUTS
 from .calls import Pair, one_array
 from .conv import conv2d
-from .conv_problem import check_channels
+from .conv_problem import (
+    FILTER_LAYOUTS_1D,
+    LAYOUTS_1D,
+    ROWS,
+    Kind,
+    array_violations,
+    check_channels,
+    number_violations,
+)
 
-#: Orders of x and y in memory, and conv2d's name of each with a row of height 1 put in.
-LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}
-FILTER_LAYOUTS_1D = {"KCS": "KCRS", "SCK": "RSCK", "KSC": "KRSC"}
-#: Where the axis of height 1 goes, in images and in filters.
-_X_AXIS = {"NCW": 2, "NWC": 1}
-_W_AXIS = {"KCS": 2, "SCK": 0, "KSC": 1}
+DEPTHWISE_IMAGES = Kind("depthwise_conv2d", 2, LAYOUTS, (), filter_letters="C * multiplier, 1, R, S")
 
 
 @takes_ints
@@ -59,32 +64,7 @@ def conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    images = as_conv2d(
-        x,
-        w,
-        residual,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        lhs_dilation=lhs_dilation,
-        groups=groups,
-        layout=layout,
-        filter_layout=filter_layout,
-    )
-    y = conv2d(
-        **images,
-        bias=bias,
-        activation=activation,
-        residual_position=residual_position,
-        beta=beta,
-        out_dtype=out_dtype,
-        precision=precision,
-        lnc=lnc,
-        strict_nonfinite=strict_nonfinite,
-        algorithm=algorithm,
-        config=config,
-    )
-    return as_rows(y, layout)
+    return as_rows(conv2d(**as_conv2d(**locals())), layout)
 
 
 def as_conv2d(
@@ -99,26 +79,32 @@ def as_conv2d(
     groups: int = 1,
     layout: str = "NCW",
     filter_layout: str = "KCS",
+    **more: Any,
 ) -> dict[str, Any]:
     """`conv2d`'s arguments, by name, of a `conv1d` call with these: arrays with an axis of height 1, numbers as pairs.
+
+    more: arguments that both have.
 
     Raises: LayoutError, GeometryError, DtypeError: layouts, numbers, and kinds, ranks, dtypes and channels of the
         arrays.
     """
-    raise_all("conv1d cannot run this call", list(_violations(x, w, residual, layout, filter_layout)))
-    for name, value in (("stride", stride), ("dilation", dilation), ("lhs_dilation", lhs_dilation)):
-        if type(value) is not int or value < 1:
-            raise GeometryError(f"{name}={value!r}: must be an int of at least 1; pass one")
-    if type(groups) is int and groups > 0:  # conv2d refuses others
-        inputs, C = (array.shape[order.index("C")] for array, order in ((w, filter_layout), (x, layout)))
-        check_channels(w.shape, inputs, C, groups, "KCS", filter_layout)
-    taps = w.shape[filter_layout.index("S")]
-    return {
-        "x": with_height(x, _X_AXIS[layout]),
-        "w": with_height(w, _W_AXIS[filter_layout]),
-        "residual": None if residual is None else with_height(residual, _X_AXIS[layout]),
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    wrong = [
+        *array_violations(ROWS, x, w, layout, filter_layout, more.get("lnc", 2)),
+        *number_violations(ROWS, **numbers, groups=groups),
+    ]
+    raise_all(ROWS.cannot, wrong)
+    check_channels(ROWS, w, x.shape[layout.index("C")], groups, filter_layout)
+    height, taps = layout.index("W"), w.shape[filter_layout.index("S")]
+    (sides,) = padding_pairs(padding, ((x.shape[height], taps, stride, dilation),))
+    out = Axis(x.shape[height], taps, stride, *sides, dilation, lhs_dilation).out
+    check_row("residual", residual, layout, x.shape[0], w.shape[filter_layout.index("K")], out)
+    return more | {
+        "x": with_height(x, height),
+        "w": with_height(w, filter_layout.index("S")),
+        "residual": None if residual is None else with_height(residual, height),
         "stride": (1, stride),
-        "padding": _padding(padding, taps, dilation),
+        "padding": ((0, 0), sides),
         "dilation": (1, dilation),
         "lhs_dilation": (1, lhs_dilation),
         "groups": groups,
@@ -129,7 +115,7 @@ def as_conv2d(
 
 def as_rows(y: AnyArray, layout: str = "NCW") -> AnyArray:
     """`conv1d`'s y of what `conv2d` returns for arguments of `as_conv2d`: without the axis of height 1."""
-    axis = _X_AXIS[layout]
+    axis = layout.index("W")
     return y.reshape(*y.shape[:axis], *y.shape[axis + 1 :])
 
 
@@ -138,45 +124,13 @@ def with_height(array: AnyArray, axis: int) -> AnyArray:
     return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
 
 
-def _violations(x: Any, w: Any, residual: Any, layout: Any, filter_layout: Any) -> Iterator[NkiconvError]:
-    """Errors of the layouts and of the arrays' kinds and ranks."""
-    yield from layout_violations("filter_layout", filter_layout, FILTER_LAYOUTS_1D)
-    order = filter_layout if filter_layout in tuple(FILTER_LAYOUTS_1D) else "KCS"
-    axes = ", ".join("C / groups" if letter == "C" else letter for letter in order)
-    yield from row_violations(x, w, residual, layout, axes, "C")
-
-
-def row_violations(
-    x: Any, w: Any, residual: Any, layout: Any, filter_axes: str, empty: str = ""
-) -> Iterator[NkiconvError]:
-    """Errors of a layout of rows and of the arrays' kinds and ranks; empty: which axis beside N may be 0."""
-    yield from layout_violations("layout", layout, LAYOUTS_1D)
-    letters = "N, W, C" if layout == "NWC" else "N, C, W"
-    yield from one_array("x", x, letters, CONV2D_DTYPES, "N" + empty)
-    yield from one_array("w", w, filter_axes, CONV2D_DTYPES, empty)
-    if residual is not None:
-        yield from one_array("residual", residual, letters.replace("W", "Q").replace("C", "K"))
-
-
-def layout_violations(name: str, value: Any, accepted: dict[str, str]) -> Iterator[NkiconvError]:
-    """An error of an order of axes that is not accepted."""
-    if value not in tuple(accepted):
-        yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
-
-
-def _padding(padding: Any, taps: int, dilation: int) -> Any:
-    """conv2d's padding of a row."""
-    if padding in ("same", "valid"):
-        return padding
-    if padding == "causal":
-        return (0, 0), ((taps - 1) * dilation, 0)
-    if type(padding) is int:
-        return (0, 0), (padding, padding)
-    if isinstance(padding, tuple) and len(padding) == 2 and all(type(one) is int for one in padding):
-        return (0, 0), padding
-    raise GeometryError(
-        f"padding={padding!r}: must be an int, (left, right) of ints, or one of same, valid, causal; use one of these"
-    )
+def check_row(name: str, array: Any, layout: str, N: int, K: int, Q: int, dtypes: Any = KERNEL_DTYPES) -> None:
+    """Refuse an array that is not of y's shape; None is none. Q below 1: y is refused for."""
+    if array is not None:
+        axes = "NQK" if layout == "NWC" else "NKQ"
+        raise_all(ROWS.cannot, list(one_array(name, array, ", ".join(axes), dtypes, "NK")))
+        wanted = tuple({"N": N, "K": K, "Q": Q}[letter] for letter in axes)
+        refuse(GeometryError, rules.shape(name, array.shape, wanted, f"y's in layout {layout}") if Q > 0 else "")
 
 
 @takes_ints
@@ -210,26 +164,7 @@ def depthwise_conv2d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    return conv2d(
-        x,
-        w,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=depthwise_groups(x, w, layout),
-        layout=layout,
-        activation=activation,
-        residual=residual,
-        residual_position=residual_position,
-        beta=beta,
-        out_dtype=out_dtype,
-        precision=precision,
-        lnc=lnc,
-        strict_nonfinite=strict_nonfinite,
-        algorithm=algorithm,
-        config=config,
-    )
+    return conv2d(**locals(), groups=depthwise_groups(x, w, layout))
 
 
 def depthwise_groups(x: Any, w: Any, layout: str = "NCHW") -> int:
@@ -237,18 +172,11 @@ def depthwise_groups(x: Any, w: Any, layout: str = "NCHW") -> int:
 
     Raises: LayoutError, GeometryError, DtypeError: the layout, the arrays' kinds, ranks and dtypes, and w's shape.
     """
-    raise_all("depthwise_conv2d cannot run this call", list(_depthwise_violations(x, w, layout)))
-    channels: int = x.shape[3 if layout == "NHWC" else 1]
+    raise_all(DEPTHWISE_IMAGES.cannot, list(array_violations(DEPTHWISE_IMAGES, x, w, layout)))
+    channels: int = x.shape[layout.index("C")]
     if w.shape[1] != 1 or w.shape[0] % channels:
         raise GeometryError(
             f"w.shape={w.shape}: must be [C * multiplier, 1, R, S] for C={channels} channels of x; use conv2d for "
             f"filters over several channels"
         )
     return channels
-
-
-def _depthwise_violations(x: Any, w: Any, layout: Any) -> Iterator[NkiconvError]:
-    if layout not in ("NCHW", "NHWC"):
-        yield LayoutError(f"layout={layout!r}: accepted are NCHW, NHWC; transpose to one of these")
-    yield from one_array("x", x, "N, H, W, C" if layout == "NHWC" else "N, C, H, W", CONV2D_DTYPES)
-    yield from one_array("w", w, "C * multiplier, 1, R, S", CONV2D_DTYPES)

@@ -1,4 +1,4 @@
-"""What calls of conv2d and conv3d convolve: arrays and numbers, checked, as a ConvProblem."""
+"""What calls with arrays convolve: arrays and numbers, checked by `rules`, as a ConvProblem."""
 
 from __future__ import annotations
 
@@ -6,54 +6,82 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..axis import same_padding
-from ..errors import GeometryError, LayoutError, NkiconvError, raise_all
+from .. import rules
+from ..axis import padding_pairs
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..planner.conv import X_PERMS, precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import CONV2D_DTYPES, FILTER_LAYOUTS, FILTER_PERMS, VOLUME_FILTER_LAYOUTS, Config
-from ..problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem, dtype_name
-from .calls import (
-    Pair,
-    Places,
-    dtype_pair,
-    is_pair,
-    lnc_violations,
-    one_array,
-    per_axis,
-    places_violations,
+from ..planner.request import Config
+from ..problem import ConvProblem, dtype_name
+from ..rules import (
+    CONV2D_DTYPES,
+    FILTER_LAYOUTS,
+    FILTER_PERMS,
+    LAYOUTS,
+    PADDINGS,
+    VOLUME_FILTER_LAYOUTS,
+    VOLUME_LAYOUTS,
 )
+from .calls import Places, one_array, per_axis
 from .epilogue import Epilogue
 
-_PADDING_NAMES = ("same", "valid")
 #: The letters of y's axes for those of x.
-OF_Y = str.maketrans("CDHW", "KZPQ")
+_OF_Y = str.maketrans("CDHW", "KZPQ")
+#: Orders of rows in memory, and conv2d's name of each with an axis of height 1 put in.
+LAYOUTS_1D = {"NCW": "NCHW", "NWC": "NHWC"}
+FILTER_LAYOUTS_1D = {"KCS": "KCRS", "SCK": "RSCK", "KSC": "KRSC"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between images and volumes."""
+    """What differs between functions of arrays: what they take of the arguments that they share."""
 
     name: str
     axes: int
     layouts: tuple[str, ...]
     filter_layouts: tuple[str, ...]
-    #: pairs of padding, in words
-    sides: str
+    #: paddings by name, and whether a number an axis is one
+    paddings: tuple[str, ...] = PADDINGS[:2]
+    each: bool = False
+    transposed: bool = False
+    #: axes of w where it has one order
+    filter_letters: str = ""
+    dtypes: tuple[str, ...] = CONV2D_DTYPES
+    #: what has w's dtype
+    w: str = "w"
+    #: letters of the axes of x and w that may be 0
+    empty: str = "N"
 
     @property
     def cannot(self) -> str:
         """How a refusal begins."""
         return f"{self.name} cannot run this call"
 
+    def filter_axes(self, filter_layout: Any = None) -> str:
+        """Axes of w in an order, or in the first."""
+        order = filter_layout if filter_layout in self.filter_layouts else "".join(self.filter_layouts[:1])
+        return self.filter_letters or filter_axes(order)
+
+    def axes_of_y(self, layout: Any) -> str:
+        """Axes of y in a layout, or in the first."""
+        return ", ".join((layout if layout in self.layouts else self.layouts[0]).translate(_OF_Y))
+
     def packed_axes(self) -> str:
         """Axes of a packed filter."""
         return ", ".join(("K / kn", *self.filter_layouts[0][1:], "kn"))
 
 
-IMAGES = Kind("conv2d", 2, LAYOUTS, tuple(FILTER_LAYOUTS), "((top, bottom), (left, right))")
-VOLUMES = Kind(
-    "conv3d", 3, VOLUME_LAYOUTS, tuple(VOLUME_FILTER_LAYOUTS), "((front, back), (top, bottom), (left, right))"
-)
+IMAGES = Kind("conv2d", 2, LAYOUTS, tuple(FILTER_LAYOUTS))
+VOLUMES = Kind("conv3d", 3, VOLUME_LAYOUTS, tuple(VOLUME_FILTER_LAYOUTS))
+ROWS = Kind("conv1d", 1, tuple(LAYOUTS_1D), tuple(FILTER_LAYOUTS_1D), PADDINGS, empty="NC")
+#: Transposed convolutions, by how many axes there are.
+TRANSPOSED = {
+    one.axes: Kind(
+        f"conv_transpose{one.axes}d", one.axes, one.layouts, (), (), each=True, transposed=True,
+        filter_letters=", ".join(("C, K / groups", *one.filter_layouts[0][2:])),
+    )
+    for one in (ROWS, IMAGES, VOLUMES)
+}  # fmt: skip
 
 
 def checked_conv(
@@ -63,7 +91,7 @@ def checked_conv(
     epilogue: Epilogue,
     *,
     layout: str,
-    filter_layout: str,
+    filter_layout: str | None = None,
     lnc: int = 2,
     algorithm: str | None = None,
     config: Config = None,
@@ -71,16 +99,20 @@ def checked_conv(
 ) -> ConvProblem:
     """The problem of a call of which everything is checked; arguments and errors are its.
 
-    geometry: stride, padding, dilation, lhs_dilation and groups.
+    geometry: stride, padding, dilation and groups, lhs_dilation or output_padding.
     """
     operation = OPERATIONS[kind.name]
-    arrays = list(array_violations(kind, x, w, layout, filter_layout, lnc))
-    choice = choice_violations(operation.algorithms, algorithm, config)
-    of_y = layout if layout in kind.layouts else kind.layouts[0]
-    axes = {"bias": "K", "residual": ", ".join(of_y.translate(OF_Y))}
-    raise_all(kind.cannot, [*arrays, *epilogue.violations(axes), *choice])
-    problem = conv_problem(x, w, layout=layout, filter_layout=filter_layout, lnc=lnc, **geometry)
-    raise_all(kind.cannot, [*result_violations(epilogue, problem), *problem.launch_violations()])
+    wrong = [
+        *array_violations(kind, x, w, layout, filter_layout, lnc),
+        *epilogue.violations({"bias": "K", "residual": kind.axes_of_y(layout)}),
+        *choice_violations(operation.algorithms, algorithm, config),
+        *number_violations(kind, **geometry),
+    ]
+    raise_all(kind.cannot, wrong)
+    problem = problem_of(kind, x, w, layout=layout, filter_layout=filter_layout, **geometry)
+    residual = f"y's in layout {layout}", problem.output_shape
+    wrong = [*epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})]
+    raise_all(kind.cannot, [*wrong, *problem.launch_violations()])
     asked = epilogue.asked(is_packed(kind, w), other_layout(kind, filter_layout))
     raise_all(kind.cannot, list(precision_violations(problem, asked)))
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
@@ -88,6 +120,18 @@ def checked_conv(
 
 
 def conv_problem(
+    x: Any, w: Any, *, layout: str = "NCHW", filter_layout: str = "KCRS", lnc: int = 2, **geometry: Any
+) -> ConvProblem:
+    """The checked ConvProblem of a call of `conv2d`, or `conv3d` if the layout is of volumes; arguments and errors are
+    its."""
+    kind = VOLUMES if layout in VOLUME_LAYOUTS else IMAGES
+    wrong = [*array_violations(kind, x, w, layout, filter_layout, lnc), *number_violations(kind, **geometry)]
+    raise_all(kind.cannot, wrong)
+    return problem_of(kind, x, w, layout=layout, filter_layout=filter_layout, **geometry)
+
+
+def problem_of(
+    kind: Kind,
     x: Any,
     w: Any,
     *,
@@ -95,118 +139,102 @@ def conv_problem(
     padding: Any = 0,
     dilation: int | Places = 1,
     lhs_dilation: int | Places = 1,
+    output_padding: int | Places = 0,
     groups: int = 1,
-    layout: str = "NCHW",
-    filter_layout: str = "KCRS",
-    lnc: int = 2,
+    layout: str,
+    filter_layout: str | None = None,
 ) -> ConvProblem:
-    """The checked ConvProblem of a call of `conv2d`, or `conv3d` if the layout is of volumes; arguments and errors are
-    its."""
-    kind = VOLUMES if layout in VOLUME_LAYOUTS else IMAGES
-    raise_all(kind.cannot, list(array_violations(kind, x, w, layout, filter_layout, lnc)))
-    places = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all(kind.cannot, [*places_violations(places, kind.axes), *_group_violations(groups)])
+    """The ConvProblem of images or volumes and numbers that are checked, each by itself.
+
+    Raises: GeometryError: they do not go together.
+    """
     N, C, *sizes = (x.shape[axis] for axis in X_PERMS[layout])
-    if is_packed(kind, w):
-        blocks, inputs, *taps, each = w.shape
+    check_channels(kind, w, C, groups, filter_layout)
+    if kind.transposed:
+        K, taps = w.shape[1] * groups, w.shape[2:]
+    elif is_packed(kind, w):
+        blocks, _, *taps, each = w.shape
         K = blocks * each
     else:
-        K, inputs, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout])
-    check_channels(w.shape, inputs, C, groups, kind.filter_layouts[0], filter_layout)
-    strides, dilations, spread = (per_axis(places[name], kind.axes) for name in places)
-    axes = tuple(zip(sizes, taps, strides, dilations, strict=True))
-    return ConvProblem(
-        N=N,
-        C=C,
-        K=K,
-        **dict(zip(kind.layouts[0][2:], sizes, strict=True)),
-        **dict(zip(kind.filter_layouts[0][2:], taps, strict=True)),
-        groups=groups,
-        stride=strides,
-        padding=_padding_pairs(kind, padding, axes, spread),
-        rhs_dilation=dilations,
-        lhs_dilation=spread,
-        dtype=dtype_name(x.dtype),
-        layout=layout,
-    )
-
-
-def check_channels(
-    shape: tuple[int, ...], inputs: int, C: int, groups: int, letters: str, filter_layout: str | None
-) -> None:
-    """Raise GeometryError where filters of this shape, whose axes are `letters`, take other channels than x has."""
-    if inputs * groups != C:
-        raise GeometryError(
-            f"w.shape={shape}: has {inputs} input channels per group, x has C={C} in groups={groups}; pass "
-            f"[{filter_axes(letters)}] in the order of filter_layout={filter_layout!r}, or other groups"
+        K, _, *taps = (w.shape[axis] for axis in FILTER_PERMS[filter_layout or kind.filter_layouts[0]])
+    letters = kind.layouts[0][2:]
+    strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
+    pairs = padding_pairs(padding, tuple(zip(sizes, taps, strides, dilations, strict=True)))
+    fields = dict(zip(letters, sizes, strict=True)) | {"N": N, "C": C, "K": K, "groups": groups, "layout": layout}
+    fields |= {"dtype": dtype_name(x.dtype), "padding": pairs}
+    if kind.transposed:
+        more = per_axis(output_padding, kind.axes)
+        return ConvProblem.transpose(
+            **fields, stride=strides, output_padding=more, dilation=dilations, taps=tuple(taps)
         )
+    fields |= zip("TRS"[-kind.axes :], taps, strict=True)
+    spread = per_axis(lhs_dilation, kind.axes)
+    return ConvProblem(**fields, stride=strides, rhs_dilation=dilations, lhs_dilation=spread)
+
+
+def check_channels(kind: Kind, w: Any, C: int, groups: Any, filter_layout: str | None = None) -> None:
+    """Raise GeometryError where filters take other channels than x has."""
+    order = filter_layout or "".join(kind.filter_layouts[:1])
+    inputs = w.shape[0 if kind.transposed else 1 if is_packed(kind, w) else order.index("C")]
+    said = "" if kind.transposed else f" in the order of filter_layout={order!r}"
+    refuse(GeometryError, rules.filter_channels(w.shape, inputs, C, groups, transposed=kind.transposed, order=said))
 
 
 def other_layout(kind: Kind, filter_layout: str | None) -> str | None:
     """A filter's layout, None where it is the first."""
-    return None if filter_layout == kind.filter_layouts[0] else filter_layout
+    return None if filter_layout in kind.filter_layouts[:1] else filter_layout
 
 
-def array_violations(kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any, lnc: Any) -> Iterator[NkiconvError]:
+def array_violations(
+    kind: Kind, x: Any, w: Any, layout: Any, filter_layout: Any = None, lnc: Any = 2
+) -> Iterator[NkiconvError]:
     """Errors of the arrays and their layouts: kind, rank, extents, dtypes."""
-    for name, value, accepted in (
-        ("layout", layout, kind.layouts),
-        ("filter_layout", filter_layout, kind.filter_layouts),
-    ):
-        if value not in accepted:
-            yield LayoutError(f"{name}={value!r}: accepted are {', '.join(accepted)}; transpose to one of these")
+    yield from refused(LayoutError, rules.layout("layout", layout, kind.layouts))
+    if kind.filter_layouts:
+        yield from refused(LayoutError, rules.layout("filter_layout", filter_layout, kind.filter_layouts))
     of_x = layout if layout in kind.layouts else kind.layouts[0]
-    of_w = filter_layout if filter_layout in kind.filter_layouts else kind.filter_layouts[0]
+    packed = is_packed(kind, w)
+    of_w = kind.packed_axes() if packed else kind.filter_axes(filter_layout)
     found = [
-        *one_array("x", x, ", ".join(of_x), CONV2D_DTYPES),
-        *one_array("w", w, kind.packed_axes() if is_packed(kind, w) else filter_axes(of_w), CONV2D_DTYPES),
+        *one_array("x", x, ", ".join(of_x), kind.dtypes, kind.empty),
+        *one_array(kind.w, w, of_w, kind.dtypes, kind.empty),
     ]
     yield from found
-    if is_packed(kind, w) and filter_layout != kind.filter_layouts[0]:
+    if packed and filter_layout != kind.filter_layouts[0]:
         yield LayoutError(f"filter_layout={filter_layout!r}: w is packed, which has one order; drop it")
     if not found:
-        yield from dtype_pair(x, w)
-    yield from lnc_violations(lnc)
+        yield from refused(DtypeError, rules.dtypes_together(x.dtype, w.dtype, ("x", kind.w)))
+    yield from refused(UnsupportedError, rules.lnc(lnc))
+
+
+def number_violations(
+    kind: Kind,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    lhs_dilation: Any = 1,
+    output_padding: Any = 0,
+    groups: Any = 1,
+) -> Iterator[NkiconvError]:
+    """Errors of numbers, whatever the arrays."""
+    axes = kind.axes
+    each = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    wrong = [rules.places(name, value, axes) for name, value in each.items()]
+    wrong.append(rules.places("output_padding", output_padding, axes, least=0))
+    if not any(wrong) and kind.transposed:
+        wrong.append(rules.output_padding(output_padding, stride, dilation, axes))
+    wrong.append(rules.padding(padding, axes, each=kind.each, names=kind.paddings))
+    wrong.append(rules.same_padding(padding, lhs_dilation, axes))
+    wrong.append(rules.number("groups", groups, " that divides C" + " and K" * (not kind.transposed)))
+    yield from refused(GeometryError, *wrong)
 
 
 def is_packed(kind: Kind, w: Any) -> bool:
     """Whether a filter is one that `pack_filter` returned."""
-    return len(getattr(w, "shape", ())) == kind.axes + 3
+    return kind.axes > 1 and len(getattr(w, "shape", ())) == kind.axes + 3 and len(kind.filter_layouts) > 0
 
 
 def filter_axes(filter_layout: str) -> str:
     """Letters of w's axes."""
     return ", ".join("C / groups" if letter == "C" else letter for letter in filter_layout)
-
-
-def result_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Errors of the epilogue's arrays against the problem."""
-    residual = f"y's, in layout {problem.layout},", problem.output_shape
-    yield from epilogue.shape_violations({"bias": ("[K]", (problem.K,)), "residual": residual})
-
-
-def _group_violations(groups: Any) -> Iterator[NkiconvError]:
-    if type(groups) is not int or groups < 1:
-        yield GeometryError(f"groups={groups!r}: must be an int of at least 1 that divides C and K; pass one")
-
-
-def _padding_pairs(
-    kind: Kind, padding: Any, axes: tuple[tuple[int, int, int, int], ...], lhs_dilation: Places
-) -> tuple[Pair, ...]:
-    """Pairs of a padding argument; axes: (size, taps, stride, dilation) of each."""
-    if type(padding) is int:
-        return ((padding, padding),) * kind.axes
-    if isinstance(padding, tuple) and len(padding) == kind.axes and all(map(is_pair, padding)):
-        return padding
-    if padding not in _PADDING_NAMES:
-        listed = isinstance(padding, list) or (isinstance(padding, tuple) and any(isinstance(p, list) for p in padding))
-        remedy = "write tuples, NKI kernels cannot take lists" if listed else "use one of these"
-        raise GeometryError(
-            f"padding={padding!r}: must be an int, {kind.sides} of ints, or one of {', '.join(_PADDING_NAMES)}; "
-            f"{remedy}"
-        )
-    if padding == "valid":
-        return ((0, 0),) * kind.axes
-    if lhs_dilation != (1,) * kind.axes:
-        raise GeometryError(f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give {kind.sides}")
-    return tuple(same_padding(*one) for one in axes)

@@ -8,34 +8,32 @@ from typing import Any
 
 import numpy as np
 
-from .. import simulator
-from ..axis import same_padding
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from .. import rules, simulator
+from ..axis import padding_pairs
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ..planner.depthwise_conv1d import kernel_arguments, state_violations
+from ..planner.depthwise_conv1d import kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Config, Request
 from ..problem import DTYPES, ConvProblem, dtype_name
 from ..reference import AnyArray
+from ..rules import KERNEL_DTYPES, PADDINGS
 from .calls import KernelRun as KernelRun
 from .calls import (
-    dtype_pair,
     has_no_images,
     launch,
-    lnc_violations,
     no_data,
-    one_array,
     one_image,
 )
+from .conv_problem import Kind, array_violations, number_violations
 from .epilogue import Epilogue
 
-_PADDING_NAMES = ("same", "valid", "causal")
 #: Axes of what may come with a call.
 _AXES = {"bias": "C", "residual": "N, C, Q", "initial_state": "N, C, window - 1"}
 _OPERATION = OPERATIONS["depthwise_conv1d"]
-_CANNOT = "depthwise_conv1d cannot run this call"
+KIND = Kind("depthwise_conv1d", 1, ("NCW",), (), PADDINGS, filter_letters="C, S", dtypes=KERNEL_DTYPES)
 
 
 @takes_ints
@@ -90,30 +88,9 @@ def depthwise_conv1d(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    epilogue = Epilogue(
-        bias=bias,
-        activation=activation,
-        residual=residual,
-        residual_position=residual_position,
-        out_dtype=out_dtype,
-        initial_state=initial_state,
-        return_final_state=return_final_state,
-        strict_nonfinite=strict_nonfinite,
-    )
+    epilogue, call = Epilogue.taken_from(locals())
     given = _with_one_row(x, epilogue) if has_no_images(x) else (x, epilogue)
-    problem = checked_depthwise_conv1d(
-        given[0],
-        w,
-        given[1],
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        lhs_dilation=lhs_dilation,
-        flipped=flipped,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    problem = checked_depthwise_conv1d(**call | {"x": given[0], "epilogue": given[1]})
     if has_no_images(x):
         y = no_data((1, problem.C, problem.Q), "NCQ", "N", dtype_name(out_dtype or problem.dtype))
         state = no_data((1, problem.C, problem.width.window - 1), "NCW", "N", problem.dtype)
@@ -144,10 +121,10 @@ def checked_depthwise_conv1d(
     geometry: stride, padding, dilation, lhs_dilation and flipped.
     """
     choice = choice_violations(_OPERATION.algorithms, algorithm, config)
-    raise_all(_CANNOT, [*_array_violations(x, w, lnc), *epilogue.violations(_AXES), *choice])
+    raise_all(KIND.cannot, [*_violations(KIND, x, w, lnc, **geometry), *epilogue.violations(_AXES), *choice])
     problem = depthwise_problem(x, w, lnc=lnc, **geometry)
-    raise_all(_CANNOT, [*_epilogue_shape_violations(epilogue, problem), *problem.launch_violations()])
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
+    raise_all(KIND.cannot, [*_epilogue_shape_violations(epilogue, problem), *problem.launch_violations()])
+    raise_all(KIND.cannot, list(choice_refusals(_OPERATION, problem, epilogue.asked(), algorithm, config, lnc)))
     return problem
 
 
@@ -161,16 +138,15 @@ def depthwise_problem(
     lhs_dilation: int = 1,
     flipped: bool = False,
     lnc: int = 2,
+    kind: Kind = KIND,
 ) -> ConvProblem:
-    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its."""
-    raise_all(_CANNOT, list(_array_violations(x, w, lnc)))
-    scalars = {"stride": stride, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    raise_all(_CANNOT, list(_scalar_violations(scalars)))
-    if type(flipped) is not bool:
-        raise UnsupportedError(f"flipped={flipped!r}: must be True or False; pass one of them")
+    """The checked ConvProblem of a `depthwise_conv1d` call; arguments and errors are its, or those of another kind."""
+    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
+    raise_all(kind.cannot, list(_violations(kind, x, w, lnc, **numbers, flipped=flipped)))
     N, C, W = x.shape
     S = w.shape[1]
-    left, right = _padding_pair(padding, W, S, stride, dilation, lhs_dilation)
+    refuse(GeometryError, rules.shape("w", w.shape, (C, S), "[C, S]"))
+    (pair,) = padding_pairs(padding, ((W, S, stride, dilation),))
     return ConvProblem(
         N=N,
         C=C,
@@ -178,7 +154,7 @@ def depthwise_problem(
         S=S,
         groups=C,
         stride=(1, stride),
-        padding=((0, 0), (left, right)),
+        padding=((0, 0), pair),
         rhs_dilation=(1, dilation),
         lhs_dilation=(1, lhs_dilation),
         dtype=dtype_name(x.dtype),
@@ -229,20 +205,11 @@ def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array.reshape(shape)
 
 
-def _array_violations(x: Any, w: Any, lnc: Any) -> Iterator[NkiconvError]:
-    """Errors of the arrays themselves: kind, rank, extents, dtypes."""
-    sound = True
-    for name, array, axes in (("x", x, "N, C, W"), ("w", w, "C, S")):
-        for error in one_array(name, array, axes):
-            sound = False
-            yield error
-    if sound:
-        if x.shape[1] != w.shape[0]:
-            yield GeometryError(
-                f"w.shape={w.shape}: w must have one filter for each of x's C={x.shape[1]} channels; pass [C, S]"
-            )
-        yield from dtype_pair(x, w)
-    yield from lnc_violations(lnc)
+def _violations(kind: Kind, x: Any, w: Any, lnc: Any, flipped: Any = False, **numbers: Any) -> Iterator[NkiconvError]:
+    """Errors of the arrays and of the numbers, each by itself."""
+    yield from array_violations(kind, x, w, "NCW", lnc=lnc)
+    yield from number_violations(kind, **numbers)
+    yield from refused(UnsupportedError, rules.flag("flipped", flipped))
 
 
 def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iterator[NkiconvError]:
@@ -255,34 +222,9 @@ def _epilogue_shape_violations(epilogue: Epilogue, problem: ConvProblem) -> Iter
             "initial_state": ("[N, C, window - 1]", states),
         }
     )
-    if state is not None and dtype_name(state.dtype) != problem.dtype:
-        yield DtypeError(f"initial_state.dtype={state.dtype}: must be x's, {DTYPES[problem.dtype]}; cast it")
-    if state is not None or epilogue.return_final_state:
-        yield from state_violations(problem)
-
-
-def _scalar_violations(scalars: dict[str, Any]) -> Iterator[NkiconvError]:
-    for name, value in scalars.items():
-        if type(value) is not int or value < 1:
-            yield GeometryError(f"{name}={value!r}: must be an int of at least 1; pass a positive int")
-
-
-def _padding_pair(padding: Any, W: int, S: int, stride: int, dilation: int, lhs_dilation: int) -> tuple[int, int]:
-    """(left, right) of a padding argument."""
-    if type(padding) is int:
-        return padding, padding
-    if isinstance(padding, tuple) and len(padding) == 2 and all(type(p) is int for p in padding):
-        return padding
-    if padding not in _PADDING_NAMES:
-        remedy = "write a tuple, NKI kernels cannot take lists" if isinstance(padding, list) else "use one of these"
-        raise GeometryError(
-            f"padding={padding!r}: must be an int, (left, right) of ints, or one of {', '.join(_PADDING_NAMES)}; "
-            f"{remedy}"
+    if state is not None:
+        yield from refused(
+            DtypeError, rules.same("initial_state", "dtype", str(state.dtype), "x", DTYPES[problem.dtype].name)
         )
-    if padding == "valid":
-        return 0, 0
-    if lhs_dilation != 1:
-        raise GeometryError(f"padding={padding!r}: is not defined with lhs_dilation={lhs_dilation}; give (left, right)")
-    if padding == "causal":
-        return (S - 1) * dilation, 0
-    return same_padding(W, S, stride, dilation)
+    if state is not None or epilogue.return_final_state:
+        yield from refused(GeometryError, *rules.state(problem.width))

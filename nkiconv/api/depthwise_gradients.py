@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import GeometryError, raise_all
+from .. import rules
+from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
 from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
@@ -14,10 +16,10 @@ from ..planner.request import Asked, Config, Request, asked_violations
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import has_no_images, launch, nl_dtype, one_array, one_image
-from .depthwise_conv1d import depthwise_conv1d, depthwise_problem
-from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
+from .depthwise_conv1d import KIND, depthwise_conv1d, depthwise_problem
+from .weight_checks import check_gradients, filter_like, of_no_images, result_violations, sizes_of
 
-_CANNOT = "depthwise_conv1d_weight cannot run this call"
+_KIND = dataclasses.replace(KIND, name="depthwise_conv1d_weight", w="gy")
 _OPERATION = OPERATIONS["depthwise_conv1d_weight"]
 
 
@@ -57,14 +59,15 @@ def depthwise_conv1d_weight(
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
     size = sizes_of("weight_size", weight_size, 2)
-    raise_all(_CANNOT, list(choice_violations(_OPERATION.algorithms, algorithm, config)))
+    choice = choice_violations(_OPERATION.algorithms, algorithm, config)
+    raise_all(_KIND.cannot, [*result_violations(bias_gradient, out_dtype), *choice])
     given = one_image("x", x) if has_no_images(x) else x
     numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    problem = depthwise_problem(given, filter_like(size, gy), **numbers, lnc=lnc).replace(direction="wgrad")
+    problem = depthwise_problem(given, filter_like(size, gy), **numbers, lnc=lnc, kind=_KIND).replace(direction="wgrad")
     N, C, Q = x.shape[0], problem.C, problem.Q
     check_gradients(gy, (N, C, Q), accumulate_into, size)
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype))
-    raise_all(_CANNOT, [*asked_violations(asked), *problem.launch_violations()])
+    raise_all(_KIND.cannot, [*asked_violations(asked), *problem.launch_violations()])
     if N == 0:
         return of_no_images(size, accumulate_into, asked)
     into = None if accumulate_into is None else accumulate_into.reshape(C, 1, 1, -1)
@@ -110,8 +113,7 @@ def depthwise_conv1d_input(
     N, C, W = sizes_of("input_size", input_size, 3, of_images=True)
     numbers = {"stride": stride, "padding": padding, "dilation": dilation}
     axis = depthwise_problem(filter_like((1, C, W), gy), w, **numbers).width
-    if gy.shape != (N, C, axis.out):
-        raise GeometryError(f"gy.shape={gy.shape}: must be y's, {(N, C, axis.out)}; pass the gradient of its y")
+    refuse(GeometryError, rules.shape("gy", gy.shape, (N, C, axis.out), "y's"))
     return depthwise_conv1d(
         gy, w, padding=axis.backwards, dilation=dilation, lhs_dilation=stride, flipped=True, **more
     )  # fmt: skip
@@ -132,7 +134,7 @@ def run_depthwise_weight(
     """Launch the kernel on arrays of a filter gradient's shapes and layout that are checked, of four axes."""
     residual = None if accumulate_into is None else "pre_activation"
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
-    raise_all(_CANNOT, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
+    raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=_OPERATION.name)
     algorithm, config = settled(request, algorithm, config)
     arguments = rows_arguments(problem, algorithm=algorithm, config=config)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import GeometryError, NkiconvError, UnsupportedError
+from .. import rules
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import nl_dtype, one_array, out_dtype_violations
+from .calls import nl_dtype, one_array, out_dtype_refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,13 @@ class Epilogue:
     num_frames: int = 0  # planes of initial_frames
     return_final_frames: int = 0
     strict_nonfinite: bool = False
+
+    @staticmethod
+    def taken_from(arguments: dict[str, Any]) -> tuple[Epilogue, dict[str, Any]]:
+        """The epilogue of a call's arguments by name, and the others."""
+        names = {one.name for one in dataclasses.fields(Epilogue)}
+        own = {name: value for name, value in arguments.items() if name in names}
+        return Epilogue(**own), {name: value for name, value in arguments.items() if name not in names}
 
     def asked(self, packed: bool = False, filter_layout: str | None = None) -> Asked:
         """The same as flags and names, for the planner; packed: whether the filter is, filter_layout: of plain ones."""
@@ -66,13 +73,11 @@ class Epilogue:
 
     def violations(self, axes: dict[str, str]) -> Iterator[NkiconvError]:
         """Errors of names and numbers, and of kind, rank and dtype of the tensors; axes: of each, as in "N, C, Q"."""
-        beta = self.beta
-        # the position is checked also where there is no residual
         named = dataclasses.replace(self, residual=None, bias=None, out_dtype=None).asked()
-        yield from asked_violations(dataclasses.replace(named, residual=self.residual_position))
-        yield from out_dtype_violations(self.out_dtype)
-        if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not math.isfinite(beta):
-            yield UnsupportedError(f"beta={beta!r}: must be a finite int or float; scale the residual otherwise")
+        yield from asked_violations(named)
+        yield from refused(LayoutError, rules.residual_position(self.residual_position))
+        yield from refused(DtypeError, out_dtype_refusal(self.out_dtype))
+        yield from refused(UnsupportedError, rules.beta(self.beta))
         for name, letters in axes.items():
             if getattr(self, name) is not None:
                 yield from one_array(name, getattr(self, name), letters)
@@ -81,7 +86,5 @@ class Epilogue:
         """Errors of the tensors' shapes; wanted: of each, its axes in words and what they must be."""
         for name, (axes, shape) in wanted.items():
             array = getattr(self, name)
-            if array is not None and tuple(array.shape) != shape:
-                yield GeometryError(
-                    f"{name}.shape={tuple(array.shape)}: must be {axes} = {shape}; pass one of that shape"
-                )
+            if array is not None:
+                yield from refused(GeometryError, rules.shape(name, array.shape, shape, axes))

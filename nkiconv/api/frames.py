@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from .. import rules
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..planner.conv import X_PERMS
-from ..planner.request import CONV2D_DTYPES
 from ..problem import ConvProblem
+from ..rules import CONV2D_DTYPES
 from .calls import one_array, with_extents
 
 
@@ -42,10 +43,7 @@ class Frames:
         """How many planes a call returns. Raises GeometryError: more than there are."""
         planes = problem.depth.size
         count = min(problem.depth.window - 1, planes) if self.wanted is True else int(self.wanted)
-        if count > planes:
-            raise GeometryError(
-                f"return_final_frames={count}: initial_frames and x have {planes} planes; ask for as many at most"
-            )
+        refuse(GeometryError, rules.frame_count(count, planes))
         return count
 
     def last(self, x: Any, layout: str, count: int) -> Any:
@@ -60,10 +58,7 @@ class Frames:
             raise_all("conv3d cannot run this call", list(self._violations(x, layout, batch_group_count)))
 
     def _violations(self, x: Any, layout: str, batch_group_count: int) -> Iterator[NkiconvError]:
-        if type(self.wanted) not in (bool, int) or self.wanted < 0:
-            yield GeometryError(
-                f"return_final_frames={self.wanted!r}: must be True, False or an int of at least 0; pass one of these"
-            )
+        yield from refused(GeometryError, rules.frame_count(self.wanted))
         if batch_group_count != 1:
             yield UnsupportedError(
                 f"batch_group_count={batch_group_count}: frames in front go with 1; split the batch before the call"
@@ -75,11 +70,5 @@ class Frames:
         if found:
             return
         axis = X_PERMS[layout][2]
-        if any(i != axis and n != x.shape[i] for i, n in enumerate(self.initial.shape)):
-            wanted = ", ".join("F" if i == axis else str(n) for i, n in enumerate(x.shape))
-            yield GeometryError(
-                f"initial_frames.shape={self.initial.shape}: must be x's but for the planes, [{wanted}]; pass "
-                f"such frames"
-            )
-        if self.initial.dtype != x.dtype:
-            yield DtypeError(f"initial_frames.dtype={self.initial.dtype}: must be x's, {x.dtype}; cast them")
+        yield from refused(GeometryError, rules.frames(self.initial.shape, x.shape, axis))
+        yield from refused(DtypeError, rules.same("initial_frames", "dtype", self.initial.dtype, "x", x.dtype))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ..errors import DtypeError, GeometryError, LayoutError, raise_all
+from .. import rules
+from ..axis import Axis, padding_pairs
+from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..planner.conv_weight import weight_arguments
 from ..planner.estimate import settled
@@ -15,12 +16,23 @@ from ..planner.operations import OPERATIONS, choice_refusals, choice_violations,
 from ..planner.request import Asked, Config, Request, asked_violations
 from ..problem import dtype_name
 from ..reference import AnyArray
-from .calls import Places, has_no_images, launch, nl_dtype, one_image, pair_of, per_axis, places_violations
-from .conv1d import LAYOUTS_1D, as_rows, with_height
-from .conv_problem import IMAGES, VOLUMES, Kind, array_violations, conv_problem
+from .calls import Places, has_no_images, launch, nl_dtype, one_array, one_image, per_axis
+from .conv1d import as_rows, check_row, with_height
+from .conv_problem import (
+    IMAGES,
+    LAYOUTS_1D,
+    ROWS,
+    TRANSPOSED,
+    VOLUMES,
+    Kind,
+    array_violations,
+    filter_axes,
+    number_violations,
+    problem_of,
+)
 from .conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from .depthwise_gradients import run_depthwise_weight
-from .weight_checks import check_gradients, filter_like, of_no_images, sizes_of
+from .weight_checks import check_accumulated, check_gradients, filter_like, of_no_images, result_violations, sizes_of
 
 
 @takes_ints
@@ -64,11 +76,7 @@ def conv2d_weight(
 
     Raises: GeometryError, DtypeError, LayoutError, UnsupportedError, before any work, naming every violated rule.
     """
-    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(
-        IMAGES, x, weight_size, gy, {**numbers, "groups": groups}, layout, after, precision, lnc, algorithm, config
-    )
+    return _weight(WEIGHT[2], **locals())
 
 
 @takes_ints
@@ -101,11 +109,7 @@ def conv3d_weight(
 
     Raises: as `conv2d_weight`.
     """
-    numbers = {"stride": stride, "padding": padding, "dilation": dilation, "lhs_dilation": lhs_dilation}
-    after = {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": out_dtype}
-    return _weight(
-        VOLUMES, x, weight_size, gy, {**numbers, "groups": groups}, layout, after, precision, lnc, algorithm, config
-    )
+    return _weight(WEIGHT[3], **locals())
 
 
 @takes_ints
@@ -138,31 +142,7 @@ def conv1d_weight(
 
     Raises: as `conv2d_weight`.
     """
-    if layout not in LAYOUTS_1D:
-        raise LayoutError(f"layout={layout!r}: accepted are {', '.join(LAYOUTS_1D)}; use one of them")
-    for name, value in (("x", x), ("gy", gy)):
-        if not isinstance(value, np.ndarray) or value.ndim != 3:
-            raise GeometryError(f"{name}: must be an array of 3 axes, {layout}; pass one")
-    size = sizes_of("weight_size", weight_size, 3)
-    axis = layout.index("W")
-    found = conv2d_weight(
-        with_height(x, axis),
-        (*size[:2], 1, size[2]),
-        with_height(gy, axis),
-        stride=(1, stride),
-        padding=((0, 0), pair_of(padding)),
-        dilation=(1, dilation),
-        lhs_dilation=(1, lhs_dilation),
-        groups=groups,
-        layout=LAYOUTS_1D[layout],
-        accumulate_into=None if accumulate_into is None else with_height(accumulate_into, 2),
-        bias_gradient=bias_gradient,
-        out_dtype=out_dtype,
-        precision=precision,
-        lnc=lnc,
-        algorithm=algorithm,
-        config=config,
-    )
+    found = conv2d_weight(**_as_images(**locals()))
     return (as_rows(found[0]), found[1]) if bias_gradient else as_rows(found)
 
 
@@ -187,13 +167,7 @@ def conv1d_input(
 
     Raises: as `conv_transpose1d`; GeometryError if gy's shape is not that of such a y.
     """
-    size = _input_shape(input_size, layout, LAYOUTS_1D)
-    numbers = (stride,), (pair_of(padding),), (dilation,)
-    after = _output_padding(size, w, gy, numbers, groups, layout)
-    return conv_transpose1d(
-        gy, w, stride=stride, padding=pair_of(padding), output_padding=after[0], dilation=dilation, groups=groups,
-        layout=layout, **more,
-    )  # fmt: skip
+    return _input(1, conv_transpose1d, **locals())
 
 
 @takes_ints
@@ -221,7 +195,7 @@ def conv2d_input(
 
     Raises: as `conv_transpose2d`; GeometryError if gy's shape is not that of such a y.
     """
-    return _input(IMAGES, conv_transpose2d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
+    return _input(2, conv_transpose2d, **locals())
 
 
 @takes_ints
@@ -243,94 +217,121 @@ def conv3d_input(
 
     Raises: as `conv_transpose3d`; GeometryError if gy's shape is not that of such a y.
     """
-    return _input(VOLUMES, conv_transpose3d, input_size, w, gy, (stride, padding, dilation), groups, layout, more)
+    return _input(3, conv_transpose3d, **locals())
+
+
+#: Gradients of filters, by how many axes there are: as the convolutions, and padding is a number an axis too.
+WEIGHT = {
+    one.axes: dataclasses.replace(one, name=f"{one.name}_weight", each=True, w="gy") for one in (ROWS, IMAGES, VOLUMES)
+}
+
+
+def _as_images(
+    *, x: Any, gy: Any, weight_size: Any, layout: Any, accumulate_into: Any, lnc: Any, groups: Any, **more: Any
+) -> dict[str, Any]:
+    """`conv2d_weight`'s arguments of `conv1d_weight`'s: arrays with an axis of height 1, numbers as pairs."""
+    kind, size = WEIGHT[1], sizes_of("weight_size", weight_size, 3)
+    numbers = {name: more.pop(name) for name in ("stride", "padding", "dilation", "lhs_dilation")}
+    wrong = [
+        *array_violations(kind, x, filter_like(size, gy), layout, "KCS", lnc),
+        *number_violations(kind, **numbers, groups=groups),
+    ]
+    raise_all(kind.cannot, wrong)
+    places, height = {name: (1, numbers[name]) for name in ("stride", "dilation", "lhs_dilation")}, layout.index("W")
+    width = x.shape[height]
+    (sides,) = padding_pairs(numbers["padding"], ((width, size[2], numbers["stride"], numbers["dilation"]),))
+    out = Axis(width, size[2], numbers["stride"], *sides, numbers["dilation"], numbers["lhs_dilation"]).out
+    check_row("gy", gy, layout, x.shape[0], size[0], out, kind.dtypes)
+    check_accumulated(accumulate_into, size)
+    return more | places | {
+        "x": with_height(x, height),
+        "gy": with_height(gy, height),
+        "weight_size": (*size[:2], 1, size[2]),
+        "padding": ((0, 0), sides),
+        "layout": LAYOUTS_1D[layout],
+        "accumulate_into": None if accumulate_into is None else with_height(accumulate_into, 2),
+        "lnc": lnc,
+        "groups": groups,
+    }  # fmt: skip
 
 
 def _weight(
     kind: Kind,
+    *,
     x: Any,
     weight_size: Any,
     gy: Any,
-    places: dict[str, Any],
     layout: str,
-    after: dict[str, Any],
+    accumulate_into: Any,
+    bias_gradient: bool,
+    out_dtype: Any,
     precision: str | None,
     lnc: int,
     algorithm: str | None,
     config: Config,
+    **numbers: Any,
 ) -> Any:
     """The gradient of the filters, of calls without images too."""
-    name = f"{kind.name}_weight"
-    size, cannot, operation = (
-        sizes_of("weight_size", weight_size, kind.axes + 2),
-        f"{name} cannot run this call",
-        OPERATIONS[name],
-    )
-    like, into = filter_like(size, gy), after["accumulate_into"]
-    if isinstance(places["padding"], tuple):
-        places = {**places, "padding": pairs_of_padding(places["padding"], kind)}
-    raise_all(cannot, list(array_violations(kind, x, like, layout, kind.filter_layouts[0], lnc)))
+    size, operation = sizes_of("weight_size", weight_size, kind.axes + 2), OPERATIONS[kind.name]
+    like, order, into = filter_like(size, gy), kind.filter_layouts[0], accumulate_into
+    wrong = [
+        *array_violations(kind, x, like, layout, order, lnc),
+        *number_violations(kind, **numbers),
+        *choice_violations(operation.algorithms, algorithm, config),
+        *result_violations(bias_gradient, out_dtype),
+    ]
+    raise_all(kind.cannot, wrong)
     given = one_image("x", x) if has_no_images(x) else x
-    problem = conv_problem(given, like, layout=layout, filter_layout=kind.filter_layouts[0], lnc=lnc, **places)
+    problem = problem_of(kind, given, like, layout=layout, filter_layout=order, **numbers)
     check_gradients(gy, (x.shape[0], *problem.output_shape[1:]), into, size)
-    if dtype_name(x.dtype) not in operation.dtypes:
-        raise DtypeError(f"x.dtype={x.dtype}: accepted are {', '.join(operation.dtypes)}; cast x and gy")
-    raise_all(cannot, list(choice_violations(operation.algorithms, algorithm, config)))
-    asked = Asked(bias=after["bias_gradient"], precision=precision, out_dtype=dtype_name(after["out_dtype"]))
+    refuse(DtypeError, rules.array_dtype("x", x.dtype, operation.dtypes))
+    asked = Asked(bias=bias_gradient, precision=precision, out_dtype=dtype_name(out_dtype))
     problem = problem.replace(direction="wgrad")
-    refused = [*asked_violations(asked), *operation.violations(problem, asked), *problem.launch_violations()]
-    raise_all(cannot, refused)
+    wrong = [*asked_violations(asked), *operation.violations(problem, asked), *problem.launch_violations()]
+    raise_all(kind.cannot, wrong)
     if has_no_images(x):
         return of_no_images(size, into, asked)
+    after = {"accumulate_into": into, "bias_gradient": bias_gradient}
     if algorithm is None and operation_of(problem, asked) is not operation:
-        return run_depthwise_weight(x, gy, problem, **after, lnc=lnc)
-    request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
-    raise_all(cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
+        return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
+    request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
+    raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     algorithm, config = settled(request, algorithm, config)
     arguments = weight_arguments(problem, algorithm=algorithm, config=config)
-    arguments |= {"accumulate_into": into, "bias_gradient": asked.bias, "precision": precision}
-    arguments["out_dtype"] = nl_dtype(after["out_dtype"])
+    arguments |= after | {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
     return launch(operation.kernel, (x, gy, size), arguments, lnc, trace_only=False).y
 
 
 def _input(
-    kind: Kind, transposed: Any, input_size: Any, w: Any, gy: Any, numbers: Any, groups: int, layout: str, more: Any
+    axes: int, transposed: Any, input_size: Any, w: Any, gy: Any, *, groups: Any, layout: Any, more: Any, **numbers: Any
 ) -> Any:
     """The gradient of x, by a transposed convolution."""
-    size = _input_shape(input_size, layout, kind.layouts)
-    stride, padding, dilation = numbers
-    raise_all(f"{kind.name}_input cannot run this call", [
-        *places_violations({"stride": stride, "dilation": dilation}, kind.axes)
-    ])  # fmt: skip
-    pairs = pairs_of_padding(padding, kind)
-    strides, dilations = per_axis(stride, kind.axes), per_axis(dilation, kind.axes)
-    after = _output_padding(size, w, gy, (strides, pairs, dilations), groups, layout)
-    return transposed(
-        gy, w, stride=strides, padding=pairs, output_padding=after, dilation=dilations, groups=groups, layout=layout,
-        **more,
-    )  # fmt: skip
-
-
-def pairs_of_padding(padding: Any, kind: Kind) -> tuple[tuple[int, int], ...]:
-    """Padding in pairs, of an int, one per axis, or pairs."""
-    each = padding if isinstance(padding, tuple) and len(padding) == kind.axes else (padding,) * kind.axes
-    if not all(type(one) is int or (isinstance(one, tuple) and len(one) == 2) for one in each):
-        raise GeometryError(f"padding={padding!r}: must be an int, an int an axis, or {kind.sides}; pass one of these")
-    return tuple((one, one) if type(one) is int else one for one in each)
+    kind = dataclasses.replace(TRANSPOSED[axes], name=f"conv{axes}d_input")
+    wrong = [
+        *refused(LayoutError, rules.layout("layout", layout, kind.layouts)),
+        *number_violations(kind, **numbers, groups=groups),
+    ]
+    raise_all(kind.cannot, wrong)
+    size = sizes_of("input_size", input_size, len(layout), of_images=True)
+    wrong = [
+        *one_array("w", w, filter_axes({1: ROWS, 2: IMAGES, 3: VOLUMES}[axes].filter_layouts[0]), kind.dtypes, "NC"),
+        *one_array("gy", gy, kind.axes_of_y(layout), kind.dtypes, "N"),
+    ]
+    raise_all(kind.cannot, wrong)
+    numbers["padding"] = padding_pairs(numbers["padding"], ((0, 0, 1, 1),) * axes)
+    each = [per_axis(numbers[name], axes) for name in ("stride", "dilation")]
+    after: Any = _output_padding(size, w, gy, (each[0], numbers["padding"], each[1]), groups, layout)
+    if axes == 1:
+        after, numbers["padding"] = after[0], numbers["padding"][0]
+    return transposed(gy, w, output_padding=after, groups=groups, layout=layout, **numbers, **more)
 
 
 def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, groups: Any, layout: str) -> tuple[int, ...]:
     """Elements behind those of x that a window of y sees, of x of this shape."""
     axes = [layout.index(letter) for letter in layout if letter not in "NC"]
-    for name, array in (("w", w), ("gy", gy)):
-        if not isinstance(array, np.ndarray) or array.ndim != len(axes) + 2:
-            raise GeometryError(f"{name}: must be an array of {len(axes) + 2} axes; pass one")
+    refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, shape[0], w.shape[0]))
     channels = shape[layout.index("C")]
-    if gy.shape[0] != shape[0]:
-        raise GeometryError(
-            f"gy.shape={gy.shape}: must have N={shape[0]} images, as input_size; pass the gradient of its y"
-        )
-    if type(groups) is int and w.shape[1] * groups != channels:
+    if w.shape[1] * groups != channels:
         raise GeometryError(
             f"input_size={shape}: must have C={w.shape[1] * groups}, by w.shape={w.shape} in groups={groups}; pass x's "
             f"shape"
@@ -351,10 +352,3 @@ def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, group
 def spanned(outputs: int, taps: int, stride: int, pair: tuple[int, int], dilation: int) -> int:
     """Elements of an axis of which so many outputs come, at least; up to stride - 1 more make no other."""
     return (outputs - 1) * stride + (taps - 1) * dilation + 1 - sum(pair)
-
-
-def _input_shape(size: Any, layout: str, layouts: Any) -> tuple[int, ...]:
-    """input_size, which may be one of no images."""
-    if layout not in layouts:
-        raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
-    return sizes_of("input_size", size, len(layout), of_images=True)

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
-from ..errors import LayoutError, UnsupportedError, raise_all
+from .. import rules
+from ..errors import LayoutError, UnsupportedError, raise_all, refuse
 from ..planner.conv import LEAST_BLOCK, block_of
-from ..planner.request import CONV2D_DTYPES, FILTER_PERMS
 from ..reference import AnyArray
+from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from .calls import one_array
 from .conv_problem import IMAGES, VOLUMES, filter_axes
 
@@ -33,9 +34,7 @@ def pack_filter(w: AnyArray, *, filter_layout: str | None = None) -> AnyArray:
     if filter_layout is None:
         kind = VOLUMES if len(getattr(w, "shape", ())) == 5 else IMAGES
         filter_layout = kind.filter_layouts[0]
-    if filter_layout not in tuple(FILTER_PERMS):
-        accepted = ", ".join(FILTER_PERMS)
-        raise LayoutError(f"filter_layout={filter_layout!r}: accepted are {accepted}; transpose to one of these")
+    refuse(LayoutError, rules.layout("filter_layout", filter_layout, FILTER_PERMS))
     raise_all("pack_filter cannot pack this", list(one_array("w", w, filter_axes(filter_layout), CONV2D_DTYPES)))
     canonical = w.transpose(FILTER_PERMS[filter_layout])
     K, C, *taps = canonical.shape

@@ -3,19 +3,19 @@ changed places."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..errors import GeometryError, LayoutError
+from .. import rules
+from ..axis import padding_pairs
+from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
 from ..reference import AnyArray
-from .calls import Places, pair_of, per_axis
-from .conv1d import LAYOUTS_1D
-from .conv_problem import IMAGES, VOLUMES
-from .gradients import conv1d_weight, conv2d_weight, conv3d_weight, pairs_of_padding, spanned
-from .weight_checks import sizes_of
+from .calls import Places, one_array, per_axis
+from .conv_problem import TRANSPOSED, array_violations, number_violations
+from .gradients import conv1d_weight, conv2d_weight, conv3d_weight, spanned
+from .weight_checks import filter_like, sizes_of
 
 
 @takes_ints
@@ -40,11 +40,7 @@ def conv_transpose1d_weight(
 
     Raises: as `conv_transpose2d_weight`.
     """
-    numbers = (stride,), (pair_of(padding),), (dilation,)
-    _check(x, weight_size, gy, numbers, layout, LAYOUTS_1D)
-    return conv1d_weight(
-        gy, weight_size, x, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout, **more
-    )
+    return _weight(conv1d_weight, 1, **locals())
 
 
 @takes_ints
@@ -76,7 +72,7 @@ def conv_transpose2d_weight(
 
     Raises: as `conv2d_weight`, whose x is gy here, and gy x; GeometryError where gy is that of no such y.
     """
-    return _weight(conv2d_weight, IMAGES, x, weight_size, gy, (stride, padding, dilation), groups, layout, more)
+    return _weight(conv2d_weight, 2, **locals())
 
 
 @takes_ints
@@ -101,38 +97,39 @@ def conv_transpose3d_weight(
 
     Raises: as `conv_transpose2d_weight`.
     """
-    return _weight(conv3d_weight, VOLUMES, x, weight_size, gy, (stride, padding, dilation), groups, layout, more)
+    return _weight(conv3d_weight, 3, **locals())
 
 
 def _weight(
-    function: Callable[..., Any], kind: Any, x: Any, size: Any, gy: Any, numbers: Any, groups: int, layout: str,
-    more: dict[str, Any],
+    function: Callable[..., Any], axes: int, x: Any, weight_size: Any, gy: Any, *, groups: Any, layout: Any, more: Any,
+    **numbers: Any,
 ) -> Any:  # fmt: skip
-    """The gradient of filters of images or volumes."""
-    stride, padding, dilation = numbers
-    pairs = pairs_of_padding(padding, kind)
-    _check(x, size, gy, (per_axis(stride, kind.axes), pairs, per_axis(dilation, kind.axes)), layout, kind.layouts)
-    return function(gy, size, x, stride=stride, padding=pairs, dilation=dilation, groups=groups, layout=layout, **more)
+    """The gradient of the convolution of gy that x is the result of."""
+    kind = dataclasses.replace(TRANSPOSED[axes], name=f"conv_transpose{axes}d_weight")
+    size = sizes_of("weight_size", weight_size, axes + 2)
+    wrong = [
+        *array_violations(kind, x, filter_like(size, x), layout),
+        *one_array("gy", gy, kind.axes_of_y(layout), kind.dtypes),
+        *number_violations(kind, **numbers, groups=groups),
+    ]
+    raise_all(kind.cannot, wrong)
+    refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, x.shape[0], size[1] * groups))
+    numbers["padding"] = padding_pairs(numbers["padding"], ((0, 0, 1, 1),) * axes)
+    _check(x, size, gy, [per_axis(numbers[name], axes) for name in ("stride", "dilation")], numbers["padding"], layout)
+    if axes == 1:
+        numbers["padding"] = numbers["padding"][0]
+    return function(gy, size, x, groups=groups, layout=layout, **numbers, **more)
 
 
-def _check(x: Any, weight_size: Any, gy: Any, numbers: Any, layout: Any, layouts: Any) -> None:
-    """Reject a gy whose shape is not y's; the gradient of the convolution reports other errors."""
-    if layout not in layouts:
-        raise LayoutError(f"layout={layout!r}: accepted are {', '.join(layouts)}; use one of them")
-    size = sizes_of("weight_size", weight_size, len(layout))
-    for name, array in (("x", x), ("gy", gy)):
-        if not isinstance(array, np.ndarray) or array.ndim != len(layout):
-            raise GeometryError(f"{name}: must be an array of {len(layout)} axes, {layout}; pass one")
+def _check(x: Any, size: tuple[int, ...], gy: Any, numbers: Sequence[Any], padding: Any, layout: str) -> None:
+    """Reject a gy whose shape is not y's."""
     if x.shape[layout.index("C")] != size[0]:
         raise GeometryError(
             f"weight_size={size}: its first entry is C of a transposed convolution, {x.shape[layout.index('C')]} in x"
         )
     axes = [layout.index(letter) for letter in layout if letter not in "NC"]
-    for index, axis in enumerate(axes):
-        stride, pair, dilation = (one[index] for one in numbers)
-        if not all(type(one) is int for one in (stride, dilation, *pair)) or stride < 1:
-            return
-        least = spanned(x.shape[axis], size[index + 2], stride, pair, dilation)
+    for axis, taps, stride, dilation, pair in zip(axes, size[2:], *numbers, padding, strict=True):
+        least = spanned(x.shape[axis], taps, stride, pair, dilation)
         if not least <= gy.shape[axis] < least + stride:
             raise GeometryError(
                 f"gy.shape={gy.shape}: {gy.shape[axis]} elements on axis {axis}, a transposed convolution of "

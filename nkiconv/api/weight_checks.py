@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import GeometryError, shown
+from .. import rules
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refuse, refused
 from ..planner.request import Asked
 from ..problem import DTYPES
+from .calls import out_dtype_refusal
 
 
 def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
     """A shape of so many axes. of_images: the first of which may be 0."""
     found = tuple(size) if isinstance(size, Sequence) else ()
-    least = (0 if of_images else 1, *[1] * (axes - 1))
-    if len(found) != axes or not all(
-        isinstance(one, int) and one >= low for one, low in zip(found, least, strict=True)
-    ):
-        raise GeometryError(f"{name}={shown(size)}: must be {axes} ints of at least 1; pass such a shape")
+    refuse(GeometryError, rules.sizes(name, found or size, axes, of_images))
     return found
 
 
@@ -31,11 +29,20 @@ def filter_like(size: tuple[int, ...], gy: Any) -> Any:
 
 def check_gradients(gy: Any, y_shape: tuple[int, ...], into: Any, size: tuple[int, ...]) -> None:
     """Refuse gy of another shape than y's, and what a gradient cannot be added to; into: None, or that."""
-    if not isinstance(gy, np.ndarray) or gy.shape != y_shape:
-        shape = getattr(gy, "shape", type(gy).__name__)
-        raise GeometryError(f"gy.shape={shape}: must be y's, {y_shape}; pass the gradient of y")
-    if into is not None and (into.shape != size or into.dtype != np.float32):
-        raise GeometryError(f"accumulate_into: must be float32 of weight_size={size}; pass such an array")
+    refuse(GeometryError, rules.shape("gy", np.shape(gy), y_shape, "y's"))
+    check_accumulated(into, size)
+
+
+def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
+    """Refuse what a gradient cannot be added to; None is none."""
+    if into is not None:
+        refuse(GeometryError, rules.accumulated("accumulate_into", into.shape, into.dtype, size))
+
+
+def result_violations(bias_gradient: Any, out_dtype: Any) -> Iterator[NkiconvError]:
+    """Errors of what a gradient of filters is asked for beside."""
+    yield from refused(UnsupportedError, rules.flag("bias_gradient", bias_gradient))
+    yield from refused(DtypeError, out_dtype_refusal(out_dtype, ()))
 
 
 def of_no_images(size: tuple[int, ...], into: Any, asked: Asked) -> Any:

@@ -8,22 +8,16 @@ PSUM, so an epilogue without a residual costs no pass of its own: Scalar's activ
 one instruction, Vector adds a bias while it copies.
 """
 
+from .. import rules
 from .._nki import nisa, nl
-from ..schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS, Epilogue, adds_last
-from ..schedules.tiles import require
+from ..schedules.options import Epilogue, adds_last
+from ._arguments import refuse
 from ._dma import copy
 
 
 def read_epilogue(activation, bias, residual, residual_position, y_itemsize):
     """Check the arguments of an epilogue (bias and residual may be None) and return an Epilogue."""
-    require(
-        activation == None or activation in ACTIVATIONS,
-        f"activation={activation}: accepted are None and {ACTIVATIONS}; use one of them, or apply it to the result",
-    )
-    require(
-        residual_position in RESIDUAL_POSITIONS,
-        f"residual_position={residual_position}: accepted are {RESIDUAL_POSITIONS}; use one of them",
-    )
+    refuse(rules.activation(activation), rules.residual_position(residual_position))
     return Epilogue(
         activation="" if activation == None else activation,
         bias=bias != None,

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from .. import rules
 from ..axis import EXTENT_MAX
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..kernels.conv import (
     conv2d_implicit_gemm,
     conv3d_implicit_gemm,
@@ -19,6 +20,7 @@ from ..kernels.conv.arguments import read_geometry
 from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..problem import ConvProblem
+from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.options import Extras
 from ..schedules.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
@@ -27,7 +29,7 @@ from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .effort import part_of, size_for
 from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
-from .request import CONV2D_DTYPES, FILTER_PERMS, Asked, Config, Request, nl_name
+from .request import Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
 X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 4, 1, 2, 3)}
@@ -64,8 +66,7 @@ class Conv(Operation):
             yield UnsupportedError(
                 f"operation={self.name!r}: the problem's transposed is {problem.transposed}; leave it out"
             )
-        if problem.dtype not in self.dtypes:
-            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
+        yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
         for name in ("initial_state", "return_final_state"):
             if getattr(asked, name):
                 yield UnsupportedError(f"{name}=True: {self.name} has no state; drop it")
@@ -313,15 +314,10 @@ def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[Nkicon
 
 def precision_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
     """What is wrong with a precision for this problem and what else is asked for."""
-    precision, dtype = asked.precision, problem.dtype
-    if precision == "winograd":
-        if dtype not in ("bf16", "fp16"):
-            yield UnsupportedError(f"precision='winograd': x and w are {dtype}, must be bf16 or fp16; cast them")
-            return
+    fits = list(refused(UnsupportedError, rules.precision_fits(asked.precision, problem.dtype)))
+    yield from fits
+    if asked.precision == "winograd" and not fits:
         plain = dataclasses.replace(asked, precision=None)
         geometry, extras = geometry_of(problem, plain), extras_of(problem, plain)
-        for reason in (pairs_refusal(geometry, len(problem.axes)), beside_pairs_refusal(geometry, extras)):
-            if reason:
-                yield UnsupportedError(reason)
-    elif precision is not None and dtype != "fp32":
-        yield UnsupportedError(f"precision={precision!r}: x and w are {dtype}, whose products are exact; drop it")
+        reasons = pairs_refusal(geometry, len(problem.axes)), beside_pairs_refusal(geometry, extras)
+        yield from refused(UnsupportedError, *reasons)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from .. import rules
 from .._nki import nl
-from ..errors import DtypeError, NkiconvError, UnsupportedError
+from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
 from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
 from ..problem import ConvProblem
+from ..rules import KERNEL_DTYPES
 from ..schedules import blocks_schedule, diagonals_schedule
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
@@ -18,7 +20,7 @@ from ..simulator.timing import Rates
 from .conv import X_PERMS, Y_PERMS, geometry_of, letters_of
 from .cost.algorithm import Shape
 from .operation import Operation, Reduction
-from .request import DTYPES, Asked, Config, Request, nl_name
+from .request import Asked, Config, Request, nl_name
 
 #: Images from which on fewer are timed, a few of them at a time.
 MANY_IMAGES = 256
@@ -37,7 +39,7 @@ class ConvWeight(Operation):
     kernel = conv_weight_gradient
     algorithms = WEIGHT_ALGORITHMS
     fallback = "blocks"
-    dtypes = DTYPES
+    dtypes = KERNEL_DTYPES
 
     def __init__(self, name: str, volumes: bool) -> None:
         self.name, self.volumes = name, volumes
@@ -50,8 +52,7 @@ class ConvWeight(Operation):
         if problem.is_volume != self.volumes:
             has = "has" if problem.is_volume else "lacks"
             yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
-        if problem.dtype not in self.dtypes:
-            yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(self.dtypes)}; use one of them")
+        yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
         yield from asked_violations(problem, asked)
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
@@ -95,10 +96,7 @@ def asked_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvErro
     for one in dataclasses.fields(Asked):
         if getattr(asked, one.name) != getattr(plain, one.name):
             yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: a filter gradient has none; drop it")
-    if asked.precision is not None and problem.dtype != "fp32":
-        yield UnsupportedError(
-            f"precision={asked.precision!r}: x and gy are {problem.dtype}, whose products are exact; drop it"
-        )
+    yield from refused(UnsupportedError, rules.precision_fits(asked.precision, problem.dtype, "x and gy"))
 
 
 def weight_geometry(problem: ConvProblem, asked: Asked) -> Geometry:

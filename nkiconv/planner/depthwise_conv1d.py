@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import rules
 from .._nki import nl
-from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
+from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refused
 from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gemm
 from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
+from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
 from ..schedules.depthwise import Extras, RowGeometry
 from ..schedules.depthwise_rule import default_of, refusal
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
-from .request import CONV2D_DTYPES, DTYPES, Asked, Config, Request, nl_name
+from .request import Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
@@ -44,12 +46,12 @@ class DepthwiseConv1d(Operation):
     kernel = depthwise_conv1d_implicit_gemm
     algorithms = tuple(ALGORITHMS)
     fallback = "vector"
-    dtypes = DTYPES
+    dtypes = KERNEL_DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         yield from problem_violations(problem)
         if asked.needs_depthwise_conv1d:
-            yield from state_violations(problem)
+            yield from refused(GeometryError, *rules.state(problem.width))
         lacking = ("precision", None), ("scaled", False), ("packed", False)
         for name, plain in (*lacking, ("initial_frames", 0), ("return_final_frames", 0)):
             value = getattr(asked, name)
@@ -155,25 +157,8 @@ def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
         yield UnsupportedError(
             f"H={problem.H}, R={problem.R}: depthwise_conv1d takes rows (H = R = 1, no padding on H); use conv2d"
         )
-    elif (problem.stride[0], problem.rhs_dilation[0], problem.lhs_dilation[0]) != (1, 1, 1):
-        yield GeometryError(
-            f"stride={problem.stride}, rhs_dilation={problem.rhs_dilation}, lhs_dilation={problem.lhs_dilation}: "
-            "H is 1, so only 1 is accepted on H; use (1, w)"
-        )
-    if problem.dtype not in DTYPES:
-        remedy = "use conv2d" if problem.dtype in CONV2D_DTYPES else "use one of them"
-        yield DtypeError(f"dtype={problem.dtype!r}: accepted are {', '.join(DTYPES)}; {remedy}")
-
-
-def state_violations(problem: ConvProblem) -> Iterator[NkiconvError]:
-    """Why a convolution takes or returns no state."""
-    axis = problem.width
-    if (axis.stride, axis.lhs_dilation) != (1, 1):
-        yield GeometryError(
-            f"stride={axis.stride}, lhs_dilation={axis.lhs_dilation}: a state needs 1 and 1; pad by zeros instead"
-        )
-    if axis.lo != axis.window - 1 or axis.window < 2:
-        yield GeometryError(
-            f"padding left={axis.lo}: a state stands in for the left padding, which must be (S - 1) * dilation = "
-            f'{axis.window - 1} and at least 1; pass padding="causal" or ({axis.window - 1}, right)'
-        )
+    else:
+        places = {name: getattr(problem, name) for name in ("stride", "rhs_dilation", "lhs_dilation")}
+        yield from refused(GeometryError, rules.one_row(**places))
+    remedy = "use conv2d" if problem.dtype in CONV2D_DTYPES else "use one of them"
+    yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, KERNEL_DTYPES, remedy))

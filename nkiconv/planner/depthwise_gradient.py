@@ -24,6 +24,7 @@ from ..kernels.gradients.depthwise_conv1d import (
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
+from ..rules import KERNEL_DTYPES
 from ..schedules.depthwise_rule import refusal
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -33,7 +34,7 @@ from .cost.algorithm import Algorithm, Shape
 from .cost.gradients.of_rows import OfRows
 from .depthwise_conv1d import DepthwiseConv1d, geometry_of, kernel_arguments
 from .operation import Operation, Reduction
-from .request import DTYPES, Asked, Config, Request, nl_name
+from .request import Asked, Config, Request, nl_name
 
 _ROWS = DepthwiseConv1d()
 
@@ -57,7 +58,7 @@ class DepthwiseConv1dWeight(Operation):
     algorithms = ROWS_ALGORITHMS
     fallback = _ROWS.fallback
     kept = frozenset({"Q"})  # gy is the filter
-    dtypes = DTYPES
+    dtypes = KERNEL_DTYPES
 
     def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
         if problem.direction != "wgrad":

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._nki import nl
-from ..axis import in_words_of
 from ..errors import NkiconvError
 from ..kernels._epilogue import read_epilogue
 from ..problem import ConvProblem
-from ..schedules.options import RESIDUAL_POSITIONS, Epilogue
+from ..rules import RESIDUAL_POSITIONS, in_words_of
+from ..schedules.options import Epilogue
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import clock, cost, stream

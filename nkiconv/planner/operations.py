@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .. import rules
 from ..dgrad import is_dgrad_of_rows
-from ..errors import NkiconvError, UnsupportedError
-from ..kernels._arguments import removed_note
+from ..errors import NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
 from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
@@ -16,7 +16,7 @@ from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
 from .depthwise_gradient import DepthwiseConv1dWeight
 from .operation import Operation
-from .request import LNC_DEGREES, Asked, Config, Request, asked_violations, config_violations
+from .request import Asked, Config, Request, asked_violations, config_violations
 
 #: Every operation by its name, the special one first.
 OPERATIONS: dict[str, Operation] = {
@@ -84,12 +84,12 @@ def violations(request: Request) -> Iterator[NkiconvError]:
             f"problem: must be a ConvProblem, not {type(problem).__name__}; make one, or take nkiconv.cases.get(name)'s"
         )
         return
-    if name is not None and name not in OPERATIONS:
-        yield UnsupportedError(f"operation={name!r}: accepted are None, {', '.join(OPERATIONS)}; use one of them")
+    unknown = rules.accepted("operation", name, (None, *OPERATIONS))
+    if unknown:
+        yield UnsupportedError(unknown)
         return
     found = operation_for(request)
-    if type(request.lnc) is not int or request.lnc not in LNC_DEGREES:
-        yield UnsupportedError(f"lnc={request.lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+    yield from refused(UnsupportedError, rules.lnc(request.lnc))
     errors = list(asked_violations(asked))
     yield from errors
     yield from found.violations(problem, Asked() if errors else asked)
@@ -99,14 +99,12 @@ def violations(request: Request) -> Iterator[NkiconvError]:
 
 def algorithm_violations(operation: Operation, algorithms: tuple[str, ...] | None) -> Iterator[NkiconvError]:
     """What is wrong with the algorithms to choose from."""
-    accepted = ", ".join(operation.algorithms)
-    for name in algorithms or ():
-        if name not in operation.algorithms:
-            note = removed_note(name, operation.algorithms)
-            yield UnsupportedError(
-                f"algorithms={name!r}: {note}accepted for {operation.name} are {accepted}; use some of them"
-            )
+    reasons = (
+        rules.algorithm(name, operation.algorithms, "algorithms", (), operation.name) for name in algorithms or ()
+    )
+    yield from refused(UnsupportedError, *reasons)
     if algorithms == ():
+        accepted = ", ".join(operation.algorithms)
         yield UnsupportedError(f"algorithms=(): must name at least one of {accepted}; or leave it out")
 
 
@@ -125,10 +123,6 @@ def choice_refusals(
 
 def choice_violations(accepted: tuple[str, ...], algorithm: Any, config: Any) -> Iterator[NkiconvError]:
     """Errors of the name of a call's algorithm, which must be accepted, and of settings without one."""
-    if algorithm is not None and algorithm not in accepted:
-        note = removed_note(algorithm, accepted)
-        yield UnsupportedError(
-            f"algorithm={algorithm!r}: {note}accepted are None, {', '.join(accepted)}; use one of them"
-        )
-    if algorithm is None and config is not None:
-        yield UnsupportedError(f"config={config!r}: settings belong to an algorithm; name it with algorithm=")
+    yield from refused(
+        UnsupportedError, rules.algorithm(algorithm, accepted), rules.config_has_owner(algorithm, config)
+    )

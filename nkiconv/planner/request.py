@@ -6,24 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
-from ..kernels.conv.checks import PRECISIONS
+from .. import rules
+from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
-from ..schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS
 from ..schedules.settings import Config as Config
 from ..simulator.dtypes import canonical
 from ..simulator.timing import Rates, UnknownConstantError
-
-#: LNC degrees of a trn2 launch.
-LNC_DEGREES = (1, 2)
-#: Orders of the axes of w in memory: their letters, and the permutation that makes them [K, C / groups, R, S], or [K,
-#: C / groups, T, R, S].
-FILTER_LAYOUTS = {"KCRS": (0, 1, 2, 3), "RSCK": (3, 2, 0, 1), "KRSC": (0, 3, 1, 2)}
-VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KTRSC": (0, 4, 1, 2, 3)}
-FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
-#: dtypes that every kernel takes and returns, and those that conv2d takes.
-DTYPES = ("bf16", "fp16", "fp32")
-CONV2D_DTYPES = (*DTYPES, "fp8_e4m3", "fp8_e5m2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,33 +118,17 @@ def nl_name(dtype: str) -> str:
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:
     """What is wrong with an epilogue, whatever the problem."""
     flags = ("bias", "initial_state", "return_final_state", "strict_nonfinite", "scaled", "packed")
-    for name in flags:
-        value = getattr(asked, name)
-        if not isinstance(value, bool):
-            yield UnsupportedError(f"{name}: must be True or False, not {type(value).__name__}; pass one of these")
-    for name in ("initial_frames", "return_final_frames"):
-        value = getattr(asked, name)
-        if type(value) is not int or value < 0:
-            yield GeometryError(f"{name}={value!r}: must be an int of at least 0, a number of planes; pass one")
-    if asked.activation is not None and asked.activation not in ACTIVATIONS:
-        yield UnsupportedError(
-            f"activation={asked.activation!r}: accepted are None and {', '.join(ACTIVATIONS)}; use one of them"
-        )
-    known = isinstance(asked.residual, str) and asked.residual in RESIDUAL_POSITIONS
-    if asked.residual is not None and not known:
-        given = repr(asked.residual) if isinstance(asked.residual, str) else type(asked.residual).__name__
-        yield LayoutError(f"residual_position={given}: accepted are {', '.join(RESIDUAL_POSITIONS)}; use one of them")
+    planes = ("initial_frames", "return_final_frames")
+    yield from refused(UnsupportedError, *(rules.flag(name, getattr(asked, name)) for name in flags))
+    yield from refused(GeometryError, *(rules.number(name, getattr(asked, name), least=0) for name in planes))
+    yield from refused(UnsupportedError, rules.activation(asked.activation))
+    if asked.residual is not None:
+        yield from refused(LayoutError, rules.residual_position(asked.residual))
     if asked.scaled is True and asked.residual is None:
         yield UnsupportedError("scaled=True: beta is the factor of a residual, and there is none; name its position")
-    if asked.out_dtype is not None and asked.out_dtype not in DTYPES:
-        yield DtypeError(f"out_dtype={asked.out_dtype!r}: accepted are None, {', '.join(DTYPES)}; use one of them")
-    if asked.filter_layout not in (None, *FILTER_PERMS):
-        accepted = ", ".join(FILTER_PERMS)
-        yield LayoutError(f"filter_layout={asked.filter_layout!r}: accepted are None, {accepted}; use one of them")
-    if asked.precision not in (None, *PRECISIONS):
-        yield UnsupportedError(
-            f"precision={asked.precision!r}: accepted are None, {', '.join(PRECISIONS)}; use one of these"
-        )
+    yield from refused(DtypeError, rules.accepted("out_dtype", asked.out_dtype, (None, *rules.KERNEL_DTYPES)))
+    yield from refused(LayoutError, rules.layout("filter_layout", asked.filter_layout, (None, *rules.FILTER_PERMS)))
+    yield from refused(UnsupportedError, rules.precision(asked.precision))
 
 
 #: Matmuls for so many products at each precision, and the dtype at whose rate the array takes them. A pair of planes of

@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function
 
-from ..axis import same_padding
-from ..errors import shown
+from .. import rules
+from ..axis import padding_pairs
+from ..errors import refuse, shown
+from ..rules import PADDINGS
 from .computers import host, modes
 from .computers.passed import key_of, remember
 from .errors import GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -396,7 +398,7 @@ def taps_of(w: Tensor) -> Sequence[int]:
 def check_groups(groups: Any) -> None:
     """Raise KindError where groups are no int."""
     if not _is_int(groups):
-        raise KindError(f"groups={shown(groups)}: must be an int of at least 1; pass one")
+        raise KindError(rules.number("groups", groups))
 
 
 def _is_int(value: Any) -> bool:
@@ -422,24 +424,17 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
 def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """Zeros before and behind each axis, as torch understands padding, and "causal" of a row."""
     rank = len(stride)
-    if padding == "valid":
-        return ((0, 0),) * rank
-    if padding == "same":
-        if max(stride) > 1:
-            raise GeometryError(f"padding='same', stride={stride}: torch defines it for stride 1 only; give numbers")
-        return tuple(same_padding(taps, taps, 1, step) for taps, step in zip(taps_of(w), dilation, strict=False))
-    if padding == "causal" and rank == 1:
-        return tuple(((taps - 1) * step, 0) for taps, step in zip(taps_of(w), dilation, strict=False))
     if isinstance(padding, str):
-        names = "'same' and 'valid'" if rank > 1 else "'same', 'valid' and 'causal'"
-        raise GeometryError(f"padding={shown(padding)}: accepted are ints, {names}; use one of these")
+        refuse(GeometryError, rules.accepted("padding", padding, PADDINGS[: 3 if rank == 1 else 2], "use one, or ints"))
+        if padding == "same" and max(stride) > 1:
+            raise GeometryError(f"padding='same', stride={stride}: torch defines it for stride 1 only; give numbers")
+        return padding_pairs(padding, [(taps, taps, 1, step) for taps, step in zip(taps_of(w), dilation, strict=False)])
     if _are_pairs(padding, rank):
         if rank < 3:
             raise KindError(f"padding={padding!r}: pairs are conv3d's; pad input with torch.nn.functional.pad before")
         return tuple((pair[0], pair[1]) for pair in padding)
     sides = per_axis("padding", padding, rank)
-    if min(sides) < 0:
-        raise GeometryError(f"padding={shown(padding)}: must be at least 0, as in torch; crop input before")
+    refuse(GeometryError, rules.numbers("padding", sides, least=0))
     return tuple((zeros, zeros) for zeros in sides)
 
 

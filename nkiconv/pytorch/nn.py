@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import shown
-from ..reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from .. import rules
+from ..errors import refused, shown
 from .computers import modes
-from .errors import GeometryError, NkiconvError, UnsupportedError, raise_all
+from .errors import GeometryError, UnsupportedError, raise_all
 from .functional import conv1d, conv2d, conv3d, refuse_script
 from .operators.filters import Freezes
 from .operators.frames import last
@@ -406,15 +406,8 @@ def operator_of(module: Any) -> str:
 
 
 def _check(kind: type[_Fused], padding_mode: str, activation: str | None, residual_position: str) -> None:
-    errors: list[NkiconvError] = []
-    for argument, value, accepted in (
-        ("padding_mode", padding_mode, kind.padding_modes),
-        ("activation", activation, (None, *ACTIVATIONS)),
-        ("residual_position", residual_position, RESIDUAL_POSITIONS),
-    ):
-        if value not in accepted:
-            names = ", ".join(map(str, accepted))
-            errors.append(UnsupportedError(f"{argument}={shown(value)}: accepted are {names}; use one of them"))
+    wrong = rules.accepted("padding_mode", padding_mode, kind.padding_modes), rules.activation(activation)
+    errors = list(refused(UnsupportedError, *wrong, rules.residual_position(residual_position)))
     raise_all(f"{kind.__name__} cannot be built", errors)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .. import rules
+from ..errors import refuse
 from .computers import modes
 from .errors import GeometryError
 from .functional import Fused, check_groups, convolve, per_axis, refuse_script, taps_of
@@ -117,14 +119,9 @@ def _asked(name: str, w: Tensor, numbers: tuple[Any, ...], more: Fused) -> Convo
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     sides, ends = per_axis("padding", padding, rank), per_axis("output_padding", output_padding, rank)
     check_groups(groups)
-    if min(sides) < 0:
-        raise GeometryError(f"padding={padding!r}: must be at least 0, as in torch; pad the result")
-    allowed = all(0 <= end < max(step, gap) for end, step, gap in zip(ends, steps, gaps, strict=True))
-    if min(steps) >= 1 and min(gaps) >= 1 and not allowed:
-        raise GeometryError(
-            f"output_padding={output_padding!r}: must be from 0 to below stride={stride!r} or dilation={dilation!r} on "
-            f"each axis, as in torch; use less"
-        )
+    refuse(GeometryError, rules.numbers("padding", sides, least=0), rules.numbers("output_padding", ends, least=0))
+    if min(steps) >= 1 and min(gaps) >= 1:
+        refuse(GeometryError, rules.output_padding(ends, steps, gaps, rank))
     windows = [(taps - 1) * gap for taps, gap in zip(taps_of(w), gaps, strict=False)]
     zeros = zip(windows, sides, ends, strict=False)
     return Convolution(

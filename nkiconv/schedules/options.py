@@ -10,11 +10,6 @@ from dataclasses import dataclass
 
 from .geometry import Geometry
 
-#: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid")
-#: Where a residual is added.
-RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
-
 
 @dataclass(frozen=True)
 class Epilogue:
@@ -23,7 +18,7 @@ class Epilogue:
     activation: str
     #: whether there is a bias [C]
     bias: bool
-    #: "" without a residual, else one of RESIDUAL_POSITIONS
+    #: "" without a residual, else one of `rules.RESIDUAL_POSITIONS`
     residual: str
     #: bytes of an element of y
     y_itemsize: int

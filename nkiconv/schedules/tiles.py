@@ -100,16 +100,6 @@ def whole_words(count: int, itemsize: int) -> int:
     return div_ceil(count, each) * each
 
 
-def is_pair(value: object) -> bool:
-    """Whether value is a tuple of two ints."""
-    return isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int) for one in value)
-
-
-def is_permutation(perm: object, rank: int) -> bool:
-    """Whether perm is a tuple with each of 0, 1, ... rank-1 once."""
-    return isinstance(perm, tuple) and len(perm) == rank and all(axis in perm for axis in range(rank))
-
-
 def picked(values: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
     """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
     return tuple(values[axis] for axis in axes)

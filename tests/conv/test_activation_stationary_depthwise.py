@@ -17,7 +17,7 @@ from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.depthwise_blocks_price import BlocksPrice
 from nkiconv.planner.operations import operation_for
-from nkiconv.problem import LAYOUTS
+from nkiconv.rules import LAYOUTS
 from nkiconv.schedules.activation_stationary import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

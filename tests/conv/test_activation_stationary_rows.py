@@ -20,9 +20,10 @@ from nkiconv.kernels.conv.activation_stationary import row_tiles
 from nkiconv.kernels.conv.activation_stationary.products import parts_of, products_of
 from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.operations import OPERATIONS
-from nkiconv.planner.request import VOLUME_FILTER_LAYOUTS, Request
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 from nkiconv.schedules.activation_stationary import RowSettings
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time

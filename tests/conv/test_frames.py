@@ -229,13 +229,9 @@ def test_chunk_by_chunk_equals_the_whole(video, dtype, row, N, zeros):
 
 X, W = np.zeros((1, 4, 3, 5, 6), np.float32), np.zeros((8, 4, 3, 1, 1), np.float32)
 REFUSED = [
-    ({"initial_frames": X[:, :3]}, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be img_ref's, .* on axis 2"),
     ({"initial_frames": X[0]}, r"initial_frames.shape=\(4, 3, 5, 6\): must be img_ref's"),
-    ({"initial_frames": X.astype(np.float16)}, "initial_frames.dtype=float16: must be img_ref's, float32"),
     ({"initial_frames": X, "in_perm": (0, 1, 4, 2, 3)}, r"in_perm=.*: planes of x and initial_frames must lie outside"),
-    ({"return_final_frames": 4}, "return_final_frames=4: must be True, False or an int up to 3"),
-    ({"return_final_frames": -1}, "return_final_frames=-1: must be"),
-    ({"return_final_frames": "all"}, "return_final_frames=all: must be"),
+    ({"return_final_frames": 4}, "return_final_frames=4: initial_frames and x have 3 planes"),
     ({"filter_ref": W[:, :, :1], "return_final_frames": True}, "a window of one plane needs none"),
 ]
 

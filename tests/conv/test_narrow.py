@@ -24,7 +24,7 @@ from volumes import VOLUMES, check_volume, volumes
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels._arguments import output_extent
+from nkiconv.axis import Axis
 from nkiconv.kernels.conv.narrow import cuts, plan
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.estimate import chosen
@@ -344,7 +344,7 @@ def test_planes_beside_each_other(name, depth, last, added, lnc):
 def planes_of(shape):
     """Planes of outputs of a volume."""
     size, taps, stride, dilation, lhs_dilation, before, after = shape[3]
-    return output_extent(size, taps, stride, dilation, lhs_dilation, before, after)
+    return Axis(size, taps, stride, before, after, dilation, lhs_dilation).out
 
 
 def test_windows_need_a_plain_filter_of_several_planes():

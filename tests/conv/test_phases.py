@@ -166,14 +166,14 @@ def _problem(call, last):
 
 X, W = SMALL.inputs("fp32")
 REFUSED = [
-    ({"filter_ref": W[:4]}, r"filter_ref.shape=.*: has 4 input channels, x has C=6; pass \[C, K / groups, ...\]"),
-    ({"filter_ref": W[0]}, r"filter_ref.shape=.*: must have 4 dims, C, K / groups and the taps"),
+    ({"filter_ref": W[:4]}, r"filter_ref.shape=.*: has 4 input channels, img_ref has C=6; pass \[C, K / groups, ...\]"),
+    ({"filter_ref": W[0]}, r"filter_ref.shape=.*: must have 4 axes, .C, K / groups, R, S"),
     ({"feature_group_count": 4}, "feature_group_count=4: must divide C=6"),
     ({"stride": (0, 1)}, r"stride=\(0, 1\): must be a tuple \(height, width\) of ints of at least 1"),
     ({"stride": 2}, "stride=2: must be a tuple"),
     ({"dilation": (1, 0)}, r"dilation=\(1, 0\): must be a tuple"),
     ({"padding": (1, 1)}, r"padding=\(1, 1\): must be \(\(top, bottom\), \(left, right\)\)"),
-    ({"padding": ((9, 9), (0, 0))}, "P=-6: output extent must be at least 1"),
+    ({"padding": ((9, 9), (0, 0))}, "P=-6: output height must be at least 1"),
     ({"output_padding": (2, 0)}, r"output_padding=\(2, 0\): must be below stride=\(2, 2\) or dilation=\(1, 1\)"),
     ({"output_padding": (0, -1)}, r"output_padding=\(0, -1\): must be a tuple .* of ints of at least 0"),
     ({"config": (("beside", "all"),)}, "config beside=all: must be one of"),

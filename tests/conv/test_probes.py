@@ -11,7 +11,8 @@ from conv_calls import config_of, in_layout, planned, run
 
 from nkiconv import ConvProblem
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.problem import DTYPES, LAYOUTS
+from nkiconv.problem import DTYPES
+from nkiconv.rules import LAYOUTS
 
 DENSE = ConvProblem(N=3, C=4, H=7, W=10, K=5, R=3, S=2, padding=((2, 1), (0, 1)), rhs_dilation=(1, 3), dtype="fp32")
 STRIDED = DENSE.replace(H=11, stride=(3, 2), rhs_dilation=(2, 1), dtype="bf16")

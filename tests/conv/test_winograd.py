@@ -254,7 +254,7 @@ def test_refusals_of_calls():
     kernel = nkiconv.simulate(nkiconv.conv3d_implicit_gemm[2])
     with pytest.raises(ValueError, match="precision=winograd: T=2: must be 3; use None"):
         kernel(x, w[:, :, :2].copy(), **WINOGRAD)
-    with pytest.raises(ValueError, match="must be bfloat16 or float16; cast them"):
+    with pytest.raises(ValueError, match="must be bf16 or fp16; cast them"):
         kernel(x.astype(np.float32), w.astype(np.float32), **WINOGRAD)
 
 

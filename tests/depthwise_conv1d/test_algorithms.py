@@ -281,7 +281,7 @@ def test_wrong_settings_are_refused_by_name(algorithm, config, message):
 def test_unknown_algorithms_are_refused_by_name(algorithm):
     problem = PURPOSES[0].problem("fp32").replace(C=3, K=3, groups=3)
     x, w = normals(np.random.default_rng(6), problem)
-    with pytest.raises(KernelAssertionError, match=rf"algorithm={algorithm}: accepted are None and \('"):
+    with pytest.raises(KernelAssertionError, match=f"algorithm={algorithm!r}: accepted are None, "):
         run(x, w, problem, 2, algorithm=algorithm)
 
 

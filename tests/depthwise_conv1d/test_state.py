@@ -233,8 +233,8 @@ STATE = np.zeros((2, 7, 8), np.float32)
 REFUSED = {
     "stride": ({"stride": (1, 2)}, r"stride=2, lhs_dilation=1: a state needs 1 and 1"),
     "gaps": ({"lhs_dilation": (1, 3)}, r"stride=1, lhs_dilation=3: a state needs 1 and 1"),
-    "too little padding": ({"padding": ((0, 0), (7, 0))}, r"padding left=7: a state stands in .* = 8; pass padding="),
-    "too much padding": ({"padding": ((0, 0), (9, 0))}, r"padding left=9: .* = 8; pass padding=\(\(0, 0\), \(8, right"),
+    "too little padding": ({"padding": ((0, 0), (7, 0))}, r"padding left=7: a state stands in .* = 8; pass "),
+    "too much padding": ({"padding": ((0, 0), (9, 0))}, r"padding left=9: .* = 8; pass \(left, right\) = \(8, right"),
     "no padding": ({"padding": ((0, 0), (0, 0))}, r"padding left=0: a state stands in"),
 }
 
@@ -266,7 +266,7 @@ def test_one_tap_needs_no_state():
         (np.zeros((7, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
         (np.zeros((2, 7, 1, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
         (np.zeros((2, 8, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-        (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be the image's, float32; cast it"),
+        (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be img_ref's, float32; cast"),
     ],
     ids=["narrow", "rank 2", "rank 4", "transposed", "dtype"],
 )

@@ -68,10 +68,8 @@ X, GY = np.zeros((1, 4, 5, 5), np.float32), np.zeros((1, 3, 11, 11), np.float32)
     [
         ({"gy": GY[..., :10]}, "gy.shape=(1, 3, 11, 10): 10 elements on axis 3, a transposed convolution of 5 has 11"),
         ({"weight_size": (3, 3, 3, 3)}, "weight_size=(3, 3, 3, 3): its first entry is C"),
-        ({"layout": "CHWN"}, "layout='CHWN': accepted are NCHW, NHWC"),
-        ({"x": [1]}, "x: must be an array of 4 axes"),
-        ({"stride": 0}, "stride=0: must be an int of at least 1"),
-        ({"groups": 3}, "groups=3"),
+        ({"x": [1]}, "x: must be a NumPy array, not list"),
+        ({"groups": 3}, "must have y's N=1 and K=9"),
     ],
 )  # fmt: skip
 def test_refusals(more, message):

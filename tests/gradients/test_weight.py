@@ -408,7 +408,7 @@ def test_input_gradients_of_no_images(axes):
     w, gy = np.zeros((8, 2, *(3,) * axes), np.float32), np.zeros((0, 8, *(5,) * axes), np.float32)
     dx = INPUT[axes]((0, 4, *(5,) * axes), w, gy, padding=1, groups=2, out_dtype="bf16")
     assert (dx.shape, dx.dtype) == ((0, 4, *(5,) * axes), ml_dtypes.bfloat16)
-    for shape, message in (((1, 4), "must have N=1 images"), ((0, 3), "must have C=4, by w.shape")):
+    for shape, message in (((1, 4), "must have y's N=1"), ((0, 3), "must have C=4, by w.shape")):
         with pytest.raises(nkiconv.GeometryError, match=message):
             INPUT[axes]((*shape, *(5,) * axes), w, gy, padding=1, groups=2)
 
@@ -419,9 +419,12 @@ def test_gradients_of_no_images_are_checked(name, N):
     size = OF_FILTERS[name]
     x = np.zeros((N, 6, *(5,) * (1 if name == "depthwise_conv1d_weight" else len(size) - 2)), np.float32)
     for more, message in (
-        ({"accumulate_into": np.zeros(size, np.float64)}, "accumulate_into: must be float32 of weight_size"),
-        ({"accumulate_into": np.zeros((1, *size[1:]), np.float32)}, "accumulate_into: must be float32 of weight_size"),
-        ({"out_dtype": "fp8_e4m3"}, "out_dtype='fp8_e4m3': accepted are None, bf16, fp16, fp32"),
+        ({"accumulate_into": np.zeros(size, np.float64)}, "accumulate_into: must be float32 of the filter's shape"),
+        (
+            {"accumulate_into": np.zeros((1, *size[1:]), np.float32)},
+            "accumulate_into: must be float32 of the filter's shape",
+        ),
+        ({"out_dtype": "fp8_e4m3"}, "out_dtype='fp8_e4m3': accepted are bf16, fp16, fp32"),
         ({"algorithm": "squares"}, "algorithm='squares': accepted are None"),
     ):
         with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
@@ -431,14 +434,8 @@ def test_gradients_of_no_images_are_checked(name, N):
 IMAGE = {"x": np.zeros((1, 3, 5, 5), np.float32), "weight_size": (4, 3, 3, 3), "gy": np.zeros((1, 4, 3, 3), np.float32)}
 BLOCKS = {"algorithm": "blocks"}
 REFUSED = [
-    ({"gy": np.zeros((1, 4, 5, 5), np.float32)}, "gy.shape=(1, 4, 5, 5): must be y's, (1, 4, 3, 3)"),
-    ({"weight_size": (4, 3, 3)}, "weight_size=(4, 3, 3): must be 4 ints of at least 1"),
     ({"groups": 2}, "x has C=3 in groups=2"),
-    ({"stride": 0}, "stride=0: must be an int of at least 1"),
-    ({"accumulate_into": np.zeros((4, 3, 3, 3), np.float16)}, "accumulate_into: must be float32 of weight_size"),
     ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
-    ({"config": (("rows", 2),)}, "settings belong to an algorithm"),
-    ({"algorithm": "squares"}, "algorithm='squares': accepted are None, blocks"),
     ({**BLOCKS, "config": (("beside", 2),)}, "config beside=2, K=4, stride=1: at most 1"),
     ({**BLOCKS, "config": (("channels", 200),)}, "config channels=200: a bank of 512 columns holds all taps of 3"),
     ({**BLOCKS, "config": (("turns", 2),)}, "blocks has no setting turns"),

@@ -18,9 +18,10 @@ import nkiconv
 from nkiconv.errors import GeometryError
 from nkiconv.planner.conv import LEAST_BLOCK, block_of
 from nkiconv.planner.operations import OPERATIONS, violations
-from nkiconv.planner.request import FILTER_LAYOUTS, FILTER_PERMS, VOLUME_FILTER_LAYOUTS, Asked, Config, Request
-from nkiconv.problem import DTYPES, LAYOUTS, VOLUME_LAYOUTS, ConvProblem
+from nkiconv.planner.request import Asked, Config, Request
+from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
+from nkiconv.rules import FILTER_LAYOUTS, FILTER_PERMS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
 from nkiconv.simulator import ArraySpec
 from nkiconv.simulator.dtypes import DTYPES as numpy_of
 from nkiconv.simulator.timing import Rates

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nkiconv.errors import GeometryError
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.options import ACTIVATIONS, RESIDUAL_POSITIONS
+from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 
 
 @st.composite

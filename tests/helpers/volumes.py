@@ -7,7 +7,7 @@ from tolerances import integer_inputs
 
 import nkiconv
 from nkiconv._nki import nl
-from nkiconv.kernels._arguments import output_extent
+from nkiconv.axis import Axis
 
 #: (size, taps, stride, dilation, lhs_dilation, before, after) of an axis.
 PLAIN = (6, 3, 1, 1, 1, 1, 1)
@@ -80,7 +80,7 @@ def has_output(axis):
 def outputs(axis):
     """Outputs of a row of numbers, below 1 if there are none."""
     size, taps, stride, dilation, lhs_dilation, before, after = axis
-    return output_extent(size, taps, stride, dilation, lhs_dilation, before, after)
+    return Axis(size, taps, stride, before, after, dilation, lhs_dilation).out
 
 
 def an_axis(most_lhs=3):

@@ -193,5 +193,5 @@ def test_refusals(kind, more, message):
 def test_only_rows_are_causal():
     conv = nn.Conv2d(4, 4, 3)
     conv.padding = "causal"
-    with pytest.raises(GeometryError, match="padding='causal': accepted are ints, 'same' and 'valid'"):
+    with pytest.raises(GeometryError, match="padding='causal': accepted are same, valid; use one, or ints"):
         conv(torch.zeros(1, 4, 9, 9))

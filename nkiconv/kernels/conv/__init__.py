@@ -26,14 +26,14 @@ activation_stationary (of depthwise problems this loads blocks as stored), and t
 the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 """
 
+from ... import rules
 from ..._nki import nki, nl
 from ...schedules.options import Extras
 from ...schedules.pairs_of_planes import pairs_refusal, with_pairs
-from ...schedules.tiles import require
-from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
+from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .arguments import read_geometry
-from .call import check_beta, operands_of
+from .call import operands_of
 from .checks import check_axes, places_of_transposed
 from .dispatch import ALGORITHMS, convolve
 from .frames import final_shape_of, store_final_frames
@@ -78,7 +78,7 @@ def conv2d_implicit_gemm(
             (between taps), lhs_dilation (zeros between inputs): (height, width).
         feature_group_count: groups; divides C and K. batch_group_count: only 1.
         in_perm, kern_perm: canonical = transpose(storage, perm). out_perm: storage = transpose(canonical, perm).
-        activation: None or a name of `_epilogue.ACTIVATIONS`, as torch defines it.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
         precision: of fp32 tensors: None, products of fp32; "bf16", x and w rounded to bf16 as they come in, or "tf32",
             to 10 bits of mantissa by the array; both four times as fast. "fp16x3", products by fp16 pairs (taps), at
             4/3 of the speed where channels are many: errors of 3 * 2^-22 |w x| a product, where |x| and |w| are 0 or
@@ -270,15 +270,14 @@ def convolved(
     geometry, y_shape = read_geometry(
         img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref
     )
-    reason = pairs_refusal(geometry, len(places[1])) if precision == "winograd" else ""
-    require(reason == "", reason)
+    refuse(pairs_refusal(geometry, len(places[1])) if precision == "winograd" else "")
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)
     geometry = with_pairs(geometry)
     y_dtype = read_out_dtype(out_dtype, img_ref)
     check_bias(bias, "K", geometry.K)
     check_residual(residual, y_shape)
-    check_beta(beta)
+    refuse(rules.beta(beta))
     extras = Extras(
         epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
         residual=residual != None,

@@ -3,28 +3,26 @@
 Nothing below the public kernel sees the arguments' own names.
 """
 
+from ... import axis as extents
+from ... import rules
 from ..._nki import nl
 from ...schedules.frames import Frames
 from ...schedules.geometry import Axis, Geometry, images_axis, repeated, sees_itself, thinned
 from ...schedules.tiles import dense_strides, picked, require, result_strides
-from .._arguments import FP8, output_extent
-from .checks import check_arguments, check_blocks, check_flipped, check_groups, check_precision
+from .._arguments import FP8, refuse
+from .checks import check_arguments, check_blocks, check_groups, check_precision
 from .frames import frames_in_front
 
 
-def read_axis(name, size, taps, places, index):
+def read_axis(letters, size, taps, places, index):
     """The Axis number `index` of those that padding, stride, rhs_dilation and lhs_dilation are for; refused where it
     has no output."""
     padding, stride, dilation, lhs_dilation = places
     before, after = padding[index]
     step, apart, spread = stride[index], dilation[index], lhs_dilation[index]
-    out = output_extent(size, taps, step, apart, spread, before, after)
-    require(
-        out >= 1,
-        f"{name}={out}: output extent must be at least 1 (size {size} dilated by {spread}, padded {before}+{after}, "
-        f"window {(taps - 1) * apart + 1}); pad the input or shorten the filter",
-    )
-    return Axis(size=size, taps=taps, out=out, stride=step, dilation=apart, lhs_dilation=spread, before=before)
+    found = extents.Axis(size, taps, step, before, after, apart, spread)
+    refuse(rules.output(found, letters))
+    return Axis(size=size, taps=taps, out=found.out, stride=step, dilation=apart, lhs_dilation=spread, before=before)
 
 
 def read_geometry(
@@ -52,13 +50,11 @@ def read_geometry(
     N, C, K, groups = x_extents[0], x_extents[1], w_extents[0], group_counts[0]
     if flipped:
         K = w_extents[1] * groups
-        check_flipped(filter_ref.shape, w_extents[0], C, groups)
-    else:
-        check_groups(filter_ref.shape, w_extents[1], C, K, groups)
+    check_groups(filter_ref.shape, w_extents[0 if flipped else 1], C, K, groups, flipped)
     last = axes + 1
-    rows = read_axis("P", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
-    columns = read_axis("Q", x_extents[last], w_extents[last], places, axes - 1)
-    planes = read_axis("Z", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
+    rows = read_axis("PHR", x_extents[last - 1], w_extents[last - 1], places, axes - 2)
+    columns = read_axis("QWS", x_extents[last], w_extents[last], places, axes - 1)
+    planes = read_axis("ZDT", x_extents[2] + held, w_extents[2], places, 0) if axes == 3 else images_axis(N)
     stored = picked(dense_strides(img_ref.shape), in_axes)
     d_step, h_step, w_step = 1, 1, 1
     if C > 1 and stored[1] == 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from ...schedules.options import either_reads
-from ...schedules.tiles import require, share, some_of
+from ...schedules.tiles import share, some_of
 from .._engines import SCALAR_WORK, VECTOR_WORK, pick
 from .._epilogue import finish, finish_in_steps
 
@@ -46,14 +46,6 @@ def operands_of(x_hbm, w_hbm, y_hbm, bias_hbm, residual_hbm, beta, precision, fr
         w_dtype=nl.bfloat16 if precision == "bf16" else w_hbm.dtype,
         tf32=precision == "tf32",
         frames=frames_hbm,
-    )
-
-
-def check_beta(beta):
-    """Refuse a residual's factor that is no number."""
-    require(
-        (isinstance(beta, float) or isinstance(beta, int)) and not isinstance(beta, bool) and beta == beta,
-        f"beta={beta}: must be a number",
     )
 
 

@@ -5,8 +5,10 @@ These go from HBM to HBM before the algorithm starts, and move while that works:
     final = the last n planes of frames (if n is more than x has) and x
 """
 
+from ... import rules
 from ..._nki import nl
 from ...schedules.tiles import dense_strides, require, share
+from .._arguments import refuse
 from .._dma import copy
 
 
@@ -20,17 +22,9 @@ def frames_in_front(frames_ref, img_ref, axes):
     if frames_ref == None:
         return 0
     depth = axes[2]
-    fits = len(frames_ref.shape) == len(img_ref.shape)
-    for index in range(len(img_ref.shape) if fits else 0):
-        fits = fits and (index == depth or frames_ref.shape[index] == img_ref.shape[index])
-    require(
-        fits and frames_ref.shape[depth] >= 1,
-        f"initial_frames.shape={frames_ref.shape}: must be img_ref's, {img_ref.shape}, but for 1 or more planes on "
-        f"axis {depth}; pass such frames",
-    )
-    require(
-        frames_ref.dtype == img_ref.dtype,
-        f"initial_frames.dtype={frames_ref.dtype}: must be img_ref's, {img_ref.dtype}; cast them",
+    refuse(
+        rules.frames(frames_ref.shape, img_ref.shape, depth, 1, "img_ref"),
+        rules.same("initial_frames", "dtype", frames_ref.dtype, "img_ref", img_ref.dtype),
     )
     require(
         axes[3] > depth and axes[4] > depth,
@@ -50,11 +44,7 @@ def final_shape_of(geometry, img_ref, depth, wanted):
     if isinstance(wanted, bool):
         require(not wanted or window > 1, "return_final_frames=True: a window of one plane needs none; leave it out")
         count = min(window - 1, planes) if wanted else 0
-    require(
-        isinstance(count, int) and 0 <= count and count <= planes,
-        f"return_final_frames={wanted}: must be True, False or an int up to {planes}, the planes of initial_frames and "
-        f"img_ref; pass one of these",
-    )
+    refuse(rules.frame_count(count, planes))
     found = ()
     for index in range(len(img_ref.shape) if count > 0 else 0):
         found = found + (count if index == depth else img_ref.shape[index],)

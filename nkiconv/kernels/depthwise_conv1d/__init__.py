@@ -60,7 +60,7 @@ def depthwise_conv1d_implicit_gemm(
         algorithm: one of `ALGORITHMS`; None leaves the choice to the kernel.
         config: settings of that algorithm, a tuple of (name, value) pairs as in `Plan.config`; None: its defaults.
         bias: [C] in HBM, fp32, bf16 or fp16, added to every sum of its channel.
-        activation: None or a name of `_epilogue.ACTIVATIONS`, as torch defines it.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as torch defines it.
         residual: in HBM, shape of y as stored; fp32, bf16 or fp16. residual_position: "pre_activation",
             y = act(conv + bias + residual), or "post_activation", y = act(conv + bias) + residual.
         out_dtype: nl.bfloat16, nl.float16 or nl.float32; None: img_ref's.

@@ -12,8 +12,11 @@ further left than it lay, and an engine copies x over what belongs to the next r
 Bound by HBM, or by that copy at 0.52 ns an element of 128 partitions on Vector, 0.83 on Scalar.
 """
 
+from ... import rules
 from ..._nki import nisa, nl
-from ...schedules.tiles import require, share
+from ...axis import Axis
+from ...schedules.tiles import share
+from .._arguments import refuse
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
 
@@ -33,27 +36,15 @@ STATE_TILE_BYTES = 8192
 
 def check_state(state_ref, x_ref, geometry):
     """Refuse a state (or a request for the final one) that does not fit the convolution."""
-    window = (geometry.S - 1) * geometry.dilation
-    require(
-        geometry.stride == 1 and geometry.lhs_dilation == 1,
-        f"stride={geometry.stride}, lhs_dilation={geometry.lhs_dilation}: a state needs 1 and 1; pad by zeros instead",
-    )
-    require(window > 0, "S=1: one tap needs no state; leave out initial_state and return_final_state")
-    require(
-        geometry.pad_left == window,
-        f"padding left={geometry.pad_left}: a state stands in for the left padding, which must be (S - 1) * dilation = "
-        f"{window}; pass padding=((0, 0), ({window}, right))",
-    )
+    axis = Axis(
+        geometry.W, geometry.S, geometry.stride, geometry.pad_left, geometry.pad_right, geometry.dilation,
+        geometry.lhs_dilation,
+    )  # fmt: skip
+    refuse(*rules.state(axis))
     if state_ref != None:
-        wanted = (geometry.N, geometry.C, window)
-        require(
-            tuple(state_ref.shape) == wanted,
-            f"initial_state.shape={state_ref.shape}: must be [N, C, (S - 1) * dilation] = {wanted}",
-        )
-        require(
-            state_ref.dtype == x_ref.dtype,
-            f"initial_state.dtype={state_ref.dtype}: must be the image's, {x_ref.dtype}; cast it",
-        )
+        wanted = (geometry.N, geometry.C, axis.window - 1)
+        refuse(rules.shape("initial_state", state_ref.shape, wanted, "[N, C, window - 1]"))
+        refuse(rules.same("initial_state", "dtype", state_ref.dtype, "img_ref", x_ref.dtype))
 
 
 def store_final_state(x_hbm, state_hbm, final_hbm, geometry):

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ...errors import shown
+from ... import rules
+from ...errors import refused, shown
 from ..computers import modes
 from ..computers.passed import once
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
@@ -121,9 +122,8 @@ def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
 
 def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Iterator[NkiconvError]:
     """Errors of what both functions take."""
-    if x.dim() != 3:
-        yield LayoutError(f"x.shape={tuple(x.shape)}: must have 3 axes, [N, C, L]; reshape it")
-    elif not are_positive(x.shape[1:]):
+    yield from refused(LayoutError, rules.rank("x", x.shape, "N, C, L"))
+    if x.dim() == 3 and not are_positive(x.shape[1:]):
         yield GeometryError(f"x.shape={tuple(x.shape)}: C and L must be at least 1; only N may be 0")
     if weight.dim() != 2:
         remedy = "call .squeeze(1) on filters [C, 1, width]" if weight.dim() == 3 else "reshape it"
@@ -135,8 +135,8 @@ def shapes(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
         yield GeometryError(
             f"weight.shape={tuple(weight.shape)}: must be [C, width] for x's C={x.shape[1]} channels; pass one for each"
         )
-    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [C] = ({weight.shape[0]},); pass one a channel")
+    if bias is not None:
+        yield from refused(GeometryError, rules.shape("bias", bias.shape, weight.shape[:1], "[C]"))
 
 
 def _excluded(numbers: dict[str, Any], states: dict[str, Any], return_final_states: bool) -> Iterator[NkiconvError]:
@@ -151,9 +151,8 @@ def _sequences(
     x: torch.Tensor, cu_seqlens: torch.Tensor | None, seq_idx: torch.Tensor | None
 ) -> Iterator[NkiconvError]:
     """Errors of the shapes that tell sequences apart; `packed` has those of their numbers."""
-    if seq_idx is not None and tuple(seq_idx.shape) != (x.shape[0], x.shape[2]):
-        wanted = (x.shape[0], x.shape[2])
-        yield GeometryError(f"seq_idx.shape={tuple(seq_idx.shape)}: must be [N, L] = {wanted}; number each token")
+    if seq_idx is not None:
+        yield from refused(GeometryError, rules.shape("seq_idx", seq_idx.shape, (x.shape[0], x.shape[2]), "[N, L]"))
     if cu_seqlens is None:
         return
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
@@ -175,12 +174,10 @@ def _states(
     for name, state in states.items():
         if state is None:
             continue
-        if tuple(state.shape) != wanted:
-            yield GeometryError(
-                f"{name}.shape={tuple(state.shape)}: must be [{letter}, C, width - 1] = {wanted}; pass such a one"
-            )
-        if state.dtype != x.dtype and torch.float64 not in (state.dtype, x.dtype):
-            yield DtypeError(f"{name}.dtype={state.dtype}: must be x's, {x.dtype}; cast it")
+        words = f"[{letter}, C, width - 1]"
+        yield from refused(GeometryError, rules.shape(name, state.shape, wanted, words))
+        if torch.float64 not in (state.dtype, x.dtype):
+            yield from refused(DtypeError, rules.same(name, "dtype", state.dtype, "x", x.dtype))
 
 
 def _buffer(
@@ -201,8 +198,7 @@ def _buffer(
         yield GeometryError(
             f"conv_state.shape={shape}: state_len must be at least width - 1 = {weight.shape[1] - 1}; pass a longer one"
         )
-    if conv_state.dtype != x.dtype:
-        yield DtypeError(f"conv_state.dtype={conv_state.dtype}: must be x's, {x.dtype}; cast one of them")
+    yield from refused(DtypeError, rules.same("conv_state", "dtype", conv_state.dtype, "x", x.dtype))
     if conv_state.requires_grad and torch.is_grad_enabled():
         yield UnsupportedError(
             "conv_state.requires_grad=True: it is overwritten, and has no derivative; pass conv_state.detach(), or use "
@@ -212,10 +208,8 @@ def _buffer(
 
 def _per_row(x: torch.Tensor, numbers: dict[str, Any]) -> Iterator[NkiconvError]:
     for name, tensor in numbers.items():
-        if tensor is not None and tuple(tensor.shape) != (x.shape[0],):
-            yield GeometryError(
-                f"{name}.shape={tuple(tensor.shape)}: must be [N] = ({x.shape[0]},); pass a number for each row of x"
-            )
+        if tensor is not None:
+            yield from refused(GeometryError, rules.shape(name, tensor.shape, x.shape[:1], "[N]"))
 
 
 def has_values(tensor: torch.Tensor) -> bool:

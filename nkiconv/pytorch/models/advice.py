@@ -15,7 +15,8 @@ from ...errors import NkiconvError
 from ...planner import Asked, Plan, Request
 from ...planner.entry import answer
 from ...planner.plan import ESTIMATED
-from ...problem import LAYOUTS, VOLUME_LAYOUTS, ConvProblem
+from ...problem import ConvProblem
+from ...rules import LAYOUTS, VOLUME_LAYOUTS
 from ...simulator.hardware import PARTITIONS
 from ...simulator.profiling.roofline import bytes_per_ns
 from ...simulator.timing import Rates

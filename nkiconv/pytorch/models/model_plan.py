@@ -16,8 +16,7 @@ from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.explain import SCREEN, problem_words, table
 from ...planner.plan import ESTIMATED
-from ...planner.request import LNC_DEGREES
-from ...problem import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
+from ...rules import DIRECTIONS, LAYOUTS, LNC_DEGREES, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
 from .recording import Convolved, Other, Recording, record

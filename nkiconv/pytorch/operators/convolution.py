@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ...axis import BLANK_MOST, EXTENT_MAX, Axis, blank_violations, in_words_of
-from ...errors import shown
+from ... import rules
+from ...axis import BLANK_MOST, Axis
+from ...errors import refused
 from ...problem import HBM_BYTES, ConvProblem
-from ...reference import ACTIVATIONS, RESIDUAL_POSITIONS
+from ...rules import in_words_of
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from . import frames as front
 from .filters import packed_shape
@@ -21,6 +22,7 @@ from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
 #: The axes behind the channels, by rank.
 AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
+_TAPS = str.maketrans("DHW", "TRS")
 
 #: Zeros around an axis, and steps between inputs or taps, above which results may be larger than memory, or blank.
 FAR = BLANK_MOST // 2
@@ -142,16 +144,10 @@ class Convolution:
         """Errors of devices and dtypes of several tensors."""
         x = given["input"]
         for name, tensor in given.items():
-            if tensor.device != x.device:
-                yield UnsupportedError(
-                    f"{name}.device={tensor.device}: must be that of input, {x.device}; move one of them"
-                )
-        kinds = {x.dtype, given["weight"].dtype}
-        if torch.float32 in kinds and len(kinds) > 1 and torch.float64 not in kinds:
-            yield DtypeError(
-                f"weight.dtype={given['weight'].dtype}: must be torch.float32 exactly when input's is (it is "
-                f"{x.dtype}; the Tensor Engine does not mix float32 with others); cast one of them"
-            )
+            yield from refused(UnsupportedError, rules.same(name, "device", tensor.device, "input", x.device))
+        weight = given["weight"]
+        if torch.float64 not in (x.dtype, weight.dtype):
+            yield from refused(DtypeError, rules.dtypes_together(x.dtype, weight.dtype, ("input", "weight")))
         for name, tensor in given.items():
             if (x.dtype == torch.float64) != (tensor.dtype == torch.float64):
                 yield DtypeError(
@@ -161,53 +157,33 @@ class Convolution:
 
     def _arguments(self) -> Iterator[NkiconvError]:
         """Errors of everything that is no tensor."""
-        for name in ("stride", "dilation", "lhs_dilation"):
-            if min(getattr(self, name)) < 1:
-                rule = "at least 1 on every axis; pass such ints"
-            elif max(getattr(self, name)) > EXTENT_MAX:
-                rule = f"at most {EXTENT_MAX:,}; use smaller ints"
-            else:
-                continue
-            yield GeometryError(in_words_of(self.transposed, f"{name}={getattr(self, name)}: must be {rule}"))
-        if max(abs(one) for pair in self.padding for one in pair) > EXTENT_MAX:
-            yield GeometryError(f"padding={self.padding}: must be at most {EXTENT_MAX:,}; pad less")
-        if self.groups < 1:
-            yield GeometryError(f"groups={self.groups}: must be at least 1; pass a divisor of both channel counts")
-        if self.activation is not None and self.activation not in ACTIVATIONS:
-            accepted = ", ".join(ACTIVATIONS)
-            yield UnsupportedError(
-                f"activation={shown(self.activation)}: accepted are None, {accepted}; apply others after"
-            )
-        if self.residual_position not in RESIDUAL_POSITIONS:
-            accepted = ", ".join(RESIDUAL_POSITIONS)
-            yield UnsupportedError(f"residual_position={shown(self.residual_position)}: accepted are {accepted}")
+        places = {name: getattr(self, name) for name in ("stride", "dilation", "lhs_dilation")}
+        wrong = [
+            *(rules.numbers(in_words_of(self.transposed, name), value) for name, value in places.items()),
+            rules.numbers("padding", tuple(one for pair in self.padding for one in pair), least=None),
+            rules.numbers("groups", self.groups),
+        ]
+        yield from refused(GeometryError, *wrong)
+        yield from refused(UnsupportedError, rules.activation(self.activation))
+        yield from refused(UnsupportedError, rules.residual_position(self.residual_position))
 
     def _shapes(
         self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
     ) -> Iterator[NkiconvError]:
         """Errors of shapes."""
-        axes, ranks = AXES[self.rank], self.rank + 2
-        wrong = False
-        of_w = "C, K / groups, taps" if self.transposed else "K, C / groups, taps"
-        for name, tensor, letters in (("input", x, f"N, C, {axes}"), ("weight", w, of_w)):
-            if tensor.dim() != ranks:
-                wrong = True
-                yield LayoutError(
-                    f"{name}.shape={tuple(tensor.shape)}: must have {ranks} axes, [{letters}]; reshape it"
-                )
-        if wrong:
+        taps = AXES[self.rank].translate(_TAPS)
+        of_w = f"{'C, K / groups' if self.transposed else 'K, C / groups'}, {taps}"
+        wrong = [rules.rank("input", x.shape, f"N, C, {AXES[self.rank]}"), rules.rank("weight", w.shape, of_w)]
+        yield from refused(LayoutError, *wrong)
+        if any(wrong):
             return
-        if self.transposed:
-            if w.shape[0] != x.shape[1] or x.shape[1] % self.groups:
-                yield GeometryError(
-                    f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
-                    f"[{x.shape[1]}, K / groups, ...] with C a multiple of groups; pass such filters, or other groups"
-                )
-        elif w.shape[1] * self.groups != x.shape[1] or w.shape[0] % self.groups:
-            yield GeometryError(
-                f"weight.shape={tuple(w.shape)}: with groups={self.groups} and C={x.shape[1]} of input it must be "
-                f"[K, {x.shape[1]} / groups, ...] with K a multiple of groups; pass such filters, or other groups"
-            )
+        C, K, inputs = x.shape[1], self.outputs(w), w.shape[0 if self.transposed else 1]
+        names = "input", "weight", "groups"
+        yield from refused(
+            GeometryError,
+            rules.filter_channels(w.shape, inputs, C, self.groups, transposed=self.transposed, names=names),
+            rules.divides("groups", self.groups, C=C, K=K),
+        )
         lacks_channels = x.shape[1] == 0 and not self.transposed
         if not are_positive([w.shape[0], *w.shape[1 + lacks_channels :], *x.shape[1 + lacks_channels :]]):
             but = "N" if self.transposed else "N and C"
@@ -223,16 +199,15 @@ class Convolution:
             )
         elif max(*map(max, self.padding), *self.lhs_dilation, *self.dilation) > FAR:
             yield from self._too_large(x, w)
-        if bias is not None and tuple(bias.shape) != (self.outputs(w),):
-            yield GeometryError(f"bias.shape={tuple(bias.shape)}: must be [K] = ({self.outputs(w)},)")
-        if residual is not None and list(residual.shape) != self.shape(x, w):
-            yield GeometryError(
-                f"residual.shape={tuple(residual.shape)}: must be y's, {tuple(self.shape(x, w))}; expand or permute it"
-            )
+        if bias is not None:
+            yield from refused(GeometryError, rules.shape("bias", bias.shape, (K,), "[K]"))
+        if residual is not None:
+            yield from refused(GeometryError, rules.shape("residual", residual.shape, self.shape(x, w), "y's"))
 
     def _too_large(self, x: torch.Tensor, w: torch.Tensor) -> Iterator[NkiconvError]:
         """Errors of a result that no memory holds, or nearly all of which are zeros."""
-        yield from blank_violations("ZPQ"[-self.rank :], self.axes(x.shape[2:], w.shape[2:]), self.transposed)
+        axes = self.axes(x.shape[2:], w.shape[2:])
+        yield from refused(GeometryError, *rules.blank("ZPQ"[-self.rank :], axes, self.transposed))
         size = math.prod(self.shape(x, w)) * x.element_size()
         if size > HBM_BYTES:
             yield GeometryError(
@@ -250,14 +225,9 @@ class Convolution:
             return
         if self.groups > 1:
             yield UnsupportedError(f"packed: groups={self.groups}; filters of groups are not packed; pass None")
-        if packed.dtype != w.dtype:
-            yield DtypeError(f"packed.dtype={packed.dtype}: must be weight's, {w.dtype}; pack it again")
+        yield from refused(DtypeError, rules.same("packed", "dtype", packed.dtype, "weight", w.dtype))
         wanted = packed_shape(w.shape, w.element_size())
-        if tuple(packed.shape) != wanted:
-            yield GeometryError(
-                f"packed.shape={tuple(packed.shape)}: must be {wanted} for weight.shape={tuple(w.shape)}; pass what "
-                f"pack_filter(weight) returns"
-            )
+        yield from refused(GeometryError, rules.shape("packed", packed.shape, wanted, "pack_filter(weight)'s"))
 
 
 def is_empty(x: torch.Tensor) -> bool:

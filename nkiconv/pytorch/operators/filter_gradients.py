@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ... import rules
+from ...errors import refused
 from ..computers import dispatch, host
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError
 from . import autograd, flop_formulas, gradients, sharding
@@ -83,13 +85,9 @@ def _check(asked: Convolution, x: Tensor, g: Tensor, size: tuple[int, ...], dtyp
     # fp32 is what sums are taken in: a gradient may be that of any filter
     like = filter_like(x, size, x.dtype if dtype == torch.float32 else dtype)
     asked.check(x, like, None, None)
-    if g.device != x.device:
-        errors.append(UnsupportedError(f"grad.device={g.device}: must be that of input, {x.device}; move one of them"))
-    if g.dtype != x.dtype:
-        errors.append(DtypeError(f"grad.dtype={g.dtype}: must be that of input, {x.dtype}; cast one of them"))
-    if list(g.shape) != asked.shape(x, like):
-        shape = tuple(asked.shape(x, like))
-        errors.append(GeometryError(f"grad.shape={tuple(g.shape)}: must be y's, {shape}; pass the gradient of y"))
+    errors += refused(UnsupportedError, rules.same("grad", "device", g.device, "input", x.device))
+    errors += refused(DtypeError, rules.same("grad", "dtype", g.dtype, "input", x.dtype))
+    errors += refused(GeometryError, rules.shape("grad", g.shape, asked.shape(x, like), "y's"))
     asked.refuse(errors)
 
 

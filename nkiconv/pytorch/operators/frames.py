@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ... import rules
+from ...errors import refuse, refused
 from ..errors import DtypeError, GeometryError, KindError, NkiconvError, UnsupportedError
 from .tensor_kinds import tensor_violations
 
@@ -34,15 +36,9 @@ def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
                 f"[N, C, planes, H, W] for both"
             )
         return
-    if frames.shape[:2] != x.shape[:2] or frames.shape[3:] != x.shape[3:] or frames.shape[2] < 1:
-        yield GeometryError(
-            f"initial_frames.shape={tuple(frames.shape)}: must be that of input, {tuple(x.shape)}, but for 1 or more "
-            f"planes on axis 2; pass such frames"
-        )
-    if frames.dtype != x.dtype:
-        yield DtypeError(f"initial_frames.dtype={frames.dtype}: must be that of input, {x.dtype}; cast them")
-    if frames.device != x.device:
-        yield UnsupportedError(f"initial_frames.device={frames.device}: must be that of input, {x.device}; move them")
+    yield from refused(GeometryError, rules.frames(frames.shape, x.shape, 2, least=1, x="input"))
+    yield from refused(DtypeError, rules.same("initial_frames", "dtype", frames.dtype, "input", x.dtype))
+    yield from refused(UnsupportedError, rules.same("initial_frames", "device", frames.device, "input", x.device))
 
 
 def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> Tensor:
@@ -51,15 +47,9 @@ def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> T
     held = 0 if frames is None else frames.shape[-3]
     planes = held + x.shape[-3]
     if not isinstance(wanted, (bool, int)):
-        raise KindError(
-            f"return_final_frames={wanted!r}: must be True, False or an int of at least 0; pass one of these"
-        )
+        raise KindError(rules.frame_count(wanted))
     count = min(window - 1, planes) if wanted is True else int(wanted)
-    if not 0 <= count <= planes:
-        raise GeometryError(
-            f"return_final_frames={count}: must be at least 0, and initial_frames and input have {planes} planes; ask "
-            f"for as many at most"
-        )
+    refuse(GeometryError, rules.frame_count(count, planes))
     own = min(count, x.shape[-3])
     found = x.narrow(-3, x.shape[-3] - own, own)
     if frames is None or own == count:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch._prims_common import suggest_memory_format
 
-from ...problem import E4M3FN_REMEDY
+from ...rules import E4M3FN_REMEDY
 from ..computers import modes
 from ..errors import DtypeError, LayoutError, NkiconvError
 

@@ -9,16 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ...axis import Axis
+from ... import rules
+from ...axis import Axis, padding_pairs
 from ...cases import Case
-from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all
+from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all, refuse
 from ...problem import ConvProblem
 from .file_options import FileOptions, extents_of
 from .options import named_cases
 from .show import extents
-
-#: Paddings by name; the last is of rows only.
-_NAMES = ("valid", "same", "causal")
 
 
 def _extent(letter: str, what: str) -> Any:
@@ -214,18 +212,13 @@ def _padding(value: Any, axes: list[Axis], rows: bool) -> Any:
 
     Raises GeometryError: a name that is none, or not of this shape.
     """
-    if isinstance(value, tuple):
-        return ((0, 0), value) if rows else value
-    if not isinstance(value, str):
-        return ((0, 0), (value, value)) if rows else ((value, value),) * len(axes)
-    named = _NAMES if rows else _NAMES[:2]
-    if value not in named:
-        raise GeometryError(f"--padding={value}: accepted names are {', '.join(named)}; use one, or numbers")
-    if value == "valid":
-        return ((0, 0),) * len(axes)
-    if any(axis.lhs_dilation != 1 for axis in axes):
-        raise GeometryError(f"--padding={value}: is not defined with --lhs-dilation; give numbers")
-    if value == "causal":
-        return (0, 0), (axes[-1].window - 1, 0)
-    same = importlib.import_module("nkiconv.axis").same_padding
-    return tuple(same(axis.size, axis.taps, axis.stride, axis.rhs_dilation) for axis in axes)
+    used = axes[-1:] if rows else axes
+    if isinstance(value, str):
+        spread = tuple(axis.lhs_dilation for axis in used)
+        refuse(
+            GeometryError,
+            rules.accepted("--padding", value, rules.PADDINGS[: 3 if rows else 2], "use one, or numbers"),
+            rules.same_padding(value, spread, len(used), "--padding", "--lhs-dilation"),
+        )
+    pairs = padding_pairs(value, [(axis.size, axis.taps, axis.stride, axis.rhs_dilation) for axis in used])
+    return ((0, 0), *pairs) if rows else pairs

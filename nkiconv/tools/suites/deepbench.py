@@ -21,7 +21,7 @@ from ...cases import Case
 from ...errors import UnsupportedError
 from ...planner import Plan, Request
 from ...planner.sources import sources_hash
-from ...problem import DIRECTIONS
+from ...rules import DIRECTIONS
 from ...simulator.dtypes import canonical
 from ...simulator.profiling.roofline import roofline
 from ...simulator.timing import Rates

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ... import rules
 from ...cases import Case
-from ...errors import NkiconvError, UnsupportedError, raise_all
-from ...kernels._arguments import removed_note
+from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from ...planner.cost.algorithm import Shape
 from ...planner.estimate import chosen
 from ...planner.operation import Operation
@@ -47,11 +47,7 @@ def case_refusals(
 
 def name_violations(operation: Operation, algorithm: str | None) -> list[NkiconvError]:
     """What is wrong with an algorithm's name; empty for None, the estimate."""
-    if algorithm is None or algorithm in operation.algorithms:
-        return []
-    accepted = removed_note(algorithm, operation.algorithms) + f"accepted for {operation.name} are "
-    accepted += ", ".join(operation.algorithms)
-    return [UnsupportedError(f"algorithm={algorithm!r}: {accepted}; use one of them")]
+    return list(refused(UnsupportedError, rules.algorithm(algorithm, operation.algorithms, of=operation.name)))
 
 
 def settings_of(

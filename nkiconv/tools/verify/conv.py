@@ -16,9 +16,10 @@ from ...api.calls import KernelRun
 from ...api.conv import run_conv
 from ...api.epilogue import Epilogue
 from ...planner.operations import OPERATIONS, operation_of
-from ...planner.request import FILTER_PERMS, Config, Request
+from ...planner.request import Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray, forwards
+from ...rules import FILTER_PERMS
 from .choice import settings_of
 from .comparison import Comparison, compare_channels
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore

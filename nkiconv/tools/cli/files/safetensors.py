@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ....errors import DtypeError, FileFormatError, MissingPackageError, NkiconvError, UnsupportedError
-from ....problem import DTYPES, E4M3FN_REMEDY
+from ....problem import DTYPES
 from ....reference import AnyArray
+from ....rules import E4M3FN_REMEDY
 from .format import Format, Loaded, Source, chosen_name, one_of_each
 
 #: The format's names of our dtypes. Its F8_E4M3 is not ours: it has no infinities, and goes up to 448.

@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 
 from ....api.conv import conv2d, conv3d
-from ....api.conv1d import FILTER_LAYOUTS_1D, conv1d, depthwise_conv2d
+from ....api.conv1d import conv1d, depthwise_conv2d
+from ....api.conv_problem import FILTER_LAYOUTS_1D
 from ....api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_transpose3d
 from ....api.depthwise_conv1d import depthwise_conv1d
 from ....api.pack_filter import pack_filter
-from ....kernels.conv.checks import PRECISIONS
-from ....planner.request import FILTER_LAYOUTS, LNC_DEGREES, VOLUME_FILTER_LAYOUTS
 from ....problem import DTYPES
 from ....reference import ACTIVATIONS
+from ....rules import FILTER_LAYOUTS, LNC_DEGREES, PRECISIONS, VOLUME_FILTER_LAYOUTS
 from .table import KERNEL, Column, Operands, Row, always, markdown
 
 #: The kernels' dtypes, and others that NumPy users have; float8_e4m3fn is torch's, without infinities.
