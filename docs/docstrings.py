@@ -13,6 +13,8 @@ from types import ModuleType
 
 from sphinx.pycode import ModuleAnalyzer
 
+from nkiconv.tools.tables.support import signatures
+
 _SECTION = re.compile(r"(Args|Returns|Raises|Yields):\s*(.*)")
 #: What names an argument or an error in front of what is said of it.
 _NAMES = re.compile(r"(\*{0,2}[\w.]+(?:, \*{0,2}[\w.]+)*): ?(.*)")
@@ -21,8 +23,10 @@ _MARKUP = re.compile(r"([\\*_|`])")
 
 
 def process(app: object, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Rewrite a docstring's lines in place, as autodoc asks for it."""
-    lines[:] = to_rst("\n".join(lines))
+    """Rewrite a docstring's lines in place, as autodoc asks for it; those of functions with all arguments in full."""
+    where = next((one for one in (signatures.TENSORS, signatures.ARRAYS) if name.startswith(f"{one}.")), "")
+    whole = value in signatures.functions(where).values() if where and what == "function" else False
+    lines[:] = to_rst(signatures.in_full(value, where) if whole else "\n".join(lines))
 
 
 def to_rst(text: str) -> list[str]:

@@ -88,6 +88,7 @@ def test_pages_say_what_docstrings_and_comments_say(site):
     text = re.sub(r"<[^>]+>", "", (site / "api" / "nkiconv.html").read_text(encoding="utf-8"))
     assert "distance of neighbouring inputs, before padding" in text  # a field's comment
     assert "of the reduced problem that times and instructions are" in text  # a line above
+    assert text.count("cores that share the work, 1 or 2.") > 8  # in full, where a docstring names another function
     assert "xp is x with lhs_dilation_w - 1 zeros between neighbours" in text  # a kernel's docstring
     index = (site / "index.html").read_text(encoding="utf-8")
     for page in sorted((ROOT / "docs").glob("*.md")):

@@ -78,10 +78,10 @@ def conv2d(
         groups: divides C and K.
         batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
             of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
-        layout: of x, residual and y.
+        layout: of x, residual and y. filter_layout: of w.
         activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: y's shape; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
-            "post_activation", act(sum + bias) + beta * residual.
+            "post_activation", act(sum + bias) + beta * residual. beta: its factor.
         out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.
         precision: of fp32 arrays: None; "bf16" or "tf32", x and w rounded to that (relative error of a product up to
             2**-7 or 2**-9), at about four times the speed; sums stay in fp32. Or "fp16x3", each factor as two fp16

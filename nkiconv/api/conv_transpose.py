@@ -98,8 +98,9 @@ def conv_transpose2d(
             ((top, bottom), (left, right)); negative adds.
         output_padding: rows and columns more at the bottom and on the right; below stride or dilation.
         groups: divides C.
-        layout, activation, residual, residual_position, beta, out_dtype, precision, lnc, strict_nonfinite, algorithm,
-            config: as in `conv2d`; precision "fp16x3" is taken by implicit_gemm, of zeros between the inputs too.
+        precision: as in `conv2d`; "fp16x3" is taken by implicit_gemm, of zeros between the inputs too.
+        layout, activation, residual, residual_position, beta, out_dtype, lnc, strict_nonfinite, algorithm, config: as
+            in `conv2d`.
 
     Returns: [N, K, P, Q], or [N, P, Q, K] with layout="NHWC"; sums in fp32, rounded once;
         P = (H - 1) * stride + (R - 1) * dilation + 1 - top - bottom + output_padding, and Q alike.
@@ -137,7 +138,7 @@ def conv_transpose3d(
     Args:
         x: [N, C, D, H, W], or [N, D, H, W, C] with layout="NDHWC". w: [C, K / groups, T, R, S]. bias: [K].
         stride, padding, output_padding, dilation: as in `conv_transpose2d`, for all axes or (depth, height, width).
-        The rest: as there.
+        The rest: as in `conv_transpose2d`.
 
     Returns: [N, K, Z, P, Q], or [N, Z, P, Q, K] with layout="NDHWC".
 

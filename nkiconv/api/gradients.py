@@ -213,6 +213,9 @@ def conv3d_input(
 ) -> Any:
     """Gradient of `conv3d` with respect to x, as ``torch.nn.grad.conv3d_input`` has it; see `conv2d_input`.
 
+    Args: w: [K, C / groups, T, R, S]. gy: gradient of y, [N, K, Z, P, Q] or [N, Z, P, Q, K]. The rest: as in
+        `conv2d_input`, for three axes.
+
     Returns: an array of input_size, of gy's dtype or out_dtype.
 
     Raises: as `conv_transpose3d`; GeometryError if gy's shape is not that of such a y.

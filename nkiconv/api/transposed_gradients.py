@@ -34,7 +34,7 @@ def conv_transpose1d_weight(
     """Gradient of `conv_transpose1d` with respect to its filters; see `conv_transpose2d_weight`.
 
     Args: x: [N, C, W] or [N, W, C]. weight_size: (C, K / groups, S). gy: [N, K, Q] or [N, Q, K]. padding: an int, or
-        (left, right).
+        (left, right). The rest: as in `conv_transpose2d_weight`.
 
     Returns: [C, K / groups, S].
 
@@ -91,7 +91,7 @@ def conv_transpose3d_weight(
     """Gradient of `conv_transpose3d` with respect to its filters; see `conv_transpose2d_weight`.
 
     Args: x: [N, C, D, H, W] or [N, D, H, W, C]. weight_size: (C, K / groups, T, R, S). gy: [N, K, Z, P, Q] or
-        [N, Z, P, Q, K].
+        [N, Z, P, Q, K]. The rest: as in `conv_transpose2d_weight`, for three axes.
 
     Returns: [C, K / groups, T, R, S].
 

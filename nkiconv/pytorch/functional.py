@@ -56,7 +56,8 @@ def conv1d(
         stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
             (S - 1) * dilation zeros in front of a row.
         activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; fused.
-        residual: shape of y, added before the activation, or behind it with residual_position="post_activation".
+        residual: shape of y. residual_position: "pre_activation", added before the activation, or "post_activation",
+            added to its result.
         layer: a name for messages.
         packed: what `pack_filter(weight)` returned, which the kernel then takes; not of groups.
         strict_nonfinite: True: NaN and Inf of input reach exactly the outputs that the definition gives them, at the

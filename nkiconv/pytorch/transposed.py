@@ -38,7 +38,7 @@ def conv_transpose1d(
         input: [N, C, W] or [C, W]; bf16, fp16 or fp32, and float64 where torch computes. weight: [C, K / groups, S].
         bias: [K].
         stride, padding, output_padding, groups, dilation: as torch has them.
-        activation, residual, residual_position, layer: as of `conv1d`.
+        activation, residual, residual_position, layer, strict_nonfinite: as of `conv1d`.
 
     Returns: [N, K, Q] or [K, Q] of input's dtype.
 
