@@ -325,9 +325,10 @@ def beta(value: Any) -> str:
     return f"beta={shown(value)}: must be a finite int or float; scale the residual otherwise"
 
 
-def lnc(value: Any) -> str:
+def lnc(value: Any, name: str = "lnc") -> str:
     """How many cores share the work."""
-    return "" if is_int(value) and value in LNC_DEGREES else f"lnc={shown(value)}: must be 1 or 2; use lnc=2"
+    fits = is_int(value) and value in LNC_DEGREES
+    return "" if fits else f"{name}={shown(value)}: must be 1 or 2 (LNC degrees of trn2); use {name}=2"
 
 
 def removed_note(algorithm: Any, algorithms: Iterable[str]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import rules
+from ..errors import refused
 from .errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
 from .functional import conv1d, per_axis, refuse_script
 from .operators.tensor_kinds import tensor_violations
@@ -161,10 +163,9 @@ def _check(input: Any, state: Any, weight: Any) -> None:
                 f"what the call before returned"
             )
         )
-    if state is not None and state.dtype != input.dtype:
-        errors.append(DtypeError(f"state.dtype={state.dtype}: must be input's, {input.dtype}; cast it"))
-    if state is not None and state.device != input.device:
-        errors.append(UnsupportedError(f"state.device={state.device}: must be input's, {input.device}; move it"))
+    if state is not None:
+        errors += refused(DtypeError, rules.same("state", "dtype", state.dtype, "input", input.dtype))
+        errors += refused(UnsupportedError, rules.same("state", "device", state.device, "input", input.device))
     raise_all("a chunk cannot be convolved", errors)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import shown
+from .. import rules
+from ..errors import refuse, shown
 from .errors import GeometryError, KindError, LayoutError, UnsupportedError
 
 #: What may stand in front of a video.
@@ -25,17 +26,14 @@ def sides_of(padding: int | tuple[int, ...], window: int) -> Sides:
         raise KindError(
             f"padding={shown(padding)}: must be an int, (height, width) or (depth, height, width); pass one"
         )
-    if min(values) < 0:
-        raise GeometryError(f"padding={shown(padding)}: must be at least 0, as in torch; crop input before")
+    refuse(GeometryError, rules.numbers("padding", values, least=0))
     front = window - 1 if len(values) == 2 else 2 * values[0]
     return (front, 0), (values[-2], values[-2]), (values[-1], values[-1])
 
 
 def check_time_padding(time_padding: str) -> None:
     """Refuse what there is not. Raises UnsupportedError."""
-    if time_padding not in TIME_PADDINGS:
-        accepted = ", ".join(TIME_PADDINGS)
-        raise UnsupportedError(f"time_padding={shown(time_padding)}: accepted are {accepted}; use one of them")
+    refuse(UnsupportedError, rules.accepted("time_padding", time_padding, TIME_PADDINGS))
 
 
 def in_front(x: Tensor, cache: Tensor | None, front: int, time_padding: str) -> tuple[Tensor | None, int]:

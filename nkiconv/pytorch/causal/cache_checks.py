@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import shown
+from ... import rules
+from ...errors import refused, shown
 from ..errors import DtypeError, GeometryError, KindError, LayoutError, NkiconvError, UnsupportedError, raise_all
 from .checks import INTEGERS, activation_of, has_values, kinds, shapes
 
@@ -194,8 +195,7 @@ def _slots(
     if shape[2] < columns:
         why = "width - 1" if size in (None, columns) else "width - 2 + the longest sequence's tokens"
         yield GeometryError(f"{name}.shape={shape}: state_len must be at least {why} = {columns}; pass a longer one")
-    if states.dtype != x.dtype:
-        yield DtypeError(f"{name}.dtype={states.dtype}: must be x's, {x.dtype}; cast one of them")
+    yield from refused(DtypeError, rules.same(name, "dtype", states.dtype, "x", x.dtype))
     if states.requires_grad and torch.is_grad_enabled():
         yield UnsupportedError(
             f"{name}.requires_grad=True: it is overwritten, and has no derivative; pass {name}.detach(), or use "
@@ -214,14 +214,14 @@ def _indices(name: str, indices: Tensor | None, count: int, slots: int, several:
     shape = tuple(indices.shape)
     if several and (indices.dim() != 2 or shape[0] != count or shape[1] < 1):
         yield GeometryError(f"{name}.shape={shape}: must be [sequences, blocks], {count} of them; pass such numbers")
-    if not several and shape != (count,):
-        yield GeometryError(f"{name}.shape={shape}: must be [sequences] = ({count},); pass a slot for each")
+    if not several:
+        yield from refused(GeometryError, rules.shape(name, shape, (count,), "[sequences]"))
 
 
 def _each(named: dict[str, Any], count: int) -> Iterator[NkiconvError]:
     for name, one in named.items():
-        if isinstance(one, Tensor) and tuple(one.shape) != (count,):
-            yield GeometryError(f"{name}.shape={tuple(one.shape)}: must be [sequences] = ({count},); pass such numbers")
+        if isinstance(one, Tensor):
+            yield from refused(GeometryError, rules.shape(name, one.shape, (count,), "[sequences]"))
 
 
 def _flags(has_initial_state: Any) -> Iterator[NkiconvError]:

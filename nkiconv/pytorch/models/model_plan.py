@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from ...errors import LayoutError, UnsupportedError, shown
+from ... import rules
+from ...errors import LayoutError, UnsupportedError, refuse
 from ...planner import Plan, Request
 from ...planner.entry import answer
 from ...planner.explain import SCREEN, problem_words, table
 from ...planner.plan import ESTIMATED
-from ...rules import DIRECTIONS, LAYOUTS, LNC_DEGREES, VOLUME_LAYOUTS
+from ...rules import DIRECTIONS, LAYOUTS, VOLUME_LAYOUTS
 from .advice import Advice, advise, folding
 from .flops import Share
 from .recording import Convolved, Other, Recording, record
@@ -261,12 +262,10 @@ def plan_model(
     Raises: DtypeError, UnsupportedError, also where the model itself raises; PlanningError, under AWS's NKI, where the
         process that searches ends or cannot start.
     """
-    if type(lnc) is not int or lnc not in LNC_DEGREES:
-        raise UnsupportedError(f"lnc={shown(lnc)}: must be 1 or 2 (LNC degrees of trn2); use lnc=2")
+    refuse(UnsupportedError, rules.lnc(lnc))
     if quick and wide:
         raise UnsupportedError("quick=True, wide=True: one times a single choice, the other many; drop one")
-    if layout is not None and layout not in LAYOUTS:
-        raise LayoutError(f"layout={shown(layout)}: accepted are None, {', '.join(LAYOUTS)}; use one of them")
+    refuse(LayoutError, rules.layout("layout", layout, (None, *LAYOUTS)))
     if training and fold_batchnorm:
         raise UnsupportedError("training=True, fold_batchnorm=True: what is folded is not trained; drop one")
     advance("running the model", None)

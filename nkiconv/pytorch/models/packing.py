@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ...errors import NkiconvError, UnsupportedError, shown
+from ... import rules
+from ...errors import NkiconvError, UnsupportedError, refused
 from ...planner import Request
 from ...planner.entry import answer
 from ..computers.device import cores
@@ -27,8 +28,7 @@ Times = dict[str, tuple[float, float]]
 
 def violations(pack_filters: Any, example_inputs: Any) -> Iterator[NkiconvError]:
     """Errors of these arguments of `convert`."""
-    if pack_filters not in (None, FROZEN):
-        yield UnsupportedError(f"pack_filters={shown(pack_filters)}: accepted are None and {FROZEN!r}; use one of them")
+    yield from refused(UnsupportedError, rules.accepted("pack_filters", pack_filters, (None, FROZEN)))
     if pack_filters is not None and example_inputs is None:
         yield UnsupportedError(
             "pack_filters='frozen', example_inputs=None: whether a packed filter is faster depends on the images; pass "

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ... import simulator
-from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all
+from ... import rules, simulator
+from ...errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refused
 from ...simulator.dtypes import DTYPES, canonical
 from .files import load, source
 from .scripts import attribute_of, guarded
@@ -65,8 +65,7 @@ class KernelCall:
 
     def violations(self) -> Iterator[NkiconvError]:
         """What is wrong with the options, before anything is loaded."""
-        if self.lnc not in (1, 2):
-            yield UnsupportedError(f"--lnc={self.lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+        yield from refused(UnsupportedError, rules.lnc(self.lnc, "--lnc"))
         for text in self.inputs:
             try:
                 spec_of(text)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import NkiconvError, UnsupportedError, raise_all
+from ... import rules
+from ...errors import NkiconvError, UnsupportedError, raise_all, refused
 from .grid import Grid
 from .options import Fresh, Lnc
 from .scripts import function_of
@@ -111,8 +112,7 @@ def _shapes(given: list[str] | None, dtype: str | None, lnc: int) -> Iterator[tu
         errors.append(UnsupportedError("--input: is needed; give the shape of forward's, as in --input 1x3x224x224"))
     if dtype is not None and dtype not in _FLOATS:
         errors.append(UnsupportedError(f"--dtype={dtype}: accepted are {', '.join(_FLOATS)}; use one of these"))
-    if lnc not in (1, 2):
-        errors.append(UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2"))
+    errors += refused(UnsupportedError, rules.lnc(lnc, "--lnc"))
     for text in given or []:
         name, equals, rest = text.rpartition("=")
         shape, colon, kind = rest.partition(":")

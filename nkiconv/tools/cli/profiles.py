@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ...errors import UnsupportedError, raise_all
+from ... import rules
+from ...errors import UnsupportedError, raise_all, refuse
 from .grid import Grid
 from .options import Force, Lnc
 from .paths import unwritable
@@ -42,8 +43,7 @@ def command(
     """Profile every headline case in bf16 and fp32 (minutes): modelled times, floors, rooflines."""
     if csv is not None and only is not None:
         raise UnsupportedError(f"--only={only}: --csv={csv} is of every case; drop one of the two")
-    if lnc not in (1, 2):
-        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+    refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
     raise_all(
         "nkiconv profiles cannot run this call",
         list(unwritable("--csv", csv, "a .csv file", force=force)) if csv else [],

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...errors import UnsupportedError, raise_all
+from ... import rules
+from ...errors import UnsupportedError, raise_all, refuse
 from ..tables.readme import find_between, markdown, markers, put_between
 from .grid import Grid
 from .paths import unwritable
@@ -74,8 +75,7 @@ def bench_suite(suite: str, only: str | None, lnc: int, wide: bool, files: Files
 
 def check_files(files: Files, only: str | None, lnc: int) -> None:
     """Refuse, before any work, cores that trn2 has not and files that cannot be written or are of all cases."""
-    if lnc not in (1, 2):
-        raise UnsupportedError(f"--lnc={lnc}: must be 1 or 2 (LNC degrees of trn2); use 2")
+    refuse(UnsupportedError, rules.lnc(lnc, "--lnc"))
     for option, path, kind in (("--csv", files.csv, "a .csv file"), ("--plot", files.plot, "a .png file")):
         if path is not None:
             raise_all("nkiconv bench cannot run this call", list(unwritable(option, path, kind, force=files.force)))

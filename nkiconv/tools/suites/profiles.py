@@ -6,9 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from ... import rules
 from ..._nki import CHOICE
 from ...cases import Case
-from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all
+from ...errors import DtypeError, NkiconvError, UnsupportedError, raise_all, refused
 from ...planner.estimate import chosen
 from ...planner.floors import Floors, floors
 from ...planner.operations import choice_refusals
@@ -127,10 +128,8 @@ def case_violations(
     """What is wrong with the choice of a case, an algorithm, cores and another dtype, wherever they are to run."""
     found = [*case_refusals(case), *name_violations(case_operation(case), algorithm)]
     dtypes = case_operation(case).dtypes
-    if dtype is not None and dtype not in dtypes:
-        found.append(DtypeError(f"dtype={dtype!r}: accepted are {', '.join(dtypes)}; use one of them"))
-    if lnc not in (1, 2):
-        found.append(UnsupportedError(f"lnc={lnc!r}: must be 1 or 2 (LNC degrees of trn2); use lnc=2"))
+    found += refused(DtypeError, rules.accepted("dtype", dtype, (None, *dtypes)))
+    found += refused(UnsupportedError, rules.lnc(lnc))
     if not found:
         other = case if dtype is None else dataclasses.replace(case, problem=case.problem.replace(dtype=dtype))
         found += case_refusals(other, algorithm, degrees=(lnc,), precision=precision, config=config)
