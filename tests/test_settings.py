@@ -43,11 +43,12 @@ class Example(Settings):
 
 
 OF_ALL = [one for one in Settings.__subclasses__() if one is not Example]
+FORM = "must be None or a tuple of (name, value) pairs, as Plan.config is"
 # config, what is wrong with it
 WRONG = [
-    (5, "config=5: must be None or a tuple of (name, value) pairs, as Plan.config is"),
-    ([("rows", 1)], "config=[('rows', 1)]: must be None or a tuple of (name, value) pairs, as Plan.config is"),
-    (((1,),), "config=((1,),): entry 0 must be a pair (name, value)"),
+    (5, f"config=5: {FORM}; pass one"),
+    ([("rows", 1)], f"config=[('rows', 1)]: {FORM}; write tuples in place of lists"),
+    (((1,),), f"config=((1,),): {FORM}; entry 0 is (1,), pass a pair (name, value)"),
     (
         (("depth", 1),),
         "config=(('depth', 1),): example has no setting depth; it has ('shard', 'rows', 'buffers', 'late', 'first')",

@@ -9,6 +9,7 @@ from .. import rules
 from ..dgrad import is_dgrad_of_rows
 from ..errors import NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
+from ..schedules.settings import form_refusal
 from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
@@ -16,7 +17,7 @@ from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
 from .depthwise_gradient import DepthwiseConv1dWeight
 from .operation import Operation
-from .request import Asked, Config, Request, asked_violations, config_violations
+from .request import Asked, Config, Request, asked_violations
 
 #: Every operation by its name, the special one first.
 OPERATIONS: dict[str, Operation] = {
@@ -112,7 +113,7 @@ def choice_refusals(
     operation: Operation, problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
 ) -> Iterator[NkiconvError]:
     """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
-    malformed = list(config_violations(config))
+    malformed = list(refused(UnsupportedError, form_refusal(config)))
     yield from malformed
     if algorithm is not None and not malformed:
         shape = operation.shape(Request(problem=problem, lnc=lnc, asked=asked), Rates())

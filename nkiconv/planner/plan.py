@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import FileFormatError, raise_all
+from ..errors import FileFormatError, UnsupportedError, refuse
 from ..problem import ConvProblem
+from ..schedules.settings import form_refusal
 from .alternatives import Alternative, Rejection, settings_text
 from .explain import (
     SCREEN,
@@ -23,7 +24,7 @@ from .explain import (
     wrapped,
 )
 from .in_turns import InTurns
-from .request import Asked, Config, config_violations, tuples
+from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for: the estimate, timed; the best few of what they say, or many more.
 ESTIMATED, TIMED, TUNED = "estimated", "timed", "tuned"
@@ -174,7 +175,7 @@ class Plan:
             if found.in_turns is not None:
                 _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
             others = [one.config for one in found.alternatives] + [one.config for one in found.rejected]
-            raise_all("settings", [wrong for config in (found.config, *others) for wrong in config_violations(config)])
+            refuse(UnsupportedError, *(form_refusal(config) for config in (found.config, *others)))
             for word in (found.algorithm, found.bound_by, found.operation):
                 if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
                     raise ValueError(f"{word!r:.40} is no name")

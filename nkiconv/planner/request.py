@@ -70,35 +70,6 @@ class Request:
         return Request(**{**values, "problem": ConvProblem(**values["problem"]), "asked": Asked(**values["asked"])})
 
 
-def config_violations(config: Any) -> Iterator[UnsupportedError]:
-    """What is wrong with the form of a config; its names and values are its algorithm's to judge."""
-    rule = "must be None or a tuple of (name, value) pairs, as Plan.config is"
-    if config is None:
-        return
-    if not isinstance(config, tuple):
-        remedy = {"dict": "write tuple(config.items())", "list": "write tuples in place of lists"}
-        yield UnsupportedError(f"config={config!r:.200}: {rule}; {remedy.get(type(config).__name__, 'pass one')}")
-        return
-    for index, pair in enumerate(config):
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            yield UnsupportedError(
-                f"config={config!r:.200}: {rule}; entry {index} is {pair!r:.80}, pass a pair (name, value)"
-            )
-        elif not _is_hashable(pair[1]):
-            yield UnsupportedError(
-                f"config {pair[0]}={pair[1]!r:.80}: a kernel is specialised for its settings, which must be hashable; "
-                f"write tuples in place of lists"
-            )
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
 def tuples(value: Any) -> Any:
     """JSON's lists as the tuples that they were."""
     if isinstance(value, (list, tuple)):

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from ..errors import shown
+
 #: None, or (name, value) pairs, as `Plan.config` is.
 Config = tuple[tuple[str, Any], ...] | None
 Own = TypeVar("Own", bound="Settings")
@@ -194,15 +196,37 @@ def setting(config: Config, name: str, default: Any) -> Any:
     return dict(_pairs(config)).get(name, default)
 
 
-def config_refusal(config: Any, names: tuple[str, ...], algorithm: str) -> str:
-    """What is wrong with a config that must be None or a tuple of pairs with these names; "" if nothing is."""
+def form_refusal(config: Any) -> str:
+    """What is wrong with the form of a config; "" if nothing is. Its names and values are its algorithm's to judge."""
+    rule = "must be None or a tuple of (name, value) pairs, as Plan.config is"
     if config is None:
         return ""
     if not isinstance(config, tuple):
-        return f"config={config}: must be None or a tuple of (name, value) pairs, as Plan.config is"
+        remedy = {"dict": "write tuple(config.items())", "list": "write tuples in place of lists"}
+        return f"config={shown(config)}: {rule}; {remedy.get(type(config).__name__, 'pass one')}"
     for index, entry in enumerate(config):
-        if not isinstance(entry, tuple) or len(entry) != 2:
-            return f"config={config}: entry {index} must be a pair (name, value)"
+        if not isinstance(entry, tuple) or len(entry) != 2 or not isinstance(entry[0], str):
+            return f"config={shown(config)}: {rule}; entry {index} is {shown(entry)}, pass a pair (name, value)"
+        if not _is_hashable(entry[1]):
+            text = "a kernel is specialised for its settings, which must be hashable; write tuples in place of lists"
+            return f"config {entry[0]}={shown(entry[1])}: {text}"
+    return ""
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def config_refusal(config: Any, names: tuple[str, ...], algorithm: str) -> str:
+    """What is wrong with the form of a config, and with its names; "" if nothing is."""
+    malformed = form_refusal(config)
+    if malformed or config is None:
+        return malformed
+    for index, entry in enumerate(config):
         if entry[0] not in names:
             return f"config={config}: {algorithm} has no setting {entry[0]}; it has {names}"
         if entry[0] in [before[0] for before in config[:index]]:

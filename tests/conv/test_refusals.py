@@ -36,7 +36,7 @@ REFUSED = [
     ("rhs_dilation", (1, 20), "Q=-11: output width .*window 21"),
     ("feature_group_count", 1, "has 3 input channels per group, img_ref has C=6 in feature_group_count=1"),
     ("config", (("algorithm", "implicit_gemm"), ("tiles", 3)), "implicit_gemm has no setting tiles; it has"),
-    ("config", (("algorithm", "implicit_gemm"), "x_bytes"), "entry 0 must be a pair"),
+    ("config", (("algorithm", "implicit_gemm"), "x_bytes"), "entry 0 is 'x_bytes', pass a pair"),
     ("config", (("algorithm", "implicit_gemm"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),
     (
         "config",

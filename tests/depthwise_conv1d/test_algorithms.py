@@ -262,8 +262,8 @@ def check_a_larger_problem(data, seed):
     ("config", "message"),
     [
         ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
-        (("block", 32), r"config=.*: entry 0 must be a pair \(name, value\)"),
-        ((("block", 32, 1),), r"config=.*: entry 0 must be a pair \(name, value\)"),
+        (("block", 32), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
+        ((("block", 32, 1),), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
         (32, r"config=32: must be None or a tuple of \(name, value\) pairs"),
     ],
     ids=["unknown", "flat", "triple", "number"],
