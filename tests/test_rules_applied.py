@@ -299,7 +299,7 @@ OF_KERNELS = [pytest.param(e, name, id=f"{of}-{name}") for of, e in KERNELS.item
 
 
 #: What the simulator lets no kernel have, as it does lists.
-NO_ARGUMENT = (np.dtype(np.float64), np.dtype(">f4"))
+NO_ARGUMENT = ("float64", ">f4")
 
 
 def test_every_argument_has_a_rule():
@@ -352,7 +352,7 @@ def test_wrong_arguments_are_refused_by_their_rule(monkeypatch, entry, name):
 @pytest.mark.parametrize(("entry", "name"), OF_KERNELS)
 def test_wrong_arguments_of_kernels_are_refused_by_their_rule(entry, name):
     for value, reason in broken(entry, name):
-        if not isinstance(value, list) and getattr(value, "dtype", None) not in NO_ARGUMENT:
+        if not isinstance(value, list) and str(getattr(value, "dtype", "")) not in NO_ARGUMENT:
             with pytest.raises(AssertionError) as caught:
                 nkiconv.simulate(entry.call[1])(**entry.given | {name: value})
             assert reason in str(caught.value)
