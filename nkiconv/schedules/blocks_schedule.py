@@ -76,7 +76,7 @@ SUMS_BYTES = 4 * 3 * BANK_BYTES
 #: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
 CHAIN = 4096
 #: Schedules that are kept.
-SCHEDULES_KEPT = 64
+SCHEDULES_KEPT = 256
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 Of one image that is a depthwise convolution of x with gy, whose stride is the dilation and whose dilation the stride.
 Images become channels, N * C of them, and one of depthwise_conv1d's algorithms does all; sums of several images are
-added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed` adds all positions on the array.
+added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed` adds all positions by matmuls.
 """
 
 from ..._nki import nki, nl
@@ -57,7 +57,7 @@ def depthwise_conv1d_weight_gradient(
     Args:
         img_ref: x in HBM, [N, C, 1, W] after in_perm; bf16, fp16 or fp32.
         grad_ref: gy in HBM, of y's shape as `depthwise_conv1d_implicit_gemm` stores it with out_perm; fp32 with fp32
-            images, bf16 or fp16 with either of them. Layouts whose rows do not lie one behind the other are copied.
+            images, bf16 or fp16 with either of them. Layouts whose rows do not follow each other are copied.
         filter_shape: of the filter as stored, (C, 1, 1, S) before kern_perm.
         padding, stride, rhs_dilation, lhs_dilation, feature_group_count, in_perm, kern_perm, out_perm, accumulate_into,
             bias_gradient, out_dtype: as of `conv_weight_gradient`.

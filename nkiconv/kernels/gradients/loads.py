@@ -28,7 +28,7 @@ class Piece(nl.NKIObject):
 
 
 def is_channels_last(strides):
-    """Whether channels are side by side."""
+    """Whether channels are neighbours in memory."""
     return strides[0] == 1
 
 
@@ -40,7 +40,7 @@ def room_of(strides, channels, rows, columns):
 
 
 def part_of(tile, strides, units, rows, columns, channels):
-    """Units and channels (first, end), rows and columns (first, end, step) of a tile of units, as its axes lie."""
+    """Units and channels (first, end), rows and columns (first, end, step) of a tile of units, as its axes are."""
     (h, h1, h_step), (w, w1, w_step), c = rows, columns, channels
     if is_channels_last(strides):
         return tile[units[0] : units[1], h:h1:h_step, w:w1:w_step, c[0] : c[1]]
@@ -119,7 +119,7 @@ def load_x_of(work, piece, tile, x_sbuf, t, window):
 
 
 def free_of(strides, extents):
-    """Entries of an access pattern for (channels, rows, columns), as they lie in a tile of units."""
+    """Entries of an access pattern for (channels, rows, columns), in the order of a tile of units."""
     channels, rows = [strides[0], extents[0]], [strides[2], extents[1]]
     if is_channels_last(strides):
         return [rows, [strides[3], extents[2]], channels]
@@ -173,7 +173,7 @@ def load_units(work, pieces, tile, into, planes, there, steps):
 
 
 def load_lines(hbm, strides, channels, tile, tile_sbuf):
-    """Channels (first, how many) of lines of a tile's units. strides: as lines lie."""
+    """Channels (first, how many) of lines of a tile's units. strides: of lines in memory."""
     for box in tile:
         lines, extent = box.counts[1], box.rows.extent
         for block in range(box.counts[0] * lines):

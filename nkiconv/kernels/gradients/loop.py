@@ -1,4 +1,5 @@
-"""The loop of the filter gradient: tiles of blocks come in, a position of them is a matmul a bank, sums go out."""
+"""The loop of the filter gradient: tiles of blocks are loaded, each of their positions is a matmul for each
+accumulator, which are evacuated at the end."""
 
 from dataclasses import dataclass
 
@@ -186,7 +187,7 @@ def load_blocks(work, feed, index):
 
 
 def columns_of(work, job, count):
-    """Columns of taps of so many columns of gy beside each other."""
+    """Columns of taps of so many columns of gy that share a matmul."""
     return job.s[1] if job.t < 0 else job.s[1] + (count - 1) * work.plan.further
 
 

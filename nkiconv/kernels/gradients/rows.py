@@ -1,4 +1,4 @@
-"""x and gy as rows of all images and channels, which are the channels of one image: as they lie, or copies in HBM."""
+"""x and gy as rows of all images and channels, which are the channels of one image: in memory order, or copies."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ def flat_rows(geometry, is_x):
     if runs and together:
         return Rows(row=n_step if C == 1 else c_step, step=step, parts=[])
     part = to_rows((C, N, 1, size), geometry.itemsize, (c_step, n_step, 0, step), 1, N, 0)
-    # the other way of a copy has DMA transpose channels, which must be side by side
+    # the other way of a copy has DMA transpose channels, which must be neighbours
     part.is_sorted = part.is_sorted or c_step != 1
     return Rows(row=size, step=1, parts=[part])
 

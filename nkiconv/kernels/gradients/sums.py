@@ -1,4 +1,4 @@
-"""Sums of banks on their way to HBM: read out, added to what there is, or to those of the other half of the units."""
+"""Accumulators on their way to HBM: evacuated, added to what there is, or to those of the other half of the units."""
 
 from ..._nki import nisa, nl
 from ...schedules.tiles import size_of
@@ -9,7 +9,7 @@ from .loads import is_channels_last
 
 
 def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
-    """A matmul on a tile of the array's rows, (which, of how many), and of its columns, if `dst` is no longer."""
+    """A matmul on a row tile, (which, of how many), and on a column tile, if `dst` fits one."""
     P_MAX = nl.tile_size.pmax
     rows, columns = P_MAX // side[1], P_MAX // below[1]
     columns = columns if dst.shape[0] <= columns else P_MAX
@@ -25,7 +25,7 @@ def multiply(dst, stationary, moving, adds, side, below=(0, 1)):
 
 
 def place_of_sums(work, job):
-    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as the filter lies."""
+    """(tensor in HBM, pattern, offset) of a job's sums there, channels last or first, as in the filter."""
     strides = work.geometry.w_strides
     if job.t < 0:
         return work.bias, [[1, job.k[1]], [1, 1], [1, 1], [1, 1]], job.k[0]
@@ -38,7 +38,7 @@ def place_of_sums(work, job):
 
 
 def filters_last(work):
-    """Whether channels of filters are side by side."""
+    """Whether channels of filters are neighbours in memory."""
     return work.geometry.w_strides[1] < work.geometry.w_strides[3]
 
 
@@ -111,7 +111,7 @@ def store_joint(work, jobs, joint):
 
 
 def add_beside(work, job, acc_psum, into_sbuf, added):
-    """A job's sums of columns of gy beside each other, and what is added, or None, added up."""
+    """A job's sums of the columns of gy that share its matmuls, and what is added, or None, added up."""
     for index in range(job.beside):
         sums, end = sums_beside(work, job, acc_psum, index), index + 1 == job.beside
         found_sbuf = into_sbuf if end else nl.ndarray(into_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -123,7 +123,7 @@ def add_beside(work, job, acc_psum, into_sbuf, added):
 
 
 def sums_beside(work, job, acc_psum, index):
-    """A job's sums of the index-th of the columns of gy beside each other, in the order of the filter."""
+    """A job's sums of the index-th of the columns of gy that share its matmuls, in the order of the filter."""
     k, far = index * job.k[1], 0 if job.t < 0 else index * work.plan.further
     last = job.t >= 0 and filters_last(work)
     if is_channels_last(work.geometry.x_strides):

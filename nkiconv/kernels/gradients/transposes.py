@@ -11,7 +11,7 @@ from ..conv.boxes import load_box, offset_at
 
 @dataclass
 class Ahead(nl.NKIObject):
-    """Buffers that tiles take in turn, and how often: pieces of x and of gy as they come, rows with zeros, banks; which
+    """Buffers that tiles take in turn, and how often: pieces of x and of gy as loaded, rows with zeros, banks; which
     zeros a row's buffer has; of each tile's buffer which pieces are there; how many products have theirs."""
 
     raws: list
@@ -25,7 +25,7 @@ class Ahead(nl.NKIObject):
 
 @dataclass
 class RawPiece(nl.NKIObject):
-    """Rows of windows of a Side as they come, and channels, of a pass: (first, how many); whole: what planes have."""
+    """Rows of windows of a Side as loaded, and channels, of a pass: (first, how many); whole: what planes have."""
 
     raw: object
     rows: tuple
@@ -113,7 +113,7 @@ def blocks_inside(span, row):
 
 
 def load_piece(work, side, piece, hbm):
-    """What there is of a piece as it lies in HBM."""
+    """Load what there is of a piece, in memory order."""
     strides, span, boxes = side.strides, side.rows, []
     w, end = side.columns.loaded
     if piece.whole:

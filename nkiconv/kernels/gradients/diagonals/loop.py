@@ -1,4 +1,4 @@
-"""The loop of diagonals: units come in, blocks pass the array, sums are read out, gathered, and added up at the end."""
+"""The loop of diagonals: units are loaded, blocks multiplied, sums evacuated, gathered, and added up at the end."""
 
 from dataclasses import dataclass
 
@@ -234,7 +234,7 @@ def fill_banks(work, constants, step, there, some, products, reads, into):
         banks.append(nl.ndarray((plan.rows_of_sums, plan.per_bank * plan.columns), dtype=nl.float32, buffer=nl.psum))
     for index in range(some[1]):
         first = (some[0] + index) // T * below
-        # each after the other on other tiles of rows, which work side by side then
+        # each after the other on other row tiles, which work at once then
         for part in range(len(step.parts)):
             whole = covers and first + below <= step.parts[part][1]
             if index < some_jobs(work, step.parts[part], some) and not whole:

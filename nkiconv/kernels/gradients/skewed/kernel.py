@@ -7,7 +7,7 @@ their taps see. A matmul takes positions as columns of its stationary [units, p]
 
     T[p, j] = sum over units of  gy[unit, p] * x[unit, j]      wanted is j = p stride + s dilation, the skew diagonals
 
-Several channels lie beside each other, with zeros in each other's places of the stationary; or parts of the taps of a
+Several channels share a matmul, with zeros in each other's places of the stationary; or parts of the taps of a
 long filter, whose stationaries are units of gy further down (setting `shifts`). A unit has as many passes as its
 positions need, whose windows begin so much later that their sums share T.
 
@@ -272,7 +272,7 @@ def store_batch(work, block, in_step_sbuf):
 
 
 def move_gradients(work, tile_sbuf, hbm, block, load):
-    """[channels beside each other, groups, taps], or parts of taps, to a tensor that lies as dw does, or back."""
+    """[channels that share a matmul, groups, taps], or parts of taps, to a tensor with dw's strides, or back."""
     plan, geometry = work.plan, work.geometry
     if plan.apart == 0:
         move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), load)

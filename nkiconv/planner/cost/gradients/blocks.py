@@ -79,7 +79,7 @@ class Blocks(Enumerated):
         found = dataclasses.replace(one, warmup=given.get("warmup", WARM_UP), pixels=given["pixels"])
         counts = (one.buffers, 1) if bound.pixels == TRANSPOSED and "buffers" not in given else (one.buffers,)
         configs = (pairs_of(dataclasses.replace(found, buffers=count)) for count in counts)
-        return next((config for config in configs if self.planned(shape, config) is not None), None)
+        return next((config for config in configs if self.plan_of(shape, config) is not None), None)
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
         return build(shape.geometry, config, shape.extras.bias, shape.cores)[0]
@@ -100,7 +100,7 @@ class Blocks(Enumerated):
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.planned(shape, self.settle(shape, config))
+        plan = self.plan_of(shape, self.settle(shape, config))
         return {
             "passes": len(plan.passes),
             "tiles": sum(len(one.tiles) for one in plan.passes),

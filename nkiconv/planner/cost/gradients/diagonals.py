@@ -55,7 +55,7 @@ class Diagonals(Enumerated):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         settled = self.settle(shape, config)
-        plan = self.planned(shape, settled)
+        plan = self.plan_of(shape, settled)
         return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
 
 

@@ -1,4 +1,4 @@
-"""What `blocks` and `diagonals` share on the host: of all settings that have the given ones those of least time."""
+"""What `blocks` and `diagonals` share on the host: of all settings that have the given ones, those of least time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..algorithm import Algorithm, Guess, Shape, pairs_of
 
 
 class Enumerated(Algorithm):
-    """An algorithm whose settings are listed and priced."""
+    """An algorithm whose settings are listed and bounded."""
 
     #: the kernel's dataclass of settings
     settings: type
@@ -21,11 +21,11 @@ class Enumerated(Algorithm):
         raise NotImplementedError
 
     def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        """Of settings that have the given ones some of least time, of x and gy as they lie, or of copies of them."""
+        """Of settings that have the given ones some of least time."""
         raise NotImplementedError
 
     def plan_of(self, shape: Shape, config: Config) -> Any:
-        """The kernel's own plan; None of settings that it refuses."""
+        """The Schedule, which is built once; None of settings that it refuses."""
         raise NotImplementedError
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -36,7 +36,7 @@ class Enumerated(Algorithm):
         if self.refused(shape, config):
             return None
         best = self.best(shape, dict(config or ()))
-        return best[0] if best and self.planned(shape, best[0].config) is not None else None
+        return best[0] if best and self.plan_of(shape, best[0].config) is not None else None
 
     def settle(self, shape: Shape, config: Config) -> Config:
         given = dict(config or ())
@@ -46,10 +46,6 @@ class Enumerated(Algorithm):
             return pairs_of(self.settings(**given))
         best = shape.once((f"{self.settings.__name__}, best", config), lambda: self.best(shape, given))
         return best[0].config if best else config
-
-    def planned(self, shape: Shape, config: Config) -> Any:
-        """`plan_of`, made once."""
-        return shape.once((self.settings.__name__, config), lambda: self.plan_of(shape, config))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""`skewed` on the host: a core takes so many matmuls' channels, each a share of the array, of DMA and of read-outs."""
+"""`skewed` on the host: a core takes so many matmuls' channels, each a share of Tensor, DMA and evacuations."""
 
 from __future__ import annotations
 
@@ -58,50 +58,36 @@ class Skewed(Algorithm):
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
-    """ns of a core: the first batch's loads, then all groups one after the other."""
-    groups = div_ceil(len(plan.batches), cores) * plan.groups
-    loads_ns = load_ns(geometry, plan, target)
-    each_ns = max(array_ns(geometry, plan, target), loads_ns + results_ns(plan, target), read_ns(plan, target))
-    return float(ENDS_NS + plan.groups * loads_ns + TOGETHER * groups * each_ns)
-
-
-def array_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
-    """The array's share of a group: products, at half rate where matmuls stream too few columns, and sums of rows."""
-    column_ns, least, passes, cycles = target.tensor_column_ns, target.matmul_columns_min, 1.0, 1.0
-    if geometry.itemsize == _SUM_BYTES:
-        passes = target.matmul_passes_fp32
-        cycles = target.tensor_column_fp32_ns / column_ns / passes
-    taken = max(plan.columns, least) * cycles
-    sums = target.onezero_passes_fp32 * plan.chunks * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
-    products_ns = plan.tiles * plan.passes * plan.chunks * passes * (taken * column_ns + target.matmul_ns)
-    full = plan.columns * cycles * target.half_rate >= target.window_work * taken
-    return float((products_ns + sums * column_ns) / (1.0 if full else target.half_rate))
-
-
-def load_ns(geometry: RowGeometry, plan: SkewedSchedule, target: Target) -> float:
-    """DMA's share of a group: runs of x and of gy, a unit each."""
-    itemsize, lines = geometry.itemsize, plan.tiles * plan.channels * plan.units * plan.images
-    window, rows = min(plan.window, geometry.W), plan.beside // plan.channels
-    runs_ns = rows * target.run_ns(plan.unit * itemsize) + target.run_ns(window * itemsize)
-    num_bytes = lines * (rows * plan.unit + window) * itemsize
-    return float(max(lines * runs_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
-
-
-def results_ns(plan: SkewedSchedule, target: Target) -> float:
-    """The same for products on their way to HBM and back."""
-    rows = plan.beside * plan.part * plan.chunks
-    to_ns = plan.part_columns * _SUM_BYTES * target.byte_ns
+    """ns of a core at least: the first batch's loads, then matmuls' channels one after the other, each as long as its
+    busiest engine."""
+    item, fp32 = geometry.itemsize, geometry.itemsize == _SUM_BYTES
+    # Tensor: products, at half rate where they stream too few columns, and sums of rows
+    passes = target.matmul_passes_fp32 if fp32 else 1.0
+    column_ns = target.tensor_column_fp32_ns / passes if fp32 else target.tensor_column_ns
+    streamed = max(plan.columns, target.matmul_columns_min)
+    sums = target.onezero_passes_fp32 * (plan.taps / plan.stacks + (plan.folds > 1) * plan.part_columns)
+    array_ns = plan.tiles * plan.passes * passes * (streamed * column_ns + target.matmul_ns)
+    array_ns = plan.chunks * (array_ns + sums * target.tensor_column_ns)
+    if plan.columns * target.half_rate < target.window_work * streamed:
+        array_ns /= target.half_rate
+    # DMA: runs of units of x and gy; products to HBM and back in step
+    lines, window, rows = (
+        plan.tiles * plan.channels * plan.units * plan.images,
+        min(plan.window, geometry.W),
+        plan.beside,
+    )
+    gy = rows // plan.channels
+    load_ns = lines * (gy * target.run_ns(plan.unit * item) + target.run_ns(window * item)) / target.dma_engines
+    load_ns = max(load_ns, lines * (gy * plan.unit + window) * item * target.hbm_long_byte_ns)
+    rows *= plan.part * plan.chunks
+    back_ns = plan.part_columns * _SUM_BYTES * target.byte_ns + target.run_ns(plan.taps * _SUM_BYTES)
     num_bytes = rows * (plan.part_columns + plan.taps) * _SUM_BYTES
-    back_ns = target.run_ns(plan.taps * _SUM_BYTES)
-    return float(max(rows * (to_ns + back_ns) / target.dma_engines, num_bytes * target.hbm_long_byte_ns))
-
-
-def read_ns(plan: SkewedSchedule, target: Target) -> float:
-    """Read-outs of a group, which Vector and Scalar share."""
-    columns = float(plan.columns)
-    if plan.folds > 1:
-        columns = plan.part_columns * (plan.folds + 1 / plan.stacks)
-    return float(plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns))
+    dma_ns = load_ns + max(rows * back_ns / target.dma_engines, num_bytes * target.hbm_long_byte_ns)
+    # Vector and Scalar share evacuations
+    columns = plan.part_columns * (plan.folds + 1 / plan.stacks) if plan.folds > 1 else plan.columns
+    read_ns = plan.chunks * (columns + plan.taps / plan.stacks) / (1 / target.vector_ns + 1 / target.scalar_ns)
+    groups = div_ceil(len(plan.batches), cores) * plan.groups
+    return float(ENDS_NS + plan.groups * load_ns + TOGETHER * groups * max(array_ns, dma_ns, read_ns))
 
 
 ALGORITHM = Skewed()
