@@ -31,9 +31,9 @@ from .blocks_bound import BlocksBound
 from .enumerated import Enumerated, choices, up_to
 
 #: Rows and columns of a block that are tried, beside all of them.
-EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32)
+EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
 #: Accumulators of a pass along output and input channels that are tried, beside half of them and all.
-OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+OUTPUTS, INPUTS = (1, 2, 4, 8), (1, 2, 3, 4, 6)
 #: Row tiles that are tried.
 SIDES = (1, 2, 4)
 #: What blocks may take of the Tensor Engine over those that take least.
