@@ -406,7 +406,7 @@ class TestConvert:
     @pytest.mark.parametrize(
         ("model", "more", "message"),
         [
-            (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None and 'frozen'"),
+            (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None, frozen"),
             (layer(), {"pack_filters": "frozen"}, "example_inputs=None: whether a packed filter is faster"),
             (layer().train(), {"pack_filters": "frozen", "example_inputs": IMAGES}, "needs eval mode, and the model"),
         ],
