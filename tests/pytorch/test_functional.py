@@ -275,7 +275,6 @@ REFUSED = [
     ({"input": X.long(), "weight": W.long()}, DtypeError, "input.dtype=torch.int64: .* kernels have no integer sums"),
     ({"input": X.to(torch.float8_e4m3fn)}, DtypeError, "input.dtype=torch.float8_e4m3fn: .* above 240"),
     ({"weight": W.int()}, DtypeError, "weight.dtype=torch.int32: accepted are"),
-    ({"weight": W.half()}, DtypeError, "weight.dtype=torch.float16: must be float32 exactly when input's is"),
     ({"bias": B.double()}, DtypeError, "bias.dtype=torch.float64"),
     ({"input": X.to_sparse()}, LayoutError, "input.layout=torch.sparse_coo: accepted is torch.strided"),
     ({"input": X.to(torch.complex64)}, DtypeError, "input.dtype=torch.complex64: complex tensors are not supported"),
@@ -296,14 +295,9 @@ REFUSED = [
         r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group",
     ),
     ({"groups": 3}, GeometryError, "has 6 input channels per group, input has C=6 in groups=3"),
-    ({"groups": 0}, GeometryError, "groups=0: must be at least 1"),
-    ({"groups": 1.0}, GeometryError, "groups=1.0: must be an int"),
-    ({"bias": B[:3]}, GeometryError, r"bias.shape=\(3,\): must be \[K\] = \(4,\)"),
-    ({"stride": 0}, GeometryError, r"stride=\(0, 0\): must be at least 1"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
     ({"stride": 1.5}, GeometryError, "stride=1.5: must be an int"),
     ({"dilation": True}, GeometryError, "dilation=True: must be an int"),
-    ({"padding": -1}, GeometryError, r"padding=\(-1, -1\): must be at least 0 on every axis"),
     (
         {"padding": ((1, 0), (1, 1))},
         GeometryError,
@@ -313,9 +307,6 @@ REFUSED = [
     ({"padding": "reflect"}, GeometryError, "padding='reflect': accepted are same, valid; use one, or ints"),
     ({"padding": "same", "stride": 2}, GeometryError, "padding='same', stride="),
     ({"dilation": 9}, GeometryError, r"padded by \(\(0, 0\), \(0, 0\)\) it is smaller than the window"),
-    ({"activation": "nonesuch"}, UnsupportedError, "activation='nonesuch': accepted are None, relu"),
-    ({"residual": X}, GeometryError, r"residual.shape=\(2, 6, 9, 11\): must be y's, \(2, 4, 7, 10\)"),
-    ({"residual_position": "before"}, UnsupportedError, "residual_position='before': accepted are"),
 ]
 
 
