@@ -17,7 +17,7 @@ from ..kernels.conv import (
     conv_transpose3d_implicit_gemm,
 )
 from ..kernels.conv.arguments import read_geometry
-from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
+from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_refusal
 from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
@@ -89,6 +89,9 @@ class Conv(Operation):
 
     def default_of(self, shape: Shape) -> str:
         return str(default_of(shape.geometry, shape.extras, shape.cores))
+
+    def excludes(self, algorithm: str, shape: Shape) -> bool:
+        return bool(precision_refusal(algorithm, shape.geometry))
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
         return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])

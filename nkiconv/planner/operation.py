@@ -175,9 +175,14 @@ class Operation(ABC):
         least_ns = refined[0][1].ns
         return list(dict.fromkeys((name, one.config) for name, one in refined if one.ns <= clock.NEAR * least_ns))
 
+    def excludes(self, algorithm: str, shape: Shape) -> bool:
+        """Whether an algorithm refuses a problem whatever its settings, for reasons that are not its own."""
+        return False
+
     def near_least(self, shape: Shape, algorithms: Sequence[str], near: float = CHOICE_NEAR) -> list[tuple[str, Guess]]:
         """First guesses of some algorithms, without those far above the least, and long ones where others are not."""
-        found = [(name, guess) for name in algorithms for guess in self.algorithm(name).guesses(shape)]
+        names = [name for name in algorithms if not self.excludes(name, shape)]
+        found = [(name, guess) for name in names for guess in self.algorithm(name).guesses(shape)]
         if shape.whole is not None:
             found = [one for one in found if not self.whole_refusal(one[0], shape, one[1].config)]
         found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found

@@ -50,16 +50,22 @@ def plan_of(algorithm, geometry, extras, config, cores):
 @lru_cache(maxsize=PLANS_KEPT)
 def built(algorithm, geometry, extras, config, written, cores):
     """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
-    if algorithm != "implicit_gemm" and geometry.precision in ONLY_IMPLICIT_GEMM:
-        precision = geometry.precision
-        return None, f"precision={precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
-    reason = "" if geometry.direct is None else beside_pairs_refusal(geometry, extras)
+    reason = precision_refusal(algorithm, geometry)
+    if not reason and geometry.direct is not None:
+        reason = beside_pairs_refusal(geometry, extras)
     reason = reason or relayout_refusal(algorithm, geometry, extras)
     reason = reason or depth_refusal(algorithm, geometry, extras, config)
     if reason:
         return None, reason
     plan, _ = TABLE[algorithm]
     return plan(seen_by(algorithm, geometry, extras, config), extras, without_planes(config), cores)
+
+
+def precision_refusal(algorithm, geometry):
+    """Why an algorithm does not take products so, or ""."""
+    if algorithm == "implicit_gemm" or geometry.precision not in ONLY_IMPLICIT_GEMM:
+        return ""
+    return f"precision={geometry.precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
 
 
 def depth_refusal(algorithm, geometry, extras, config):

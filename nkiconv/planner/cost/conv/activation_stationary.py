@@ -49,7 +49,7 @@ class Pixels(Conv2dAlgorithm):
     def settle(self, shape: Shape, config: Config) -> Config:
         """All settings, those left open so that the schedule takes least; the kernel's where none runs."""
         geometry, extras = plain_of(self.algorithm, shape.geometry, shape.extras), shape.extras
-        if geometry.precision == "fp16x3" or unsupported_reason(geometry, extras, config):
+        if unsupported_reason(geometry, extras, config):
             return config
         if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
             return config

@@ -41,7 +41,7 @@ class Rows(Conv2dAlgorithm):
 
     def settle(self, shape: Shape, config: Config) -> Config:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if geometry.precision == "fp16x3" or unsupported_reason(geometry, shape.extras, config):
+        if unsupported_reason(geometry, shape.extras, config):
             return config
         given, volume = dict(config or ()), geometry.planes.out // geometry.planes.images
         most = given.get("depth", min(volume, TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)))
