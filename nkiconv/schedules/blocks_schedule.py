@@ -231,20 +231,21 @@ def _scheduled(
     is_pe = not lines and (source.x_strides, source.y_strides) != (geometry.x_strides, geometry.y_strides)
     planes, most, banks = planes_of(geometry.planes), units_of_tile(geometry, lines) // config.side, sum_banks(is_pe)
     half = div_ceil(units_in(geometry, config.rows, config.columns), PARTS)
-    known: dict[tuple[Part, Part], tuple[tuple[Run, ...], tuple[Run, ...], tuple[Tile, ...]]] = {}
+    known: dict[tuple[Part, Part], tuple[tuple[Tile, ...], tuple[int, int] | None, Part, Part]] = {}
     passes: list[Pass] = []
     for jobs in batches_of(geometry, config, bias, min(banks, together)):
         of_taps = [job for job in jobs if job.t >= 0]
         r, s = _hull([job.r for job in of_taps], (0, 1)), _hull([job.s for job in of_taps], (0, 1))
         c = [_hull([job.c for job in of_taps if job.part == part], (geometry.C, 0)) for part in range(config.side)]
         if (r, s) not in known:
-            runs = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
-            known[r, s] = *runs, tiles_of_units(planes, *runs, most, half if config.split == 1 else 0)
-        rows, columns, tiles = known[r, s]
-        clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
-        h, w = (0, extent_of(geometry.rows, config.rows, r)), (0, extent_of(geometry.columns, config.columns, s))
-        if clips is not None:
-            h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
+            rows, columns = runs_of(geometry.rows, config.rows, r), runs_of(geometry.columns, config.columns, s)
+            tiles = tiles_of_units(planes, rows, columns, most, half if config.split == 1 else 0)
+            clips = clipped_first(geometry, config, (rows, columns), (r[1], s[1]))
+            h, w = (0, extent_of(geometry.rows, config.rows, r)), (0, extent_of(geometry.columns, config.columns, s))
+            if clips is not None:
+                h, w = (rows[0].low, rows[0].high - rows[0].low), (columns[0].low, columns[0].high - columns[0].low)
+            known[r, s] = tiles, clips, h, w
+        tiles, clips, h, w = known[r, s]
         each = cut(div_ceil(len(jobs), config.side), banks // config.side)
         rounds = tuple(tuple(some_of(jobs, (at * config.side, count * config.side))) for at, count in each)
         seen = tuple(dict.fromkeys(job.t for job in of_taps))
@@ -334,10 +335,11 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
     """Jobs of each pass, of biases alone if these are more than the banks of PSUM that others leave."""
     found: list[tuple[Job, ...]] = []
     ks, cs = outputs_beside(geometry, config.beside), cut(geometry.C // geometry.groups, config.channels)
+    taps = _taps_of(geometry)
     for group in range(geometry.groups):
         for c in cut_at(len(cs), config.inputs):
             for some in cut_at(len(ks), config.outputs):
-                jobs, biases = _jobs_of(geometry, config, group, some_of(ks, some), some_of(cs, c))
+                jobs, biases = _jobs_of(geometry, config, group, some_of(ks, some), some_of(cs, c), taps)
                 biases = biases if bias and c[0] == 0 else ()
                 if biases and len(jobs) <= banks < len(jobs) + len(biases):
                     found.append(biases)
@@ -354,7 +356,12 @@ def batches_of(geometry: Geometry, config: BlocksSettings, bias: bool, banks: in
 
 
 def _jobs_of(
-    geometry: Geometry, config: BlocksSettings, group: int, ks: Sequence[tuple[Part, int]], cs: Sequence[Part]
+    geometry: Geometry,
+    config: BlocksSettings,
+    group: int,
+    ks: Sequence[tuple[Part, int]],
+    cs: Sequence[Part],
+    taps: Sequence[tuple[int, Part, Part]],
 ) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
     """(Jobs of some channels of a group, those of their biases)."""
     jobs: list[Job] = []
@@ -367,7 +374,7 @@ def _jobs_of(
             for part, (at, chunks) in enumerate(parts):
                 if index < chunks:
                     c = cs[at + index][0] + group * (geometry.C // geometry.groups), cs[at + index][1]
-                    jobs += [Job(k, c, t, r, s, beside, part) for t, r, s in _taps_of(geometry)]
+                    jobs += [Job(k, c, t, r, s, beside, part) for t, r, s in taps]
         biases.append(Job(k, (0, 1), -1, (0, 1), (0, 1), beside, 0))
     return tuple(jobs), tuple(biases)
 
