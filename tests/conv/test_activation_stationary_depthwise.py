@@ -15,7 +15,7 @@ from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.conv.activation_stationary import depthwise_blocks
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.depthwise_blocks_price import BlocksPrice
+from nkiconv.planner.cost.conv.depthwise_bound import BlockBound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
 from nkiconv.schedules.activation_stationary import DepthwiseSettings
@@ -290,7 +290,7 @@ def test_what_it_does_not_do(problem, changes, message):
     assert re.search(message, reason)
 
 
-#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of prices that are to be near modelled times.
+#: N, channels, rows and columns, taps, stride, direction, layout, dtype: of bounds that are to be near modelled times.
 PRICED = [
     (32, 96, 56, 7, 1, "forward", "NCHW", "bf16"),
     (32, 96, 56, 7, 1, "forward", "NHWC", "bf16"),
@@ -309,7 +309,7 @@ PRICED = [
 @pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "direction", "layout", "dtype"), PRICED, ids=str)
-def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
+def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, direction, layout, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(
         C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, layout=layout, dtype=dtype
@@ -319,9 +319,9 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, direction
     plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
     settings = settled(problem, **plain)
     config = DepthwiseSettings(**dict(settings))
-    price = BlocksPrice(Target.of(Rates()), geometry, extras_of(**plain), config)
+    bound = BlockBound(Target.of(Rates()), depthwise_blocks.BlockSchedule(geometry, config), extras_of(**plain))
     execution = trace(problem, 2, config=(("algorithm", NAME), *settings))
-    assert price.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
+    assert bound.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -14,6 +14,7 @@ column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which t
 one to the next: matrices have the outputs between.
 """
 
+import functools
 from dataclasses import dataclass, field
 
 from ...._nki import nl
@@ -57,7 +58,7 @@ class BlocksItem(nl.NKIObject):
 
 
 @dataclass
-class BlockSchedule(nl.NKIObject):
+class BlockSchedule:
     """All sizes of one problem under DepthwiseSettings."""
 
     geometry: Geometry
@@ -102,13 +103,17 @@ class BlockSchedule(nl.NKIObject):
             self.matrix_steps, self.bank_steps = strides, (1, 1)
         self.chunks = cut(geometry.C, settings.channels)
         self.together = min(settings.together, div_ceil(len(self.chunks), PARTS))
-        side = settings.beside if self.by_pixels else len(self.windows)
-        self.items = [
+
+    @functools.cached_property
+    def items(self):
+        """What is worked on together, in order."""
+        side = self.settings.beside if self.by_pixels else len(self.windows)
+        return [
             BlocksItem(number, chunk, images, below, windows)
             for number, chunk in enumerate(self.chunks)
             for windows in cut(len(self.windows), side)
-            for below in cut(div_ceil(rows.out, self.out_rows), settings.below)
-            for images in cut(geometry.planes.out, settings.images)
+            for below in cut(div_ceil(self.geometry.rows.out, self.out_rows), self.settings.below)
+            for images in cut(self.geometry.planes.out, self.settings.images)
         ]
 
     @property

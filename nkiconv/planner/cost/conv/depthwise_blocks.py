@@ -19,7 +19,7 @@ from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Shape, pairs_of
 from .common import Settled
-from .depthwise_blocks_price import BlocksPrice
+from .depthwise_bound import BlockBound
 
 #: Windows of a row of y that are tried, at most; heights of blocks, those of the fewest below each other first.
 WINDOWS, HEIGHTS = 10, 4
@@ -27,7 +27,7 @@ WINDOWS, HEIGHTS = 10, 4
 CHUNKS = (8, 16, 32, 64, 128)
 #: Buffers, and matmuls that warm the array up; sizes of blocks of which all other settings are tried together.
 BUFFERS = (4, 2)
-TOGETHER = 8
+TOGETHER = 12
 #: Settings that a wide search starts from.
 WIDE_BEST = 8
 #: Bytes a partition of matrices that come together, about.
@@ -40,7 +40,7 @@ class DepthwiseBlocks(Settled):
     algorithm, settings, refusal = "activation_stationary", DepthwiseSettings, staticmethod(unsupported_reason)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return BlocksPrice(shape.target, geometry, shape.extras, plan.settings).ns()
+        return BlockBound(shape.target, plan, shape.extras).ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         return next(iter(ranked(shape, geometry, given)), None)
@@ -73,7 +73,8 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Depth
         found: list[tuple[float, int, DepthwiseSettings]] = []
         for one in some:
             if blocks_misfit(geometry, one) == "":
-                found.append((BlocksPrice(shape.target, geometry, shape.extras, one).ns(), len(found), one))
+                bound = BlockBound(shape.target, BlockSchedule(geometry, one), shape.extras)
+                found.append((bound.ns(), len(found), one))
         return [one for _, _, one in sorted(found)]
 
     sizes = by_price(sizes_of(geometry, given))
