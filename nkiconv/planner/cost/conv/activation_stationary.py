@@ -59,7 +59,7 @@ class Pixels(Conv2dAlgorithm):
         if best is None:
             made = ((make_pixels(geometry, settings), settings) for settings in tried)
             fitting = ((plan, settings) for plan, settings in made if pixels_fit(geometry, extras, plan))
-            best = cheapest((Cost(shape.target, geometry, plan).core_ns(), settings) for plan, settings in fitting)
+            best = cheapest((PixelBound(shape.target, geometry, plan).ns(), settings) for plan, settings in fitting)
         best = best or pixel_settings(geometry, extras, config)
         if "warmup" not in given:
             columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
@@ -78,7 +78,7 @@ class Pixels(Conv2dAlgorithm):
         return ((shard, side, fold) for side in sides for shard, fold in ways)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return START_NS + Cost(shape.target, geometry, plan).core_ns() + END_NS
+        return START_NS + PixelBound(shape.target, geometry, plan).ns() + END_NS
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan, own = self.plan(shape, None), dict(self.settle(shape, None) or ())
@@ -126,111 +126,84 @@ def tiles_of(plan: Any, band: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a plan takes, in ns of one of two cores that share it."""
+class PixelBound:
+    """What a schedule takes at least, in ns of one of two cores: the busiest engine, and what it waits for at first."""
 
     target: Target
     geometry: Any
     plan: Any
 
-    def core_ns(self) -> float:
+    def ns(self) -> float:
         """The busier core, between its first loads and its last store."""
-        items, waits_ns = self.plan.items, self.first_ns()
-        known: dict[tuple[int, ...], tuple[float, float, float]] = {}
-        most = 0.0
+        items, known, most, first_ns = self.plan.items, {}, 0.0, self.first_ns()
         for half in range(PARTS):
             first, count = share(len(items), PARTS, half)
-            array, dma, read, batch = 0.0, 0.0, 0.0, -1
+            array, moved, read, batch = first_ns, 0.0, 0.0, -1
             for item in items[first : first + count]:
-                if item.batch != batch:
-                    batch = item.batch
-                    array += self.transposes_ns(batch)
-                    dma += self.filters_ns(batch)
-                band = item.band
-                key = self.plan.batches[batch][1], band.zn, band.pn, band.qn
+                kn, band = self.plan.batches[item.batch][1], item.band
+                key = kn, band.zn, band.pn, band.qn
                 if key not in known:
-                    known[key] = self.band_ns(item)
-                ns = known[key]
-                array, dma, read = array + ns[0], dma + ns[1], read + ns[2]
-                if item is items[first]:
-                    dma += self.x_ns(band, start=True) - self.x_ns(band)
-            most = max(most, array + waits_ns, dma, read)
+                    known[key] = self.item_ns(kn, band)
+                fresh = self.filters_ns(kn) if item.batch != batch else (0.0, 0.0)
+                batch = item.batch
+                array, moved, read = (
+                    array + known[key][0] + fresh[0], moved + known[key][1] + fresh[1], read + known[key][2],
+                )  # fmt: skip
+            most = max(most, array, moved, read)
         return most
 
     def first_ns(self) -> float:
         """DMA for the rows and channels of x that the first matmuls need, before which there is nothing to do."""
         plan, band = self.plan, self.plan.items[0].band
-        block = blocks_of(plan.sizes, band)[0]
-        first = block.zn * window_of(plan.source.rows, min(band.pn, block.pn * block.apart))
-        whole = band.zn * window_of(plan.source.rows, band.pn)
-        fold_ns = FOLD_NS if plan.source.fold > 1 else 0.0
-        return fold_ns + self.x_ns(band) * int(first) / (len(plan.chunks) * int(whole))
+        block, rows = blocks_of(plan.sizes, band)[0], plan.source.rows
+        first = block.zn * window_of(rows, min(band.pn, block.pn * block.apart))
+        share_ns = self.x_ns(band) * first / (len(plan.chunks) * band.zn * window_of(rows, band.pn))
+        return float(share_ns) + (FOLD_NS if plan.source.fold > 1 else 0.0)
 
-    def band_ns(self, item: Any) -> tuple[float, float, float]:
-        """(ns of the array, of DMA, of read-outs by Vector and Scalar) of a band."""
-        target, geometry, plan = self.target, self.geometry, self.plan
-        kn, tiles = plan.batches[item.batch][1], tiles_of(plan, item.band)
-        parts = cut(kn * plan.source.fold, plan.k_tile)
-        tile_ns = sum(matmul_ns(target, geometry, columns) for _, columns in parts)
-        array_ns = tiles * tile_ns * self.taps_of_tile() * len(plan.chunks)
-        elements_ns = kn * plan.source.fold * target.vector_ns
-        read_ns = tiles * (elements_ns + len(parts) * target.vector_fixed_psum_ns) / 2
-        return array_ns, self.x_ns(item.band) + self.y_ns(item.band, kn), read_ns
+    def item_ns(self, kn: int, band: Any) -> tuple[float, float, float]:
+        """(ns of the array, of DMA, of evacuation by Vector and Scalar) of an item."""
+        target, geometry, plan, source = self.target, self.geometry, self.plan, self.plan.source
+        tiles, parts, taps = tiles_of(plan, band), cut(kn * source.fold, plan.k_tile), float(num_taps(source))
+        for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
+            # taps that see nothing but zeros between elements of x are left out
+            taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1
+        array_ns = sum(matmul_ns(target, geometry, columns) for _, columns in parts) * taps * len(plan.chunks)
+        read_ns = (kn * source.fold * target.vector_ns + len(parts) * target.vector_fixed_psum_ns) / 2
+        run = kn * (plan.sizes.side if kn == geometry.K else 1) * geometry.hbm_itemsize
+        y_ns = self._runs_ns(band.zn * band.pn * band.qn * source.fold * kn * geometry.hbm_itemsize, run)
+        return tiles * array_ns, self.x_ns(band) + y_ns, tiles * read_ns
 
-    def taps_of_tile(self) -> float:
-        """Taps of a tile on average: those that see nothing but zeros between elements of x are left out."""
-        source, found = self.plan.source, float(num_taps(self.plan.source))
-        for axis, apart in ((source.rows, self.plan.sizes.apart), (source.columns, self.plan.sizes.side)):
-            if apart % outputs_apart(axis) == 0:
-                found /= axis.lhs_dilation
-        return found
-
-    def x_ns(self, band: Any, *, start: bool = False) -> float:
-        """DMA, or HBM, for the window of a band: its rows of x, all columns; start: of a core's first band."""
+    def x_ns(self, band: Any) -> float:
+        """DMA, or HBM, for the window of a band: its rows of x, all columns."""
         target, geometry, source = self.target, self.geometry, self.plan.source
         _, hn, wn = window_shape(source, band)
         columns = min(wn, source.columns.size)
         elements = planes_seen(geometry, band.zn) * min(hn * source.slots, source.rows.size) * columns
         num_bytes = elements * geometry.C * geometry.hbm_itemsize
         if is_transposed(geometry):
-            chunks = len(self.plan.chunks)
-            return self._transposed_ns(num_bytes, chunks * len(load_parts(geometry, self.plan, band, start)))
+            triggers = len(self.plan.chunks) * len(load_parts(geometry, self.plan, band, False))
+            return self._transposed_ns(num_bytes, triggers)
         run = columns if geometry.x_strides[3] == 1 else 1
         runs = len(self.plan.chunks) * target.rows_an_engine * elements / run
         return float(max(num_bytes * target.hbm_byte_ns, runs * target.run_ns(run * geometry.itemsize)))
 
-    def y_ns(self, band: Any, kn: int) -> float:
-        """DMA, or HBM, for the results of a band."""
-        plan, item = self.plan, self.geometry.hbm_itemsize
-        elements = band.zn * band.pn * band.qn * plan.source.fold * kn
-        run = kn * (plan.sizes.side if kn == self.geometry.K else 1)
-        return self._runs_ns(elements * item, run * item)
-
-    def filters_ns(self, batch: int) -> float:
-        """DMA, or HBM, for the filters of a batch."""
-        geometry, plan = self.geometry, self.plan
-        kn, item, taps = plan.batches[batch][1], geometry.hbm_itemsize, num_taps(geometry)
+    def filters_ns(self, kn: int) -> tuple[float, float]:
+        """(ns of the array's transposes, of DMA) for the filters of kn output channels."""
+        target, geometry, plan = self.target, self.geometry, self.plan
+        item, taps, run = geometry.hbm_itemsize, num_taps(geometry), 1.0
         num_bytes = kn * geometry.C * taps * item
         if plan.way == "dma":
-            return self._transposed_ns(num_bytes, len(plan.chunks))
-        run = 1.0
+            return 0.0, self._transposed_ns(num_bytes, len(plan.chunks))
         if plan.way == "copy":
-            run = kn if geometry.packed == 0 else min(kn, geometry.packed)
+            run = min(kn, geometry.packed or kn)
         elif plan.way == "backwards":
             run = taps * min(kn, PARTITIONS)
         elif geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps:
             run = taps * geometry.C / len(plan.chunks)
-        return self._runs_ns(num_bytes, run * item)
-
-    def transposes_ns(self, batch: int) -> float:
-        """The array's transposes of the filters of a batch."""
-        target, geometry, plan = self.target, self.geometry, self.plan
-        if plan.way != "array":
-            return 0.0
-        item = geometry.itemsize
-        passes = target.transpose_passes_fp32 if item == 4 else 1
-        count: int = num_transposes(plan.batches[batch][1], plan)
-        return count * (PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns)
+        passes = target.transpose_passes_fp32 if geometry.itemsize == 4 else 1
+        each_ns = PARTITIONS * passes * target.tensor_column_ns + target.matmul_ns
+        array_ns = num_transposes(kn, plan) * each_ns if plan.way == "array" else 0.0
+        return array_ns, self._runs_ns(num_bytes, run * item)
 
     def _runs_ns(self, num_bytes: float, run_bytes: float) -> float:
         """All engines, or HBM, for so many bytes in such runs."""
