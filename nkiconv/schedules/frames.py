@@ -40,6 +40,11 @@ def are_side_by_side(geometry: Geometry) -> bool:
     return geometry.x_strides[0] == 1 and geometry.C > 1 and (frames is None or frames.strides[0] == 1)
 
 
+def is_transposed(geometry: Geometry) -> bool:
+    """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
+    return are_side_by_side(geometry) and geometry.hbm_itemsize > 1
+
+
 def parts_of_x(geometry: Geometry, axis: Axis) -> list[PlanePiece]:
     """PlanePieces of a whole volume of an axis of planes: of the tensor of frames, if there is one, and of x's."""
     frames, size = geometry.frames, axis.size // axis.images

@@ -103,6 +103,11 @@ def met(axis: Axis, tap: int, first: int, count: int) -> Met:
     return found[0] + image * out, found[1], found[2], found[3] + image * size, found[4]
 
 
+def writes_rows(geometry: Geometry) -> bool:
+    """Whether neighbours of y in HBM are pixels of a row, not output channels."""
+    return geometry.y_strides[0] != 1 and geometry.K > 1
+
+
 def filter_rows(geometry: Geometry) -> int:
     """Rows of taps of a filter, those of all planes one after the other."""
     return geometry.planes.taps * geometry.rows.taps

@@ -28,11 +28,11 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 from nkiconv import cases, conv1d, conv2d, pack_filter, spec
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv.activation_stationary import pixel_blocks, pixel_tiles
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
+from nkiconv.schedules import pixel_tiles
 from nkiconv.schedules.activation_stationary import PixelSettings
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
@@ -258,7 +258,7 @@ def test_pixels_of_a_partition_are_neighbours():
             seen = []
             for item in (item for item in found.items if item.batch == batch):
                 band = item.band
-                for block in pixel_blocks.blocks_of(found.sizes, band):
+                for block in pixel_tiles.blocks_of(found.sizes, band):
                     assert block.zn * block.pn * block.units <= 128
                     for tile in range(side):
                         seen += itertools.product(
@@ -482,7 +482,7 @@ def test_zeros_between_elements_are_not_multiplied(name):
     config = settled(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
     check_exact(problem, config=config)
     found, _ = planned(problem, NAME, config[1:])
-    tiles = sum(len(pixel_blocks.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side
+    tiles = sum(len(pixel_tiles.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side
     matmuls = [
         one
         for program in trace(problem, 2, config=config).programs

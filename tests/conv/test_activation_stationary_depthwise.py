@@ -12,12 +12,12 @@ from draws import draws
 from hypothesis import strategies as st
 
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv.activation_stationary import depthwise_blocks
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.depthwise_bound import BlockBound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
+from nkiconv.schedules import depthwise_blocks
 from nkiconv.schedules.activation_stationary import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

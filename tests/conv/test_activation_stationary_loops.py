@@ -13,14 +13,14 @@ from volumes import an_axis, check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv3d_implicit_gemm
-from nkiconv.kernels.conv.activation_stationary import plan, row_tiles
-from nkiconv.kernels.conv.activation_stationary.row_tiles import row_bytes, row_instructions
 from nkiconv.kernels.conv.dispatch import built
 from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
 from nkiconv.planner.timing import time, trace
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules import activation_stationary_build, volume_rows
+from nkiconv.schedules.volume_rows import row_bytes, row_instructions
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -63,8 +63,8 @@ def traced(change, why, lnc, loop, frames=0, dtype=ml_dtypes.bfloat16, **more):
     more |= {"padding": padding, "algorithm": NAME, **places}
     chosen = dict(chosen)
     segments, parts = chosen.pop("segments"), chosen.pop("parts", 1)
-    change(row_tiles, "fewest_tiles", lambda geometry: segments)
-    change(row_tiles, "PARTS_TRIED", (parts,))
+    change(volume_rows, "fewest_tiles", lambda geometry: segments)
+    change(volume_rows, "PARTS_TRIED", (parts,))
     more["config"] = tuple({**chosen, "loop": chosen.get("loop", 1) if loop else 0}.items())
     if frames:
         more["initial_frames"] = before
@@ -121,7 +121,7 @@ def test_any_volume_is_exact(shape, rows, columns, segments, lnc):
     C, K, groups, planes, *_ = shape
     if planes[1] > 1 and K > 1:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(row_tiles, "fewest_tiles", lambda geometry: segments)
+            patched.setattr(volume_rows, "fewest_tiles", lambda geometry: segments)
             built.cache_clear()
             shape = (C, K, groups, planes, rows, columns)
             check_volume(shape, lnc=lnc, algorithm=NAME, config=(("loop", 1),))
@@ -154,7 +154,7 @@ def test_many_instructions_ask_for_a_loop():
 
 def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
     assert planned(LONG, NAME)[0].steps is None
-    change(plan, "INSTRUCTIONS_MAX", 10_000)
+    change(activation_stationary_build, "INSTRUCTIONS_MAX", 10_000)
     found, reason = planned(LONG, NAME)
     assert (reason, found.loop, found.steps is None) == ("", 1, False)
 

@@ -16,15 +16,15 @@ from volumes import PLAIN, VOLUMES, check_volume, outputs, volumes
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv.activation_stationary import row_tiles
-from nkiconv.kernels.conv.activation_stationary.products import parts_of, products_of
 from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
+from nkiconv.schedules import volume_rows
 from nkiconv.schedules.activation_stationary import RowSettings
+from nkiconv.schedules.channel_pieces import parts_of, products_of
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -69,8 +69,8 @@ def test_any_volume(shape, config):
 
 @pytest.mark.parametrize("name", ["pairs", "strided", "dilated", "one row"])
 def test_columns_in_parts(name, change):
-    change(row_tiles, "PARTS_TRIED", (3,))
-    change(row_tiles, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
+    change(volume_rows, "PARTS_TRIED", (3,))
+    change(volume_rows, "fewest_tiles", lambda geometry: min(20, geometry.rows.out))
     check_volume(SHAPES[name], N=2, algorithm=NAME)
 
 

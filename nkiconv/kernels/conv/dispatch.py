@@ -5,12 +5,12 @@ from functools import lru_cache
 
 from ..._nki import nl
 from ...schedules import weight_stationary
+from ...schedules.activation_stationary_build import plan_activation_stationary
 from ...schedules.pairs_of_planes import beside_pairs_refusal
 from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
 from .activation_stationary.loop import run_activation_stationary
-from .activation_stationary.plan import plan_activation_stationary
 from .flip import copy_forwards
 from .implicit_gemm.items import run_items
 from .implicit_gemm.refusal import plan_taps

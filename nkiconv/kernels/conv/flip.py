@@ -7,7 +7,7 @@ swapped. Some algorithms read such filters as they are; the others get a copy in
 from dataclasses import replace
 
 from ..._nki import nl
-from ...schedules.geometry import filter_rows, num_taps
+from ...schedules.geometry import filter_rows, num_taps, writes_rows
 from ...schedules.tiles import QUADRANT, cut, cut_at
 from .._dma import copy
 from .filter_feed import turn_forwards
@@ -38,11 +38,6 @@ def reads_backwards(algorithm, geometry):
     if algorithm == "activation_stationary":
         return images or geometry.groups > 1 or writes_rows(geometry)
     return algorithm == "weight_stationary"
-
-
-def writes_rows(geometry):
-    """Whether neighbours of y in HBM are pixels of a row, not output channels."""
-    return geometry.y_strides[0] != 1 and geometry.K > 1
 
 
 def has_outputs_first(geometry):

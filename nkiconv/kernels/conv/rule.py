@@ -56,7 +56,5 @@ def wanted_in_groups(geometry, pixels):
         few = geometry.x_strides[0] == 1 and geometry.rows.taps * geometry.columns.taps <= RULE_TAPS
         if not volumes and (few or pixels < RULE_PIXELS_DEPTHWISE):
             return []
-        return (
-            ["stacked", "weight_stationary"] if tall or (volumes and geometry.rows.taps > 1) else ["weight_stationary"]
-        )
+        return ["stacked"] * (tall or (volumes and geometry.rows.taps > 1)) + ["weight_stationary"]
     return [] if pixels < RULE_PIXELS_GROUPS else ["weight_stationary"]

@@ -5,15 +5,10 @@ channels in HBM, or one run where they are all channels.
 """
 
 from ..._nki import nisa, nl
-from ...schedules.frames import are_side_by_side
+from ...schedules.frames import is_transposed as is_transposed
 from ...schedules.tiles import BANK_COLUMNS, cut_into, div_ceil
 from .._dma import copy
 from .._engines import is_16bit, pick
-
-
-def is_transposed(geometry):
-    """Whether DMA transposes x: neighbours in HBM are channels, of more than a byte each."""
-    return are_side_by_side(geometry) and geometry.hbm_itemsize > 1
 
 
 def load_transposed(dst, hbm, strides, offset, alone, ledger):

@@ -1,1 +1,40 @@
-"""Activation-stationary: windows of x are the stationaries, filters move; y comes out as NHWC."""
+"""Activation-stationary: windows of x are the stationary operands, filters the moving ones.
+
+    y[pixels, k] = sum over taps, K tiles of  x[c, pixels at a tap]^T w[c, tap, k]
+
+128 pixels of y come out on the partitions with their output channels as neighbours, which is how NHWC is stored: they
+leave in runs of K elements, or of several pixels' K. Rows of y of volumes (NCDHW) have several planes of y in the
+columns of the Tensor Engine, which transposes the results. Padding is stored as zeros, so that each tap sees all
+pixels. Of a dilated x a block's rows are lhs_dilation apart, and so are the pixels of a tile where that divides `side`:
+all of them see elements of x at the same taps, zeros between these at others, which are neither stored nor multiplied.
+
+    | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
+    |--------|--------------------------|------------------------|---------------|---------------|--------------|
+    | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
+    | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
+    |        |                          | each a tap further     | of rows       |               |              |
+    | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
+    | wise   |                          |                        |               | blocks of y   |              |
+
+Pseudocode, of one core:
+
+    for (weight-resident group, output tile):
+        load x of the next output tile, or the next rows of x
+        for bank of (tiles of 128 pixels, planes, k):
+            for K tile, tap, tile of pixels or plane of x:
+                PSUM[pixel, tile or planes, k] += x[c, pixels at the tap]^T w[c, tap, k]
+                transpose filters that later matmuls need              # background work
+            y[pixel, k] = epilogue(PSUM)
+        store y                                  # of volumes: transposed while the next tile's sums are made
+
+Of depthwise problems, whose filters become Toeplitz matrices F of all taps (see `schedules.depthwise_blocks`):
+
+    for (channels, 128 blocks):
+        load blocks of x of the next ones                              # NCHW: planes, whose windows are transposed
+        place F of the next channels
+        for bank of channels:
+            for channel, window, k of the blocks below each other:
+                PSUM[block, channel, (p, q)] += X[(j, w), block + k]^T F[k][(j, w), (p, q)]
+            y[block, (p, q)] = epilogue(PSUM)
+        store y
+"""

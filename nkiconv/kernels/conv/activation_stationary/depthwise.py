@@ -8,7 +8,10 @@ of x and no others, planes come to where there are zeros above and below. Severa
 from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
+from ....schedules.activation_stationary import WARM_UP
+from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
+from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, images_together
 from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
@@ -16,9 +19,7 @@ from ..._warm import warm_up
 from ..boxes import load_bias_as, load_boxes, offset_at, store_boxes
 from ..call import finish_views, of_array, scale_residual
 from ..filter_feed import tiles_in_turn
-from .depthwise_blocks import FRAMED, LOADED, RAWS, WARM_UP, images_together
 from .toeplitz import copy_backwards, load_matrices, load_taps
-from .windows import front_of
 
 
 @dataclass

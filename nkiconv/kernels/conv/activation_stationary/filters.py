@@ -10,19 +10,15 @@ between any two matmuls; "backwards", of transposed convolutions: [c, k, taps] i
 from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import tap_blocks
+from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
-from ....schedules.tiles import BANK_BYTES, cut, div_ceil, whole_words
+from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
+from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy
 from ..._engines import is_16bit, pick
 from ..boxes import load_packed, offset_at, pattern_of
 from ..filter_feed import transpose_together
 from ..transposes import load_transposed
-from .products import parts_of
-
-#: Bytes a partition of a block of taps in memory order, and of all that are on their way together, if more than one.
-RAW_BYTES = 16_384
-AHEAD_BYTES = 28_672
 
 
 @dataclass
@@ -44,37 +40,6 @@ class Filters(nl.NKIObject):
     done: int = 0
 
 
-def way_of(geometry, by_rows):
-    """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
-    if by_rows:
-        return "array"
-    if geometry.packed > 0 or geometry.w_strides[0] == 1:
-        return "copy"
-    if geometry.flipped:
-        return "backwards"
-    if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
-        return "dma"
-    return "array"
-
-
-def comes_raw(way):
-    """Whether filters are put in place when they have come."""
-    return way in ("array", "backwards")
-
-
-def raw_blocks(geometry, plan, chunk):
-    """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
-    different ones."""
-    if plan.way == "backwards" or plan.by_rows:
-        return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
-    return tap_blocks(geometry, plan.chunks[chunk][0].count, RAW_BYTES)
-
-
-def block_bytes(geometry, plan, chunk, block, kn):
-    """Bytes a partition of a block in memory order."""
-    return (kn if plan.way == "backwards" else plan.chunks[chunk][0].count) * block[1] * block[3] * geometry.itemsize
-
-
 def start_filters(operands, geometry, plan, k0, kn):
     """Filters of which nothing is loaded yet."""
     loads, ends, tiles = [], [], []
@@ -89,24 +54,13 @@ def start_filters(operands, geometry, plan, k0, kn):
     return Filters(k0=k0, kn=kn, plan=plan, loads=loads, ends=ends, tiles=tiles)
 
 
-def alike(plan):
-    """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
-    found = []
-    for chunk, pieces in enumerate(plan.chunks):
-        if found and plan.chunks[found[-1][0]][0].c0 == pieces[0].c0:
-            found[-1].append(chunk)
-        else:
-            found.append([chunk])
-    return found
-
-
 def load_filters(operands, geometry, filters, chunk, ledger):
     """Load what there is room for, up to a K tile."""
     waiting_bytes = 0
     for index in range(filters.done, len(filters.loads)):
         load = filters.loads[index]
         if comes_raw(filters.plan.way):
-            waiting_bytes += block_bytes(geometry, filters.plan, load[0][0], load[1], load[2][1])
+            waiting_bytes += raw_block_bytes(geometry, filters.plan, load[0][0], load[1], load[2][1])
         if index >= filters.done + len(filters.raws):
             if load[0][0] > chunk or waiting_bytes > AHEAD_BYTES:
                 return
@@ -256,18 +210,3 @@ def fold_filters(geometry, source, filters):
             )
     filters.tiles = [folded_sbuf.reshape((slots * cn, source.rows.taps * S, fold * K))]
     filters.folded = True
-
-
-def raw_bytes(geometry, plan):
-    """Bytes a partition of all loads that are there together, at most."""
-    one = total = 0
-    for chunk, *_ in alike(plan):
-        for block in raw_blocks(geometry, plan, chunk):
-            each = block_bytes(geometry, plan, chunk, block, min(geometry.K, nl.tile_size.pmax))
-            one, total = max(one, each), total + each * div_ceil(geometry.K, nl.tile_size.pmax)
-    return min(total, max(AHEAD_BYTES, one) + one)
-
-
-def num_transposes(kn, plan):
-    """Transposes of the filters of kn output channels, and evacuations of them, at most."""
-    return sum(len(places) for places in plan.places) * div_ceil(kn, nl.tile_size.pmax)

@@ -1,11 +1,11 @@
 """The loop of a core: by pixels, by rows of volumes, or by blocks of depthwise problems."""
 
+from ....schedules.depthwise_blocks import BlockSchedule
+from ....schedules.pixel_tiles import PixelSchedule
+from ....schedules.volume_rows import RowSchedule
 from ..call import part_of_core
 from .depthwise import run_depthwise
-from .depthwise_blocks import BlockSchedule
-from .pixel_tiles import PixelSchedule
 from .pixels import run_pixels
-from .row_tiles import RowSchedule
 from .rows import run_rows
 from .sums import start_work
 

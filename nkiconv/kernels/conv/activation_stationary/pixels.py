@@ -9,6 +9,17 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.cuts import same_place, window_of
 from ....schedules.frames import plane_pieces
+from ....schedules.pixel_tiles import (
+    Block,
+    blocks_of,
+    inside,
+    load_parts,
+    pixels_of,
+    place_in,
+    rows_inside,
+    sees_x,
+    window_shape,
+)
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._dma import copy
 from ..._warm import warm_up
@@ -17,11 +28,7 @@ from ..frames import tensor_of
 from ..sums import spaced
 from ..transposes import is_transposed, load_transposed
 from .filters import load_filters
-from .pixel_blocks import Block, blocks_of, held, inside, pixels_of, place_in, rows_inside, sees_x, window_shape
 from .sums import evacuate, load_bias, multiply, start_group
-
-#: Bytes a partition of one load of a later output tile, if it has as many.
-LOAD_BYTES = 8192
 
 
 @dataclass
@@ -99,26 +106,6 @@ def new_window(operands, plan, band, engine):
     return x_sbuf
 
 
-def load_parts(geometry, plan, band, start):
-    """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
-    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
-    where many K tiles make many loads of a part."""
-    source, block, num_chunks = plan.source, blocks_of(plan.sizes, band)[0], len(plan.chunks)
-    planes, rows, columns = window_shape(source, band)
-    axis, most, each, height = source.rows, band.pn, block.pn * block.apart, block.pn * block.apart * source.rows.stride
-    several = band.zn > 1
-    if several:
-        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn * block.apart)
-    at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
-    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
-    while outputs < most:
-        outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
-        end = held(axis, outputs, source.dense and not several)
-        found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
-        first = end
-    return found
-
-
 def load_part(work, band, x_sbuf, chunk, part):
     """A part of a K tile's window."""
     geometry, source, own = work.geometry, work.plan.source, work.plan.chunks[chunk][0]
@@ -169,7 +156,7 @@ def work_units(work, item, x_sbuf, units):
             if len(seen[-1][tile]) == 0:
                 zeros = acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn]
                 nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
-    taps = num_windows(plan)
+    taps = plan.source.taps
 
     def matmuls(chunk):
         for tap in range(taps):
@@ -187,20 +174,14 @@ def work_units(work, item, x_sbuf, units):
         leave(work, item, unit, acc_psum)
 
 
-def num_windows(plan):
-    """Taps of the axes of x as they are loaded."""
-    source = plan.source
-    return source.planes.taps * source.rows.taps * source.columns.taps
-
-
 def taps_seen(plan, band, block, tile):
     """Taps at which pixels of a tile of a block see anything but zeros between elements of x."""
     source, side = plan.source, plan.sizes.side
     rows, columns = source.rows, source.columns
     if rows.lhs_dilation * columns.lhs_dilation == 1:
-        return range(num_windows(plan))
+        return range(source.taps)
     found = []
-    for tap in range(num_windows(plan)):
+    for tap in range(source.taps):
         r, s = tap // columns.taps % rows.taps, tap % columns.taps
         if sees_x(rows, band.p0 + block.p, block.apart, r) and sees_x(columns, band.q0 + tile, side, s):
             found.append(tap)

@@ -8,10 +8,12 @@ import dataclasses
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import Outputs, places_inside, window_of
 from ....schedules.frames import plane_pieces
 from ....schedules.geometry import span
 from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
+from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import is_16bit, new_ledger, pick
 from ..._warm import warm_up
 from ..boxes import clear_window, load_x, offset_at, store_boxes
@@ -19,8 +21,6 @@ from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
 from ..moved import moved_operands
 from ..sums import zero_sums
 from .filters import load_filters
-from .products import parts_of
-from .row_tiles import moves_of, rows_window, segment_rows, stored_together
 from .sums import evacuate, load_bias, multiply, start_group
 
 

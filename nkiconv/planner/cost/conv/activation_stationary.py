@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ....kernels.conv.activation_stationary.defaults import pixel_settings, settings_of
-from ....kernels.conv.activation_stationary.filters import num_transposes
-from ....kernels.conv.activation_stationary.pixel_blocks import blocks_of, outputs_apart, window_shape
-from ....kernels.conv.activation_stationary.pixel_tiles import make_pixels, pixels_fit
-from ....kernels.conv.activation_stationary.pixels import load_parts
-from ....kernels.conv.activation_stationary.plan import together_refusal, unsupported_reason
 from ....kernels.conv.relayout import plain_of
-from ....kernels.conv.transposes import is_transposed
 from ....schedules.activation_stationary import SHARDS, DepthwiseSettings, PixelSettings, RowSettings, read_pixels
+from ....schedules.activation_stationary_build import pixel_settings, settings_of, together_refusal, unsupported_reason
 from ....schedules.cuts import window_of
+from ....schedules.frames import is_transposed
 from ....schedules.geometry import num_taps
+from ....schedules.moving_filters import num_transposes
+from ....schedules.pixel_tiles import blocks_of, load_parts, make_pixels, outputs_apart, pixels_fit, window_shape
 from ....schedules.settings import Settings
 from ....schedules.tiles import PARTS, cut, share
 from ....simulator.hardware import PARTITIONS
@@ -86,7 +83,7 @@ class Pixels(Conv2dAlgorithm):
         if plan is None:
             return found
         tiles = sum(tiles_of(plan, item.band) for item in plan.items)
-        if wide or tiles * num_taps(plan.source) * len(plan.chunks) <= LONG:
+        if wide or tiles * plan.source.taps * len(plan.chunks) <= LONG:
             found += [config_of(side=side) for side in sides_of(shape.geometry)]
         return found + ([config_of(x_bytes=own["x_bytes"] // 2)] if wide else [])
 
@@ -163,7 +160,7 @@ class PixelBound:
     def item_ns(self, kn: int, band: Any) -> tuple[float, float, float]:
         """(ns of the array, of DMA, of evacuation by Vector and Scalar) of an item."""
         target, geometry, plan, source = self.target, self.geometry, self.plan, self.plan.source
-        tiles, parts, taps = tiles_of(plan, band), cut(kn * source.fold, plan.k_tile), float(num_taps(source))
+        tiles, parts, taps = tiles_of(plan, band), cut(kn * source.fold, plan.k_tile), float(source.taps)
         for axis, apart in ((source.rows, plan.sizes.apart), (source.columns, plan.sizes.side)):
             # taps that see nothing but zeros between elements of x are left out
             taps /= axis.lhs_dilation if apart % outputs_apart(axis) == 0 else 1

@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....kernels.conv.activation_stationary.plan import unsupported_reason
-from ....kernels.conv.activation_stationary.products import parts_of
-from ....kernels.conv.activation_stationary.row_tiles import (
-    TILE_BANKS,
-    make_rows,
-    moves_of,
-    row_instructions,
-    segment_rows,
-    stored_together,
-)
 from ....kernels.conv.relayout import plain_of
 from ....schedules.activation_stationary import COPIES, RowSettings
+from ....schedules.activation_stationary_build import unsupported_reason
+from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import window_of
 from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....schedules.volume_rows import TILE_BANKS, make_rows, moves_of, row_instructions, segment_rows, stored_together
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
@@ -65,11 +58,15 @@ class Rows(Conv2dAlgorithm):
         """Whether a core takes many instructions without, and steps are alike and long enough for their stores, which
         wait for each other in it."""
         unrolled, looped = (make_rows(geometry, shape.extras, replace(chosen, loop=loop)) for loop in (0, 1))
+        if unrolled is None:
+            return False
         count = geometry.times * row_instructions(geometry, unrolled, shape.cores)
         item = unrolled.items[0]
         array_ns = div_ceil(item.qn, unrolled.width) * RowCost(shape.target, geometry, unrolled).tile_ns(item)
         is_hidden = len(stored_together(item.zn, geometry.K)) * STORE_NS <= array_ns
-        return bool(looped.steps is not None and count > (LOOP_FROM if is_hidden else MOST_INSTRUCTIONS))
+        return bool(
+            looped is not None and looped.steps is not None and count > (LOOP_FROM if is_hidden else MOST_INSTRUCTIONS)
+        )
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return RowCost(shape.target, geometry, plan).ns()

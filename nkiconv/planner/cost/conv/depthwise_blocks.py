@@ -7,13 +7,13 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ....kernels.conv.activation_stationary.depthwise_blocks import BlockSchedule, block_bytes, blocks_misfit
-from ....kernels.conv.activation_stationary.pixel_blocks import outputs_apart
-from ....kernels.conv.activation_stationary.plan import unsupported_reason
-from ....kernels.conv.activation_stationary.windows import window_width
-from ....kernels.conv.transposes import is_transposed
 from ....schedules.activation_stationary import DepthwiseSettings
+from ....schedules.activation_stationary_build import unsupported_reason
+from ....schedules.block_windows import window_width
 from ....schedules.cuts import window_of
+from ....schedules.depthwise_blocks import BlockSchedule, block_bytes, blocks_misfit
+from ....schedules.frames import is_transposed
+from ....schedules.pixel_tiles import outputs_apart
 from ....schedules.tiles import PARTS, div_ceil, fits_sbuf
 from ....simulator.hardware import PARTITIONS
 from ...request import Config

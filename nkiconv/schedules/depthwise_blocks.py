@@ -14,19 +14,17 @@ column of y. Zeros between pixels (lhs_dilation) are left out of blocks, which t
 one to the next: matrices have the outputs between.
 """
 
-import functools
-from dataclasses import dataclass, field
+from __future__ import annotations
 
-from ...._nki import nl
-from ....schedules.activation_stationary import WARM_UP, DepthwiseSettings
-from ....schedules.cuts import most_of, window_of
-from ....schedules.geometry import Geometry, num_taps
-from ....schedules.settings import setting
-from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, div_ceil, share, whole_words
-from ..transposes import is_transposed
-from .pixel_blocks import outputs_apart
-from .windows import (
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .activation_stationary import WARM_UP, DepthwiseSettings
+from .block_windows import (
     Span,
+    Window,
     WindowProduct,
     bank_columns,
     disjoint_misfit,
@@ -38,6 +36,13 @@ from .windows import (
     window_width,
     windows_of,
 )
+from .cuts import most_of, window_of
+from .frames import is_transposed
+from .geometry import Geometry, num_taps
+from .options import Extras
+from .pixel_tiles import outputs_apart
+from .settings import Config, setting
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
@@ -45,19 +50,19 @@ MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
 BLOCK_COLUMNS, BLOCK_ROWS, BLOCK_CHANNELS = 14, 7, 32
 
 
-@dataclass
-class BlocksItem(nl.NKIObject):
+@dataclass(frozen=True)
+class BlocksItem:
     """Blocks of some images: (first, how many) channels, images, blocks below each other, windows; number of their K
     tile."""
 
     chunk: int
-    channels: tuple
-    images: tuple
-    below: tuple
-    windows: tuple
+    channels: Part
+    images: Part
+    below: Part
+    windows: Part
 
 
-@dataclass
+@dataclass(frozen=True)
 class BlockSchedule:
     """All sizes of one problem under DepthwiseSettings."""
 
@@ -79,33 +84,48 @@ class BlockSchedule:
     #: channels of x and y that are neighbours (NHWC), or planes
     by_pixels: bool = field(init=False)
 
-    def __post_init__(self):
+    #: all windows; spans of disjoint ones; rows and columns of a channel's sums in a bank, those that the Tensor Engine
+    #: skips to the next in a matrix, and so in a bank; (first, how many) channels of each K tile
+    windows: list[Window] = field(init=False, repr=False, compare=False)
+    spans: list[Span] = field(init=False, repr=False, compare=False)
+    bank: tuple[int, int] = field(init=False, repr=False, compare=False)
+    matrix_steps: tuple[int, int] = field(init=False, repr=False, compare=False)
+    bank_steps: tuple[int, int] = field(init=False, repr=False, compare=False)
+    chunks: list[Part] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
         geometry, settings, rows, columns = self.geometry, self.settings, self.geometry.rows, self.geometry.columns
-        self.by_pixels, self.disjoint = is_transposed(geometry), settings.disjoint == 1
-        self.step, self.apart = settings.rows, settings.rows // rows.lhs_dilation
-        self.out_rows = settings.rows // rows.stride
-        self.windows = windows_of(columns, settings.columns, self.disjoint)
-        widest, seen = max(window.qn for window in self.windows), pixels_among(rows, window_of(rows, self.out_rows))
-        self.rows = seen if self.disjoint else self.apart
-        self.depth = div_ceil(seen, self.rows)
-        self.width = window_width(columns, settings.columns if self.disjoint else widest, self.disjoint)
-        # pixels of a block
-        self.size, self.columns = self.rows * self.width, widest if self.by_pixels else columns.out
-        # spans of all windows where they are disjoint; rows and columns of a channel's sums in a bank, those that the
-        # array skips to the next in a matrix, and so in a bank
-        strides, self.spans, self.pitch = (rows.stride, columns.stride), [], window_of(columns, widest)
-        self.bank, self.matrix_steps = (settings.rows, bank_columns(columns, widest, settings.rows)), (1, 1)
-        self.bank_steps = strides
+        by_pixels, out_rows = is_transposed(geometry), settings.rows // rows.stride
+        windows = windows_of(columns, settings.columns, self.disjoint)
+        widest, seen = max(window.qn for window in windows), pixels_among(rows, window_of(rows, out_rows))
+        height, apart = settings.rows // rows.lhs_dilation, (rows.stride, columns.stride)
+        chunks = cut(geometry.C, settings.channels)
+        found: dict[str, Any] = {"windows": windows, "chunks": chunks, "by_pixels": by_pixels, "out_rows": out_rows}
+        found |= {"step": settings.rows, "apart": height, "columns": widest if by_pixels else columns.out}
+        found |= {"together": min(settings.together, div_ceil(len(chunks), PARTS))}
         if self.disjoint:
-            self.spans = disjoint_spans(self.windows, columns.out, self.out_rows)
-            self.pitch = pitch_of(self.spans, columns, settings.columns)
-            self.bank = (self.out_rows, max(span.columns[1] for span in self.spans))
-            self.matrix_steps, self.bank_steps = strides, (1, 1)
-        self.chunks = cut(geometry.C, settings.channels)
-        self.together = min(settings.together, div_ceil(len(self.chunks), PARTS))
+            spans = disjoint_spans(windows, columns.out, out_rows)
+            found |= {"rows": seen, "depth": 1, "width": window_width(columns, settings.columns, True), "spans": spans}
+            found |= {"pitch": pitch_of(spans, columns, settings.columns), "matrix_steps": apart, "bank_steps": (1, 1)}
+            found |= {"bank": (out_rows, max(span.columns[1] for span in spans))}
+        else:
+            found |= {"rows": height, "depth": div_ceil(seen, height), "width": window_width(columns, widest, False)}
+            found |= {"pitch": window_of(columns, widest), "matrix_steps": (1, 1), "bank_steps": apart, "spans": []}
+            found |= {"bank": (settings.rows, bank_columns(columns, widest, settings.rows))}
+        vars(self).update(found)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether windows share no column of x."""
+        return self.settings.disjoint == 1
+
+    @property
+    def size(self) -> int:
+        """Pixels of a block."""
+        return self.rows * self.width
 
     @functools.cached_property
-    def items(self):
+    def items(self) -> list[BlocksItem]:
         """What is worked on together, in order."""
         side = self.settings.beside if self.by_pixels else len(self.windows)
         return [
@@ -117,28 +137,28 @@ class BlockSchedule:
         ]
 
     @property
-    def matrix_size(self):
+    def matrix_size(self) -> int:
         """Elements of a partition and channel: matrices of all blocks below each other."""
         return self.depth * self.step * self.pitch
 
     @property
-    def windows_together(self):
+    def windows_together(self) -> int:
         """Windows of an item that are worked on together: of pixels all of its own, of planes all if disjoint."""
         if self.by_pixels:
             return self.settings.beside
         return len(self.windows) if self.disjoint else 1
 
     @property
-    def has_own_columns(self):
+    def has_own_columns(self) -> bool:
         """Whether disjoint windows have all columns of x and no others."""
         return self.disjoint and have_own_columns(self.geometry.columns, self.windows, self.width)
 
-    def rows_of_block(self, k):
+    def rows_of_block(self, k: int) -> int:
         """Rows of the block k below that a block of y sees."""
         seen = pixels_among(self.geometry.rows, window_of(self.geometry.rows, self.out_rows))
         return min(self.rows, seen - k * self.apart)
 
-    def spans_of(self, windows):
+    def spans_of(self, windows: Part) -> Sequence[Span]:
         """Spans of the tile of x of some windows (first, how many)."""
         if self.disjoint:
             return self.spans
@@ -146,11 +166,11 @@ class BlockSchedule:
         columns = (0, self.columns) if self.by_pixels else (own.q, own.qn)
         return [Span(columns, (WindowProduct((0, windows[1]), (0, self.bank[1]), 0, False),))]
 
-    def below(self, item):
+    def below(self, item: BlocksItem) -> int:
         """Blocks of x below each other that an item's rows of y see."""
         return item.below[1] + self.depth - 1
 
-    def x_shape(self, item):
+    def x_shape(self, item: BlocksItem) -> tuple[int, ...]:
         """[pixels, beside, below, images, channels]; of planes the blocks of windows that are worked on together one
         after the other."""
         beside, below = item.windows[1], self.below(item)
@@ -158,14 +178,14 @@ class BlockSchedule:
             beside, below = 1, below * self.windows_together
         return (self.size, beside, below, item.images[1], item.channels[1])
 
-    def y_shape(self, item):
+    def y_shape(self, item: BlocksItem) -> tuple[int, int, int, int]:
         """Shape of the tile of an item's results."""
         together, cn = item.below[1] * item.images[1], item.channels[1]
         if self.by_pixels:
             return (together * item.windows[1], self.out_rows, self.columns, cn)
         return (together, cn, self.out_rows, self.geometry.columns.out)
 
-    def rounds(self, first, last):
+    def rounds(self, first: int, last: int) -> list[Part]:
         """(first channel, how many) of K tiles first .. last whose matrices come together."""
         found = []
         for number in range(first, last + 1, self.together):
@@ -174,13 +194,13 @@ class BlockSchedule:
         return found
 
     @property
-    def matrix_tiles(self):
+    def matrix_tiles(self) -> Part:
         """(tiles that rounds of matrices rotate through, channels of one): one where a core of two has no other
         round."""
         rounds = div_ceil(div_ceil(len(self.chunks), PARTS), self.together)
         return min(MATRICES, rounds), self.together * most_of(self.chunks)
 
-    def place_of(self, place):
+    def place_of(self, place: int) -> int:
         """How far a place of a block, its pixels row after row, is in the sequence of its filter."""
         rows, columns, first = self.geometry.rows, self.geometry.columns, self.windows[0]
         row = rows.before + (place // self.width - front_of(rows)) * rows.lhs_dilation
@@ -188,44 +208,44 @@ class BlockSchedule:
         return row * self.pitch + column
 
     @property
-    def line_length(self):
+    def line_length(self) -> int:
         """Elements of the sequence of a filter."""
         return self.matrix_size + self.place_of(self.size - 1) + 1
 
     @property
-    def bank_channels(self):
+    def bank_channels(self) -> int:
         """Channels whose sums fill a bank."""
         return max(1, BANK_COLUMNS // (self.bank[0] * self.bank[1]))
 
-    def groups(self, item):
+    def groups(self, item: BlocksItem) -> int:
         """Groups of images of an item that go on the partitions one after the other."""
         return div_ceil(item.images[1], images_together(item))
 
-    def framed_shape(self, item):
+    def framed_shape(self, item: BlocksItem) -> tuple[int, int, int]:
         """[(image, c), rows, columns] of an item's planes that go on the partitions together, with what a tap may see
         around them."""
         parts = min(item.images[1], images_together(item)) * item.channels[1]
         width = self.windows[-1].start - self.windows[0].start + self.width
         return parts, (self.below(item) - 1) * self.apart + self.rows, width
 
-    def transposes_together(self, item):
+    def transposes_together(self, item: BlocksItem) -> int:
         """Transposes that a bank holds, of all images that are together."""
         item_bytes = self.geometry.itemsize
         return max(1, BANK_BYTES // (whole_words(images_together(item) * item.channels[1], item_bytes) * item_bytes))
 
 
-def images_together(item):
+def images_together(item: BlocksItem) -> int:
     """Images of an item's channels that go on the partitions together."""
-    return nl.tile_size.pmax // item.channels[1]
+    return P_MAX // item.channels[1]
 
 
-def block_bytes(geometry, plan, extras):
+def block_bytes(geometry: Geometry, plan: BlockSchedule, extras: Extras) -> int:
     """Bytes a partition, at most."""
     item, y_item, most = geometry.itemsize, extras.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * most_channels * plan.matrix_size * item
-    fixed += div_ceil(geometry.C, nl.tile_size.pmax) * (plan.line_length + num_taps(geometry)) * item
-    fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * nl.tile_size.pmax
+    fixed += div_ceil(geometry.C, P_MAX) * (plan.line_length + num_taps(geometry)) * item
+    fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
         _, a, b, c = plan.y_shape(one)
         _, beside, below, images, count = plan.x_shape(one)
@@ -238,9 +258,9 @@ def block_bytes(geometry, plan, extras):
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
 
-def block_instructions(geometry, plan, cores):
+def block_instructions(geometry: Geometry, plan: BlockSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most: of each K tile's matrices, and of each item."""
-    most, parts = 0, 1 + div_ceil(most_of(plan.chunks), nl.tile_size.pmax)
+    most, parts = 0, 1 + div_ceil(most_of(plan.chunks), P_MAX)
     made = parts * (num_taps(geometry) + 4 + plan.size)
     for core in range(cores):
         first, count = share(len(plan.items), cores, core)
@@ -250,7 +270,7 @@ def block_instructions(geometry, plan, cores):
     return most
 
 
-def item_instructions(plan, item):
+def item_instructions(plan: BlockSchedule, item: BlocksItem) -> int:
     """Of an item."""
     cn, beside, spans = item.channels[1], item.windows[1], max(1, len(plan.spans))
     steps = 1 if plan.by_pixels or plan.disjoint else beside
@@ -263,10 +283,10 @@ def item_instructions(plan, item):
     return sums + plan.groups(item) * (beside * transposes + 6 + images_together(item)) + 8
 
 
-def depthwise_settings(geometry, config):
+def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
     """All settings: what a config leaves open is blocks of some 14 columns and as many rows as the partitions hold, and
     as many of them together as the array takes."""
-    most, rows, columns = nl.tile_size.pmax, geometry.rows, geometry.columns
+    most, rows, columns = P_MAX, geometry.rows, geometry.columns
     each, unit, apart = outputs_apart(columns), outputs_apart(rows) * rows.stride, rows.lhs_dilation
     few = div_ceil(div_ceil(columns.out, div_ceil(columns.out, BLOCK_COLUMNS)), each) * each
     while few > each and pixels_among(columns, window_of(columns, few)) * unit > most * apart:
@@ -289,9 +309,9 @@ def depthwise_settings(geometry, config):
     )
 
 
-def blocks_misfit(geometry, settings):
+def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
     """Why sizes of blocks do not go together, or ""."""
-    most, rows, columns, disjoint = nl.tile_size.pmax, geometry.rows, geometry.columns, settings.disjoint == 1
+    most, rows, columns, disjoint = P_MAX, geometry.rows, geometry.columns, settings.disjoint == 1
     asked = f"config rows={settings.rows}, columns={settings.columns}"
     if disjoint and is_transposed(geometry):
         return "config disjoint=1: must be 0 where channels are neighbours (NHWC)"

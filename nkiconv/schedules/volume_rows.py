@@ -5,24 +5,28 @@ A step of an output tile is one row of each of its segments, which are as many r
 of rows, of all planes and segments each: a step needs the next ones.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
-from ...._nki import nl
-from ....schedules.cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
-from ....schedules.geometry import met, span
-from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, filled, fits_sbuf
-from ..moved import Register, register_of
-from .filters import raw_bytes, way_of
-from .products import places_of, products_of
+from .activation_stationary import RowSettings
+from .channel_pieces import ChunkPiece, Place, Product, places_of, products_of
+from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
+from .device_loops import Register, register_of
+from .geometry import Geometry, met, span
+from .moving_filters import raw_bytes, way_of
+from .options import Extras
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
 #: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
 TILE_BANKS = 2
 
 
-@dataclass
-class Move(nl.NKIObject):
+@dataclass(frozen=True)
+class Move:
     """A matmul of a tile: a plane of x, counted from the output tile's first, for planes z .. z+count-1 of a bank,
     whose first tap is the `tau`-th from the last; whether sums are there already. plane -1: zeros."""
 
@@ -34,8 +38,8 @@ class Move(nl.NKIObject):
     adds: bool
 
 
-@dataclass
-class Steps(nl.NKIObject):
+@dataclass(frozen=True)
+class Steps:
     """Steps of each output tile as `count` iterations of a body of `each` of them, from step `first` on."""
 
     first: int
@@ -44,34 +48,34 @@ class Steps(nl.NKIObject):
     register: Register
 
 
-@dataclass
-class RowSchedule(nl.NKIObject):
+@dataclass(frozen=True)
+class RowSchedule:
     """All work. chunks: K tiles, ChunkPieces each; products: of each K tile; banks: (first plane, how many) of the
     sums of a tile; blocks: of 128 columns of sums that are transposed; ring: rows of x that are there together."""
 
     by_rows: bool
-    chunks: list
-    products: list
-    places: list
+    chunks: list[list[ChunkPiece]]
+    products: list[list[Product]]
+    places: list[list[Place]]
     way: str
     segments: int
     width: int
-    items: list
-    banks: list
+    items: list[Outputs]
+    banks: list[Part]
     blocks: int
     ring: int
     warmup: int
     loop: int
-    steps: object
+    steps: Steps | None
 
 
-def row_schedules(geometry, settings):
+def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSchedule]:
     """RowSchedules of settings, in fewer and more parts of the columns."""
     planes, K, P, Q = geometry.planes, geometry.K, geometry.rows.out, geometry.columns.out
     volume, segments = planes.out // planes.images, fewest_tiles(geometry)
-    width = min(Q, nl.tile_size.pmax // segments)
-    chunks, products = products_of(geometry, settings.copies)
-    products = [[one for one in products if one.chunk == chunk] for chunk in range(len(chunks))]
+    width = min(Q, P_MAX // segments)
+    chunks, every = products_of(geometry, settings.copies)
+    products = [[one for one in every if one.chunk == chunk] for chunk in range(len(chunks))]
     groups = cut_volumes(planes.out, planes.images, planes.images * div_ceil(volume, min(settings.depth, volume)))
     tiles, zn = div_ceil(Q, width), most_of(groups)
     for parts in PARTS_TRIED:
@@ -92,17 +96,16 @@ def row_schedules(geometry, settings):
             width=width,
             items=items,
             banks=cut(zn, max(1, BANK_COLUMNS // K)),
-            blocks=div_ceil(zn * K, nl.tile_size.pmax),
+            blocks=div_ceil(zn * K, P_MAX),
             ring=window_of(geometry.rows, 2),
             warmup=settings.warmup,
             loop=settings.loop,
             steps=None,
         )
-        found.steps = steps_alike(geometry, found)
-        yield found
+        yield replace(found, steps=steps_alike(geometry, found))
 
 
-def make_rows(geometry, extras, settings):
+def make_rows(geometry: Geometry, extras: Extras, settings: RowSettings) -> RowSchedule | None:
     """The RowSchedule of settings with fewest parts for which x fits, or None."""
     for found in row_schedules(geometry, settings):
         if fits_sbuf(row_bytes(geometry, found, extras)):
@@ -110,28 +113,29 @@ def make_rows(geometry, extras, settings):
     return None
 
 
-def fewest_tiles(geometry):
+def fewest_tiles(geometry: Geometry) -> int:
     """Segments of a core's rows with which a plane takes fewest tiles of 128 positions."""
     rows, columns = div_ceil(geometry.rows.out, PARTS), geometry.columns.out
-    P_MAX = nl.tile_size.pmax
 
-    def tiles(segments):
+    def tiles(segments: int) -> int:
         return div_ceil(rows, segments) * div_ceil(columns, P_MAX // segments)
 
     return min(range(1, min(rows, P_MAX) + 1), key=tiles)
 
 
-def segment_rows(plan, item):
+def segment_rows(plan: RowSchedule, item: Outputs) -> int:
     """Rows of a segment of an output tile; the last ones may have fewer."""
     return div_ceil(item.pn, plan.segments)
 
 
-def moves_of(geometry, plan, item):
+def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> tuple[list[Move], list[Move]]:
     """(Moves of the first product, of each other one) of a tile, planes of x from the last to the first, so that an
     output's taps come in one order wherever output tiles are cut. Sums without a plane of x are products of zeros."""
-    planes, started, first, rest = geometry.planes, filled(item.zn, False), [], []
+    planes, started = geometry.planes, filled(item.zn, False)
+    first: list[Move] = []
+    rest: list[Move] = []
     d0, dn = span(planes, item.z0, item.zn)
-    seen_by = [[] for _ in range(dn)]
+    seen_by: list[list[tuple[int, int]]] = [[] for _ in range(dn)]
     for z in range(item.zn):
         sees = False
         for tau in range(planes.taps):
@@ -149,55 +153,58 @@ def moves_of(geometry, plan, item):
     return first, rest
 
 
-def add_moves(found, plan, pairs, started, plane):
+def add_moves(
+    found: list[Move], plan: RowSchedule, pairs: Sequence[tuple[int, int]], started: Sequence[bool], plane: int
+) -> None:
     """Append the Moves of a plane for (plane of y, tap from the last): one for neighbours in a bank at ascending taps
     whose sums are there, or are not."""
     begin = len(found)
     for z, tau in pairs:
         bank = next(at for at, (first, count) in enumerate(plan.banks) if first <= z < first + count)
         at, adds, last = z - plan.banks[bank][0], started[z], found[-1] if len(found) > begin else None
-        if last != None and (last.bank, last.adds, last.z + last.count, last.tau + last.count) == (bank, adds, at, tau):
-            last.count += 1
+        follows = last is not None and (last.z + last.count, last.tau + last.count) == (at, tau)
+        if last is not None and follows and (last.bank, last.adds) == (bank, adds):
+            found[-1] = replace(last, count=last.count + 1)
         else:
             found.append(Move(plane=plane, bank=bank, z=at, count=1, tau=tau, adds=adds))
 
 
-def stored_together(plane_count, K):
+def stored_together(plane_count: int, K: int) -> list[Part]:
     """(first, how many) of the sums [(z, k)] of so many planes that one DMA stores: of one plane and one block."""
     found, at, size = [], 0, plane_count * K
     while at < size:
-        count = min(K - at % K, nl.tile_size.pmax - at % nl.tile_size.pmax)
+        count = min(K - at % K, P_MAX - at % P_MAX)
         found.append((at, count))
         at += count
     return found
 
 
-def rows_window(geometry, plan):
+def rows_window(geometry: Geometry, plan: RowSchedule) -> Part:
     """(planes, columns with padding) of x that an output tile sees, at most."""
     planes = max(axis_elements(geometry.planes, item.zn) for item in plan.items)
     return planes, max(window_of(geometry.columns, item.qn) for item in plan.items)
 
 
-def row_bytes(geometry, plan, extras):
+def row_bytes(geometry: Geometry, plan: RowSchedule, extras: Extras) -> int:
     """Bytes a partition, at most: rows of x, filters in memory order and in place, results."""
     item, y_item, K = geometry.itemsize, extras.epilogue.y_itemsize, geometry.K
     columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
     x_bytes = plan.ring * len(plan.chunks) * planes * plan.segments * (width + 1) * item
     filters = sum(len(one) for one in plan.places) * K * item
-    raw = raw_bytes(geometry, plan) + 4 * nl.tile_size.pmax * geometry.planes.taps * item
+    raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
     results = 2 * plan.blocks * plan.segments * columns * y_item
     sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if extras.epilogue.bias else 0)) + 4 * K
     return x_bytes + filters + raw + results + sums + 2048
 
 
-def tile_instructions(geometry, plan, item):
+def tile_instructions(geometry: Geometry, plan: RowSchedule, item: Outputs) -> int:
     """Instructions of a tile of 128 positions: matmuls, evacuations, transposes."""
     first, rest = moves_of(geometry, plan, item)
     products = sum(len(one) for one in plan.products)
     return len(first) + (products - 1) * len(rest) + 2 * (len(plan.banks) + plan.blocks)
 
 
-def row_instructions(geometry, plan, cores):
+def row_instructions(geometry: Geometry, plan: RowSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
     T, loads, total, known = geometry.planes.taps, sum(5 * len(chunk) for chunk in plan.chunks), 0, {}
     for item in plan.items:
@@ -205,16 +212,16 @@ def row_instructions(geometry, plan, cores):
         if key not in known:
             known[key] = tile_instructions(geometry, plan, item)
         steps = segment_rows(plan, item)
-        if plan.steps != None:
+        if plan.steps is not None:
             steps -= (plan.steps.count - 1) * plan.steps.each
         stores = len(stored_together(item.zn, geometry.K))
         rows = steps * geometry.rows.stride + plan.ring
         total += steps * (known[key] * div_ceil(item.qn, plan.width) + stores) + rows * loads
-    filters = sum(len(one) for one in plan.products) * div_ceil(geometry.K, nl.tile_size.pmax) * (4 + 2 * T)
+    filters = sum(len(one) for one in plan.products) * div_ceil(geometry.K, P_MAX) * (4 + 2 * T)
     return div_ceil(total, min(cores, len(plan.items))) + filters + plan.warmup + 16
 
 
-def steps_alike(geometry, plan):
+def steps_alike(geometry: Geometry, plan: RowSchedule) -> Steps | None:
     """The Steps of all output tiles of a schedule, or None.
 
     A body has so many steps that the next one takes the same tiles of the circular buffer. Its steps load rows that are
@@ -235,10 +242,10 @@ def steps_alike(geometry, plan):
     count = max(0, high - low) // each
     apart_x, apart_y = each * axis.stride * geometry.x_strides[2], each * geometry.y_strides[2]
     register = register_of(geometry, (apart_x, apart_y)) if count > 1 else None
-    return None if register == None else Steps(first=low, each=each, count=count, register=register)
+    return None if register is None else Steps(first=low, each=each, count=count, register=register)
 
 
-def inner_steps(geometry, plan, item, tap):
+def inner_steps(geometry: Geometry, plan: RowSchedule, item: Outputs, tap: int) -> tuple[int, int]:
     """(first, end) of an output tile's steps that have the same segments, and load rows of taps from `tap` on for the
     step after, all of them inside x."""
     axis, apart = geometry.rows, segment_rows(plan, item)

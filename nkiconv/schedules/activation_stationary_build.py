@@ -1,63 +1,37 @@
-"""Activation-stationary: windows of x are the stationary operands, filters the moving ones.
+"""Schedules of `activation_stationary`: what it does not take, what settings come to, and defaults of a bare kernel."""
 
-    y[pixels, k] = sum over taps, K tiles of  x[c, pixels at a tap]^T w[c, tap, k]
+from __future__ import annotations
 
-128 pixels of y come out on the partitions with their output channels as neighbours, which is how NHWC is stored: they
-leave in runs of K elements, or of several pixels' K. Rows of y of volumes (NCDHW) have several planes of y in the
-columns of the Tensor Engine, which transposes the results. Padding is stored as zeros, so that each tap sees all
-pixels. Of a dilated x a block's rows are lhs_dilation apart, and so are the pixels of a tile where that divides `side`:
-all of them see elements of x at the same taps, zeros between these at others, which are neither stored nor multiplied.
+from dataclasses import replace
 
-    | y      | stationary               | K (partitions)         | M (columns)   | N             | evacuation   |
-    |--------|--------------------------|------------------------|---------------|---------------|--------------|
-    | NHWC   | x, the window of one tap | c; folded: h, c        | 128 pixels    | k; folded p, k| plain        |
-    | NCDHW  | x, the window of one tap | c; left over: copies,  | 128 positions | z, k          | transpose    |
-    |        |                          | each a tap further     | of rows       |               |              |
-    | depth- | blocks of x              | pixels of a block      | 128 blocks    | pixels of     | plain        |
-    | wise   |                          |                        |               | blocks of y   |              |
-
-Pseudocode, of one core:
-
-    for (weight-resident group, output tile):
-        load x of the next output tile, or the next rows of x
-        for bank of (tiles of 128 pixels, planes, k):
-            for K tile, tap, tile of pixels or plane of x:
-                PSUM[pixel, tile or planes, k] += x[c, pixels at the tap]^T w[c, tap, k]
-                transpose filters that later matmuls need              # background work
-            y[pixel, k] = epilogue(PSUM)
-        store y                                  # of volumes: transposed while the next tile's sums are made
-
-Of depthwise problems, whose filters become Toeplitz matrices F of all taps (see `depthwise_blocks`):
-
-    for (channels, 128 blocks):
-        load blocks of x of the next ones                              # NCHW: planes, whose windows are transposed
-        place F of the next channels
-        for bank of channels:
-            for channel, window, k of the blocks below each other:
-                PSUM[block, channel, (p, q)] += X[(j, w), block + k]^T F[k][(j, w), (p, q)]
-            y[block, (p, q)] = epilogue(PSUM)
-        store y
-"""
-
-from ...._nki import nl
-from ....schedules.cuts import window_of
-from ....schedules.geometry import images_refusal, instructions_refusal
-from ....schedules.options import one_group_refusal, taken_refusal
-from ....schedules.planes import taps_are_inside
-from ....schedules.tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, fits_sbuf
-from ..flip import writes_rows
-from ..transposes import is_transposed
-from .defaults import pixel_settings, row_settings, settings_of
+from .activation_stationary import DepthwiseSettings, PixelSettings, RowSettings, read_pixels
+from .block_windows import pixels_among
+from .cuts import window_of
 from .depthwise_blocks import BlockSchedule, block_bytes, block_instructions, blocks_misfit, depthwise_settings
-from .pixel_blocks import STEP_MAX, can_fold, is_padded, outputs_apart
-from .pixel_tiles import make_pixels, pixel_instructions, pixels_fit
-from .row_tiles import make_rows, row_instructions, steps_alike
-from .windows import pixels_among
+from .frames import is_transposed
+from .geometry import Geometry, images_refusal, instructions_refusal, writes_rows
+from .options import Extras, one_group_refusal, taken_refusal
+from .pixel_tiles import (
+    STEP_MAX,
+    PixelSchedule,
+    can_fold,
+    is_padded,
+    make_pixels,
+    outputs_apart,
+    pixel_instructions,
+    pixels_fit,
+)
+from .planes import taps_are_inside
+from .settings import Config, Settings, declarations
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, SBUF_BYTES, fits_sbuf
+from .volume_rows import TILE_BANKS, RowSchedule, make_rows, row_instructions, steps_alike
 
 NAME = "activation_stationary"
+#: (a schedule, "") or (None, why there is none)
+Planned = tuple[PixelSchedule | RowSchedule | BlockSchedule | None, str]
 
 
-def plan_activation_stationary(geometry, extras, config, cores):
+def plan_activation_stationary(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
     """(PixelSchedule or RowSchedule, "") of this on `cores` cores, or (None, why not)."""
     reason = unsupported_reason(geometry, extras, config)
     if reason != "":
@@ -67,43 +41,43 @@ def plan_activation_stationary(geometry, extras, config, cores):
     return (plan_rows if writes_rows(geometry) else plan_pixels)(geometry, extras, config, cores)
 
 
-def plan_pixels(geometry, extras, config, cores):
+def plan_pixels(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
     """The same of y as NHWC."""
     settings = pixel_settings(geometry, extras, config)
     reason = together_refusal(geometry, extras, settings.side, settings.fold)
     if reason != "":
         return None, reason
     plan = make_pixels(geometry, settings)
-    if not pixels_fit(geometry, extras, plan):
+    if plan is None or not pixels_fit(geometry, extras, plan):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
-            f"filters of all input channels in SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition, in "
+            f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
             f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
     reason = instructions_refusal(geometry, NAME, pixel_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
-def plan_rows(geometry, extras, config, cores):
+def plan_rows(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
     """The same of volumes whose y is NCDHW; a loop on the device where the compiler would refuse the kernel without."""
     plan = make_rows(geometry, extras, row_settings(geometry, extras, config))
-    if plan == None:
+    if plan is None:
         return None, (
             f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
-            f"seen together and all filters in SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use "
+            f"seen together and all filters in SBUF, {SBUF_BYTES} bytes per partition; use "
             f"implicit_gemm"
         )
     count = row_instructions(geometry, plan, cores)
     if count * geometry.times > INSTRUCTIONS_MAX and "loop" not in dict(config or ()):
-        plan.loop = 1
-        plan.steps = steps_alike(geometry, plan)
+        plan = replace(plan, loop=1)
+        plan = replace(plan, steps=steps_alike(geometry, plan))
         count = row_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, NAME, count, plan.steps != None)
+    reason = instructions_refusal(geometry, NAME, count, plan.steps is not None)
     return (plan, "") if reason == "" else (None, reason)
 
 
-def plan_depthwise(geometry, extras, config, cores):
+def plan_depthwise(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
     """The same of depthwise problems."""
     settings = depthwise_settings(geometry, config)
     reason = blocks_misfit(geometry, settings)
@@ -113,13 +87,13 @@ def plan_depthwise(geometry, extras, config, cores):
     if not fits_sbuf(block_bytes(geometry, plan, extras)):
         return None, (
             f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
-            f"results must fit SBUF, {nl.tile_size.total_available_sbuf_size} bytes per partition; use fewer"
+            f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
         )
     reason = instructions_refusal(geometry, NAME, block_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
-def unsupported_reason(geometry, extras, config):
+def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
     """Why not, from settings and letters alone; "" for nothing."""
     reason = settings_of(geometry).refusal(config)
     if reason == "" and geometry.groups > 1:
@@ -134,7 +108,7 @@ def unsupported_reason(geometry, extras, config):
     return reason
 
 
-def rows_refusal(geometry, extras):
+def rows_refusal(geometry: Geometry, extras: Extras) -> str:
     """Why rows of y are not for this algorithm, whatever its settings; "" if they may be."""
     if geometry.planes.taps == 1:
         return (
@@ -151,9 +125,9 @@ def rows_refusal(geometry, extras):
     return taken_refusal(geometry, extras, NAME, False, "filters around x")
 
 
-def depthwise_refusal(geometry, extras):
+def depthwise_refusal(geometry: Geometry, extras: Extras) -> str:
     """Why several groups are not for this algorithm, whatever its settings; "" if they may be."""
-    rows, columns, most = geometry.rows, geometry.columns, nl.tile_size.pmax
+    rows, columns, most = geometry.rows, geometry.columns, P_MAX
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
         return (
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
@@ -162,7 +136,7 @@ def depthwise_refusal(geometry, extras):
     reason = images_refusal(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
     if reason != "":
         return reason
-    if len(geometry.x_strides) > 4 or geometry.frames != None:
+    if len(geometry.x_strides) > 4 or geometry.frames is not None:
         return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
     if geometry.hbm_itemsize == 1:
         return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
@@ -178,7 +152,7 @@ def depthwise_refusal(geometry, extras):
     return reason
 
 
-def together_refusal(geometry, extras, side, fold):
+def together_refusal(geometry: Geometry, extras: Extras, side: int, fold: int) -> str:
     """Why so many neighbours do not go on a partition, or so many rows of y into columns, or ""."""
     if geometry.columns.out % side > 0:
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
@@ -187,7 +161,57 @@ def together_refusal(geometry, extras, side, fold):
     if not can_fold(geometry, fold):
         return (
             f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
-            f"stride * C <= {nl.tile_size.pmax}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
+            f"stride * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
             f"taps, no lhs_dilation of rows and no cast of NHWC; use 1"
         )
     return ""
+
+
+#: Of `pixel_settings`: pixels up to which cores share channels, and below which they do where there are more channels
+#: than so many, which results of neighbours have at most; columns and pixels of neighbouring rows, and pixels of
+#: neighbours.
+FEW_PIXELS, MANY_PIXELS = 128, 4096
+MANY_CHANNELS, MANY_COLUMNS = 256, 384
+PIXELS_A_ROW, PIXELS_A_SIDE = 256, 1440
+
+
+def settings_of(geometry: Geometry) -> type[Settings]:
+    """The dataclass of the settings that a problem has."""
+    if geometry.groups > 1:
+        return DepthwiseSettings
+    return RowSettings if writes_rows(geometry) else PixelSettings
+
+
+def pixel_settings(geometry: Geometry, extras: Extras, config: Config) -> PixelSettings:
+    """All settings of a config that is not refused. What that leaves open: images for many pixels; some rows
+    together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
+    if config is not None and len(config) == len(declarations(PixelSettings)):
+        return PixelSettings.read(config)
+    Q, K = geometry.columns.out, geometry.K
+    pixels = geometry.planes.out * geometry.rows.out * Q
+    shard, other, side, fold = "images", "channels", 1, 1
+    if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
+        shard, other = "channels", "images"
+    elif not extras.strict_nonfinite:
+        for rows in (2, 4):
+            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
+                fold = rows
+    for pixels_together in (2, 3, 4, 6, 8):
+        long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
+        if long and pixels_together * fold * K <= MANY_CHANNELS:
+            side = pixels_together
+    for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
+        if pixels_fit(geometry, extras, make_pixels(geometry, read_pixels(None, *tried))):
+            break
+    return read_pixels(config, *tried)
+
+
+def row_settings(geometry: Geometry, extras: Extras, config: Config) -> RowSettings:
+    """All settings; what a config leaves open: the planes that a few banks hold, or fewer where x does not fit."""
+    planes = geometry.planes
+    most = min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.K) * TILE_BANKS)
+    for depth in range(most, 0, -1):
+        found = RowSettings.read(config, depth=depth)
+        if make_rows(geometry, extras, found) is not None:
+            break
+    return found

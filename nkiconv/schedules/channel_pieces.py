@@ -6,13 +6,17 @@ part of it at another tap, a rider: as many products as that makes parts take al
 own then. Each distance from a product's tap to its rider's takes a copy of the channels.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from ...._nki import nl
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .geometry import Geometry
+from .tiles import P_MAX
 
 
-@dataclass
-class ChunkPiece(nl.NKIObject):
+@dataclass(frozen=True)
+class ChunkPiece:
     """Channels c0 .. c0+count-1 on partitions from `part` on, r rows and s columns of taps from a product's own."""
 
     part: int
@@ -22,8 +26,8 @@ class ChunkPiece(nl.NKIObject):
     s: int
 
 
-@dataclass
-class Product(nl.NKIObject):
+@dataclass(frozen=True)
+class Product:
     """A tap of a K tile (its index), which is a list of ChunkPieces, with the first so many of these."""
 
     chunk: int
@@ -32,8 +36,8 @@ class Product(nl.NKIObject):
     pieces: int
 
 
-@dataclass
-class Place(nl.NKIObject):
+@dataclass(frozen=True)
+class Place:
     """A tap of a K tile's filters in SBUF, for its first so many ChunkPieces."""
 
     t: int
@@ -42,20 +46,21 @@ class Place(nl.NKIObject):
     pieces: int
 
 
-def own_piece(c0, count):
+def own_piece(c0: int, count: int) -> ChunkPiece:
     """The first ChunkPiece of a chunk; riders are behind it."""
     return ChunkPiece(part=0, c0=c0, count=count, r=0, s=0)
 
 
-def parts_of(chunk, pieces):
+def parts_of(chunk: Sequence[ChunkPiece], pieces: int) -> int:
     """Partitions of a chunk's first so many pieces."""
     last = chunk[pieces - 1]
     return last.part + last.count
 
 
-def products_of(geometry, copies):
+def products_of(geometry: Geometry, copies: int) -> tuple[list[list[ChunkPiece]], list[Product]]:
     """(chunks, Products) of all channels of x; copies: of the channels left over, at most."""
-    P_MAX, chunks, products = nl.tile_size.pmax, [], []
+    chunks: list[list[ChunkPiece]] = []
+    products: list[Product] = []
     R, S = geometry.rows.taps, geometry.columns.taps
     rest = geometry.C % P_MAX
     whole = geometry.C - rest
@@ -75,22 +80,27 @@ def products_of(geometry, copies):
     pieces = [own_piece(whole, rest)]
     for behind in range(1, depth):
         pieces.append(ChunkPiece(part=behind * rest, c0=whole, count=rest, r=0, s=behind))
-    return chunks + [pieces], products
+    return [*chunks, pieces], products
 
 
-def ridden(own, first, taps, copies):
+def ridden(
+    own: ChunkPiece, first: int, taps: tuple[int, int], copies: int
+) -> tuple[list[list[ChunkPiece]], list[Product]]:
     """(chunks, products) of channels, which get at most so many copies, with riders; first: number of their chunk."""
     R, S = taps
-    room = nl.tile_size.pmax - own.count
+    room = P_MAX - own.count
     shares = own.count // room
     # the first so many taps have no product where riders take all of their channels
-    apart, riders, used, found = R * S // (shares + 1), [], [], []
+    apart, found = R * S // (shares + 1), []
+    riders: list[ChunkPiece] = []
+    used: list[int] = []
     for tap in range(apart):
-        tried, hosts, places = riders[:], [], []
+        tried, hosts = riders[:], []
+        places: list[int] = []
         for share in range(shares):
             rider = ChunkPiece(part=own.count, c0=own.c0 + share * room, count=room, r=0, s=0)
             host = host_of(rider, tap, apart, taps, tried, copies, used + places)
-            if host != None:
+            if host is not None:
                 hosts.append(host)
                 places.append(host[1])
         if len(hosts) < shares:
@@ -103,13 +113,18 @@ def ridden(own, first, taps, copies):
     for tap in range(apart, R * S):
         if tap not in used:
             found.append(Product(chunk=first, r=tap // S, s=tap % S, pieces=1))
-    chunks = []
-    for rider in riders:
-        chunks.append([own, rider])
-    return chunks if len(chunks) > 0 else [[own]], found
+    return [[own, rider] for rider in riders] or [[own]], found
 
 
-def host_of(rider, tap, apart, taps, riders, copies, used):
+def host_of(
+    rider: ChunkPiece,
+    tap: int,
+    apart: int,
+    taps: tuple[int, int],
+    riders: list[ChunkPiece],
+    copies: int,
+    used: Sequence[int],
+) -> tuple[int, int] | None:
     """(copy, tap) of the product that takes a rider at a tap along: of a copy that has it so far away if possible, else
     of one that is appended to `riders`, preferably in the same column; None where `copies` are too few."""
     R, S = taps
@@ -123,20 +138,18 @@ def host_of(rider, tap, apart, taps, riders, copies, used):
         s = tap % S if behind == 0 else S - behind
         for r in range(R):
             if r * S + s >= apart and r * S + s not in used:
-                rider.r = tap // S - r
-                rider.s = tap % S - s
-                riders.append(rider)
+                riders.append(replace(rider, r=tap // S - r, s=tap % S - s))
                 return len(riders) - 1, r * S + s
     return None
 
 
-def places_of(geometry, products):
+def places_of(geometry: Geometry, products: Sequence[Product]) -> list[Place]:
     """Places of a K tile's filters: planes of taps of a product are neighbours, from the last to the first."""
     T = geometry.planes.taps
     return [Place(t=t, r=one.r, s=one.s, pieces=one.pieces) for one in products for t in range(T - 1, -1, -1)]
 
 
-def all_places(geometry):
+def all_places(geometry: Geometry) -> list[Place]:
     """The same of a K tile that has every tap of its channels, in memory order."""
     T, R, S = geometry.planes.taps, geometry.rows.taps, geometry.columns.taps
     return [Place(t=t, r=r, s=s, pieces=1) for t in range(T) for r in range(R) for s in range(S)]

@@ -9,15 +9,19 @@ With lhs_dilation the zeros between elements of x are never loaded: blocks have 
 outputs are as far from an element as those of the first block.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...._nki import nl
-from ....schedules.cuts import window_of
-from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+from .activation_stationary import DepthwiseSettings
+from .cuts import window_of
+from .geometry import Axis
+from .tiles import BANK_COLUMNS, P_MAX, Part, cut, cut_at, div_ceil
 
 
 @dataclass(frozen=True)
-class Window(nl.NKIObject):
+class Window:
     """First of its columns of x, below 0 in front of them; (first, how many) columns of y that see it."""
 
     start: int
@@ -26,38 +30,38 @@ class Window(nl.NKIObject):
 
 
 @dataclass(frozen=True)
-class WindowProduct(nl.NKIObject):
+class WindowProduct:
     """What one matmul adds to a bank: windows (first, how many) of a tile of x, columns (first, how many) of the bank,
     the first of these among those of a matrix, whether there are sums of them."""
 
-    windows: tuple
-    columns: tuple
+    windows: Part
+    columns: Part
     first: int
     adds: bool
 
 
 @dataclass(frozen=True)
-class Span(nl.NKIObject):
+class Span:
     """Columns of y (first, how many) of a tile of results that a bank has, and their products in order."""
 
-    columns: tuple
-    products: tuple
+    columns: Part
+    products: tuple[WindowProduct, ...]
 
 
-def front_of(axis):
+def front_of(axis: Axis) -> int:
     """Places for elements in front of x in the window of the first output; below 0 where it begins inside x."""
     apart = axis.lhs_dilation
     return axis.before // apart if axis.before >= 0 else -div_ceil(-axis.before, apart)
 
 
-def pixels_among(axis, places):
+def pixels_among(axis: Axis, places: int) -> int:
     """How many of a window's first places, zeros between elements counted, have an element of x; of a window that
     begins as the first output's does."""
     first = axis.before - front_of(axis) * axis.lhs_dilation
     return div_ceil(max(0, places - first), axis.lhs_dilation)
 
 
-def windows_of(columns, most, disjoint):
+def windows_of(columns: Axis, most: int, disjoint: bool) -> list[Window]:
     """Windows of `most` columns of y, which are as many as begin alike or several times as many."""
     stride, apart = columns.stride, columns.lhs_dilation
     if not disjoint:
@@ -73,26 +77,26 @@ def windows_of(columns, most, disjoint):
     return found
 
 
-def have_own_columns(columns, windows, width):
+def have_own_columns(columns: Axis, windows: Sequence[Window], width: int) -> bool:
     """Whether windows of so many columns of x have all of these and no others."""
     return windows[0].start == 0 and windows[-1].start + width == columns.size
 
 
-def window_width(columns, most, disjoint):
+def window_width(columns: Axis, most: int, disjoint: bool) -> int:
     """Columns of x of a window of `most` columns of y, which are as many as begin alike or several times as many."""
     if disjoint:
         return most * columns.stride // columns.lhs_dilation
     return pixels_among(columns, window_of(columns, most))
 
 
-def bank_columns(columns, most, rows):
+def bank_columns(columns: Axis, most: int, rows: int) -> int:
     """Columns of a matrix of windows that overlap that the array takes, of `most` columns of y: all that such a window
     has, as if the stride were 1, while `rows` of them cost nothing, or those of y and what is between them."""
     whole = window_of(columns, most)
-    return whole if rows * whole <= nl.tile_size.pmax else (most - 1) * columns.stride + 1
+    return whole if rows * whole <= P_MAX else (most - 1) * columns.stride + 1
 
 
-def disjoint_spans(windows, out, out_rows):
+def disjoint_spans(windows: Sequence[Window], out: int, out_rows: int) -> list[Span]:
     """Spans of all `out` columns of y, of disjoint windows: as few as there can be; one is too wide for a bank if the
     columns from one window of the first kind to the next are."""
     edges = [0, *(window.q for window in windows[2::2]), out]
@@ -104,7 +108,7 @@ def disjoint_spans(windows, out, out_rows):
     return found
 
 
-def span_between(windows, edges, first, last):
+def span_between(windows: Sequence[Window], edges: Sequence[int], first: int, last: int) -> Span:
     """The span from one edge to another."""
     begin, end, products = edges[first], edges[last], []
     for index in range(first, last):
@@ -117,14 +121,14 @@ def span_between(windows, edges, first, last):
     return Span((begin, end - begin), tuple(products))
 
 
-def pitch_of(spans, columns, most):
+def pitch_of(spans: Sequence[Span], columns: Axis, most: int) -> int:
     """Columns from a row of taps to the next, of disjoint windows: all of a matrix, and no tap of another row is among
     what they see."""
     seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
     return max(seen, *((one.first + one.columns[1]) * columns.stride for span in spans for one in span.products))
 
 
-def disjoint_misfit(columns, settings, out_rows):
+def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
     """Why windows of some columns of y cannot be disjoint, or ""."""
     far = (columns.taps - 1) * columns.dilation
     if settings.columns * columns.stride < far:

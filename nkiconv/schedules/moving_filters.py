@@ -1,0 +1,88 @@
+"""How filters come that are moving operands: by K tile, in blocks of taps, by one of four ways from HBM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .channel_pieces import ChunkPiece, Place
+from .cuts import tap_blocks
+from .geometry import Geometry, filter_rows
+from .tiles import P_MAX, div_ceil
+
+#: Bytes a partition of a block of taps in memory order, and of all that are on their way together, if more than one.
+RAW_BYTES = 16_384
+AHEAD_BYTES = 28_672
+#: (first row, rows, first column, columns) of taps
+TapBlock = tuple[int, int, int, int]
+
+
+class HasFilters(Protocol):
+    """What a schedule says of filters: pieces of channels and places of taps of each K tile, how they come, whether y
+    leaves by rows."""
+
+    @property
+    def chunks(self) -> Sequence[Sequence[ChunkPiece]]: ...
+    @property
+    def places(self) -> Sequence[Sequence[Place]]: ...
+    @property
+    def way(self) -> str: ...
+    @property
+    def by_rows(self) -> bool: ...
+
+
+def way_of(geometry: Geometry, by_rows: bool) -> str:
+    """How filters come; by_rows: of y that leaves by rows, the array transposes them."""
+    if by_rows:
+        return "array"
+    if geometry.packed > 0 or geometry.w_strides[0] == 1:
+        return "copy"
+    if geometry.flipped:
+        return "backwards"
+    if geometry.w_strides[1] == 1 and geometry.hbm_itemsize == 2:
+        return "dma"
+    return "array"
+
+
+def comes_raw(way: str) -> bool:
+    """Whether filters are put in place when they have come."""
+    return way in ("array", "backwards")
+
+
+def raw_blocks(geometry: Geometry, plan: HasFilters, chunk: int) -> list[TapBlock]:
+    """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
+    different ones."""
+    if plan.way == "backwards" or plan.by_rows:
+        return [(0, filter_rows(geometry), 0, geometry.columns.taps)]
+    return tap_blocks(geometry, plan.chunks[chunk][0].count, RAW_BYTES)
+
+
+def raw_block_bytes(geometry: Geometry, plan: HasFilters, chunk: int, block: TapBlock, kn: int) -> int:
+    """Bytes a partition of a block in memory order."""
+    return (kn if plan.way == "backwards" else plan.chunks[chunk][0].count) * block[1] * block[3] * geometry.itemsize
+
+
+def alike(plan: HasFilters) -> list[list[int]]:
+    """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
+    found: list[list[int]] = []
+    for chunk, pieces in enumerate(plan.chunks):
+        if found and plan.chunks[found[-1][0]][0].c0 == pieces[0].c0:
+            found[-1].append(chunk)
+        else:
+            found.append([chunk])
+    return found
+
+
+def raw_bytes(geometry: Geometry, plan: HasFilters) -> int:
+    """Bytes a partition of all loads that are there together, at most."""
+    one = total = 0
+    for chunk, *_ in alike(plan):
+        for block in raw_blocks(geometry, plan, chunk):
+            each = raw_block_bytes(geometry, plan, chunk, block, min(geometry.K, P_MAX))
+            one, total = max(one, each), total + each * div_ceil(geometry.K, P_MAX)
+    return min(total, max(AHEAD_BYTES, one) + one)
+
+
+def num_transposes(kn: int, plan: HasFilters) -> int:
+    """Transposes of the filters of kn output channels, and evacuations of them, at most."""
+    return sum(len(places) for places in plan.places) * div_ceil(kn, P_MAX)

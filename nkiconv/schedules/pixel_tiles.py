@@ -1,0 +1,403 @@
+"""How the pixels of y are cut: bands that share a load of x, blocks whose results leave together, tiles of the array.
+
+A block is some rows of some images, its pixels in the order of memory: partition m of the results holds the `side`
+neighbours m * side .. m * side + side - 1 of a row, side of Q's divisors, so that they leave as one run of side * K
+elements. Its tile t is pixel t of each partition, at most 128 of them: a window of x with steps of side * stride
+columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from .activation_stationary import PixelSettings
+from .channel_pieces import ChunkPiece, Place, all_places, own_piece
+from .cuts import Outputs, most_of, window_of
+from .frames import is_transposed
+from .geometry import Axis, Geometry, num_taps
+from .moving_filters import comes_raw, num_transposes, raw_bytes, way_of
+from .options import Extras
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf, share
+
+#: Bytes a partition of one load of a later output tile, if it has as many.
+LOAD_BYTES = 8192
+#: Elements between neighbours of a free axis on chip, at most (rules NKI053).
+STEP_MAX = 32_767
+
+
+@dataclass(frozen=True)
+class Source:
+    """Axes of x as this algorithm loads them.
+
+    fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
+    partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1. dense: rows and
+    columns of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
+    """
+
+    planes: Axis
+    rows: Axis
+    columns: Axis
+    fold: int
+    slots: int
+    dense: bool
+
+    @property
+    def taps(self) -> int:
+        """Taps of these axes."""
+        return self.planes.taps * self.rows.taps * self.columns.taps
+
+
+@dataclass(frozen=True)
+class Block:
+    """Images and rows, each so many `apart`, from the first of its band, all of its columns; units: partitions of a
+    row."""
+
+    z: int
+    zn: int
+    p: int
+    pn: int
+    apart: int
+    units: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Sizes of blocks: neighbours on a partition, (first column, columns) of parts of a row, rows and how far they are
+    apart, images."""
+
+    side: int
+    parts: list[Part]
+    rows: int
+    apart: int
+    images: int
+
+
+def source_of(geometry: Geometry, fold: int, side: int) -> Source:
+    """The Source of a problem; of folded rows `before` and `size` are those of all slots together, in rows of x."""
+    rows, slots = geometry.rows, 1
+    if fold > 1:
+        slots = fold * rows.stride
+        reach = (fold - 1) * rows.stride + (rows.taps - 1) * rows.dilation
+        rows = Axis(size=rows.size, taps=reach // slots + 1, out=rows.out // fold, before=rows.before)
+    columns = geometry.columns
+    dense = rows.lhs_dilation * columns.lhs_dilation > 1 and side % outputs_apart(columns) == 0
+    return Source(planes=geometry.planes, rows=rows, columns=columns, fold=fold, slots=slots, dense=dense)
+
+
+def casts_x(geometry: Geometry) -> bool:
+    """Whether an engine casts x after it has come: DMA does not while it transposes."""
+    return geometry.itemsize != geometry.hbm_itemsize and is_transposed(geometry)
+
+
+def can_fold(geometry: Geometry, fold: int) -> bool:
+    """Whether `fold` output rows fit in the array's columns. (Engines cannot cast across partitions.)"""
+    rows = geometry.rows
+    fits = fold * rows.stride * geometry.C <= P_MAX and fold * geometry.K <= BANK_COLUMNS
+    whole = rows.out % fold == 0 and geometry.planes.taps == 1 and rows.before >= 0 and rows.lhs_dilation == 1
+    return fold == 1 or (fits and whole and not casts_x(geometry))
+
+
+def window_shape(source: Source, band: Outputs) -> tuple[int, int, int]:
+    """Planes, rows and columns of padded x that a band (Outputs) sees; of folded rows those of a slot."""
+    rows, columns = held(source.rows, band.pn, source.dense), held(source.columns, band.qn, source.dense)
+    return window_of(source.planes, band.zn), rows, columns
+
+
+def held(axis: Axis, outputs: int, dense: bool) -> int:
+    """Elements of the window that so many neighbouring outputs span, as stored."""
+    return div_ceil(window_of(axis, outputs), axis.lhs_dilation if dense else 1)
+
+
+def first_held(axis: Axis, output: int) -> int:
+    """The first element of x, or what would be it, of the dense window of outputs from one on."""
+    start = output * axis.stride - axis.before
+    return div_ceil(start, axis.lhs_dilation) if start > 0 else -(-start // axis.lhs_dilation)
+
+
+def place_in(axis: Axis, first: int, output: int, tap: int, dense: bool) -> int:
+    """Where an output sees x at a tap, in the window of outputs from `first` on."""
+    if not dense:
+        return (output - first) * axis.stride + tap * axis.dilation
+    place = output * axis.stride + tap * axis.dilation - axis.before - first_held(axis, first) * axis.lhs_dilation
+    return place // axis.lhs_dilation
+
+
+def inside(axis: Axis, first: int, count: int, dense: bool = False) -> tuple[int, int, int, int]:
+    """(first element, how many, place of the first, step) of x within the window of outputs first .. first+count-1."""
+    out, size = axis.out // axis.images, axis.size // axis.images
+    image = first // out
+    start = (first - image * out) * axis.stride - axis.before
+    end = start + window_of(axis, count) - 1
+    low = div_ceil(start, axis.lhs_dilation) if start > 0 else 0
+    high = min(size - 1, end // axis.lhs_dilation) if end >= 0 else -1
+    if high < low:
+        return 0, 0, 0, 1
+    if dense:
+        return low, high - low + 1, low - first_held(axis, first), 1
+    return image * size + low, high - low + 1, low * axis.lhs_dilation - start, axis.lhs_dilation
+
+
+def rows_inside(source: Source, first: int, count: int, slot: int) -> tuple[int, int, int, int]:
+    """`inside` of the rows of one slot, counted from its own first one."""
+    rows, slots = source.rows, source.slots
+    if slots == 1:
+        return inside(rows, first, count, source.dense)
+    low = max(first, div_ceil(max(0, rows.before - slot), slots))
+    last = rows.size - 1 + rows.before - slot
+    high = min(first + window_of(rows, count) - 1, last // slots) if last >= 0 else -1
+    return (low, high - low + 1, low - first, 1) if high >= low else (0, 0, 0, 1)
+
+
+def is_padded(axis: Axis) -> bool:
+    """Whether a window holds zeros that are no elements of x: around it, or between its elements."""
+    out = axis.out // axis.images
+    return axis.lhs_dilation > 1 or inside(axis, 0, out)[1] < window_of(axis, out)
+
+
+def cut_of(source: Source, geometry: Geometry, side: int, most_elements: int) -> Cut:
+    """The Cut for `side` neighbours on a partition; most_elements: of one image's window of x, if more than a row."""
+    P, Q = source.rows.out, source.columns.out
+    units = Q // side
+    width = min(units, P_MAX)
+    height = window_of(source.planes, 1) * held(source.rows, 1, source.dense)
+    while width > 1 and height * held(source.columns, width * side, source.dense) > most_elements:
+        width = div_ceil(width, 2)
+    parts = []
+    for piece in cut(units, width):
+        parts.append((piece[0] * side, piece[1] * side))
+    rows, images, apart = 1, 1, outputs_apart(source.rows)
+    if len(parts) == 1 and apart * source.rows.stride * window_of(source.columns, Q) <= STEP_MAX:
+        rows = min(div_ceil(P, apart), P_MAX // units)
+        if rows * apart >= P:
+            images = min(geometry.planes.out // geometry.planes.images, P_MAX // (rows * units))
+    return Cut(side=side, parts=parts, rows=rows, apart=apart, images=images)
+
+
+def outputs_apart(axis: Axis) -> int:
+    """How far apart outputs are that see elements of x at the same taps: others see zeros between elements there."""
+    return axis.lhs_dilation // gcd(axis.stride, axis.lhs_dilation)
+
+
+def sees_x(axis: Axis, output: int, apart: int, tap: int) -> bool:
+    """Whether an output, and those that are a multiple of `apart` further, see elements of x at a tap, or what would be
+    some around it, not zeros between them."""
+    if apart % outputs_apart(axis) > 0:
+        return True
+    place = output * axis.stride + tap * axis.dilation - axis.before
+    return place % axis.lhs_dilation == 0
+
+
+def pixel_bands(source: Source, geometry: Geometry, sizes: Cut, most_elements: int, halves: int) -> list[Outputs]:
+    """Bands (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of rows
+    of one; most_elements: of x on one partition."""
+    each, P = geometry.planes.out // geometry.planes.images, source.rows.out
+    found: list[Outputs] = []
+    row_blocks, image_blocks = cut(P, sizes.rows * sizes.apart), cut(each, sizes.images)
+    columns, height = held(source.columns, most_of(sizes.parts), source.dense), held(source.rows, P, source.dense)
+    images = most_blocks(source.planes, sizes.images, most_elements // (height * columns))
+    odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
+    if images >= 1 and not (odd and len(row_blocks) > 1):
+        for z0 in range(0, geometry.planes.out, each):
+            for half in range(halves):
+                mine = share(len(image_blocks), halves, half)
+                for group in cut(mine[1], images):
+                    first, count = joined_blocks(image_blocks, mine[0] + group[0], group[1])
+                    add_bands(found, sizes, (z0 + first, count), (0, P))
+        return found
+    most, step = most_elements // (window_of(source.planes, 1) * columns), 1
+    if source.dense:
+        step = source.rows.lhs_dilation
+    rows = max(1, most_blocks(source.rows, sizes.rows * sizes.apart, most * step))
+    count = div_ceil(len(row_blocks), min(len(row_blocks), rows))
+    if odd and count % PARTS == 1 and count < len(row_blocks):
+        count += 1
+    for image in range(geometry.planes.out):
+        for mine in cut_into(len(row_blocks), count):
+            add_bands(found, sizes, (image, 1), joined_blocks(row_blocks, mine[0], mine[1]))
+    return found
+
+
+def most_blocks(axis: Axis, size: int, elements: int) -> int:
+    """Blocks of so many outputs whose window of x has at most so many elements."""
+    reach = window_of(axis, 1)
+    return ((elements - reach) // axis.stride + 1) // size if elements >= reach else 0
+
+
+def joined_blocks(blocks: Sequence[Part], first: int, count: int) -> Part:
+    """(first, how many) of what neighbouring blocks hold together."""
+    last = blocks[first + count - 1]
+    return blocks[first][0], last[0] + last[1] - blocks[first][0]
+
+
+def add_bands(found: list[Outputs], sizes: Cut, images: Part, rows: Part) -> None:
+    """Append the bands of (first, how many) images and rows, of all columns."""
+    for part in sizes.parts:
+        found.append(Outputs(z0=images[0], zn=images[1], p0=rows[0], pn=rows[1], q0=part[0], qn=part[1]))
+
+
+def blocks_of(sizes: Cut, band: Outputs) -> list[Block]:
+    """Blocks of a band, in the order of the work."""
+    found = []
+    for image in cut(band.zn, sizes.images):
+        for row in cut(band.pn, sizes.rows * sizes.apart):
+            for first in range(min(row[1], sizes.apart)):
+                pn = div_ceil(row[1] - first, sizes.apart)
+                units = band.qn // sizes.side
+                found.append(Block(z=image[0], zn=image[1], p=row[0] + first, pn=pn, apart=sizes.apart, units=units))
+    return found
+
+
+def pixels_of(block: Block) -> int:
+    """Partitions of the sums of a block."""
+    return block.zn * block.pn * block.units
+
+
+#: Banks of sums that go through filters of one tap together as these come: there are others for transposes.
+FIRST_BANKS = 5
+
+
+@dataclass(frozen=True)
+class PixelItem:
+    """One output tile for the output channels of one group."""
+
+    batch: int
+    band: Outputs
+
+
+@dataclass(frozen=True)
+class PixelSchedule:
+    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order."""
+
+    by_rows: bool
+    source: Source
+    sizes: Cut
+    #: K tiles, of one ChunkPiece each
+    chunks: list[list[ChunkPiece]]
+    places: list[list[Place]]
+    batches: list[Part]
+    #: most output channels of a matmul
+    k_tile: int
+    items: list[PixelItem]
+    way: str
+    warmup: int
+    #: of sums that go through a group's filters together as these come
+    banks: int
+
+
+def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | None:
+    """The PixelSchedule of settings, or None where a window is too wide, or the filters of one output channel, or where
+    cores share channels, or filters are not there at once, and rows of y are folded."""
+    fold, item = config.fold, geometry.itemsize
+    source = source_of(geometry, fold, config.side)
+    chunks = [[own_piece(first, count)] for first, count in cut(geometry.C, P_MAX)]
+    k_bytes = len(chunks) * num_taps(geometry) * item
+    if not fits_sbuf(k_bytes):
+        return None
+    most_k = min(geometry.K, max(1, config.filter_bytes // k_bytes))
+    count = div_ceil(geometry.K, most_k)
+    if fold > 1 and (count > 1 or config.shard == "channels"):
+        return None
+    if count > 1 or config.shard == "channels":
+        count = min(geometry.K, div_ceil(count, PARTS) * PARTS)
+    batches = cut_into(geometry.K, count)
+    most_elements = config.x_bytes // (len(chunks) * item)
+    sizes = cut_of(source, geometry, config.side, most_elements)
+    q0, qn = sizes.parts[0]
+    if widest_step(source, sizes, Outputs(z0=0, zn=1, p0=0, pn=1, q0=q0, qn=qn), len(chunks)) > STEP_MAX:
+        return None
+    bands = pixel_bands(source, geometry, sizes, most_elements, PARTS if count == 1 else 1)
+    if max(widest_step(source, sizes, band, len(chunks)) for band in bands) > STEP_MAX:
+        return None
+    return PixelSchedule(
+        by_rows=False,
+        source=source,
+        sizes=sizes,
+        chunks=chunks,
+        places=[all_places(geometry)] * len(chunks),
+        batches=batches,
+        k_tile=most_of(cut(fold * most_of(batches), BANK_COLUMNS)),
+        items=[PixelItem(batch, band) for batch in range(count) for band in bands],
+        way=way_of(geometry, False),
+        warmup=config.warmup,
+        banks=FIRST_BANKS if num_taps(geometry) == 1 else 1,
+    )
+
+
+def widest_step(source: Source, sizes: Cut, band: Outputs, num_chunks: int) -> int:
+    """Elements between neighbours of an axis, at most, in what the engines see of a window."""
+    dn, hn, wn = window_shape(source, band)
+    row = sizes.apart * source.rows.stride * wn if hn > 1 else 1
+    image = source.planes.stride * hn * wn if dn * num_chunks > 1 else 1
+    return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
+
+
+def pixel_bytes(geometry: Geometry, plan: PixelSchedule, extras: Extras) -> int:
+    """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results, bias."""
+    item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
+    x_bytes = 0
+    for one in plan.items:
+        dn, hn, wn = window_shape(plan.source, one.band)
+        elements = dn * hn * wn
+        staged = 2 * elements * geometry.hbm_itemsize if casts_x(geometry) else 0
+        x_bytes = max(x_bytes, 2 * len(plan.chunks) * elements * item + staged)
+    kn = most_of(plan.batches)
+    filters = len(plan.chunks) * num_taps(geometry) * kn * item
+    if comes_raw(plan.way):
+        filters += raw_bytes(geometry, plan)
+    fold = plan.source.fold
+    if fold > 1:
+        filters += plan.source.taps * fold * kn * item
+    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    sums = 3 * 4 * BANK_COLUMNS
+    bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
+    zeros = P_MAX * 2
+    return x_bytes + filters + results + sums + bias + zeros
+
+
+def pixels_fit(geometry: Geometry, extras: Extras, plan: PixelSchedule | None) -> bool:
+    """Whether there is a schedule, and room in SBUF for it."""
+    return plan is not None and fits_sbuf(pixel_bytes(geometry, plan, extras))
+
+
+def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    chunks, source, windows, most = len(plan.chunks), plan.source, plan.source.taps, 0
+    parts_of = {kn: div_ceil(source.fold * kn, plan.k_tile) for _, kn in plan.batches}
+    groups = div_ceil(plan.sizes.side, max(1, BANK_COLUMNS // plan.k_tile))
+    for core in range(cores):
+        first, count = share(len(plan.items), cores, core)
+        total, before = 8 + plan.warmup, -1
+        for item in plan.items[first : first + count]:
+            kn = plan.batches[item.batch][1]
+            if item.batch != before:
+                before = item.batch
+                total += 3 * num_transposes(kn, plan) + chunks * num_taps(geometry) + 4
+                total += source.fold * geometry.rows.taps
+            blocks = len(blocks_of(plan.sizes, item.band))
+            total += 4 + chunks * (2 * source.slots * (blocks + 1) + 2)
+            banks = parts_of[kn] * (plan.sizes.side * chunks * windows + 5 * groups)
+            total += blocks * (banks + 4 * source.fold + 2)
+        most = max(most, total)
+    return most
+
+
+def load_parts(geometry: Geometry, plan: PixelSchedule, band: Outputs, start: bool) -> list[tuple[int, int, int, int]]:
+    """(first plane, planes, first row, rows of the window) of the loads of a band, in whole blocks; start: what the
+    first block needs first, then each time as much as is there, as nothing goes on meanwhile, or several times that
+    where many K tiles make many loads of a part."""
+    source, block, num_chunks = plan.source, blocks_of(plan.sizes, band)[0], len(plan.chunks)
+    planes, rows, columns = window_shape(source, band)
+    axis, most, each, height = source.rows, band.pn, block.pn * block.apart, block.pn * block.apart * source.rows.stride
+    several = band.zn > 1
+    if several:
+        axis, most, each, height = source.planes, band.zn, block.zn, window_of(source.rows, block.pn * block.apart)
+    at_once = each * div_ceil(LOAD_BYTES, block.zn * height * columns * geometry.itemsize)
+    found, outputs, first, growth = [], 0, 0, max(1, num_chunks // 4)
+    while outputs < most:
+        outputs = min(most, outputs + (max(each, growth * outputs) if start else at_once))
+        end = held(axis, outputs, source.dense and not several)
+        found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
+        first = end
+    return found
