@@ -13,7 +13,7 @@ SHARDS = ("channels", "images")
 COPIES, COPIES_MAX = 4, 16
 #: Of depthwise problems: channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
 CHANNELS_MOST = 1024
-WARM_UP = 90
+WARM_UP = 40
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
