@@ -142,13 +142,13 @@ SHORT = LONG.replace(H=90, W=160)
 
 def test_many_instructions_ask_for_a_loop():
     counts = {}
-    for problem, loop in ((LONG, 1), (SHORT, 0)):
+    for problem, loop in ((LONG, 2), (SHORT, 0)):
         shape = shape_of(problem)
         found = ALGORITHM.settle(shape, None)
         assert dict(found)["loop"] == loop
         counts[loop] = row_instructions(shape.geometry, ALGORITHM.plan(shape, found), 2)
         assert ALGORITHM.is_looped(shape, found) == bool(loop)
-    assert max(counts.values()) < 10_000
+    assert max(counts.values()) < 20_000
     assert not ALGORITHM.is_short(shape_of(LONG), (("loop", 0),))
 
 

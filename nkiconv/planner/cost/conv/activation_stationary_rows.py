@@ -22,8 +22,9 @@ from .common import Conv2dAlgorithm, cheapest, matmul_ns, matmul_rates, planes_s
 #: those of the next beside the loads of rows for which there is no room before.
 START_NS, END_NS, NEXT_NS = 16_400.0, 2_600.0, 3_000.0
 #: Instructions of a core, at most, above which steps that are alike are worked on in a loop on the device, which costs
-#: up to 8 % (modelled); ns of a store in such a loop, each of which waits for the one before.
-LOOP_FROM = 8_000
+#: up to 4 % (modelled), 8 % with half the steps in its body; ns of a store in such a loop, each of which waits for the
+#: one before.
+LOOP_FROM, LOOPS = 8_000, (2, 1)
 STORE_NS = 3_000.0
 
 
@@ -50,23 +51,23 @@ class Rows(Conv2dAlgorithm):
         best = cheapest((RowCost(shape.target, geometry, plan).ns(), one) for plan, one in fitting)
         if best is None:
             return config
-        loop = given.get("loop", int(self._is_worth_a_loop(shape, geometry, best)))
-        settings: RowSettings = replace(best, loop=loop)
+        settings: RowSettings = best if "loop" in given else replace(best, loop=self._loop(shape, geometry, best))
         return settings.pairs
 
-    def _is_worth_a_loop(self, shape: Shape, geometry: Any, chosen: RowSettings) -> bool:
-        """Whether a core takes many instructions without, and steps are alike and long enough for their stores, which
-        wait for each other in it."""
-        unrolled, looped = (make_rows(geometry, shape.extras, replace(chosen, loop=loop)) for loop in (0, 1))
+    def _loop(self, shape: Shape, geometry: Any, chosen: RowSettings) -> int:
+        """Rotations of the circular buffer in a body, the most of LOOPS whose steps are alike, where a core takes many
+        instructions without a loop, and steps are long enough for their stores, which wait for each other in it."""
+        unrolled = make_rows(geometry, shape.extras, replace(chosen, loop=0))
         if unrolled is None:
-            return False
+            return 0
         count = geometry.times * row_instructions(geometry, unrolled, shape.cores)
         item = unrolled.items[0]
         array_ns = div_ceil(item.qn, unrolled.width) * RowCost(shape.target, geometry, unrolled).tile_ns(item)
         is_hidden = len(stored_together(item.zn, geometry.K)) * STORE_NS <= array_ns
-        return bool(
-            looped is not None and looped.steps is not None and count > (LOOP_FROM if is_hidden else MOST_INSTRUCTIONS)
-        )
+        if count <= (LOOP_FROM if is_hidden else MOST_INSTRUCTIONS):
+            return 0
+        looped = ((loop, make_rows(geometry, shape.extras, replace(chosen, loop=loop))) for loop in LOOPS)
+        return next((loop for loop, plan in looped if plan is not None and plan.steps is not None), 0)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return RowCost(shape.target, geometry, plan).ns()
