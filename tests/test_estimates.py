@@ -15,13 +15,13 @@ from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import effort
 from nkiconv.planner.cost.gradients import blocks
-from nkiconv.planner.cost.gradients.blocks_bound import BlocksBound
 from nkiconv.planner.effort import part_of, pieces_of
 from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules.axis import outputs_met
+from nkiconv.schedules.blocks_bound import BlocksBound
 from nkiconv.schedules.cuts import places_met
 from nkiconv.schedules.geometry import Axis, met, span
 from nkiconv.schedules.tiles import cut_into

@@ -14,6 +14,7 @@ from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules import blocks_schedule, diagonals_schedule
+from ..schedules.blocks_candidates import chosen
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -63,8 +64,10 @@ class ConvWeight(Operation):
         return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
 
     def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        build = diagonals_schedule.build if algorithm == "diagonals" else blocks_schedule.build
-        return build(shape.geometry, config, shape.extras.bias, shape.cores)[1]
+        asked = shape.extras.bias, shape.cores
+        if algorithm == "diagonals":
+            return diagonals_schedule.build(shape.geometry, config, *asked)[1]
+        return blocks_schedule.build(shape.geometry, chosen(shape.geometry, config, *asked), *asked)[1]
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config

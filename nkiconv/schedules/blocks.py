@@ -192,50 +192,11 @@ def taps_beside(geometry: Geometry, beside: int) -> int:
     return geometry.rows.taps * (columns.taps + (beside - 1) * (columns.stride // columns.dilation))
 
 
-def completed(geometry: Geometry, config: Config, lines: bool = False) -> BlocksSettings:
-    """All settings; where a config leaves them open, banks as full as can be, a pass as many as PSUM has, and blocks of
-    which two tiles are there at a time, with as many units as fill a tile. geometry: of the blocks."""
-    given, C, side = dict(config or ()), geometry.C // geometry.groups, setting(config, "side", 1)
-    units, columns = units_of_tile(geometry, lines) // side, given.get("columns", 1 if lines else geometry.columns.out)
-    is_pe = given.get("pixels", 0) == TRANSPOSED
-    beside, banks = min(most_beside(geometry), columns), sum_banks(is_pe)
-    beside = beside if beside != 3 else 2
-    while beside > 1 and given.get("channels", 1) > max_channels(geometry, beside):
-        beside = beside // 2
-    beside = given.get("beside", beside)
-    channels = given.get("channels", div_ceil(C, div_ceil(C, max_channels(geometry, beside))))
-    sizes, rows = sizes_of_pass(geometry, config, channels, banks), given.get("rows", geometry.rows.out)
-    # what DMAs or the Tensor Engine bring of planes is as wide as columns are
-    whole = geometry.x_strides[0] != 1 or is_pe
-    while True:
-        fits = 2 * block_bytes(geometry, (rows, columns), channels, sizes, side) <= BLOCK_BYTES
-        lower = "rows" not in given and rows > 1
-        narrower = "columns" not in given and columns > beside and not (whole and fits)
-        if (fits and units_in(geometry, rows, columns) >= units) or not (lower or narrower):
-            break
-        if lower and (geometry.x_strides[0] != 1 or rows >= columns or not narrower):
-            rows = div_ceil(rows, 2)
-        else:
-            columns = max(div_ceil(columns, 2), beside)
-    buffers = buffers_needed(geometry, (rows, columns), channels, sizes, banks, units)
-    found = {"rows": rows, "columns": columns, "channels": channels, "beside": beside, "buffers": buffers}
-    return BlocksSettings.read(config, **found, outputs=sizes[0], inputs=sizes[1], split=sizes[2])
-
-
-def sizes_of_pass(geometry: Geometry, config: Config, channels: int, banks: int) -> tuple[int, int, int]:
-    """(outputs, inputs, split); where these are open, passes load least, and are shared evenly, or in halves."""
-    room = max(1, banks // banks_of_taps(geometry))
-    K, C, found = geometry.K // geometry.groups, geometry.C // geometry.groups, []
-    for outputs in range(1, min(div_ceil(K, P_MAX), room) + 1):
-        inputs = max(1, min(div_ceil(C, channels), room // outputs))
-        loads = C * geometry.rows.stride * geometry.columns.stride * div_ceil(K, P_MAX * outputs)
-        loads += K * div_ceil(C, channels * inputs)
-        found.append((loads, outputs, inputs))
-    _, *best = min(found, key=lambda one: one[0])
-    outputs, inputs = setting(config, "outputs", best[0]), setting(config, "inputs", best[1])
-    passes = div_ceil(K, P_MAX * outputs) * div_ceil(C, channels * inputs)
-    uneven = geometry.groups == 1 and passes < FEW_PASSES and passes % PARTS > 0
-    return outputs, inputs, setting(config, "split", int(uneven))
+def completed(geometry: Geometry, config: Config) -> BlocksSettings:
+    """All settings; what a config leaves open takes least room. geometry: of the blocks."""
+    beside = setting(config, "beside", 1)
+    found = {"rows": 1, "columns": beside, "channels": max_channels(geometry, beside), "beside": beside}
+    return BlocksSettings.read(config, **found, outputs=1, inputs=1, buffers=1, split=0)
 
 
 def sum_banks(transposes: bool) -> int:

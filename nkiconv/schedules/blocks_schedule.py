@@ -26,7 +26,6 @@ from itertools import chain
 from . import blocks_transposes as transposes
 from .blocks import (
     BLOCK_BYTES,
-    TRANSPOSED,
     BlocksSettings,
     blocks_geometry,
     completed,
@@ -69,8 +68,6 @@ from .tiles import (
 
 #: Boxes of a tile up to which its rows come one by one, so that the Tensor Engine follows the loads closely.
 ROWS_BOXES = 24
-#: Channels up to which a bare kernel loads planes in memory order.
-FEW_CHANNELS = 16
 #: Bytes a partition for accumulators on their way out: of four banks, also what they are added to and together.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
 #: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
@@ -170,7 +167,7 @@ class BlocksSchedule:
 
 def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
     """(Schedule on `cores` cores, "") or (None, why not), built once. geometry: of x and gy in memory; bias: whether
-    its gradient is wanted. A bare kernel has the Tensor Engine transpose NCHW where that fits."""
+    its gradient is wanted. Settings that a config leaves open take least room; see `blocks_candidates.chosen`."""
     once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
     return once(geometry, config, repr(config), bias, cores)
 
@@ -179,23 +176,13 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[B
 def _built(
     geometry: Geometry, config: Config, written: str, bias: bool, cores: int
 ) -> tuple[BlocksSchedule | None, str]:
-    transposed: Config = (("pixels", TRANSPOSED),)
-    if config is None and geometry.groups == 1 and geometry.C > FEW_CHANNELS and is_transposed(geometry, transposed):
-        found = _checked(geometry, transposed, bias, cores)
-        if found[0] is not None:
-            return found
-    return _checked(geometry, config, bias, cores)
-
-
-def _checked(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[BlocksSchedule | None, str]:
-    """The same with a config, or what is left open."""
     reason = config_refusal(geometry, config) or gradient_refusal(geometry)
     if not reason and is_transposed(geometry, config):
         reason = spread_refusal(geometry, "pixels=2", "pixels=0")
     if reason:
         return None, reason
     blocks, source = blocks_geometry(geometry, config)
-    settings = completed(blocks, config, takes_lines(geometry, config))
+    settings = completed(blocks, config)
     together = sum_banks(False)
     plan = _scheduled(blocks, settings, bias, source, takes_lines(geometry, config), together)
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):

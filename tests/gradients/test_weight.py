@@ -15,6 +15,7 @@ import nkiconv
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
 from nkiconv.schedules import blocks_schedule
+from nkiconv.schedules.blocks_candidates import chosen
 from nkiconv.simulator import KernelAssertionError
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
@@ -282,7 +283,7 @@ def needs_no_more(channels, axes, is_last, config):
         numbers = more["padding"], more["stride"], more["rhs_dilation"], more["lhs_dilation"]
         like = nkiconv.spec(shape, "bf16")
         geometry = read_geometry(x, like, numbers, (channels[3], 1), (perms[0], None, perms[1]), None)[0]
-        plan, reason = blocks_schedule.build(geometry, config, True, lnc)
+        plan, reason = blocks_schedule.build(geometry, chosen(geometry, config, True, lnc), True, lnc)
         assert reason == ""
         most = max(len(program.instructions) for program in traced.programs)
         assert most <= blocks_schedule.instructions(plan, lnc)

@@ -2,6 +2,7 @@
 
 from ..._nki import nki, nl
 from ...schedules import blocks_schedule, diagonals_schedule
+from ...schedules.blocks_candidates import chosen
 from ...schedules.diagonals_schedule import takes_diagonals
 from ...schedules.tiles import require
 from .._arguments import check_choice
@@ -69,8 +70,11 @@ def conv_weight_gradient(
     )
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     by_diagonals = algorithm == "diagonals" or (algorithm == None and takes_diagonals(geometry, bias_gradient))
-    build = diagonals_schedule.build if by_diagonals else blocks_schedule.build
-    plan, reason = build(geometry, config, bias_gradient, nl.num_programs())
+    asked = bias_gradient, nl.num_programs()
+    if by_diagonals:
+        plan, reason = diagonals_schedule.build(geometry, config, *asked)
+    else:
+        plan, reason = blocks_schedule.build(geometry, chosen(geometry, config, *asked), *asked)
     assert plan is not None, reason
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((geometry.K,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None

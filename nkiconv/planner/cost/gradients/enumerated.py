@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...request import Config
@@ -52,13 +51,3 @@ class Enumerated(Algorithm):
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.settle(shape, config)
-
-
-def choices(given: Mapping[str, Any], name: str, values: Iterable[int]) -> tuple[int, ...]:
-    """Values of a setting: the given one, or these."""
-    return (given[name],) if name in given else tuple(dict.fromkeys(values))
-
-
-def up_to(most: int, values: Iterable[int]) -> list[int]:
-    """These values as far as the most."""
-    return sorted({one for one in values if one <= most})

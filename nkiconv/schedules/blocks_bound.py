@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
-from ....schedules.blocks import (
+from ..simulator.timing.target import Target
+from .blocks import (
     BLOCK_BYTES,
     BUFFERS_MAX,
     LINES,
@@ -19,15 +19,12 @@ from ....schedules.blocks import (
     sum_banks,
     taps_beside,
 )
-from ....schedules.blocks_schedule import clipped_first
-from ....schedules.blocks_transposes import RUN_BYTES, gang_of, grid_of
-from ....schedules.blocks_units import planes_of, runs_of, units_in
-from ....schedules.cuts import window_of
-from ....schedules.geometry import met, num_taps
-from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil
-from ....simulator.hardware import PARTITIONS
-from ....simulator.timing.target import Target
-from ..conv.common import matmul_ns
+from .blocks_schedule import clipped_first
+from .blocks_transposes import RUN_BYTES, gang_of, grid_of
+from .blocks_units import planes_of, runs_of, units_in
+from .cuts import window_of
+from .geometry import Axis, Geometry, met, num_taps
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 #: The part of the less busy engine's time that the busier one does not hide.
 EXPOSED = 0.1
@@ -38,7 +35,7 @@ TRANSPOSED_BYTES = 170_000
 class BlocksBound:
     """Times of the busier of two cores, in ns: on one core settings are the same."""
 
-    def __init__(self, target: Target, geometry: Any, source: Any, pixels: int, most: int) -> None:
+    def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
         self.banks, self.met = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
@@ -125,7 +122,7 @@ class BlocksBound:
     def _channels(self, one: BlocksSettings) -> tuple[int, int]:
         """Of x and of gy that a tile has in a pass, on a row tile."""
         of_x = one.channels * div_ceil(one.inputs, one.side)
-        return min(self.geometry.C, of_x), min(self.geometry.K, PARTITIONS * one.outputs)
+        return min(self.geometry.C, of_x), min(self.geometry.K, P_MAX * one.outputs)
 
     def _gang(self, rows: int, columns: int, c: int, k: int) -> int:
         """Blocks of other planes in a unit that is transposed."""
@@ -134,7 +131,7 @@ class BlocksBound:
     def _jobs(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
         """Accumulators of a pass, and passes."""
         geometry = self.geometry
-        ks, cs = div_ceil(geometry.K // geometry.groups, PARTITIONS), div_ceil(geometry.C // geometry.groups, channels)
+        ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
         jobs = int(jobs_of_pass(geometry, channels, (outputs, inputs)))
         if ks == cs == 1:
             together = max(1, min(geometry.groups, self.banks // jobs))
@@ -150,15 +147,22 @@ class BlocksBound:
         geometry, target, units = self.geometry, self.target, self.geometry.planes.out
         P, Q = geometry.rows.out, geometry.columns.out
         # taps that meet zeros in all units are left out, as in those of whole planes, and of many planes about
-        seen = self.met[0] if rows >= P or units * div_ceil(Q, columns) >= PARTITIONS else 1.0
-        seen *= self.met[1] if columns >= Q or units * div_ceil(P, rows) >= PARTITIONS else 1.0
+        seen = self.met[0] if rows >= P or units * div_ceil(Q, columns) >= P_MAX else 1.0
+        seen *= self.met[1] if columns >= Q or units * div_ceil(P, rows) >= P_MAX else 1.0
         found = []
         for _, count in outputs_beside(geometry, beside):
             width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * seen
             # row tiles work at once, each matmul a few columns behind the last at least
             width = max(width, at_once * target.row_tile_columns if at_once > 1 else 0)
-            found.append(rows * div_ceil(columns, count) * matmul_ns(target, geometry, width) / at_once)
+            found.append(rows * div_ceil(columns, count) * self._matmul_ns(width) / at_once)
         return float(sum(found) / len(found))
+
+    def _matmul_ns(self, columns: float) -> float:
+        """The Tensor Engine's, at its full rate, for a matmul of so many columns."""
+        target, columns = self.target, max(columns, self.target.matmul_columns_min)
+        if self.geometry.fast:
+            return columns * target.tensor_column_ns + target.matmul_ns
+        return columns * target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns
 
     def _moved_ns_of(self, rows: int, columns: int, c: int, k: int, whole: bool) -> tuple[float, float]:
         """DMA's for x and for gy of a tile. whole: whether x's planes come without zeros around them."""
@@ -174,7 +178,7 @@ class BlocksBound:
                 runs, run = (1, count * high * wide) if whole_planes else (count * high, wide)
             else:
                 runs, run = (high, wide * count) if count == channels else (high * wide, count)
-            found.append(self._runs_ns(runs, PARTITIONS if self.pixels == 0 else self.most, run, width))
+            found.append(self._runs_ns(runs, P_MAX if self.pixels == 0 else self.most, run, width))
         return geometry.planes.taps * found[0], found[1]
 
     def _runs_ns(self, runs: float, parts: int, run: float, width: int) -> float:
@@ -199,7 +203,7 @@ class BlocksBound:
             ([rows, columns, all_rows, all_columns], [one.out for one in axes], k, (1, 1)),
         ):
             high, wide = (min(extent, size) for extent, size in zip(extents[2:], sizes, strict=True))
-            parts, times = min(PARTITIONS, channels * gang), times * div_ceil(channels, PARTITIONS)
+            parts, times = min(P_MAX, channels * gang), times * div_ceil(channels, P_MAX)
             each_ns, last_ns = self._transpose_ns(parts, max(1, min(extents[1], BANK_BYTES // (parts * item))))
             array_ns += times * extents[0] * extents[1] * each_ns
             # rows that a DMA takes at once
@@ -214,7 +218,7 @@ class BlocksBound:
         """(Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it; of the last bank
         until a product reads it.)"""
         target, is_fast = self.target, self.geometry.itemsize == 2
-        columns_ns = max(PARTITIONS, target.matmul_columns_min) * target.tensor_column_ns
+        columns_ns = max(P_MAX, target.matmul_columns_min) * target.tensor_column_ns
         array_ns = columns_ns * (1.0 if is_fast else target.transpose_passes_fp32) + target.matmul_ns
         vector_ns = parts * (target.vector_16bit_ns if is_fast else target.vector_ns)
         vector_ns += target.vector_fixed_psum_ns / places
@@ -230,13 +234,13 @@ class BlocksBound:
         if not one.split:
             return float(end_ns)
         filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
-        last = min(filters, min(jobs, self.banks) * BANK_BYTES * PARTITIONS)
+        last = min(filters, min(jobs, self.banks) * BANK_BYTES * P_MAX)
         exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
         added_ns = min(jobs, self.banks) * width * target.vector_ns
         return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
 
 
-def _clips(geometry: Any) -> bool:
+def _clips(geometry: Geometry) -> bool:
     """Whether a kernel with several row tiles leaves out the zeros around blocks that are whole planes."""
     rows, columns, taps = geometry.rows, geometry.columns, (geometry.rows.taps, geometry.columns.taps)
     one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0)
@@ -244,7 +248,7 @@ def _clips(geometry: Any) -> bool:
     return clipped_first(geometry, one, runs, taps) is not None
 
 
-def _met(axis: Any) -> float:
+def _met(axis: Axis) -> float:
     """The part of all pairs of an output and a tap along an axis that meet an element, or a zero between elements."""
     pairs = sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
     return float(min(1.0, pairs * axis.lhs_dilation / (axis.out * axis.taps)))
