@@ -8,6 +8,7 @@ from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
 from nkiconv.planner.cost.conv import activation_stationary
+from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
@@ -188,6 +189,19 @@ def test_a_precision_that_one_algorithm_takes():
     assert {one.algorithm for one in pairs.rejected} == set(ALGORITHMS) - {"implicit_gemm"}
     assert pairs.roofline_us == pytest.approx(0.75 * plain.roofline_us)  # three passes of four
     assert Plan.from_json(pairs.to_json()) == pairs
+
+
+SQUARE = {"N": 1, "H": 28, "W": 28, "padding": ((1, 1), (1, 1)), "dtype": "fp32"}
+TAKEN_BY_WEIGHT_STATIONARY = [
+    ConvProblem(C=64, K=64, R=3, S=3, groups=16, **SQUARE),
+    ConvProblem(C=32, K=3, R=4, S=4, lhs_dilation=(2, 2), transposed=True, **SQUARE),
+]
+
+
+@pytest.mark.parametrize("problem", TAKEN_BY_WEIGHT_STATIONARY, ids=["groups", "transposed"])
+def test_estimates_rank_no_algorithm_that_refuses_a_precision(problem):
+    assert chosen(Request(problem=problem)).algorithm == "weight_stationary"
+    assert chosen(Request(problem=problem, asked=Asked(precision="fp16x3"))).algorithm == "implicit_gemm"
 
 
 @pytest.mark.cover(3)
