@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
+from nkiconv.planner.operations import operation_for
+from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks_candidates import chosen
 from nkiconv.simulator import KernelAssertionError
+from nkiconv.simulator.timing import Rates
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
 #: (N, C, K, groups), and an axis each (size, taps, stride, dilation, before, after).
@@ -82,6 +85,18 @@ def test_biases_that_no_bank_is_left_for_pass_alone(outputs, inputs, side, pixel
     one, two = (check((60, 24, 140, 1), axes, lnc=lnc, bias_gradient=True, config=tuple(config.items()))
                 for lnc in (1, 2))  # fmt: skip
     assert same_bits(one, two)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("given", [(), (("split", 1),), (("rows", 2), ("channels", 16))])
+def test_a_bare_kernel_takes_the_settings_of_estimates(layout, given):
+    problem = nkiconv.ConvProblem(N=4, C=64, K=96, H=14, W=14, R=3, S=3, padding=((1, 1), (1, 1)), layout=layout)
+    request = Request(problem=problem.toward("wgrad"))
+    operation = operation_for(request)
+    shape = operation.shape(request, Rates())
+    found = dict(chosen(shape.geometry, given or None, False, 2))
+    assert found == {**dict(operation.algorithm("blocks").settle(shape, given or None)), "warmup": 0}
+    assert found.items() >= dict(given).items()
 
 
 def test_a_bare_kernel_completes_settings():
