@@ -399,7 +399,8 @@ def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int
 def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int:
     """Instructions of a core, at most."""
     chunks, taps, outputs = len(schedule.chunks), num_taps(geometry), len(schedule.turns[0].outputs)
-    products, most = max(len(turn.products) for turn in schedule.turns), 0
+    products, most = sum(len(turn.products) for turn in schedule.turns), 0
+    beside = len(schedule.turns) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
     for core in range(cores):
         steps = schedule.steps(core, cores)
         total = 404 + schedule.warmup
@@ -407,7 +408,7 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
             one, count = schedule.residents[resident], sum(b == resident for b, _ in steps)
             lanes = max(one.items, key=lambda item: math.prod(part.bn for part in item[0]))
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
-            evacuated = n * tiles * (chunks * products + 2 * outputs + 2 * schedule.together_rows + 6)
+            evacuated = n * tiles * (chunks * products + beside)
             total += count * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
             total += len(one.tiles) * tiles * (chunks * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)
@@ -415,10 +416,10 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
 
 
 def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
-    """Banks of an output tile, at most."""
+    """Banks of one of the outputs that follow in turn, of an output tile, at most."""
     z, p, q = (part.bn for part in lanes[0])
     rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
-    return len(schedule.turns) * div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
+    return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
 
 
 def fits(geometry: Geometry, schedule: Schedule, residual: bool) -> bool:
