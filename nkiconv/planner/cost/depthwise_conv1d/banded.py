@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,18 +123,7 @@ class Banded(Algorithm):
         return int(blocks.per_group * blocks.groups)
 
     def least_us(self, shape: Shape, config: Config) -> float:
-        geometry, target, blocks = shape.geometry, shape.target, self.settled(shape, config)
-        fp32 = geometry.itemsize == 4
-        column_ns = target.tensor_column_ns + target.matmul_ns / BANK_COLUMNS
-        if fp32:
-            column_ns = target.tensor_column_fp32_ns + target.matmul_passes_fp32 * target.matmul_fp32_ns / BANK_COLUMNS
-        images = max(1, min(geometry.N, blocks.images))
-        least_columns = target.matmul_columns_min * target.tensor_column_ns / column_ns
-        columns = max(blocks.num_columns, least_columns / images) * geometry.N * blocks.num_groups * blocks.num_taps
-        transposed = 0.95 * geometry.N * geometry.C * (geometry.W + geometry.Q) / PARTITIONS
-        transposed_ns = transposed * target.tensor_column_ns * (target.transpose_passes_fp32 if fp32 else 1)
-        on_array_us = (columns * share_met(geometry) * column_ns + transposed_ns) / shape.cores / 1e3
-        return max(float(on_array_us), row_elements_us(shape))
+        return max(least_ns(shape, self.settled(shape, config)) / 1e3, row_elements_us(shape))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         blocks = self.settled(shape, config)
@@ -157,9 +147,25 @@ def _is_too_large(shape: Shape, candidate: Candidate) -> bool:
     return str(size_refusal(shape.geometry, shape.extras, candidate.blocks, shape.cores)) != ""
 
 
+def least_ns(shape: Shape, blocks: BandedSchedule) -> float:
+    """ns of the array that no timeline can beat: the bands' columns and the transposes, at full rate."""
+    geometry, target = shape.geometry, shape.target
+    fp32 = geometry.itemsize == 4
+    column_ns = target.tensor_column_ns + target.matmul_ns / BANK_COLUMNS
+    if fp32:
+        column_ns = target.tensor_column_fp32_ns + target.matmul_passes_fp32 * target.matmul_fp32_ns / BANK_COLUMNS
+    images = max(1, min(geometry.N, blocks.images))
+    least_columns = target.matmul_columns_min * target.tensor_column_ns / column_ns
+    columns = max(blocks.num_columns, least_columns / images) * geometry.N * blocks.num_groups * blocks.num_taps
+    transposed = 0.95 * geometry.N * geometry.C * (geometry.W + geometry.Q) / PARTITIONS
+    transposed_ns = transposed * target.tensor_column_ns * (target.transpose_passes_fp32 if fp32 else 1)
+    return float(columns * share_met(geometry) * column_ns + transposed_ns) / shape.cores
+
+
 def first(shape: Shape, given: Mapping[str, Any], most: int) -> list[Candidate]:
     """Up to `most` of the sizes and shards that settings leave open, the fastest first; none is walked where one is
-    all there is and settings are given. Of what does not fit SBUF there is one, if nothing fits."""
+    all there is and settings are given, nor what the array alone makes slower than NEAR. Of what does not fit SBUF
+    there is one, if nothing fits."""
     geometry, extras = shape.geometry, shape.extras
     sizes = [given["block"]] if "block" in given else blocks_of(geometry.stride)
     shards = {size: [given["shard"]] if "shard" in given else shards_for(geometry, size) for size in sizes}
@@ -167,7 +173,11 @@ def first(shape: Shape, given: Mapping[str, Any], most: int) -> list[Candidate]:
     if given and len(found) == 1:
         return found
     fitting = [one for one in found if fits(geometry, extras, one.blocks)] or found[:1]
-    return sorted((_walked(shape, one) for one in fitting), key=lambda one: one.ns)[:most]
+    walked: list[Candidate] = []
+    for bound_ns, one in sorted(((least_ns(shape, one.blocks), one) for one in fitting), key=lambda each: each[0]):
+        if bound_ns <= NEAR * min((other.ns for other in walked), default=math.inf):
+            walked.append(_walked(shape, one))
+    return sorted(walked, key=lambda one: one.ns)[:most]
 
 
 def best_of(shape: Shape, found: Sequence[Candidate]) -> Candidate:
@@ -192,8 +202,9 @@ def refine(shape: Shape, best: Candidate) -> Candidate:
                 other = _sized(shape, filled(shape, given, best.config.block, best.config.shard))
                 if fits(shape.geometry, shape.extras, other.blocks):
                     left -= walked_groups(other.blocks)
-                    other = _walked(shape, other)
-                    best = other if other.ns < BETTER * best.ns else best
+                    if least_ns(shape, other.blocks) < best.ns:
+                        other = _walked(shape, other)
+                        best = other if other.ns < BETTER * best.ns else best
         if best.ns >= WORTHWHILE * before_ns:
             break
     return best

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ....schedules.depthwise import RowGeometry
 from ....schedules.settings import SHARDS
 from ....simulator.hardware import PARTITIONS
@@ -34,6 +36,7 @@ def block_sizes(stride: int, own: int) -> list[int]:
     return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
 
 
+@functools.lru_cache(maxsize=256)
 def share_met(geometry: RowGeometry) -> float:
     """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
     span = (geometry.W - 1) * geometry.lhs_dilation + 1
