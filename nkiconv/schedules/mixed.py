@@ -1,14 +1,6 @@
 """`mixed`, and `vector`, which is `mixed` without the Tensor Engine: settings, schedule, what they do not run.
 
-A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of columns, in this order:
-
-    A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
-        then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
-    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
-        piece by Vector
-
-All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
-engine need not wait for its own last result.
+`recipes` shares out the taps over the engines, `rows` tiles the rows.
 """
 
 from __future__ import annotations
@@ -19,11 +11,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
 from .depthwise import Extras, RowGeometry, instructions_refusal, part_most
 from .options import Epilogue
+from .recipes import (
+    FIRST_WIDTHS,
+    Recipe,
+    first_recipes,
+    last_recipes,
+    last_step,
+    phases_of,
+    ranked_recipes,
+    reads_out,
+    tap_count,
+)
 from .rows import (
     LOAD_BYTES_MAX,
-    ROWS_TILE_BYTES,
     RowPlan,
     RowTile,
     channels_of,
@@ -33,12 +37,11 @@ from .rows import (
     plan_rows,
     tile_count,
 )
-from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, setting, unchecked, warm_up
+from .settings import BY_SHAPE, SHARDS, Config, Settings, choice, count, double, half, unchecked, warm_up
 from .tiles import BANK_COLUMNS, PSUM_BANKS, cut, div_ceil
 
-#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
-Recipe = tuple[int, int, int, int]
-Recipes = tuple[Recipe, ...]
+#: Matmuls of 512 columns that keep the array busy until the first diagonals are there, at half rate.
+WARM_UP = 5
 #: Columns of pieces.
 Widths = tuple[int, ...]
 
@@ -133,78 +136,31 @@ class MixedSchedule:
     in_psum: int = 1
 
 
-def tap_count(recipe: Recipe) -> int:
-    """Taps of a recipe."""
-    products = recipe[2] + (1 if recipe[0] == 0 else 0)
-    return recipe[0] + recipe[1] + recipe[3] + products
+def mixed_settings(
+    geometry: RowGeometry, epilogue: Epilogue, config: Config, on_tensor: bool, target: Target | None = None
+) -> MixedSettings:
+    """All settings of a config without a refusal; what it leaves open is as the balance of the engines has it.
 
-
-def vector_steps(recipe: Recipe) -> int:
-    """Steps on Vector of the longer chain."""
-    return max(recipe[1], recipe[3])
-
-
-def phases_of(recipe: Recipe, epilogue: Epilogue) -> tuple[tuple[int, int], ...]:
-    """(first step, end) of each phase of a piece; step 0 is the heads, then Vector's taps, the sum, the epilogue.
-
-    A single chain has two phases on Vector, so that steps of two pieces alternate; two chains alternate by themselves.
+    target: other prices than those of trn2.toml.
     """
-    steps = vector_steps(recipe)
-    on_vector: tuple[tuple[int, int], ...] = ((1, 1 + steps),) if steps > 0 else ()
-    if steps > 1 and recipe[2] == 0:
-        middle = 1 + div_ceil(steps, 2)
-        on_vector = ((1, middle), (middle, 1 + steps))
-    behind = ((step, step + 1) for step in range(1 + steps, last_step(recipe, epilogue) + 1))
-    return ((0, 1), *on_vector, *behind)
-
-
-def has_product(recipe: Recipe) -> bool:
-    """Whether Scalar heads a chain."""
-    return recipe[0] == 0 or recipe[2] == 1
-
-
-def needs_finish(recipe: Recipe, epilogue: Epilogue) -> bool:
-    """Whether the sums pass through the epilogue after the last tap; a product on Scalar takes a mere bias with it."""
-    if epilogue.activation != "" or epilogue.residual != "":
-        return True
-    return epilogue.bias and not has_product(recipe)
-
-
-def last_step(recipe: Recipe, epilogue: Epilogue) -> int:
-    """The step that writes y."""
-    finishes = needs_finish(recipe, epilogue) or reads_out(recipe)
-    return vector_steps(recipe) + recipe[2] + (1 if finishes else 0)
-
-
-def reads_out(recipe: Recipe) -> bool:
-    """Whether PSUM has to be copied out because no tap on Vector reads it."""
-    return recipe[0] > 0 and recipe[1] == 0 and recipe[2] == 0
-
-
-def mixed_settings(geometry: RowGeometry, config: Config, on_tensor: bool) -> MixedSettings:
-    """All settings of a config. What it leaves open: Tensor has about 7 of 10 taps in 16 bits, 4 of fp32, and none of a
-    few in fp32."""
-    S = geometry.S
-    is_wide = geometry.itemsize == 4
-    shared = min(8, (6 if is_wide else 3) * S // 10)
-    recipe = (S - shared, shared, 0, 0) if shared < 2 else (S - shared, shared // 2, 1, (shared - 1) // 2)
-    free = (0, S - 1, 0, 0) if S < 4 else (0, S - 2 - (S - 2) // 2, 1, (S - 2) // 2)
-    if not on_tensor or (is_wide and S <= 5):
-        recipe = free
-    recipes, on_array = setting(config, "recipes", (recipe,)), recipe[0] > 0
-    start = setting(config, "start", (free,) if on_array and S >= 2 and S <= 13 else ())
-    end = setting(config, "end", ((S - 1, 0, 1, 0),) if on_array and S >= 2 else ())
-    piece = max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))
+    target, given = target or Target.of(Rates()), dict(config or ())
+    alone = are_on_array((given["recipes"],)) if "recipes" in given else on_tensor
+    rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
+    columns = max(1, rows.columns)
+    # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
+    piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
+    recipes = given.get("recipes") or next(ranked_recipes(geometry, epilogue, target, piece, on_tensor))
+    on_array = are_on_array((recipes,))
     return MixedSettings.read(
         config,
-        shard=plan_rows(geometry, None, 0, are_on_array((recipes, start, end))).shard,
+        shard=rows.shard,
         recipes=recipes,
-        columns=ROWS_TILE_BYTES // geometry.itemsize,
+        columns=columns,
         piece=piece,
-        start=start,
-        first=(256, 384, 512) if piece == PIECE_MIN else (),
-        end=end,
-        warmup=5 if on_array else 0,
+        start=first_recipes(geometry) if on_array else (),
+        first=FIRST_WIDTHS if piece <= BANK_COLUMNS else (),
+        end=last_recipes(geometry) if on_array else (),
+        warmup=WARM_UP if on_array else 0,
     )
 
 
@@ -224,12 +180,12 @@ def mixed_config_refusal(geometry: RowGeometry, config: Config, on_tensor: bool)
     reason = MixedSettings.refusal(config, "mixed" if on_tensor else "vector")
     if reason != "":
         return reason
-    read = mixed_settings(geometry, config, on_tensor)
-    for named in (("recipes", read.recipes), ("start", read.start), ("end", read.end)):
-        reason = recipes_refusal(named[0], named[1], geometry.S, on_tensor)
+    given = dict(config or ())
+    for name in ("recipes", "start", "end"):
+        reason = recipes_refusal(name, given[name], geometry.S, on_tensor) if name in given else ""
         if reason != "":
             return reason
-    if not are_counts(read.first, 1, PIECE_MAX) or not are_counts(read.last, 1, PIECE_MAX):
+    if not all(are_counts(given.get(name, ()), 1, PIECE_MAX) for name in ("first", "last")):
         return f"config={config}: first and last must be tuples of ints, 1 to {PIECE_MAX} columns each"
     return ""
 
@@ -323,7 +279,7 @@ def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: in
     reason = mixed_config_refusal(geometry, config, on_tensor)
     if reason != "":
         return reason
-    plan = build(geometry, extras, mixed_settings(geometry, config, on_tensor))
+    plan = build(geometry, extras, mixed_settings(geometry, extras.epilogue, config, on_tensor))
     return plan_refusal(geometry, extras, plan, cores, "mixed" if on_tensor else "vector")
 
 

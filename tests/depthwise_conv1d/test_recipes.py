@@ -4,11 +4,21 @@ import pytest
 from depthwise import Row
 
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.depthwise_conv1d.recipes import candidates, edge_recipes, ranked_recipes, spread, work_of
 from nkiconv.schedules.depthwise import Extras, RowGeometry
-from nkiconv.schedules.mixed import last_step, mixed_settings, phases_of, tap_count
+from nkiconv.schedules.mixed import mixed_settings
 from nkiconv.schedules.options import Epilogue
+from nkiconv.schedules.recipes import (
+    candidates,
+    edge_recipes,
+    last_step,
+    phases_of,
+    ranked_recipes,
+    spread,
+    tap_count,
+    work_of,
+)
 from nkiconv.simulator.timing import Rates
+from nkiconv.simulator.timing.target import Target
 
 PLAIN = Epilogue(activation="", bias=False, residual="", y_itemsize=2)
 FULL = Epilogue(activation="silu", bias=True, residual="post_activation", y_itemsize=4)
@@ -27,12 +37,16 @@ def shape_of(S, itemsize, epilogue=PLAIN, **constants):
     return Shape(geometry_of(S, itemsize), extras, 2, Rates(constants))
 
 
+def best(shape, on_tensor):
+    return next(ranked_recipes(shape.geometry, shape.extras.epilogue, shape.target, 512, on_tensor))
+
+
 @pytest.mark.parametrize("on_tensor", [False, True])
 @pytest.mark.parametrize("S", [1, 2, 3, 4, 5, 8, 16, 64])
 def test_every_recipe_has_every_tap_once(S, on_tensor):
     for itemsize in (2, 4):
-        chosen = next(ranked_recipes(shape_of(S, itemsize), 512, on_tensor))
-        bare = mixed_settings(geometry_of(S, itemsize), None, on_tensor)
+        chosen = best(shape_of(S, itemsize), on_tensor)
+        bare = mixed_settings(geometry_of(S, itemsize), PLAIN, None, on_tensor)
         for recipe in (*candidates(S, on_tensor), *chosen, *bare.recipes, *bare.start, *bare.end):
             assert tap_count(recipe) == S
             assert on_tensor or recipe[0] == 0
@@ -40,8 +54,8 @@ def test_every_recipe_has_every_tap_once(S, on_tensor):
 
 
 def test_long_filters_go_to_tensor():
-    bare = mixed_settings(geometry_of(40, 2), None, True)
-    for recipe in (*next(ranked_recipes(shape_of(40, 2), 512, True)), *bare.recipes):
+    bare = mixed_settings(geometry_of(40, 2), PLAIN, None, True)
+    for recipe in (*best(shape_of(40, 2), True), *bare.recipes):
         assert recipe[0] >= 30
 
 
@@ -51,7 +65,7 @@ def test_a_slow_engine_has_fewer_taps():
     for factor in (1, 4):
         name = "vector.ns_per_elem_scalar_tensor_tensor"
         slow = shape_of(12, 2, **{name: factor * Rates()(name)})
-        taps[factor] = max(recipe[1] + recipe[3] for recipe in next(ranked_recipes(slow, 512, True)))
+        taps[factor] = max(recipe[1] + recipe[3] for recipe in best(slow, True))
     assert taps[4] < taps[1]
 
 
@@ -72,8 +86,9 @@ def test_two_recipes_are_spread_evenly():
 
 
 def test_work_follows_the_epilogue():
-    plain = work_of((3, 1, 0, 0), shape_of(4, 2), 512)
-    full = work_of((3, 1, 0, 0), shape_of(4, 2, FULL), 512)
+    plain, full = (
+        work_of((3, 1, 0, 0), geometry_of(4, 2), epilogue, Target.of(Rates()), 512) for epilogue in (PLAIN, FULL)
+    )
     assert full.tensor == plain.tensor
     assert full.vector > plain.vector
     assert full.scalar > plain.scalar == 0

@@ -1,11 +1,11 @@
 """Sums of taps in chains: on Tensor in PSUM, extended on Vector, with products by Scalar and sums by GpSimd.
 
-`schedules.mixed` has the recipes and their steps. All sums are fp32 until y.
+`schedules.recipes` has the recipes and their steps. All sums are fp32 until y.
 """
 
 from ...._nki import nisa, nl
 from ....schedules.depthwise import place_of_tap
-from ....schedules.mixed import needs_finish, vector_steps
+from ....schedules.recipes import needs_finish, vector_steps
 from ....schedules.tiles import BANK_COLUMNS
 from ..._epilogue import finish
 from ..._warm import accumulator

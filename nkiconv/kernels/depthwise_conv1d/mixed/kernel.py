@@ -32,7 +32,7 @@ def convolve_rows(operands, geometry, extras, config, on_tensor):
 
     config: settings of `MixedSettings`; recipes without Tensor are accepted beside ones with it.
     """
-    plan = build(geometry, extras, mixed_settings(geometry, config, on_tensor))
+    plan = build(geometry, extras, mixed_settings(geometry, extras.epilogue, config, on_tensor))
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
         pieces = cut_pieces(plan, extras.epilogue, tiles)

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from ....schedules.mixed import (
-    PIECE_MAX,
-    PIECE_MIN,
-    PIECES,
     MixedSchedule,
     MixedSettings,
-    Recipe,
-    Recipes,
-    are_on_array,
     build,
     mixed_config_refusal,
+    mixed_settings,
     plan_refusal,
 )
-from ....schedules.rows import part_total, plan_rows, tile_count
+from ....schedules.recipes import (
+    PIECE,
+    ColumnPrices,
+    Recipe,
+    Recipes,
+    candidates,
+    edge_recipes,
+    free_recipe,
+    ranked_recipes,
+    recipe_lists,
+)
+from ....schedules.rows import part_total, tile_count
 from ....schedules.settings import SHARDS, declarations
-from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil
+from ....schedules.tiles import PARTS, div_ceil
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .banded import runs_banded
 from .common import columns_of, issue_us, row_elements_us, shards_of, share_met
 from .mixed_walk import MIXED_WALKED, walk_ns
-from .recipes import (
-    FIRST_WIDTHS,
-    PIECE,
-    ColumnPrices,
-    candidates,
-    edge_recipes,
-    first_recipes,
-    free_recipe,
-    last_recipes,
-    ranked_recipes,
-    recipe_lists,
-)
 
 #: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
 MANY_TAPS = 64
 #: Taps up to which rows are tried where `banded` runs too: beyond, that needs far fewer matmuls.
 ROWS_TAPS_MAX = 64
-#: Widths of the last pieces: y ends with few columns.
-LAST_WIDTHS = (320,)
-#: Matmuls of 512 columns that keep the array busy until the first diagonals are there, at half rate.
-WARMUP = 5
 #: Pieces of a core's work up to which each of the first and last ones matters.
 SHORT = 12
 
@@ -96,14 +86,15 @@ class Mixed(Algorithm):
 
     def _first(self, shape: Shape) -> tuple[MixedSettings, float]:
         """The rule's settings and their ns; 0 where they do not run."""
-        settings, plan = self._by_rule(shape, {})
+        settings = self._by_rule(shape, None)
+        plan = build(shape.geometry, shape.extras, settings)
         refused = plan_refusal(shape.geometry, shape.extras, plan, shape.cores, "")
         return settings, 0.0 if refused else walk_ns(shape, plan)
 
     def _refined(self, shape: Shape, best: MixedSettings, best_ns: float) -> tuple[MixedSettings, float]:
         """Settings and ns after changing one setting after the other for what takes less by walks."""
         plan, left = build(shape.geometry, shape.extras, best), STEPS_MAX
-        lists = list(islice(ranked_recipes(shape, plan.piece, self.on_tensor), RECIPES))
+        lists = list(islice(self._lists(shape, plan.piece), RECIPES))
         for _ in range(ROUNDS):
             before_ns = best_ns
             for name in declarations(MixedSettings):
@@ -150,7 +141,7 @@ class Mixed(Algorithm):
     def _settings(self, shape: Shape, config: Config) -> MixedSettings:
         """All settings: those of a config and others by a rule; without any, those that walks find best."""
         if config:
-            return self._by_rule(shape, dict(config))[0]
+            return self._by_rule(shape, config)
         return shape.once((f"mixed, {self.on_tensor}", None), lambda: self._best(shape))
 
     def _best(self, shape: Shape) -> MixedSettings:
@@ -158,31 +149,17 @@ class Mixed(Algorithm):
         settings, ns = self._first(shape)
         return self._refined(shape, settings, ns)[0] if ns > 0.0 else settings
 
-    def _by_rule(self, shape: Shape, given: dict[str, Any]) -> tuple[MixedSettings, MixedSchedule]:
-        """Given settings and others by a rule, and what they come to."""
-        geometry = shape.geometry
-        alone = are_on_array((given["recipes"],)) if given.get("recipes") else self.on_tensor
-        rows = plan_rows(geometry, given.get("shard"), given.get("columns", 0), alone)
-        columns = max(1, rows.columns)
-        # most of a bank of PSUM, more where there are so many pieces that the ends do not matter
-        piece = min(given.get("piece", max(PIECE_MIN, min(PIECE_MAX, part_total(geometry) // PIECES))), columns)
-        recipes = given.get("recipes") or next(ranked_recipes(shape, piece, self.on_tensor))
-        on_array = any(recipe[0] > 0 for recipe in recipes)
-        found = MixedSettings(
-            **{
-                "shard": rows.shard,
-                "recipes": recipes,
-                "columns": columns,
-                "piece": piece,
-                "start": first_recipes(geometry, rows.columns) if on_array else (),
-                "first": FIRST_WIDTHS if piece <= BANK_COLUMNS else (),
-                "end": last_recipes(geometry) if on_array else (),
-                "last": LAST_WIDTHS,
-                "warmup": WARMUP if on_array else 0,
-                **given,
-            }
-        )
-        return found, build(geometry, shape.extras, found)
+    def _by_rule(self, shape: Shape, config: Config) -> MixedSettings:
+        """Given settings, and others by the kernel's rule."""
+        return mixed_settings(shape.geometry, shape.extras.epilogue, config, self.on_tensor, shape.target)
+
+    def _lists(self, shape: Shape, piece: int) -> Iterator[Recipes]:
+        """Lists of recipes, the one that balances the engines best first."""
+        return ranked_recipes(shape.geometry, shape.extras.epilogue, shape.target, piece, self.on_tensor)
+
+    def _distinct(self, shape: Shape, piece: int, most: int) -> list[Recipes]:
+        """The same, `most` that differ."""
+        return recipe_lists(shape.geometry, shape.extras.epilogue, shape.target, piece, self.on_tensor, most)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
@@ -190,7 +167,7 @@ class Mixed(Algorithm):
             return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
         own = pairs_of(self._settings(shape, None))
         plan = self._plan(shape, own)
-        lists = recipe_lists(shape, plan.piece, self.on_tensor, 3 * START if wide else START)
+        lists = self._distinct(shape, plan.piece, 3 * START if wide else START)
         shards = shards_of(geometry, first=dict(own or ())["shard"])
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards[1:]]]))
@@ -202,7 +179,7 @@ class Mixed(Algorithm):
         edges = self._edges(geometry.S) if few_taps else []
         alone = [(), *[(one,) for one in edges]]
         choices: dict[str, Sequence[Any]] = {
-            "recipes": recipe_lists(shape, plan.piece, self.on_tensor, NEAR) if few_taps else (),
+            "recipes": self._distinct(shape, plan.piece, NEAR) if few_taps else (),
             "piece": (512, 448, 384) if is_short else (2048, 1024, 512),
             "start": first_changed(plan.settings.start, edges, at_end=True) if is_short else alone,
             "end": first_changed(plan.settings.end, edges, at_end=False) if is_short else alone,

@@ -18,9 +18,9 @@ from ....schedules.mixed import (
     is_staged,
     meets_state,
     mixed_cuts,
-    vector_steps,
     widths_of,
 )
+from ....schedules.recipes import vector_steps
 from ....schedules.rows import (
     RowTile,
     held_by_all,

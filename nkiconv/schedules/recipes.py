@@ -1,4 +1,16 @@
-"""Recipes for `mixed` and `vector`: which engine takes which taps, by a balance of what they take for a column."""
+"""Recipes of `mixed` and `vector`: which engine takes which taps, their steps, and which lists balance the engines.
+
+A recipe (tensor, vector_a, head, vector_b) shares out the S taps of a piece of columns, in this order:
+
+    A = taps on Tensor, one diagonal matmul each, accumulated in PSUM (a product on Scalar if there is none on Tensor),
+        then vector_a taps by Vector: A = x_s * w_s + A; the first of them is PSUM's read-out
+    B = with head = 1: a product on Scalar, then vector_b taps by Vector, added to A by GpSimd, for the last
+        piece by Vector
+
+All in fp32 until y. The steps of a piece fall into phases; those of neighbouring pieces are issued in turn, so that an
+engine need not wait for its own last result. Which list of recipes is best follows from what an engine takes for a
+column.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +19,16 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-from ....schedules.depthwise import RowGeometry
-from ....schedules.mixed import Recipe, Recipes, has_product, needs_finish, reads_out
-from ....schedules.rows import part_total
-from ....schedules.tiles import BANK_COLUMNS
-from ....simulator.hardware import PARTITIONS
-from ....simulator.timing.target import Target
-from ..algorithm import Shape
+from ..simulator.hardware import PARTITIONS
+from ..simulator.timing.target import Target
+from .depthwise import RowGeometry
+from .options import Epilogue
+from .rows import part_total
+from .tiles import BANK_COLUMNS, div_ceil
 
+#: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
+Recipe = tuple[int, int, int, int]
+Recipes = tuple[Recipe, ...]
 #: Work of the array, of the busiest engine's, below which it falls back to half its rate: the throttle's threshold and
 #: a margin.
 TENSOR_BUSY_MIN = 0.42
@@ -24,8 +38,10 @@ TENSOR_BUSY_MIN = 0.42
 TENSOR_LATE_FP32_NS, VECTOR_LATE_NS, GPSIMD_LATE_NS = 1500.0, 500.0, 700.0
 #: Taps that Vector and Scalar take together at most, so that the search stays small.
 SHARED_TAPS_MAX = 8
+#: Taps that the first pieces have without Tensor, at most.
+FIRST_TAPS_MAX = 13
 #: Taps up to which pieces without Tensor can balance ones with it.
-FREE_TAPS_MAX = 5
+FREE_TAPS_MAX = 16
 #: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
 NARROW, NARROW_TAPS = 128, 12
 #: Pieces after which recipes repeat, at most; of the lists that a search tries.
@@ -34,12 +50,60 @@ CYCLE_MAX, CYCLE_TRIED = 3, 5
 ENGINE_MARGIN = 1.015
 #: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
 #: bounds the one with less wins), of the difference of two recipes in Tensor's time (the less alike, the more one
-#: engine waits for another).
-BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT = 1.0, 0.05, 0.1
+#: engine waits for another), of the last sums of a piece, one after the other.
+BUSY_WEIGHT, WORK_WEIGHT, UNLIKE_WEIGHT, CHAIN_WEIGHT = 1.0, 0.05, 0.1, 0.5
 #: Columns of the first pieces of a half where pieces are of a bank: sums begin with few.
 FIRST_WIDTHS = (256, 384, 512)
 #: Columns of a piece that fixed costs are spread over in bounds.
 PIECE = 2048
+
+
+def tap_count(recipe: Recipe) -> int:
+    """Taps of a recipe."""
+    products = recipe[2] + (1 if recipe[0] == 0 else 0)
+    return recipe[0] + recipe[1] + recipe[3] + products
+
+
+def vector_steps(recipe: Recipe) -> int:
+    """Steps on Vector of the longer chain."""
+    return max(recipe[1], recipe[3])
+
+
+def phases_of(recipe: Recipe, epilogue: Epilogue) -> tuple[tuple[int, int], ...]:
+    """(first step, end) of each phase of a piece; step 0 is the heads, then Vector's taps, the sum, the epilogue.
+
+    A single chain has two phases on Vector, so that steps of two pieces alternate; two chains alternate by themselves.
+    """
+    steps = vector_steps(recipe)
+    on_vector: tuple[tuple[int, int], ...] = ((1, 1 + steps),) if steps > 0 else ()
+    if steps > 1 and recipe[2] == 0:
+        middle = 1 + div_ceil(steps, 2)
+        on_vector = ((1, middle), (middle, 1 + steps))
+    behind = ((step, step + 1) for step in range(1 + steps, last_step(recipe, epilogue) + 1))
+    return ((0, 1), *on_vector, *behind)
+
+
+def has_product(recipe: Recipe) -> bool:
+    """Whether Scalar heads a chain."""
+    return recipe[0] == 0 or recipe[2] == 1
+
+
+def needs_finish(recipe: Recipe, epilogue: Epilogue) -> bool:
+    """Whether the sums pass through the epilogue after the last tap; a product on Scalar takes a mere bias with it."""
+    if epilogue.activation != "" or epilogue.residual != "":
+        return True
+    return epilogue.bias and not has_product(recipe)
+
+
+def last_step(recipe: Recipe, epilogue: Epilogue) -> int:
+    """The step that writes y."""
+    finishes = needs_finish(recipe, epilogue) or reads_out(recipe)
+    return vector_steps(recipe) + recipe[2] + (1 if finishes else 0)
+
+
+def reads_out(recipe: Recipe) -> bool:
+    """Whether PSUM has to be copied out because no tap on Vector reads it."""
+    return recipe[0] > 0 and recipe[1] == 0 and recipe[2] == 0
 
 
 class Work(NamedTuple):
@@ -50,6 +114,8 @@ class Work(NamedTuple):
     scalar: float
     gpsimd: float
     copied: float
+    #: ns of a piece's last sums, one after the other
+    chain_ns: float
 
 
 @dataclass(frozen=True)
@@ -67,16 +133,15 @@ class ColumnPrices:
         if itemsize == 4:
             tensor = target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns / BANK_COLUMNS
         return ColumnPrices(
-            tensor,
+            tensor * max(1.0, target.matmul_columns_min / piece),
             target.vector_sum_ns + target.vector_fixed_sum_ns / piece,
             target.scalar_ns + target.scalar_fixed_operand_ns / piece,
         )
 
 
-def work_of(recipe: Recipe, shape: Shape, piece: int) -> Work:
+def work_of(recipe: Recipe, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> Work:
     """What a recipe takes in pieces of `piece` columns."""
-    target, epilogue = shape.target, shape.extras.epilogue
-    prices = ColumnPrices.of(target, shape.geometry.itemsize, piece)
+    prices = ColumnPrices.of(target, geometry.itemsize, piece)
     on_tensor, chain, head, second = recipe
     vector = (chain + second) * prices.vector
     scalar = (head + (on_tensor == 0)) * prices.scalar
@@ -90,16 +155,16 @@ def work_of(recipe: Recipe, shape: Shape, piece: int) -> Work:
     if epilogue.activation or (epilogue.bias and not has_product(recipe) and not epilogue.residual):
         scalar += prices.scalar
     copied = float(reads_out(recipe) and not needs_finish(recipe, epilogue))
-    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied)
+    chain_ns = max(chain, second) * (target.vector_done_ns + target.hop_ns)
+    return Work(on_tensor * prices.tensor, vector, scalar, gpsimd, copied, chain_ns)
 
 
 class Balance:
     """How well engines are in balance, for pieces of so many columns."""
 
-    def __init__(self, shape: Shape, piece: int) -> None:
-        geometry, target = shape.geometry, shape.target
-        column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + shape.extras.epilogue.y_itemsize)
-        columns: float = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
+    def __init__(self, geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int) -> None:
+        column_bytes = PARTITIONS * (geometry.stride * geometry.itemsize + epilogue.y_itemsize)
+        self.columns = columns = max(1.0, geometry.N * geometry.Q * geometry.C / (2 * PARTITIONS))
         self.scalar_copy_ns = target.scalar_ns + target.scalar_fixed_ns / piece
         self.vector_copy_ns = target.vector_ns + target.vector_fixed_psum_ns / piece
         self.half_rate = target.half_rate
@@ -110,7 +175,7 @@ class Balance:
 
     def cost(self, work: Sequence[float]) -> float:
         """ns a column of the busiest of the engines and HBM, and a little of the rest. work: as in `Work`."""
-        tensor, vector, scalar, gpsimd, copied = work
+        tensor, vector, scalar, gpsimd, copied, chain_ns = work
         share = 0.5 if copied == 1.0 else copied  # Vector copies every other piece where all are copied, else Scalar
         scalar += share * self.scalar_copy_ns
         vector += (copied - share) * self.vector_copy_ns
@@ -121,14 +186,19 @@ class Balance:
         if gpsimd > 0.0:
             busiest = max(busiest, gpsimd + self.gpsimd_late_ns)
         slowest = max(ENGINE_MARGIN * busiest, self.hbm_ns)
-        return slowest + BUSY_WEIGHT * busiest + WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+        of_all = WORK_WEIGHT * (tensor + vector + scalar + gpsimd)
+        return slowest + BUSY_WEIGHT * busiest + of_all + CHAIN_WEIGHT * chain_ns / self.columns
 
 
-def ranked_recipes(shape: Shape, piece: int, on_tensor: bool, cycle: int = CYCLE_MAX) -> Iterator[Recipes]:
+def ranked_recipes(
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool, cycle: int = CYCLE_MAX
+) -> Iterator[Recipes]:
     """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
     proportions = [(times, of) for of in range(2, cycle + 1) for times in range(1, of) if gcd(times, of) == 1]
-    balance = Balance(shape, piece)
-    known = [(recipe, work_of(recipe, shape, piece)) for recipe in candidates(shape.geometry.S, on_tensor)]
+    balance = Balance(geometry, epilogue, target, piece)
+    known = [
+        (recipe, work_of(recipe, geometry, epilogue, target, piece)) for recipe in candidates(geometry.S, on_tensor)
+    ]
     found: list[tuple[float, Recipe, Recipe, int, int]] = []
     for first, one in known:
         for second, other in known:
@@ -143,10 +213,12 @@ def ranked_recipes(shape: Shape, piece: int, on_tensor: bool, cycle: int = CYCLE
     return (spread(*each[1:]) for each in found)
 
 
-def recipe_lists(shape: Shape, piece: int, on_tensor: bool, most: int) -> list[Recipes]:
+def recipe_lists(
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool, most: int
+) -> list[Recipes]:
     """The `most` best lists with a tap on Tensor somewhere, or without any; of the same recipes only one list."""
     distinct: dict[Recipes, Recipes] = {}
-    for one in ranked_recipes(shape, piece, on_tensor, CYCLE_TRIED):
+    for one in ranked_recipes(geometry, epilogue, target, piece, on_tensor, CYCLE_TRIED):
         if len(distinct) < most and on_tensor == (max(recipe[0] for recipe in one) > 0):
             distinct.setdefault(tuple(sorted(one)), one)
     return list(distinct.values())
@@ -176,29 +248,14 @@ def free_recipe(S: int) -> Recipe:
     return 0, S - 2 - second, 1, second
 
 
-def first_recipes(geometry: RowGeometry, columns: int) -> Recipes:
-    """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take some of them.
-
-    columns: of a tile.
-    """
-    S = geometry.S
-    narrow = columns <= NARROW and 2 < S <= NARROW_TAPS
-    if narrow or (geometry.itemsize == 4 and SHARED_TAPS_MAX < S <= NARROW_TAPS):
-        return (free_recipe(S),)
-    if geometry.itemsize != 2 or not 2 <= S <= SHARED_TAPS_MAX:
-        return ()
-    if S <= 3:
-        return (free_recipe(S),)
-    return ((S - 3, 1, 1, 1),) if is_long(geometry) else ()
+def first_recipes(geometry: RowGeometry) -> Recipes:
+    """Recipes of the first pieces where Tensor has taps: it is late and slow there, so others take all of a few."""
+    return (free_recipe(geometry.S),) if 2 <= geometry.S <= FIRST_TAPS_MAX else ()
 
 
 def last_recipes(geometry: RowGeometry) -> Recipes:
     """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
-    S = geometry.S
-    if S < 2:
-        return ()
-    plain = is_long(geometry) and geometry.itemsize == 2 and S <= SHARED_TAPS_MAX
-    return ((S - 1, 1, 0, 0),) if plain else ((S - 1, 0, 1, 0),)
+    return ((geometry.S - 1, 0, 1, 0),) if geometry.S >= 2 else ()
 
 
 def is_long(geometry: RowGeometry) -> bool:
