@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import random_problems
 
-from nkiconv import ConvProblem, cases
+from nkiconv import cases
 from nkiconv.planner import child, clock, warm_up
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
@@ -151,16 +151,17 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
 
 
 def test_an_estimate_is_the_fastest_of_its_candidates():
-    """narrow is the first by cost models, and 1.22 times slower with its settings."""
-    problem = ConvProblem(N=4, C=283, H=14, W=21, K=24, S=1, stride=(2, 2), dtype="fp32")
-    request = Request(problem=problem)
-    operation = operation_for(request)
-    ranked = operation.ranked(operation.shape(request, Rates()))
-    times = [both_cores_us(launch_of(problem, *one)) for one in ranked]
-    found = chosen(request)
-    assert min(times) < 0.95 * times[0]
-    assert found.algorithm == ranked[times.index(min(times))][0]
-    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
+    """Of some problems it is not the first by cost models, which takes 1.05 times as long or more."""
+    gains = []
+    for name, layout in (("flux_vae_down", "NCHW"), ("rn50_1x1", "NHWC"), ("c256_32x16", "NCHW")):
+        problem = cases.get(name).problem.replace(layout=layout)
+        request = Request(problem=problem)
+        operation = operation_for(request)
+        times = [both_cores_us(launch_of(problem, *one)) for one in operation.ranked(operation.shape(request, Rates()))]
+        found = chosen(request)
+        assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
+        gains.append(times[0] / min(times))
+    assert max(gains) > 1.05
 
 
 def test_the_planners_own_process_chooses_alike():

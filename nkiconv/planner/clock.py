@@ -54,7 +54,8 @@ def _fastest(
     found: list[tuple[float, int, Probe]] = []
     for place in range(len(candidates)):
         try:
-            one = probe(place, 0, left, not found)
+            # the first two are compared if either is short enough
+            one = probe(place, 0, max(left, 0 if len(found) > 1 else INSTRUCTIONS), not found)
         except TraceLimitError:
             break
         except NkiError:  # a search tells of it

@@ -86,10 +86,11 @@ class Probe:
         self.least = Warmed(self.us(bare), (0, 0))
         if self.places:
             fill = self.fill(bare, 0)
-            line = self.timed((fill, 0))
-            filled = Warmed(self.us(line), (fill, 0))
+            line = self.timed((fill, 0)) if fill else bare
             second = self.fill(line, 1) if len(self.places) > 1 else 0
-            both, enough = self.warmed((fill, second), (max(fill, self.enough()), 0))
+            filled = Warmed(self.us(line), (fill, 0))
+            both = self.warmed((fill, second))[0] if second else filled
+            enough = self.warmed((self.enough(), 0))[0] if fill < self.enough() else filled
             if execution.is_cut:  # what follows tells more of the rate than its first instructions
                 self.least = min((both, filled, self.least), key=lambda one: one.us)
             self.try_counts(filled, both, enough)
@@ -111,7 +112,11 @@ class Probe:
 
     def warmed(self, *counts: Counts) -> list[Warmed]:
         """The times of other counts."""
-        return [Warmed(self.us(self.timed(one)), one) for one in counts]
+        known = {self.least.counts: self.least}
+        for one in counts:
+            if one not in known:
+                known[one] = Warmed(self.us(self.timed(one)), one)
+        return [known[one] for one in counts]
 
     def timed(self, counts: Counts) -> Timeline:
         """The timeline of these counts."""
