@@ -79,7 +79,7 @@ def test_files(tmp_path):
         (("profile", CASE, "--plot", "p.jpg"), "--plot=p.jpg: must end in .png"),
         (("profile", CASE, "--trace", "."), "--trace=.: is a directory"),
         (("profile", CASE, "--trace", "x.png", "--plot", "x.png"), "is --plot's path too"),
-        (("profile", CASE, "--dtype", "fp8_e4m3"), "dtype='fp8_e4m3': accepted are bf16, fp16, fp32"),
+        (("profile", CASE, "--dtype", "fp8_e4m3"), "dtype='fp8_e4m3': accepted are None, bf16, fp16, fp32"),
         (("profiles", "--only", "zzz"), "no headline case has this in its name"),
         (("profiles", "--only", "kda", "--csv", "x.csv"), "drop one of the two"),
         (("profiles", "--lnc", 3), "must be 1 or 2"),
