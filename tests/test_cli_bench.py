@@ -161,7 +161,11 @@ BAD_CALLS = [
     ("no case of trn2", ["--target", "trn2"], r"UnsupportedError: CASE: none is given"),
     ("unknown case", ["shorn"], r"case='shorn': .*did you mean short"),
     ("lnc", ["short", "--lnc", "3"], r"lnc=3: must be 1 or 2"),
-    ("algorithm", ["short", "--algorithm", "magic"], r"algorithm='magic': accepted for depthwise_conv1d are None, banded"),
+    (
+        "algorithm",
+        ["short", "--algorithm", "magic"],
+        r"algorithm='magic': accepted for depthwise_conv1d are None, banded",
+    ),
     (
         "not the algorithm's",
         ["short", "mamba2_prefill", "--target", "trn2", "--algorithm", "dot"],

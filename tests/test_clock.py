@@ -150,18 +150,26 @@ def test_a_candidate_that_breaks_a_rule_is_passed_over():
     assert clock.fastest([broken], launch, Rates()) == broken
 
 
-def test_an_estimate_is_the_fastest_of_its_candidates():
-    """Of some problems it is not the first by cost models, which takes 1.05 times as long or more."""
-    gains = []
-    for name, layout in (("flux_vae_down", "NCHW"), ("rn50_1x1", "NHWC"), ("c256_32x16", "NCHW")):
-        problem = cases.get(name).problem.replace(layout=layout)
-        request = Request(problem=problem)
-        operation = operation_for(request)
-        times = [both_cores_us(launch_of(problem, *one)) for one in operation.ranked(operation.shape(request, Rates()))]
-        found = chosen(request)
-        assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
-        gains.append(times[0] / min(times))
-    assert max(gains) > 1.05
+@pytest.mark.parametrize(("name", "layout"), [("flux_vae_down", "NCHW"), ("rn50_1x1", "NHWC"), ("c256_32x16", "NCHW")])
+def test_an_estimate_is_the_fastest_of_its_candidates(name, layout):
+    problem = cases.get(name).problem.replace(layout=layout)
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    times = [both_cores_us(launch_of(problem, *one)) for one in operation.ranked(operation.shape(request, Rates()))]
+    found = chosen(request)
+    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) <= 1.001 * min(times)
+
+
+def test_the_clock_overrules_cost_models():
+    """narrow is the first by cost models, and 1.22 times slower with its settings."""
+    problem = ConvProblem(N=4, C=283, H=14, W=21, K=24, S=1, stride=(2, 2), dtype="fp32")
+    request = Request(problem=problem)
+    operation = operation_for(request)
+    ranked = operation.ranked(operation.shape(request, Rates()))
+    times = [both_cores_us(launch_of(problem, *one)) for one in ranked]
+    found = chosen(request)
+    assert found.algorithm == ranked[times.index(min(times))][0] != ranked[0][0]
+    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) < 0.95 * times[0]
 
 
 def test_the_planners_own_process_chooses_alike():

@@ -54,8 +54,7 @@ def _fastest(
     found: list[tuple[float, int, Probe]] = []
     for place in range(len(candidates)):
         try:
-            # the first two are compared if either is short enough
-            one = probe(place, 0, max(left, 0 if len(found) > 1 else INSTRUCTIONS), not found)
+            one = probe(place, 0, left, not found)
         except TraceLimitError:
             break
         except NkiError:  # a search tells of it

@@ -13,6 +13,7 @@ from nkiconv import cases
 from nkiconv.kernels.conv.implicit_gemm import cuts, defaults, filters, plan
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
+from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.schedules.settings import declarations
@@ -265,6 +266,45 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
     assert max(gaps) < 200
 
 
+@pytest.mark.cover(8)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(
+    "name", ["c256_32x16", "rn50_c3_s2", "rn50_c4", "rn50_c5", "rn50_1x1", "rn50_proj_s2", "unet_320", "unet_1280",
+             "deeplab_d12", "whisper_conv2_s2"],
+)  # fmt: skip
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem
+    timed, _ = timeline(problem, 2)
+    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.12)
+
+
+def price_of(problem):
+    """Price of the host's settings."""
+    return taps_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
+
+
+#: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
+#: filters spread by Vector, diagonals by GpSimd, filters that are cut smaller as SBUF has no room, rows twice.
+SHORT = {
+    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "few columns": ConvProblem(N=2, C=267, H=9, W=6, K=39, R=3, S=3, padding=((1, 1), (1, 1))),
+    "three images": cases.get("prime").problem,
+    "groups": ConvProblem(N=8, C=400, H=8, W=8, K=400, R=3, S=3, stride=(2, 2), padding=((1, 1), (1, 1)), groups=25),
+    "depthwise": ConvProblem(
+        N=4, C=873, H=15, W=15, K=873, R=3, S=1, stride=(2, 2), padding=((1, 1), (0, 0)), groups=873
+    ),
+    "large filters": ConvProblem(N=1, C=782, H=20, W=30, K=414, R=5, S=5, padding=((2, 2), (2, 2)), dtype="fp32"),
+    "pairs of rows": ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32"),
+}
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("why", SHORT)
+def test_price_of_short_kernels_is_near_the_time(why):
+    timed, _ = timeline(SHORT[why], 2)
+    assert price_of(SHORT[why]) == pytest.approx(timed.line.total_ns, rel=0.2)
+
+
 #: x of fp32 that SBUF has no room for, and the array takes like 16 bits.
 LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32")
 
@@ -311,7 +351,7 @@ def test_the_array_does_not_wait_for_bands_that_wait_for_room():
 
 def test_rows_of_a_first_bank_of_pairs_come_together():
     """Two rows of outputs at once: a bank is pairs of rows, and the first load is all that it needs."""
-    problem = ConvProblem(N=4, C=155, H=31, W=31, K=56, R=3, S=1, padding=((1, 1), (0, 0)), dtype="fp32")
+    problem = SHORT["pairs of rows"]
     found, _ = planned(problem, "implicit_gemm")
     job, band = found.batches[0][0], found.items[0].band
     assert job.rows == 2

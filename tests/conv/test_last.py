@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
 from depthwise import same_bits
+from implicit_gemm_calls import chosen, shape_of, timeline
 from tolerances import assert_exact
 
+from nkiconv import cases
 from nkiconv.kernels.conv.implicit_gemm import plan
+from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 
@@ -135,3 +138,13 @@ def test_it_needs_no_more_than_it_says(why, lnc):
         (count, size), (most, room) = needs(problem, lnc, settings)
         assert count <= most
         assert size <= room
+
+
+@pytest.mark.cover(5)
+@pytest.mark.simulator_only
+@pytest.mark.parametrize("name", ["rn50_c4", "rn50_c5", "rn50_1x1", "unet_320", "unet_1280", "deeplab_d12"])
+def test_price_is_near_the_time(name):
+    problem = cases.get(name).problem.replace(layout="NHWC")
+    shape = shape_of(problem)
+    timed, _ = timeline(problem, 2)
+    assert taps_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)

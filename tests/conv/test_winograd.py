@@ -18,7 +18,7 @@ from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.conv import Conv3d
 from nkiconv.planner.request import Asked, array_work
-from nkiconv.planner.timing import trace
+from nkiconv.planner.timing import time, trace
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
 from nkiconv.simulator.launch import execute
@@ -277,3 +277,13 @@ def test_a_bare_kernel_runs(name):
 
 def test_the_roofline_counts_two_thirds_of_the_products():
     assert array_work(LAYER, Asked(precision="winograd")) == (LAYER.flops * 2 // 3, "fp16")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_96", 16), ("hunyuan_128", 16)])
+def test_prices_are_near_the_timeline(name, rows):
+    problem = cases.get(name).problem.replace(H=rows)
+    request = Request(problem=problem, asked=Asked(precision="winograd"))
+    shape = CONV3D.shape(request, Rates())
+    guess = min(CONV3D.algorithm("implicit_gemm").guesses(shape), key=lambda one: one.ns)
+    timing = time(trace(request, Candidate("implicit_gemm", guess.config, 1, 0.0), Rates()), Rates())
+    assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.1)

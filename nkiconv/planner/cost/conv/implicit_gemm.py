@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....kernels.conv.implicit_gemm.defaults import (
+    TAPS_WARM_UP,
     fold_refusal,
     loop_refusal,
     taps_config_refusal,
@@ -33,12 +34,17 @@ from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
 from .common import LONG, SURE, ByTap
-from .implicit_gemm_bound import Bound
+from .implicit_gemm_price import taps_ns
+from .implicit_gemm_work import Work
 
-#: How much less folded channels, and pairs of fp8, must take.
+#: How much less folded channels must take.
 WORTHWHILE = 0.98
 #: Of pairs, whose filters take long to transpose beside their matmuls, what may be longer where cores share channels.
 TIE = 1.001
+#: Matmuls that warm the array up, at most.
+WARM_UP_MOST = 64
+#: And while the first filters become pairs.
+WARM_UP_PAIRS = 8
 #: Instructions of a core, at most, above which bands that are alike are worked on in a loop on the device: the bound is
 #: two to four times what there are, and a video decoder's graph has dozens of such kernels.
 LOOP_FROM = 20_000
@@ -80,17 +86,12 @@ class Taps(ByTap):
             for product, fold in itertools.product(products, FOLDS)
             if not fold_refusal(plain(shape), shape.extras, given.get("fold", fold), product)
         ]
-        found, found_ns = None, math.inf
-        for settings in (self._chosen(shape, one) for one in ways):
-            ns = self._taken_ns(shape, settings)
-            if found is None or ns < WORTHWHILE * found_ns:
-                found, found_ns = settings, ns
-        return pairs_of(found)
+        return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
 
     def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
         plan, reason = plan_taps(plain(shape), shape.extras, pairs_of(settings), shape.cores)
-        return math.inf if reason else self.plan_ns(shape, plain(shape), plan)
+        return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
         own = plain(shape).direct is None
@@ -102,7 +103,7 @@ class Taps(ByTap):
         return found
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry).total_ns(plan)
+        return taps_ns(shape.target, geometry, plan)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
@@ -132,7 +133,7 @@ class Taps(ByTap):
 
     def least_us(self, shape: Shape, config: Config) -> float:
         jobs = [job for batch in self.plan(shape, config).batches for job in batch]
-        return SURE * Bound(shape.target, plain(shape)).array_ns(jobs) / shape.cores / 1e3
+        return SURE * Work(shape.target, plain(shape)).array_ns(jobs) / shape.cores / 1e3
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
@@ -149,7 +150,7 @@ class _Choice:
 
     def __init__(self, shape: Shape, given: Mapping[str, Any]) -> None:
         self.geometry, self.extras, self.given = plain(shape), shape.extras, given
-        self.bound = Bound(shape.target, plain(shape))
+        self.work = Work(shape.target, plain(shape))
 
     def settings(self) -> tuple[ImplicitGemmSettings, int]:
         """(all settings, bytes per partition of SBUF that they leave)."""
@@ -165,8 +166,13 @@ class _Choice:
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
         if found["wide"] > 0 and "wide" not in self.given:
             plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
-        found["moved"] = self.bound.moved_jobs(jobs, plan.items[0].band, by_channels)
-        waits_for_dma = self.bound.waits_for_dma(jobs, by_channels)
+        if geometry.packed == 0:
+            least = TAPS_WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
+        if geometry.precision == "fp16x3":
+            found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
+        found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
+        waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
         found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
         plan.together = [self.given.get("order", found["order"]) == "chunks" for _ in plan.batches]
         room = SBUF_USABLE_BYTES_PER_PARTITION - taps_sbuf_bytes(geometry, plan, extras)
@@ -201,7 +207,7 @@ class _Choice:
         for fold in FOLDS:
             if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
                 jobs = self._jobs(defaults, fold)
-                ns = self.bound.core_ns(jobs, self._by_channels(jobs))
+                ns = self.work.core_ns(jobs, self._by_channels(jobs))
                 if ns < WORTHWHILE * found_ns:
                     found, found_ns = fold, ns
         return str(found)
@@ -211,11 +217,11 @@ class _Choice:
         if "shard" in self.given or len(jobs) == 1:
             return self.given.get("shard") == "channels" and len(jobs) > 1
         more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
-        return self.bound.core_ns(jobs, True) <= more * self.bound.core_ns(jobs, False)
+        return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
 
     def _wide(self, items: Sequence[Any]) -> int:
         """Columns of x that are not needed and cost less than a run a row does."""
-        size, item, target = self.geometry.columns.size, self.geometry.itemsize, self.bound.target
+        size, item, target = self.geometry.columns.size, self.geometry.itemsize, self.work.target
         found = 0
         for columns in sorted({one.band.wn for one in items if one.band.wn > 0}, reverse=True):
             if size * item * target.byte_ns >= target.run_ns(columns * item):

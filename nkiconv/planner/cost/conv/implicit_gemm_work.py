@@ -1,24 +1,20 @@
-"""What `implicit_gemm` takes at least: its busiest engine, after the first filters have come and been transposed.
-
-Columns of matmuls, runs of DMAs, and elements of the engines that prepare x and filters, from jobs and shapes alone: no
-tile of outputs is looked at.
-"""
+"""What the parts of `implicit_gemm` take: the array for matmuls and transposes, DMA for x, filters and results."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together, lead_chunks
+from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
 from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
 from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
 from ....kernels.conv.implicit_gemm.jobs import by_input, can_move, is_depthwise_job
 from ....kernels.conv.implicit_gemm.last import is_last
 from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....kernels.conv.transposes import is_transposed
-from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.cuts import tap_blocks
+from ....schedules.geometry import num_taps
 from ....schedules.pairs_of_planes import planes_at_once
 from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....simulator.hardware import PARTITIONS
@@ -28,19 +24,15 @@ from .common import matmul_rates, met_outputs, planes_seen
 #: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
 #: end (trn2.toml, dma.hwdge_*).
 MOVE_NS = 4000.0
-#: ns from a core's start to the first bytes, and from the last matmul to the last store's end.
-START_NS, END_NS = 2000.0, 1500.0
-#: ns of the transposes of the first x and of the last results, where channels are side by side in HBM.
-TRANSPOSED_NS = 1700.0
+#: ns until zeros are there to warm the array up with.
+ZEROS_NS = 220.0
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
-#: Instructions of Vector to spread a tap of several groups, with what waits for them.
-SPREAD = 2
 #: Instructions of GpSimd for a part of x that is put between zeros.
 PLACED = 4
 
 
-class Bound:
+class Work:
     """What the array and the DMA engines of two cores are given by the jobs of a problem."""
 
     def __init__(self, target: Target, geometry: Any) -> None:
@@ -58,44 +50,6 @@ class Bound:
         # outputs that taps meet, each tap's counted: along columns, and along rows by rows of a job, behind its taps
         self._columns_met = met_outputs(geometry.columns)
         self._rows: dict[int, tuple[int, int]] = {}
-
-    def total_ns(self, plan: Any) -> float:
-        """ns of the busier of two cores for a plan, from the first DMA to the last."""
-        batches, target = plan.batches, self.target
-        count = share(len(batches), PARTS, 0)[1] or 1
-        jobs = [job for batch in batches for job in batch]
-        mine = [job for batch in batches[:count] for job in batch]
-        by_channels = len(batches) > 1
-        part = 1.0 if by_channels else 1.0 / min(self._banks(jobs), PARTS)
-        array_ns, work_ns = self.array_work_ns(mine, part, math.ceil(part * self._banks(mine)))
-        if self.geometry.rows.lhs_dilation * self.geometry.columns.lhs_dilation > 1:  # no tap meets all: zeros do first
-            array_ns += len(mine) * part * self.outputs * matmul_rates(target, self.geometry)[0]
-        turned = [job for batch, moved in zip(batches[:count], plan.moved, strict=False) for job in batch[:moved]]
-        first_ns = self.transposing_ns(mine[0]) * min(1.0, lead_chunks(self.geometry) / len(mine[0].chunks))
-        turned_ns = sum(map(self.transposing_ns, turned))
-        slow = work_ns + turned_ns < target.window_work * (array_ns + turned_ns)
-        array_ns = (array_ns + turned_ns - first_ns) / (target.half_rate if slow else 1.0)
-        copies_ns = TRANSPOSED_NS if is_transposed(self.geometry) or is_last(self.geometry) else 0.0
-        start_ns = START_NS + self.first_load_ns(mine[0]) + first_ns / target.half_rate + copies_ns
-        others_ns = self.others_ns(jobs, by_channels)
-        # half of a tile's loads and sums, at the start and at the end, are beside nothing
-        beside_ns = min(array_ns, others_ns) / (2 * max(PARTS, len(plan.items)))
-        return float(start_ns + max(array_ns, others_ns) + beside_ns + END_NS)
-
-    def first_load_ns(self, job: Any) -> float:
-        """ns of DMA for the first block of a job's filters."""
-        return float(self.filters_on(job) * min(self.filters_ns(job), self.target.run_ns(TAPS_RAW_BYTES)))
-
-    def transposing_ns(self, job: Any) -> float:
-        """ns of the array to transpose a job's filters; of several groups of Vector, which spreads them first."""
-        geometry, target = self.geometry, self.target
-        if geometry.packed > 0 or geometry.flipped or is_depthwise_job(geometry, job):
-            return 0.0
-        count = filter_rows(geometry) * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
-        each_ns = self.transpose_ns
-        if job.pack > 1:
-            each_ns = max(each_ns, SPREAD * (target.vector_fixed_ns + job.chunks[0][1] * target.vector_16bit_ns))
-        return float(count * each_ns)
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
@@ -166,14 +120,11 @@ class Bound:
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
-        return max(self.sums_ns(jobs, by_channels), self.others_ns(jobs, by_channels))
-
-    def others_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
-        """The same of all engines but the array."""
         geometry = self.geometry
         placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size)
         placed_ns /= 1 if by_channels else PARTS
-        return float(max(self.dma_ns(jobs, by_channels), placed_ns, self.diagonals_ns(jobs, by_channels)))
+        diagonals_ns = self.diagonals_ns(jobs, by_channels)
+        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns, diagonals_ns))
 
     def diagonals_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of GpSimd to make a core's diagonals, where channels have filters of their own."""
@@ -227,16 +178,14 @@ class Bound:
         last = jobs[0].chunks[-1]
         if self.row_by_row(last):
             x_ns += self.planes * (slots_of(last) * x_rows - x_image)
-        served = target.rows_an_engine
-        x_ns *= served if is_transposed(geometry) else min(served, geometry.C)
         y_ns = w_ns = 0.0
         planes = planes_at_once(geometry) * geometry.planes.out
         for job in jobs:
             if is_last(geometry):
-                y_ns += served * self.runs_out_ns(planes_at_once(geometry) * self.outputs, job.kn)
+                y_ns += self.runs_out_ns(planes_at_once(geometry) * self.outputs, job.kn)
             else:
-                y_ns += min(served, job.rows * job.kn) * planes * self.plane_out_ns(job, rows.out, columns.out)
-            w_ns += self.filters_on(job) * sum(map(slots_of, job.chunks)) * self.filters_ns(job)
+                y_ns += planes * self.plane_out_ns(job, rows.out, columns.out)
+            w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
         x_bytes = self.planes * channels * rows.size * columns.size * item
         y_bytes = planes_at_once(geometry) * self.outputs * geometry.K * item
@@ -245,7 +194,7 @@ class Bound:
             engines_ns, num_bytes = x_ns + (w_ns + y_ns) / PARTS, x_bytes + (w_bytes + y_bytes) / PARTS
         else:
             engines_ns, num_bytes = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
-        return float(max(engines_ns, num_bytes * target.hbm_byte_ns))
+        return float(max(target.rows_an_engine * engines_ns, num_bytes * target.hbm_byte_ns))
 
     def plane_out_ns(self, job: Any, pn: int, qn: int) -> float:
         """ns of one DMA engine for so many rows and columns of results of a job, of one output channel."""
@@ -260,12 +209,9 @@ class Bound:
         geometry = self.geometry
         if by_input(geometry):
             return float(self.target.run_ns(job.kn * self.taps * geometry.itemsize))
-        channels, taps = job.chunks[0][1] // job.pack, self.hbm_taps
-        _, by_channel, by_row, by_column = geometry.w_strides
-        run = 1
-        if by_column == 1:
-            run = taps if by_row == geometry.columns.taps else geometry.columns.taps
-            run = channels * taps if by_channel == taps else run
+        channels = job.chunks[0][1] // job.pack
+        taps = self.hbm_taps
+        run = channels * taps if geometry.w_strides[3] == 1 and geometry.w_strides[1] == taps else 1
         return float(channels * taps / run * self.target.run_ns(run * geometry.itemsize))
 
     def filters_on(self, job: Any) -> int:
@@ -288,6 +234,24 @@ class Bound:
             return 0
         count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
         return max(0, min(count, int(self._dma_idle_ns(jobs, by_channels) / one_ns)))
+
+    def warm_count(self, job: Any, most: int) -> int:
+        """Matmuls of 128 columns at half rate from a core's start until the first filters of a job are there."""
+        target = self.target
+        idle_ns = self.filters_there_ns(job) - ZEROS_NS
+        return min(most, int(idle_ns * target.half_rate / (PARTITIONS * target.tensor_column_ns)))
+
+    def filters_there_ns(self, job: Any) -> float:
+        """ns from a core's start until the first block of a job's filters is there."""
+        geometry, target = self.geometry, self.target
+        channels = job.chunks[0][1] // job.pack
+        _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
+        whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.hbm_taps
+        load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
+        if by_input(geometry):
+            load_ns = self.filters_ns(job)
+        first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
+        return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
 
     def transposed_ns(self, elements: float) -> float:
         """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
