@@ -10,6 +10,7 @@ from nkiconv.planner import child, clock, warm_up
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
+from nkiconv.problem import ConvProblem
 from nkiconv.schedules.settings import WARM_UPS
 from nkiconv.simulator.errors import MeetingError, TraceLimitError
 from nkiconv.simulator.launch import execute
