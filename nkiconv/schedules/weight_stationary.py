@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .block_axes import BlockAxis, block_axis, num_steps, part_of
@@ -116,6 +116,8 @@ def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tupl
         return None, reason
     settings = default_settings(geometry, extras.residual, config)
     if isinstance(settings, PhasesSettings):
+        if config is None:
+            settings = _packed(geometry, extras, settings)
         reason = _packing_reason(geometry, extras, settings)
         reason = reason or _instructions_reason(geometry, _least_instructions(geometry, settings, cores))
         if reason != "":
@@ -194,6 +196,22 @@ def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings
     return ""
 
 
+def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> PhasesSettings:
+    """Settings of a kernel that is called without: of many outputs of few channels segments that fill the partitions;
+    phases beside two of them."""
+    many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
+    if not many or geometry.C not in (QUADRANT, 2 * QUADRANT):
+        return plain
+    segments = PARTITIONS // geometry.C
+    alongs = ("planes", "columns") if geometry.planes.taps > 1 else ("columns",)
+    tried = [
+        replace(plain, segments=segments, along=along, beside=beside, channels=min(geometry.K, plain.channels))
+        for along in alongs
+        for beside in (("none",) if segments > 2 else ("columns", "none"))
+    ]
+    return next((one for one in tried if _packing_reason(geometry, extras, one) == ""), plain)
+
+
 def settings_class(geometry: Geometry) -> type[Settings]:
     """The dataclass of the settings that a problem has."""
     return GroupsSettings if geometry.groups > 1 else PhasesSettings
@@ -209,6 +227,8 @@ def default_settings(geometry: Geometry, residual: bool, config: Config) -> Grou
     wide = geometry.columns.taps > 1
     rows = TILE_ROWS[0] if more or (many and (wide or geometry.C <= TILE_ROWS[0])) else TILE_ROWS[1]
     sizes = [(rows, 2, 2 if many and wide and not more else 1)]
+    if geometry.rows.out == 1:
+        sizes = [(rows, 1, 4)]
     sizes += [(rows, height, width) for rows in TILE_ROWS for height, width in reversed(BLOCKS)]
     every = [GroupsSettings.read(config, rows=T, height=Uh, width=Uw) for T, Uh, Uw in sizes]
     if setting(config, "rows", 0) > 0:

@@ -8,6 +8,8 @@ RULE_INPUTS, RULE_OUTPUTS, RULE_FEW, RULE_SIDE_BY_SIDE = 64, 44, 16, 256
 #: Outputs of a channel up to which filters are what takes time; of groups and of depthwise filters, and of NHWC taps of
 #: these, up to which one tap at a time does; outputs from which few channels of a transposed one take several at once.
 RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE, RULE_TAPS, RULE_PIXELS_MANY = 215, 500, 1900, 9, 50_000
+#: Taps of a depthwise filter from which on outputs share stationaries however few they are.
+RULE_TAPS_MANY = 64
 
 
 def wanted_algorithms(geometry):
@@ -51,10 +53,12 @@ def wanted_of_few_inputs(geometry, pixels, contraction):
 
 def wanted_in_groups(geometry, pixels):
     """The same where channels have groups."""
+    taps, last = geometry.rows.taps * geometry.columns.taps, geometry.x_strides[0] == 1
+    few = last and taps <= RULE_TAPS and geometry.planes.taps == 1
     if geometry.groups == geometry.C and geometry.groups == geometry.K:
         volumes, tall = geometry.planes.taps > 1, geometry.rows.taps > 4 and geometry.rows.stride == 1
-        few = geometry.x_strides[0] == 1 and geometry.rows.taps * geometry.columns.taps <= RULE_TAPS
-        if not volumes and (few or pixels < RULE_PIXELS_DEPTHWISE):
+        if few or (not volumes and pixels < RULE_PIXELS_DEPTHWISE and taps <= RULE_TAPS_MANY):
             return []
         return ["stacked"] * (tall or (volumes and geometry.rows.taps > 1)) + ["weight_stationary"]
-    return [] if pixels < RULE_PIXELS_GROUPS else ["weight_stationary"]
+    few = few and geometry.groups == geometry.C
+    return [] if few or pixels < RULE_PIXELS_GROUPS else ["weight_stationary"]
