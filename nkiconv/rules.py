@@ -86,7 +86,7 @@ def _has_list(value: Any) -> bool:
 
 
 def number(name: str, value: Any, what: str = "", least: int = 1, most: int = EXTENT_MAX) -> str:
-    """An int from `least` to `most`; what: is said behind the rule."""
+    """An int from `least` to `most`; what: follows the rule."""
     if not is_int(value) or value < least:
         return f"{name}={shown(value)}: must be an int of at least {least}{what}; pass one"
     return "" if value <= most else f"{name}={value}: must be at most {most:,} (32-bit ints); use less"

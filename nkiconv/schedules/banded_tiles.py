@@ -1,7 +1,7 @@
 """Tiles of `banded`: groups of channels, images and output blocks, and how they lie on the partitions.
 
 The list of tiles is the same on any number of cores; a core takes its part of it. The rows of a tile, one for each
-group and image, are cut into chunks of blocks, as many beside each other as the partitions hold.
+group and image, are cut into chunks of blocks, as many as the partitions hold.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def tiles_of_part(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> l
 
 
 def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: int, j_index: int) -> BandedTile:
-    """One tile, and how it lies on the partitions: as many chunks of each row as fit beside each other."""
+    """One tile, and how it lies on the partitions: as many chunks of each row as fit on the partitions."""
     g0, gn = cuts.groups[g_index]
     n0, nn = cuts.images[n_index]
     j0, jn = cuts.columns[j_index]

@@ -1,7 +1,7 @@
 """Axes of outputs in blocks of neighbours: where the taps of each output of a block meet x.
 
 Output origin + step * m + f is the f-th of block m, and a tap that meets it sees element m * apart + e of x, e the same
-for all blocks. Of a block's outputs `beside` are beside each other in the columns of a stationary, the others in turn:
+for all blocks. Of a block's outputs `beside` are packed along the columns of a stationary, the others in turn:
 f = u * turns + v.
 """
 
@@ -45,7 +45,7 @@ class BlockAxis:
         return self.high - self.low + 1
 
     def outputs(self, v: int) -> range:
-        """The outputs of a block that are beside each other in turn v."""
+        """The outputs of a block that are packed in turn v."""
         return range(v, self.step, self.turns)
 
     def elements(self, v: int) -> list[int]:
@@ -101,7 +101,7 @@ def num_steps(axis: Axis) -> int:
 
 @lru_cache(maxsize=256)
 def block_axis(axis: Axis, beside: int) -> BlockAxis:
-    """An Axis in blocks of so many outputs beside each other, or as many times more as are in turn."""
+    """An Axis in blocks of so many packed outputs, or as many times more as are in turn."""
     steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
     # with stride 1 the last taps of all phases meet the same element

@@ -42,7 +42,7 @@ class Resident:
 @dataclass(frozen=True)
 class Place:
     """A product of a turn: element e of a block's window along planes, rows and columns; where its stationary is; by
-    output beside each other the tap as stored, -1 for none."""
+    packed output the tap as stored, -1 for none."""
 
     e: tuple[int, int, int]
     index: int

@@ -152,7 +152,7 @@ class BlocksBound:
         found = []
         for _, count in outputs_beside(geometry, beside):
             width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * seen
-            # row tiles work at once, each matmul a few columns behind the last at least
+            # row tiles work at once, each matmul a few columns after the last at least
             width = max(width, at_once * target.row_tile_columns if at_once > 1 else 0)
             found.append(rows * div_ceil(columns, count) * self._matmul_ns(width) / at_once)
         return float(sum(found) / len(found))

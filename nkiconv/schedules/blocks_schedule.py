@@ -356,7 +356,7 @@ def _jobs_of(
     parts = cut(len(cs), div_ceil(len(cs), config.side))
     for (first, count), beside in ks:
         k = first + group * (geometry.K // geometry.groups), count
-        # row tiles take turns
+        # row tiles rotate
         for index in range(parts[-1][1]):
             for part, (at, chunks) in enumerate(parts):
                 if index < chunks:

@@ -47,7 +47,7 @@ class DiagonalsSettings(Settings):
     warmup: int = warm_up(0, near=(0, 20, 40, 80))
 
 
-#: Of the plain rule, at most: groups beside each other and, where channels are apart, of a tile of rows; else channels.
+#: Of the plain rule, at most: groups packed in columns and, where channels are apart, of a tile of rows; else channels.
 GROUPS, RUN = 8, 256
 #: Bytes a partition of SBUF for the units that are there together, and sums of taps.
 ROOM_BYTES = 200_000

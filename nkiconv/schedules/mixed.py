@@ -352,7 +352,7 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
         for width in begin + middle + end:
             spans.append((i, q0, width))
             q0 += width
-    # where every recipe leaves PSUM to be copied out, Vector and Scalar take turns; else Scalar does it
+    # where every recipe leaves PSUM to be copied out, Vector and Scalar rotate; else Scalar does it
     in_turn = all(map(reads_out, settings.recipes))
     pieces = []
     for place, (i, q0, qn) in enumerate(spans):

@@ -31,7 +31,7 @@ STEP_MAX = 32_767
 class Source:
     """Axes of x as this algorithm loads them.
 
-    fold: rows of y beside each other in the columns of the array, with slots = fold * stride rows of x on the
+    fold: rows of y packed along the columns of the Tensor Engine, with slots = fold * stride rows of x on the
     partitions: padded row g of x is row g // slots of slot g % slots. Where fold is 1, slots is 1. dense: rows and
     columns of x are stored without zeros between elements, as all pixels of a tile see x at the same taps.
     """

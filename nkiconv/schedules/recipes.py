@@ -23,7 +23,6 @@ from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
 from .depthwise import RowGeometry
 from .options import Epilogue
-from .rows import part_total
 from .tiles import BANK_COLUMNS, div_ceil
 
 #: Taps on Tensor, by Vector, whether Scalar heads a second chain, taps by Vector in that.
@@ -42,8 +41,6 @@ SHARED_TAPS_MAX = 8
 FIRST_TAPS_MAX = 13
 #: Taps up to which pieces without Tensor can balance ones with it.
 FREE_TAPS_MAX = 16
-#: Columns of a tile, and taps, up to which the first piece is done without Tensor before that has its diagonals.
-NARROW, NARROW_TAPS = 128, 12
 #: Pieces after which recipes repeat, at most; of the lists that a search tries.
 CYCLE_MAX, CYCLE_TRIED = 3, 5
 #: How much faster than HBM an engine must be for its pauses not to show.
@@ -256,11 +253,6 @@ def first_recipes(geometry: RowGeometry) -> Recipes:
 def last_recipes(geometry: RowGeometry) -> Recipes:
     """Recipes of the last pieces where Tensor has taps: few steps, one after the other, are behind its sums."""
     return ((geometry.S - 1, 0, 1, 0),) if geometry.S >= 2 else ()
-
-
-def is_long(geometry: RowGeometry) -> bool:
-    """Whether there is more work than the first piece."""
-    return int(part_total(geometry)) > FIRST_WIDTHS[0]
 
 
 def edge_recipes(S: int) -> Recipes:

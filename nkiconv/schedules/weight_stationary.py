@@ -1,6 +1,6 @@
 """`weight_stationary`: settings, why it does not run a problem, and its Schedule.
 
-Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are beside each other in the
+Outputs are in blocks of neighbours on each axis (`block_axes`). Of a block's outputs some are packed along the
 columns of a stationary, the others follow in turn, each turn with stationaries of its own:
 
     PSUM[(u, segment, k), z, m, j] += F[e]^T X[(segment, c), z .., m * apart + e, ..]
@@ -177,7 +177,7 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
 
 
 def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings) -> str:
-    """Why segments and phases are not beside each other as settings say; "" if they are."""
+    """Why segments and phases are not packed as settings say; "" if they are."""
     segments, phases = settings.segments, math.prod(_beside(geometry, settings.beside))
     kn = min(geometry.K, settings.channels)
     if phases == 1 and segments == 1:
@@ -198,7 +198,7 @@ def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings
 
 def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> PhasesSettings:
     """Settings of a kernel that is called without: of many outputs of few channels segments that fill the partitions;
-    phases beside two of them."""
+    phases packed along columns with two of them."""
     many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
     if not many or geometry.C not in (QUADRANT, 2 * QUADRANT):
         return plain
@@ -319,7 +319,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
 
 
 def _beside(geometry: Geometry, beside: str) -> tuple[int, int, int]:
-    """Phases beside each other along planes, rows and columns."""
+    """Phases packed along the columns, of planes, rows and columns."""
     of_axes = BESIDE.index("planes"), BESIDE.index("rows"), BESIDE.index("columns")
     axes, at = (geometry.planes, geometry.rows, geometry.columns), BESIDE.index(beside)
     z, p, q = (num_steps(axis) if at >= least else 1 for axis, least in zip(axes, of_axes, strict=True))

@@ -12,7 +12,7 @@
                    of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
     narrow         few output channels: rows of y and columns of taps share the array's columns
     weight_stationary
-                   outputs in blocks of neighbours: of small groups beside each other in the columns, on row tiles that
+                   outputs in blocks of neighbours: of small groups packed along the columns, on row tiles that
                    work in parallel; of transposed problems a phase after the other, each with taps of its own
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says

@@ -1,4 +1,4 @@
-"""Arguments of conv2d and conv3d, checked and turned into the Geometry that schedules and kernels use.
+"""Arguments of conv2d and conv3d, checked and read into the Geometry that schedules and kernels use.
 
 Nothing below the public kernel sees the arguments' own names.
 """

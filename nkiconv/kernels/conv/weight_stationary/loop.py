@@ -150,7 +150,7 @@ def add_products(work, tile, lanes, turn, x, every, chunk):
 
 
 def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
-    """An accumulator to its places among the results: output by output of those beside each other in its columns, the
+    """An accumulator to its places among the results: output by output of those packed along its columns, the
     rows of a block together where they are gathered."""
     schedule, results = work.schedule, work.results
     strict, row_tile = work.extras.strict_nonfinite, tile[index]

@@ -31,7 +31,7 @@ class Results(nl.NKIObject):
 
     Of groups a row tile's rows of a block leave PSUM to as many neighbouring partitions. One of them is where its
     results belong, the others are copied there; row tiles whose evacuations overlap take different tiles. Of transposed
-    convolutions results of several output tiles or M tiles are beside each other on the partitions, as DMA has more
+    convolutions results of several output tiles or M tiles are packed along the partitions, as DMA has more
     engines for more of these.
     """
 

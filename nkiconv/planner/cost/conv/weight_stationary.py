@@ -135,7 +135,7 @@ def _candidates(geometry: Any, given: dict[str, Any]) -> Iterator[Any]:
 
 
 def _ways(geometry: Any) -> Iterator[dict[str, Any]]:
-    """Phases and segments beside each other that may share the array; axes that have only one phase add nothing."""
+    """Packed phases and segments that may share the array; axes that have only one phase add nothing."""
     yield {"beside": "none", "segments": 1, "along": "columns"}
     axes = {"planes": geometry.planes, "rows": geometry.rows, "columns": geometry.columns}
     if geometry.planes.images > 1 or geometry.planes.taps == 1:  # zeros would be added of other images
@@ -278,7 +278,7 @@ class Bound:
         if schedule.gathers:
             rows, x_rows = tile[0].cn, sum(one.cn for one in tile if one.lane < len(lanes))
         x_ns = len(schedule.chunks) * self._dma_ns(rows, x_rows, x_elements, x_run, geometry.hbm_itemsize)
-        # results beside each other on the partitions have DMA engines of their own
+        # results packed along the partitions have DMA engines of their own
         beside, kn = PARTITIONS // schedule.slot, tile[0].kn
         one = schedule.residents[0]
         times = (

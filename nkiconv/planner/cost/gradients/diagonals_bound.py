@@ -14,7 +14,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ..conv.common import matmul_rates
 
-#: Rows and columns of a block that are tried, groups below each other and beside each other, groups of a pass.
+#: Rows and columns of a block that are tried, groups packed along partitions and columns, groups of a pass.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 28, 32, 64, 128)
 SIDES, BELOW, BESIDE, GROUPS = (1, 2, 4), (1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 12, 16, 32, 64)
 #: What blocks whose units are tried may take of the Tensor Engine over the one that takes least.
