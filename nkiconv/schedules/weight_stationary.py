@@ -94,7 +94,12 @@ class PhasesSettings(Settings):
         "output channels of an M tile", 1, PARTITIONS, default=PARTITIONS, near=(half, double_up_to(PARTITIONS))
     )
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
-    segments: int = count("segments of x packed along the partitions", 1, 4, default=1)
+    segments: int = count(
+        "segments of x packed along the partitions; where a config names no packing, of 32 or 64 channels what fills them",
+        1,
+        4,
+        default=1,
+    )
     along: str = choice("axis along which segments are neighbours", ALONG, default="columns")
     y_bytes: int = count(
         "results of an output tile", 256, _ROOM, default=Y_BYTES, near=(half, double), unit="bytes per partition"
@@ -116,7 +121,7 @@ def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tupl
         return None, reason
     settings = default_settings(geometry, extras.residual, config)
     if isinstance(settings, PhasesSettings):
-        if config is None:
+        if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
             settings = _packed(geometry, extras, settings)
         reason = _packing_reason(geometry, extras, settings)
         reason = reason or _instructions_reason(geometry, _least_instructions(geometry, settings, cores))
@@ -197,7 +202,7 @@ def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings
 
 
 def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> PhasesSettings:
-    """Settings of a kernel that is called without: of many outputs of few channels segments that fill the partitions;
+    """Settings that name no packing: of many outputs of few channels segments that fill the partitions;
     phases packed along columns with two of them."""
     many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
     if not many or geometry.C not in (QUADRANT, 2 * QUADRANT):
