@@ -95,7 +95,7 @@ class PhasesSettings(Settings):
     )
     beside: str = choice("phases packed along the columns of a stationary", BESIDE, default="none")
     segments: int = count(
-        "segments of x packed along the partitions; where a config names no packing, of 32 or 64 channels what fills them",
+        "segments of x packed along the partitions; if a config names no packing, of 32 or 64 channels what fills them",
         1,
         4,
         default=1,
