@@ -40,7 +40,6 @@ def searched(monkeypatch):
 
 @pytest.fixture
 def launches(monkeypatch, plans, searched):
-    """Every launch of a kernel, in order."""
     import nki
 
     from nkiconv.pytorch.computers import modes

@@ -38,7 +38,6 @@ def problem_of(launch):
 
 
 def follows_plan(launch):
-    """Whether algorithm and settings of a launch are those of its plan."""
     told = launch.constants
     if launch.kernel in FILTERS:
         found = _plan_of_filters(launch)
@@ -59,6 +58,5 @@ def follows_plan(launch):
 
 
 def _plan_of_filters(launch):
-    """The plan of a filters' gradient."""
     problem = problem_of(launch)
     return plan(problem, launch.lnc, direction="wgrad", bias=launch.constants.get("bias_gradient", False))

@@ -34,7 +34,6 @@ class Graphs:
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """What the backend "neuron" is given to compile."""
     found = Graphs()
     torch._dynamo.reset()
     backends = torch._dynamo.backends.registry
@@ -53,8 +52,6 @@ def near(one, other):
 
 
 class Causal(nn.Module):
-    """Rows behind their states, as Mamba's mixers run them."""
-
     def __init__(self, activation):
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.randn(6, 4)), nn.Parameter(torch.randn(6))
@@ -62,12 +59,7 @@ class Causal(nn.Module):
 
     def forward(self, x, states):
         y, final = pytorch.causal_conv1d_fn(
-            x,
-            self.weight,
-            self.bias,
-            initial_states=states,
-            return_final_states=True,
-            activation=self.activation,
+            x, self.weight, self.bias, initial_states=states, return_final_states=True, activation=self.activation
         )
         return y * 2, final
 
@@ -95,7 +87,6 @@ def test_each_convolution_is_one_launch(name, launches, searched, graphs):
     assert asked <= 3 * count
     assert all(map(follows_plan, launches))
     assert len(searched) == asked  # each was planned by then
-
     torch._dynamo.reset()
     compiled(model)(x)
     assert len(searched) == asked
@@ -109,7 +100,6 @@ def test_states(activation, launches, searched, graphs):
     y, final = compiled(model)(x, states)
     (y.sum() + final.sum()).backward()
     ours = [y, final, x.grad, states.grad, model.weight.grad, model.bias.grad]
-
     x.grad = states.grad = model.weight.grad = model.bias.grad = None
     rows = torch.cat([states, x], 2)
     expected = torch.nn.functional.conv1d(rows, model.weight[:, None], model.bias, groups=6)
@@ -118,7 +108,6 @@ def test_states(activation, launches, searched, graphs):
     theirs = [expected, rows[..., -3:], x.grad, states.grad, model.weight.grad, model.bias.grad]
     for one, other in zip(ours, theirs, strict=True):
         near(one, other)
-
     [forward], [backward] = graphs.forward, graphs.backward
     [told] = launches_of(forward)
     assert told.constants["return_final_state"] is True

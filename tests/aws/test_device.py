@@ -17,8 +17,6 @@ _setup_privateuseone_for_python_backend("neuron")
 
 
 class Loss(torch.nn.Module):
-    """The sum of what a function of images, filters and a bias returns."""
-
     def __init__(self, function, filters, bias):
         super().__init__()
         self.function, self.filters, self.bias = function, torch.nn.Parameter(filters), torch.nn.Parameter(bias)

@@ -96,7 +96,6 @@ def tutorials_section(checkout: Path, commit: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(
         prog="python tests/conformance", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -62,10 +62,7 @@ class Outcome:
 
 
 def _matmul(k: int, m: int, n: int) -> Callable[[np.random.Generator], Arguments]:
-    return lambda rng: (
-        rng.random((k, m)).astype(ml_dtypes.bfloat16),
-        rng.random((k, n)).astype(ml_dtypes.bfloat16),
-    )
+    return lambda rng: (rng.random((k, m)).astype(ml_dtypes.bfloat16), rng.random((k, n)).astype(ml_dtypes.bfloat16))
 
 
 def _product(lhs_t: np.ndarray, rhs: np.ndarray) -> np.ndarray:

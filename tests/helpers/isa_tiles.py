@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from pairs import run
 
@@ -63,6 +67,35 @@ def get(tensor):
 def evaluate(body, lnc=1):
     """What `body` returns when it runs as a kernel; arrays come out through `get`."""
     return run(body, lnc).outputs
+
+
+def a_tile(*arguments, **settings):
+    """An operand of `result` that is not in SBUF, or of a dtype that NumPy lacks: as `put`, once the kernel runs."""
+    return _Later(lambda: put(*arguments, **settings))
+
+
+def laid(layout, values, dtype, buffer=nl.sbuf):
+    """An operand of `result` that is laid out as `place` does."""
+    return _Later(lambda: fill(place(layout, values.shape, dtype, buffer), values))
+
+
+@dataclass(frozen=True)
+class _Later:
+    made: Callable[[], Any]
+
+
+def result(call, shape, dtype, *operands, to=nl.sbuf, **settings):
+    """What an instruction writes to a fresh tensor in `to`; its operands: arrays, put into SBUF, `a_tile`, `laid`."""
+
+    def operand(one):
+        return one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
+
+    def body():
+        dst = nl.ndarray(shape, dtype, to)
+        call(dst, *map(operand, operands), **{name: operand(one) for name, one in settings.items()})
+        return get(dst)
+
+    return evaluate(body)
 
 
 def sample(rng, shape, dtype):

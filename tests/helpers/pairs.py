@@ -5,11 +5,15 @@ A pair holds two kernel bodies without arguments. `run` executes one as a kernel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from nkiconv import simulator
+from nkiconv.simulator.rules import RULES
 
 
 @dataclass(frozen=True)
@@ -41,3 +45,27 @@ def dropped(result: Any) -> None:
 def vary(rule: str, why: str, call: Callable[[Any], Any], good: Any, bad: Any, match: str = "", lnc: int = 1) -> Pair:
     """A pair of one call whose argument is `good` or `bad`; its result is dropped."""
     return Pair(rule, why, lambda: dropped(call(good)), lambda: dropped(call(bad)), match, lnc)
+
+
+def named(pairs: Sequence[Pair]) -> pytest.MarkDecorator:
+    """A test for each of these pairs, which have names of their own."""
+    names = [pair.id for pair in pairs]
+    assert sorted(set(names)) == sorted(names)
+    return pytest.mark.parametrize("pair", pairs, ids=names)
+
+
+def check(pair: Pair, file: str) -> None:
+    """One side passes, the other raises in this file."""
+    run(pair.passes, pair.lnc)
+    with pytest.raises(simulator.NkiError, match=pair.match) as caught:
+        run(pair.raises, pair.lnc)
+    check_error(caught.value, pair.rule, pair.match, file)
+
+
+def check_error(error: simulator.NkiError, rule: str, match: str, file: str = "") -> None:
+    """An NkiError names its rule, what was seen, the source line and the remedy."""
+    assert error.rule == rule
+    assert re.search(match, error.detail), error.detail
+    assert error.location.partition(":")[0] == file
+    assert error.remedy == RULES[rule].remedy
+    assert str(error).startswith(f"{rule}: {error.op}: ")

@@ -76,7 +76,6 @@ def tables_section(progress: Progress) -> Iterator[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(
         prog="python tests/peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

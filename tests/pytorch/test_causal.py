@@ -20,12 +20,10 @@ from nkiconv.pytorch.computers import device, host, modes
 
 
 def assert_equal(found, expected):
-    """Of the same bits as the exact result."""
     assert torch.equal(found, expected.to(found.dtype))
 
 
 def assert_derivatives(ours, theirs, outputs, expected):
-    """Of random integer sums of the outputs, exactly."""
     gs = [integers(*one.shape, seed=5 + i) for i, one in enumerate(outputs)]
     inputs = [one for one in ours if one is not None]
     wide = [one for one in theirs if one is not None]
@@ -62,7 +60,6 @@ def test_integers_are_exact(data):
 
 @st.composite
 def lengths(draw):
-    """Of sequences; some empty, many shorter than a filter, at least one token in all."""
     found = draw(st.lists(st.integers(0, 7), min_size=1, max_size=4))
     return found if sum(found) else [*found, 1]
 
@@ -123,7 +120,6 @@ def silu_case(packed):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_activation(mode, packed, activation, dtype):
-    """Within the bound of a kernel that is right."""
     x, w, bias, initial = (one.to(dtype) for one in silu_case(packed))
     offsets = [0, 2, 2, 9]
     more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}

@@ -114,7 +114,6 @@ def test_functions_below_autograd_agree_with_autograd(case):
     g, g_final = integers(2, 3, 7, seed=4, dtype=dtype), integers(2, 3, 3, seed=5, dtype=dtype) if final else None
     outputs, gradients = (y, (g, g_final)) if final else ((y,), (g,))
     expected = torch.autograd.grad(outputs, leaves, gradients)
-
     out = torch.empty(2, 3, 3, dtype=dtype) if final else None
     found = of("cpp_functions", "causal_conv1d_fwd_function")(x, weight, bias, seq_idx, initial, out, silu)
     assert not found.requires_grad

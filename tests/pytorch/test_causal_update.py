@@ -64,7 +64,6 @@ def test_several_steps_around_a_ring_see_what_was_there(size):
 @pytest.mark.parametrize("activation", ["silu", "swish"])
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_are_the_whole_row(mode, activation):
-    """The same sums of 4 products, with an activation of at most 16 roundings each time."""
     x, w, bias = integers(2, 3, 7), integers(3, 4, seed=1), integers(3, seed=2)
     state = torch.zeros(2, 3, 3)
     with computing(mode):
@@ -170,36 +169,20 @@ REFUSED = [
     ({"x": X.int()}, DtypeError, "x.dtype=torch.int32: accepted are"),
     ({"conv_state": None}, DtypeError, "conv_state: must be a torch.Tensor, not NoneType"),
     ({"conv_state": STATE[0]}, LayoutError, r"conv_state.shape=\(4, 3\): must have 3 axes, \[N, C, state_len\]"),
-    (
-        {"conv_state": STATE[:1]},
-        GeometryError,
-        r"conv_state.shape=\(1, 4, 3\): must be \[N, C, state_len\]",
-    ),
+    ({"conv_state": STATE[:1]}, GeometryError, r"conv_state.shape=\(1, 4, 3\): must be \[N, C, state_len\]"),
     ({"conv_state": STATE[:, :3]}, GeometryError, r"conv_state.shape=\(2, 3, 3\): must be"),
     ({"conv_state": STATE[..., :1]}, GeometryError, r"conv_state.shape=\(2, 4, 1\): .* at least width - 1 = 2"),
     ({"conv_state": STATE.half()}, DtypeError, "conv_state.dtype=torch.float16: must be x's, torch.float32"),
     ({"conv_state": STATE.to("meta")}, UnsupportedError, "conv_state.device=meta: must be that of x, cpu"),
-    (
-        {"conv_state": STATE.clone().requires_grad_()},
-        UnsupportedError,
-        "conv_state.requires_grad=True: it is over",
-    ),
+    ({"conv_state": STATE.clone().requires_grad_()}, UnsupportedError, "conv_state.requires_grad=True: it is over"),
     ({"weight": W[:, None]}, LayoutError, r"weight.shape=\(4, 1, 3\): must have 2 axes"),
     ({"bias": W}, GeometryError, r"bias.shape=\(4, 3\): must be \[C\] = \(4,\)"),
     ({"activation": "gelu"}, UnsupportedError, "activation='gelu': causal_conv1d_update accepts None, 'silu'"),
     ({"cache_seqlens": torch.tensor([1.0, 2.0])}, DtypeError, "cache_seqlens.dtype=torch.float32: must be torch.int32"),
     ({"cache_seqlens": torch.tensor([1])}, GeometryError, r"cache_seqlens.shape=\(1,\): must be \[N\] = \(2,\)"),
     ({"conv_state_indices": [0, 1]}, DtypeError, "conv_state_indices: must be a torch.Tensor, not list"),
-    (
-        {"conv_state_indices": torch.tensor([[0, 1]])},
-        GeometryError,
-        r"conv_state_indices.shape=\(1, 2\): must",
-    ),
-    (
-        {"conv_state_indices": torch.tensor([0, 2])},
-        GeometryError,
-        r"indices=\[0, 2\]: must be below .* 2 rows",
-    ),
+    ({"conv_state_indices": torch.tensor([[0, 1]])}, GeometryError, r"conv_state_indices.shape=\(1, 2\): must"),
+    ({"conv_state_indices": torch.tensor([0, 2])}, GeometryError, r"indices=\[0, 2\]: must be below .* 2 rows"),
     ({"conv_state_indices": torch.tensor([1, 1])}, GeometryError, r"conv_state_indices=\[1, 1\]: must name each row"),
 ]
 

@@ -13,7 +13,6 @@ from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
 
 
 def cut(data, length):
-    """Lengths of chunks of a row."""
     found = []
     while sum(found) < length:
         found.append(data.draw(st.integers(1, length - sum(found)), "chunk"))

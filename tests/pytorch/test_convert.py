@@ -19,8 +19,6 @@ from nkiconv.pytorch.computers import host
 
 
 class Reshaping(nn.Conv2d):
-    """A subclass without a forward of its own, and with more in its constructor."""
-
     def __init__(self, channels):
         super().__init__(channels, channels, 3, padding=1)
         self.note = "kept"
@@ -30,7 +28,6 @@ class Reshaping(nn.Conv2d):
 
 
 def gradients(model, x, dtype):
-    """(y, dy/dx) under a fixed random direction."""
     model, x = copy.deepcopy(model).to(dtype), x.to(dtype, copy=True).requires_grad_()
     y = model(x)
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -93,7 +90,6 @@ def test_parameters_stay_the_same_objects(inplace):
     assert after[2] == before[2]
     for one, other in zip(after[:2], before[:2], strict=True):
         assert all(one[name] is other[name] for name in other)
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     report.model.train()(x).sum().backward()
     start = model.conv1.weight.clone()
@@ -371,11 +367,7 @@ def test_the_headline_is_the_share_of_flops(how):
     assert first == f"On example_inputs, {share}; the others: aten::convolution {theirs:,}"
     assert second.startswith("1 of 2 convolution modules" if how == "by position" else "0 of 1 convolution modules")
     assert third == "torch's convolution functions are nkiconv's in the model's forward"
-    assert report.as_dict()["flops"] == {
-        "nkiconv": ours,
-        "torch": theirs,
-        "fraction": report.measured.fraction,
-    }
+    assert report.as_dict()["flops"] == {"nkiconv": ours, "torch": theirs, "fraction": report.measured.fraction}
 
 
 def test_what_cannot_be_copied_is_converted_in_place():

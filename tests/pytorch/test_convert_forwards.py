@@ -27,16 +27,12 @@ class Causal(nn.Conv3d):
 
 
 class Chunked(nn.Conv3d):
-    """Convolves in parts, whose results it joins."""
-
     def forward(self, x):
         parts = x.chunk(2, dim=4)
         return torch.cat([super(Chunked, self).forward(part) for part in parts], 4)
 
 
 class Standardized(nn.Conv2d):
-    """Its filters are not those that it has."""
-
     def forward(self, x):
         w = self.weight
         return F.conv2d(x, (w - w.mean((1, 2, 3), keepdim=True)) / w.std(), self.bias)
@@ -50,8 +46,6 @@ class SameSize(nn.Conv1d):
 
 
 class Both(nn.Conv1d):
-    """Reaches torch's forward, and in it a method of its own."""
-
     def forward(self, x):
         return super().forward(2 * x)
 
@@ -76,15 +70,11 @@ class Half(nn.Conv2d):
 
 
 class Multiplied(nn.Conv2d):
-    """Convolves by nothing that torch calls so."""
-
     def forward(self, x):
         return torch.einsum("nchw,kc->nkhw", x, self.weight[..., 0, 0])
 
 
 class Selecting(nn.Conv2d):
-    """Its way depends on numbers."""
-
     def forward(self, x):
         return super().forward(x) if x.sum() > -1e9 else x
 
@@ -97,16 +87,12 @@ class ChannelsLast(nn.Conv2d):
 
 
 class Tokens(nn.Conv1d):
-    """Takes rows of tokens, without and with their number."""
-
     def forward(self, x, size=None):
         rows = x.transpose(1, 2) if size is None else x.reshape(-1, size, self.in_channels).transpose(1, 2)
         return super().forward(rows)
 
 
 class Listed(nn.Conv2d):
-    """Takes a list of images, and gives one."""
-
     def forward(self, images):
         return {"maps": [super(Listed, self).forward(one) for one in images]}
 

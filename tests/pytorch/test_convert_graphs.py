@@ -18,8 +18,6 @@ OURS = ["nkiconv::conv2d", "nkiconv::conv_transpose2d", "nkiconv::conv1d", "nkic
 
 
 class Model(nn.Module):
-    """Modules, and a function with filters that are computed."""
-
     def __init__(self):
         super().__init__()
         self.same, self.up = nn.Conv2d(3, 4, 3, padding="same"), nn.ConvTranspose2d(4, 5, 2, stride=2)

@@ -27,8 +27,6 @@ class ConvNorm(nn.Sequential):
 
 
 class Looped(nn.Module):
-    """Calls its children in a loop, and fuses them by their weights."""
-
     def __init__(self):
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
@@ -43,8 +41,6 @@ class Looped(nn.Module):
 
 
 class ByName(nn.Module):
-    """Looks its layers up by their names."""
-
     def __init__(self):
         super().__init__()
         self.conv0, self.conv1 = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)

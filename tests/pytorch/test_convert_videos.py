@@ -59,7 +59,6 @@ class Cosmos(nn.Conv3d):
 
 @pytest.fixture(autouse=True)
 def _published(monkeypatch):
-    """The stand-ins' code is known as the published one is."""
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Wan.forward), videos._around_wan)
     monkeypatch.setitem(videos._KNOWN, videos.fingerprint(Cosmos.forward), videos._around_cosmos)
 
@@ -90,12 +89,10 @@ def made(name):
 
 
 def cache_of(x, planes):
-    """Planes that are not x's own."""
     return torch.randn(*x.shape[:2], planes, *x.shape[3:], generator=torch.Generator().manual_seed(2)).to(x.dtype)
 
 
 def caches(model, x):
-    """What may come second: nothing, or some planes."""
     if isinstance(model[0], Cosmos):
         return [()]
     return [(), *((cache_of(x, planes),) for planes in (1, 2, 3))]
@@ -187,8 +184,6 @@ def test_other_tensors(given):
 
 
 class Flagged(nn.Conv3d):
-    """Not causal any more once its flag is set."""
-
     causal = True
 
     def forward(self, x):
@@ -197,15 +192,11 @@ class Flagged(nn.Conv3d):
 
 
 class Training(nn.Conv3d):
-    """Pads otherwise in training."""
-
     def forward(self, x):
         return super().forward(F.pad(x, (1, 1, 1, 1, *((0, 2) if self.training else (2, 0)))))
 
 
 class LongClips(nn.Conv3d):
-    """Long clips get the frames from the other end."""
-
     def forward(self, x):
         return super().forward(F.pad(x.flip(2) if x.shape[2] > 8 else x, (1, 1, 1, 1, 2, 0)))
 
@@ -241,7 +232,6 @@ class Scaled(nn.Conv3d):
 
 
 def other_names():
-    """The known code in a file where F is something else."""
     function = Wan.forward
     other = type(function)(
         function.__code__, {"F": type("", (), {"pad": staticmethod(twice)}), "torch": torch}, "forward",

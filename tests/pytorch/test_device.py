@@ -25,8 +25,6 @@ pytestmark = pytest.mark.simulator_only
 
 
 class Recorder:
-    """Stands for a kernel on so many cores: keeps each call, and answers from the simulator."""
-
     def __init__(self):
         self.calls = []
 
@@ -221,8 +219,6 @@ def test_variables_are_checked(recorder, monkeypatch, variable, words):
 
 
 class On:
-    """Stands for a tensor on another kind of device."""
-
     def __init__(self, kind):
         self.device = types.SimpleNamespace(type=kind)
 

@@ -125,7 +125,6 @@ def _replicate(module, mesh):
 
 
 def frozen(model):
-    """A converted model in eval mode, its filters frozen as convert freezes those that plans take packed."""
     converted = pytorch.convert(model.eval()).model
     converted[0].pack_filter()
     return converted
@@ -166,7 +165,6 @@ def test_frozen_filters_that_differ_between_devices(mesh, monkeypatch):
 
 
 def test_functions_of_torch_keep_dtensors(mesh):
-    """As docs/torch.md says of `intercept`."""
     x, w = (there(mesh, torch.randn(2, 4, 3, 3), Replicate()) for _ in range(2))
     with pytorch.intercept(), pytest.warns(UserWarning, match="conv2d stays with torch: tensor kind: DTensor"):
         y = torch.nn.functional.conv2d(x, w)

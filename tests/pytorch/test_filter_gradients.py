@@ -49,7 +49,6 @@ def mode(request, monkeypatch):
 
 @pytest.fixture
 def simulate(monkeypatch):
-    """The simulator computes, and torch cannot."""
     monkeypatch.setenv("NKICONV_CPU", "simulate")
     monkeypatch.setattr(host, "filters_gradient", None)
 
@@ -79,18 +78,15 @@ def integers(*shapes, dtype=torch.float32, most=3):
 
 
 def leaves_of(*shapes, **more):
-    """(tensors that want gradients, the same in float64)."""
     leaves = [one.requires_grad_() for one in integers(*shapes, **more)]
     return leaves, [one.detach().double().requires_grad_() for one in leaves]
 
 
 def same(found, expected):
-    """Whether numbers are equal, and of expected's dtype if that is narrower than float64."""
     return all(torch.equal(one.double(), other.double()) for one, other in zip(found, expected, strict=True))
 
 
 def torchs(function, x, w, bias, more):
-    """torch's y; pairs of padding are around the input first."""
     if isinstance(more.get("padding"), tuple) and isinstance(more["padding"][0], tuple):
         x = F.pad(x, [one for pair in reversed(more["padding"]) for one in pair])
         more = {**more, "padding": 0}
@@ -272,7 +268,6 @@ DX, DG = integers(X.shape, G.shape, most=2)
 
 
 def equal(found, expected):
-    """Fail unless nested tensors, of which every sum is exact, are equal."""
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
@@ -359,11 +354,7 @@ REFUSED = [
     ({"g": G.to("meta")}, UnsupportedError, "grad.device=meta: must be input's, cpu"),
     ({"dtype": torch.bfloat16}, DtypeError, "weight.dtype=torch.bfloat16: must be float32 exactly when"),
     ({"x": X.to(torch.float8_e5m2)}, DtypeError, "input.dtype=torch.float8_e5m2: accepted are"),
-    (
-        {"x": X[:, :1]},
-        GeometryError,
-        r"weight.shape=\(4, 1, 3\): has 1 input channels per group, input has C=1",
-    ),
+    ({"x": X[:, :1]}, GeometryError, r"weight.shape=\(4, 1, 3\): has 1 input channels per group, input has C=1"),
     ({"x": X.double(), "g": G.double()}, DtypeError, "input.dtype=torch.float64: .* Trainium has no float64"),
 ]
 
@@ -385,8 +376,6 @@ def test_what_the_kernel_refuses_is_raised(simulate, monkeypatch):
 
 
 class Net(nn.Module):
-    """Three kinds of convolutions."""
-
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
@@ -421,7 +410,6 @@ def step(model, call, scaler=None):
 
 
 def agree(found, expected, share):
-    """Fail unless each gradient is off by at most a share of its own largest number."""
     for one, other in zip(found, expected, strict=True):
         assert_within_share([one], [other], share)
 
@@ -432,7 +420,6 @@ PRECISIONS = {"fp32": (FLOAT32_SUMS, 1e-4), "bf16": (2 * 3 * EPS["bf16"], 0.05)}
 
 
 def both_steps(precision, monkeypatch):
-    """Gradients of a step by kernels, and by torch."""
     for who in ("simulate", "torch"):
         monkeypatch.setenv("NKICONV_CPU", who)
         model = Net()

@@ -11,7 +11,6 @@ pytestmark = pytest.mark.simulator_only
 
 
 def overflowing(C, groups):
-    """(y, w, gy) of four filters, of which the gradients of two are not finite."""
     x, w = torch.rand(2, C, 5, 5).half(), torch.rand(4, C // groups, 3, 3).half().requires_grad_()
     y = pytorch.conv2d(x, w, padding=1, groups=groups)
     g = torch.ones_like(y)

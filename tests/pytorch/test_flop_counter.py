@@ -23,7 +23,6 @@ MODULES = {
 
 
 def flops(function, *args):
-    """(of the forward, of it and backward by all of args and parameters)."""
     with FlopCounterMode(display=False) as counter:
         y = function(*args)
         forward = counter.get_total_flops()

@@ -70,8 +70,6 @@ def test_models(name, pairs):
 
 
 class Shifted(Block):
-    """An argument with a default that has nothing to do with the pair."""
-
     def forward(self, x, shift=None):
         y = self.bn(self.conv(x))
         return y if shift is None else y + shift
@@ -117,8 +115,6 @@ class Reader(Block):
 
 
 class Optional(Block):
-    """Without `shift` the batch norm sees more than the convolution."""
-
     def forward(self, x, shift=None):
         y = self.conv(x)
         if shift is None:
@@ -177,22 +173,16 @@ class Alias(Block):
 
 
 class Centred(nn.BatchNorm2d):
-    """Has statistics like a batch norm, and takes the mean of its input all the same."""
-
     def forward(self, x):
         return super().forward(x - x.mean((2, 3), keepdim=True))
 
 
 class Clipped(nn.BatchNorm2d):
-    """Ends with an activation that is neither one of nkiconv's nor a module."""
-
     def forward(self, x):
         return F.relu6(super().forward(x))
 
 
 class Large(nn.BatchNorm2d):
-    """A batch norm but for large numbers."""
-
     def forward(self, x):
         y = super().forward(x)
         return torch.where(y > 100, 100, y)
@@ -206,8 +196,6 @@ class Failing(nn.BatchNorm2d):
 
 
 class Bare(nn.Module):
-    """Statistics without eps."""
-
     def __init__(self, channels):
         super().__init__()
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -218,8 +206,6 @@ class Bare(nn.Module):
 
 
 def with_norm(kind):
-    """A Block with another norm."""
-
     def build(self):
         Block.__init__(self)
         self.bn = kind(4)

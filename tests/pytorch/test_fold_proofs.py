@@ -51,8 +51,6 @@ def test_results_that_others_see_in_layers_with_several_ways_stay(layer):
 
 
 class Choosing(nn.Module):
-    """What happens depends on the data, outside of its parts."""
-
     def __init__(self, *parts):
         super().__init__()
         self.parts = nn.Sequential(*parts)
@@ -108,8 +106,6 @@ class Batched(Block):
 
 
 class Lists(Block):
-    """Of what is no tensor, the convolution alone."""
-
     def forward(self, x):
         return self.bn(self.conv(x)) if isinstance(x, torch.Tensor) else self.conv(x[0])
 
@@ -128,8 +124,6 @@ class Buffers(Block):
 
 
 class Indexed(nn.Module):
-    """Runs a part of its Sequential, in a way that torch.fx cannot trace."""
-
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
@@ -140,8 +134,6 @@ class Indexed(nn.Module):
 
 
 class Reaching(nn.Module):
-    """Calls a layer as a whole, and a part of it."""
-
     def __init__(self, layer):
         super().__init__()
         self.layer = layer

@@ -54,7 +54,6 @@ def tensors(x_shape, w_shape, dtype=torch.float32, seed=0):
 
 
 def torchs(name, x_shape, arguments):
-    """torch's arguments of the same call: groups are given."""
     if not name.startswith("depthwise"):
         return arguments
     return {**arguments, "groups": x_shape[1]}
@@ -92,7 +91,6 @@ def test_epilogue_and_its_derivatives(name, activation, position):
     leaves = [leaf.requires_grad_() for leaf in (*leaves, residual)]
     wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
     more = {} if name == "conv2d" else {"groups": 6}
-
     y = ours(*leaves[:3], padding=1, activation=activation, residual=leaves[3], residual_position=position)
     z = theirs(*wide[:3], padding=1, **more) + (wide[3] if position == "pre_activation" else 0)
     expected = z if activation is None else host.activate(z, activation)
@@ -289,11 +287,7 @@ REFUSED = [
     ({"bias": B.to("meta")}, UnsupportedError, "bias.device=meta: must be input's, cpu"),
     ({"input": X[0, 0]}, LayoutError, r"input.shape=\(9, 11\): must have 4 axes, \[N, C, H, W\]"),
     ({"weight": W[0]}, LayoutError, r"weight.shape=\(6, 3, 2\): must have 4 axes"),
-    (
-        {"weight": W[:, :5]},
-        GeometryError,
-        r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group",
-    ),
+    ({"weight": W[:, :5]}, GeometryError, r"weight.shape=\(4, 5, 3, 2\): has 5 input channels per group"),
     ({"groups": 3}, GeometryError, "has 6 input channels per group, input has C=6 in groups=3"),
     ({"stride": (1, 2, 3)}, GeometryError, r"stride=\(1, 2, 3\): must be an int, or 2 of them"),
     ({"stride": 1.5}, GeometryError, "stride=1.5: must be an int"),

@@ -29,8 +29,6 @@ TRAINED = kernels.Mode.TRAINING | kernels.Mode.TORCH_COMPILE
 
 
 class Count(TorchDispatchMode):
-    """Calls of each operator."""
-
     def __init__(self):
         super().__init__()
         self.calls = collections.Counter()
@@ -71,7 +69,6 @@ def package(tmp_path):
 
 @pytest.fixture
 def replaced(monkeypatch):
-    """torch's convolutions, made known to `kernels` by their names."""
     for name, kind in MODULES.items():
         monkeypatch.setattr(kind, "kernel_layer_name", name, raising=False)
 
@@ -219,7 +216,6 @@ CALLS = [
 
 
 def small(shape, seed):
-    """Small integers: every sum is exact."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
 
 
@@ -259,8 +255,6 @@ def test_compiled_modules(package):
 
 
 class Own(nn.Conv2d):
-    """A subclass with a forward of its own."""
-
     def forward(self, input):
         return super().forward(input) + 1
 

@@ -26,7 +26,6 @@ STUB = {
 
 
 def clean(monkeypatch, *packages):
-    """Forget packages for the test, and whatever it imports of them behind it."""
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -45,7 +44,6 @@ def no_other(monkeypatch):
 
 @pytest.fixture
 def stub(monkeypatch, tmp_path):
-    """The stub instead of transformers."""
     for name, text in STUB.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from nkiconv.pytorch import convert, intercept
 
 
 def seen(function, *args):
-    """(result, names of the convolutions that ran)."""
     with Seen() as mode:
         y = function(*args)
     return y, mode.convolutions
@@ -38,8 +37,6 @@ class StandardisedConv2d(nn.Conv2d):
 
 
 class Reader(nn.Module):
-    """Convolves with a child's filters by itself."""
-
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv1d(4, 4, 3, groups=4)
@@ -196,8 +193,6 @@ def test_converted_modules_inside_a_block_run_once():
 
 
 class Passing(TorchFunctionMode):
-    """Counts what passes."""
-
     calls = 0
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

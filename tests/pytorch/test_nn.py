@@ -30,12 +30,10 @@ MODULES = [
 
 
 def integers(*shape, dtype=torch.float32, seed=0):
-    """Small integers: sums are exact in any order."""
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def fill(module):
-    """Give every parameter small integers."""
     with torch.no_grad():
         for i, one in enumerate(module.parameters()):
             one.copy_(integers(*one.shape, seed=i))
@@ -49,8 +47,6 @@ def mode(request, monkeypatch):
 
 
 class Operators(TorchDispatchMode):
-    """The names of nkiconv's operators that run."""
-
     def __init__(self):
         super().__init__()
         self.names = []

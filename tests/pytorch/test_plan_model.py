@@ -34,7 +34,6 @@ def test_every_convolution_is_recorded_with_its_shape(name):
         if isinstance(module, nn.Conv1d | nn.Conv2d):
             module.register_forward_hook(note(layer))
     plain(x)
-
     found = record(model, [x], {})
     assert (found.ran_on, found.others) == (FAKE, {})
     recorded = {}
@@ -138,8 +137,6 @@ def test_names_survive_errors_that_the_model_catches():
 
 
 class Choosing(nn.Module):
-    """Which layer runs depends on the data."""
-
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(nn.Conv1d(3, size, 1) for size in (4, 5))
@@ -185,8 +182,6 @@ def test_integers_keep_their_values_where_a_model_runs_on_shapes_alone():
 
 
 class Cutting(nn.Module):
-    """As long as its numbers say."""
-
     def forward(self, x):
         return pytorch.conv1d(x[..., : int(x.sum())], torch.ones(4, 3, 1))
 
@@ -218,8 +213,6 @@ def test_refusals(model, more, message):
 
 
 class Clip(nn.Module):
-    """A causal convolution of frames and one within each, as decoders of videos have them."""
-
     def __init__(self):
         super().__init__()
         self.time, self.space = nn.Conv3d(8, 16, 3, padding=(0, 1, 1)), nn.Conv3d(16, 16, (1, 3, 3), padding=(0, 1, 1))

@@ -39,7 +39,6 @@ def computer(request, monkeypatch):
 
 
 def launched(problem, depthwise, wanted, x, filters, tensors):
-    """What a kernel returns, images of height 1 for rows, and of a padded row its last columns as the final state."""
     images = F.pad(x.reshape(problem.input_shape), [*problem.padding[1], *problem.padding[0]])
     y = F.conv2d(images, filters, tensors.get("bias"), problem.stride, 0, problem.rhs_dilation, problem.groups)
     y = y if wanted.activation is None else host.activate(y, wanted.activation)

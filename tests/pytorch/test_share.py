@@ -69,7 +69,6 @@ class Plain(nn.Module):
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """The model file, imported."""
     (tmp_path / f"{FILE}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module(FILE)

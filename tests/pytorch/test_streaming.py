@@ -200,11 +200,7 @@ def test_a_plan_of_a_model_knows_of_frames():
 
 X, W = torch.zeros(1, 4, 3, 5, 6), torch.zeros(6, 4, 3, 3, 3)
 REFUSED = [
-    (
-        {"initial_frames": X[:, :3]},
-        GeometryError,
-        r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be input's but for",
-    ),
+    ({"initial_frames": X[:, :3]}, GeometryError, r"initial_frames.shape=\(1, 3, 3, 5, 6\): must be input's but for"),
     ({"initial_frames": X[0]}, GeometryError, "has other axes"),
     ({"initial_frames": X.half()}, DtypeError, "initial_frames.dtype=torch.float16: must be input's"),
     ({"initial_frames": 3}, DtypeError, "initial_frames: must be a torch.Tensor"),

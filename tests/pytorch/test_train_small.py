@@ -19,14 +19,12 @@ pytestmark = pytest.mark.simulator_only
 
 @pytest.fixture
 def small(monkeypatch):
-    """Smaller batches, crops and windows, so that the simulator is quick."""
     for name, value in {"BATCH": 2, "CROP": 12, "WINDOW": 40}.items():
         monkeypatch.setattr(small_models, name, value)
 
 
 @pytest.fixture
 def wrong(monkeypatch):
-    """Gradients of filters that are off by a hundredth."""
     real = simulated.filters_gradient
 
     def off(*args):
@@ -92,14 +90,12 @@ IMAGES, WANTED = (torch.rand(2, channels, 6, 6, generator=GENERATOR) for channel
 
 
 def net():
-    """Two convolutions, one of them transposed, with the same weights each time."""
     torch.manual_seed(0)
     down = pytorch.nn.Conv2d(3, 4, 3, stride=2, padding=1, activation="silu")
     return nn.Sequential(down, pytorch.nn.ConvTranspose2d(4, 2, 2, stride=2))
 
 
 def stepped(model, wrapped, steps=2):
-    """Losses, and parameters after some steps."""
     optimizer, losses = torch.optim.Adam(wrapped.parameters(), 0.01), []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -112,7 +108,6 @@ def stepped(model, wrapped, steps=2):
 
 @pytest.fixture
 def group(tmp_path):
-    """A group of this process alone."""
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield

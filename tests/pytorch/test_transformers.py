@@ -155,7 +155,6 @@ class Run:
         return theirs.dx
 
     def watch(self, monkeypatch, model, made):
-        """See the convolutions of a model."""
         if model.cache is None:
             for module in made.modules():
                 if isinstance(module, (nn.Conv1d, nn.Conv2d)):
@@ -222,7 +221,6 @@ def test_outputs_and_gradients(monkeypatch, name):
 
 
 def results(model, made):
-    """(output, input gradient) of a run."""
     x = model.input().requires_grad_()
     y = model.run(made, x)
     (dx,) = torch.autograd.grad(y, x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)))

@@ -35,7 +35,6 @@ def ours(x, w, bias, residual, activation="silu", position="pre_activation"):
 
 
 def operators(x, w, bias, residual, activation="silu", position="pre_activation"):
-    """The operator itself, by the dispatcher."""
     return torch.ops.nkiconv.conv1d(x, w, bias, residual, [2], [1, 1], [1], [1], 2, activation, position, None)
 
 
@@ -138,7 +137,6 @@ def test_gradcheck_of_images():
 
 
 def causal(x, w, bias, initial, activation="silu"):
-    """(y, final states)."""
     return pytorch.causal_conv1d_fn(x, w, bias, initial_states=initial, return_final_states=True, activation=activation)
 
 

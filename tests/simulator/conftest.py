@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 
@@ -13,3 +14,9 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker("simulator_only")
+
+
+@pytest.fixture
+def rng():
+    """Reproducible random numbers."""
+    return np.random.default_rng(1)

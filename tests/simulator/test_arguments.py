@@ -26,7 +26,6 @@ Pair = namedtuple("Pair", "first second")
 
 
 def copied(x):
-    """x, through SBUF."""
     rows = x if x.ndim > 1 else x.expand_dim(0)
     tile, out = nl.ndarray(rows.shape, x.dtype), nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
     nisa.dma_copy(tile, rows)
@@ -35,7 +34,6 @@ def copied(x):
 
 
 def incremented(x):
-    """Add 1 to x in place."""
     tile = nl.ndarray(x.shape, x.dtype)
     nisa.dma_copy(tile, x)
     nisa.tensor_scalar(tile, tile, nl.add, 1.0)
@@ -203,10 +201,7 @@ def test_torch_lacks_a_dtype_of_the_result():
 
 
 def test_bool_results_are_bool():
-    def kernel():
-        return nl.ones((4, 6), nl.bool_, nl.shared_hbm)
-
-    assert nki.jit(kernel)().dtype == np.bool_
+    assert nki.jit(lambda: nl.ones((4, 6), nl.bool_, nl.shared_hbm))().dtype == np.bool_
 
 
 def test_specs():

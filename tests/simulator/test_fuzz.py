@@ -16,7 +16,6 @@ SLOW = pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(1800)], i
 
 
 def differences(seed):
-    """Instructions of a program whose results differ."""
     program, expected = generate(seed)
     found = simulate(program)
     return [

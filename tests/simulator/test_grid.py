@@ -18,7 +18,6 @@ NUM_BYTES = 240
 
 
 def touched(region):
-    """The bytes that a region meets."""
     indices = itertools.product(*(range(n) for n in region.shape))
     firsts = (region.offset + sum(i * s for i, s in zip(index, region.strides, strict=True)) for index in indices)
     return {first * region.itemsize + byte for first in firsts for byte in range(region.itemsize)}

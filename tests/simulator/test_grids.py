@@ -113,8 +113,6 @@ def test_a_row_of_tiles_is_one_operand():
 
 
 def test_a_matmul_over_grids():
-    """A kernel written with grids gives what NumPy does."""
-
     @jit
     def product(a, b):
         rows, columns = nl.tiles(a, tile_shape=(128, 64)), nl.tiles(b, tile_shape=(128, 96))

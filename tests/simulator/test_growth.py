@@ -21,7 +21,6 @@ LEFT_BYTES = 1
 
 @simulator.jit
 def meets(x):
-    """Two cores that meet at a barrier, each in a thread of its own."""
     core = nl.program_id(0)
     both, out = (nl.ndarray((2, 64), nl.float32, nl.shared_hbm) for _ in range(2))
     nisa.dma_copy(both[core], nl.load(x)[0, 0:64])
@@ -44,13 +43,11 @@ def loops(x):
 
 @simulator.jit
 def refused(x):
-    """A rule that is broken on the way."""
     tile = nl.load(x)
     nisa.tensor_copy(tile, tile[:, 0:3])
 
 
 def attempt(kernel, x):
-    """One call, which ends as it must."""
     if kernel is not refused:
         simulator.simulate(kernel)(x)
         return

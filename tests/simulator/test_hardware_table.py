@@ -17,7 +17,6 @@ STANDINGS = {"documented", "measured", "traced", "inferred"}
 
 
 def raw_rows():
-    """(section.name, row) of the file as it is, before load_constants looks at it."""
     with TABLE.open("rb") as file:
         sections = hw.tomllib.load(file)
     return [(f"{section}.{key}", row) for section, rows in sections.items() for key, row in rows.items()]
@@ -98,7 +97,6 @@ def test_limits_are_the_table_s(limit, by_hand, name):
 
 
 def value(name):
-    """A constant of the table."""
     return CONSTANTS[name].value
 
 
@@ -165,7 +163,6 @@ ALLOWED = {
 
 
 def literals():
-    """(path, line, value) of every number in the code of timing and timeline."""
     found = []
     for package in (timing, timeline):
         for path in sorted(Path(package.__file__).parent.glob("*.py")):

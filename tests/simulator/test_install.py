@@ -41,7 +41,6 @@ X = np.arange(32, dtype=np.float32).reshape(4, 8)
 
 
 def nki_modules():
-    """Modules that are named nki or nki.something."""
     return {name for name in sys.modules if name == "nki" or name.startswith("nki.")}
 
 
@@ -94,15 +93,10 @@ def test_installations_are_nested():
 
 
 #: Options of install, and kernels (by cores) that are refused without them.
-ALLOWED = {
-    "sentinels": (1, "NKI016"),
-    "races": (2, "NKI028"),
-    "overflow": (1, "NKI018"),
-}
+ALLOWED = {"sentinels": (1, "NKI016"), "races": (2, "NKI028"), "overflow": (1, "NKI018")}
 
 
 def refused(option):
-    """A kernel written for AWS's package."""
     nki, nl, nisa = (importlib.import_module(name) for name in ("nki", "nki.language", "nki.isa"))
 
     @nki.jit
@@ -169,13 +163,11 @@ def test_only_what_aws_documents_is_found():
 
 
 def package(folder, text):
-    """A package nki in a folder, whose __init__ holds this."""
     (folder / "nki").mkdir()
     (folder / "nki" / "__init__.py").write_text(text)
 
 
 def forget_nki():
-    """Forget an imported nki."""
     for name in nki_modules():
         del sys.modules[name]
 
@@ -238,8 +230,6 @@ def test_a_script_of_its_own():
 
 
 def kernel_of(annotation):
-    """A kernel whose one parameter has this annotation."""
-
     def kernel(x, scale=1):
         tile = our_language.load(x)
         out = our_language.ndarray(x.shape, x.dtype, our_language.shared_hbm)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, rounded, same, sample
 from pairs import run
 from tolerances import assert_relative
 
@@ -20,15 +20,7 @@ from nkiconv.simulator.ops import OPS
 F = torch.nn.functional
 
 
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(3)
-
-
 def derivative(function):
-    """The derivative of a torch function, by autograd."""
-
     def slope(x):
         x = x.clone().requires_grad_()
         return torch.autograd.grad(function(x).sum(), x)[0]
@@ -42,7 +34,6 @@ def gelu(x):
 
 
 def gelu_sigmoid(x):
-    """x * sigmoid(1.702 x)."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -77,19 +68,11 @@ FUNCTIONS = {
 
 
 def truth(op, x):
-    """The function in float64."""
     return FUNCTIONS[op][0](torch.from_numpy(x.astype(np.float64))).numpy()
 
 
 def activate(op, x, dtype="float32", **settings):
-    """nisa.activation of an array into a tile of `dtype`."""
-
-    def body():
-        dst = nl.ndarray(x.shape, dtype)
-        nisa.activation(dst, OPS[op], put(x), **settings)
-        return get(dst)
-
-    return evaluate(body)
+    return result(nisa.activation, x.shape, dtype, OPS[op], x, **settings)
 
 
 def test_every_function_of_the_table_is_here():
@@ -132,14 +115,9 @@ def test_nan_stays_nan(op):
 @pytest.mark.parametrize("dst", ["float32", "bfloat16", "float16", "float8_e5m2", "int16", "uint8", "tfloat32"])
 def test_dtypes(src, dst, rng):
     x = sample(rng, (5, 24), src)
-
-    def body():
-        out = nl.ndarray((5, 24), dst, nl.psum)
-        nisa.activation(out, nl.relu, put(x, src, nl.psum), 0.5, 2.0)
-        return get(out)
-
     wide = x.astype(np.float32) * np.float32(2) + np.float32(0.5)
-    same(evaluate(body), rounded(np.where(wide > 0, wide, 0), dst))
+    found = result(nisa.activation, (5, 24), dst, nl.relu, a_tile(x, src, nl.psum), 0.5, 2.0, to=nl.psum)
+    same(found, rounded(np.where(wide > 0, wide, 0), dst))
 
 
 @pytest.mark.parametrize("scale", ["number", "column", "default"])
@@ -179,11 +157,7 @@ def test_views(layout, partitions, rng):
 
 def test_functions_called_on_tiles(rng):
     x = np.abs(rng.normal(size=(5, 6))).astype(np.float32) + 1
-
-    def body():
-        return get(nl.exp(put(x))), get(nl.rsqrt(put(x), dtype=nl.bfloat16))
-
-    exp, rsqrt = evaluate(body)
+    exp, rsqrt = evaluate(lambda: (get(nl.exp(put(x))), get(nl.rsqrt(put(x), dtype=nl.bfloat16))))
     assert_relative(exp, np.exp(x.astype(np.float64)), 3)
     same(rsqrt, rounded(1 / np.sqrt(x), "bfloat16"))
 

@@ -7,7 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, rounded, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -19,25 +19,14 @@ ALL = (*FLOATS, *INTEGERS, "bool_")
 PARTITIONS = (1, 5, 32, 33, 128)
 
 
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(0)
-
-
 # tensor_copy and memset.
 
 
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(ALL, ALL)])
 def test_copies_cast_through_fp32(src, dst, rng):
     values = sample(rng, (5, 7), src)
-
-    def body():
-        out = nl.ndarray((5, 7), dst)
-        nisa.tensor_copy(out, put(values, src))
-        return get(out)
-
-    same(evaluate(body), values if src == dst else rounded(values.astype(np.float32), dst))
+    found = result(nisa.tensor_copy, (5, 7), dst, a_tile(values, src))
+    same(found, values if src == dst else rounded(values.astype(np.float32), dst))
 
 
 CASTS = [
@@ -57,12 +46,8 @@ CASTS = [
 
 @pytest.mark.parametrize(("dtype", "values", "expected"), CASTS, ids=[row[0] for row in CASTS])
 def test_casts_round_to_even_and_integers_saturate(dtype, values, expected):
-    def body():
-        out = nl.ndarray((1, len(values)), dtype)
-        nisa.tensor_copy(out, put(np.array([values], np.float32)))
-        return get(out)
-
-    assert evaluate(body).astype(np.float64).tolist() == [expected]
+    found = result(nisa.tensor_copy, (1, len(values)), dtype, np.array([values], np.float32))
+    assert found.astype(np.float64).tolist() == [expected]
 
 
 @pytest.mark.parametrize("engine", ["vector", "scalar", "gpsimd"])
@@ -80,12 +65,8 @@ def test_copies_of_one_dtype_keep_every_bit(engine):
 
 
 def test_int32_goes_through_fp32_to_other_integers():
-    def body():
-        out = nl.ndarray((1, 2), nl.uint32)
-        nisa.tensor_copy(out, put(np.array([[2**24 + 1, 2**24 + 3]], np.int32)))
-        return get(out)
-
-    assert evaluate(body).tolist() == [[2**24, 2**24 + 4]]
+    found = result(nisa.tensor_copy, (1, 2), nl.uint32, np.array([[2**24 + 1, 2**24 + 3]], np.int32))
+    assert found.tolist() == [[2**24, 2**24 + 4]]
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS)
@@ -104,24 +85,13 @@ def test_copies_between_layouts(src, dst, partitions, rng):
 
 def test_copies_between_shapes_keep_the_order(rng):
     values = rng.normal(size=(3, 4, 6)).astype(np.float32)
-
-    def body():
-        out = nl.ndarray((3, 8, 3), nl.float32)
-        nisa.tensor_copy(out, put(values))
-        return get(out)
-
-    same(evaluate(body), values.reshape(3, 8, 3))
+    same(result(nisa.tensor_copy, (3, 8, 3), nl.float32, values), values.reshape(3, 8, 3))
 
 
 def test_a_broadcast_source_repeats(rng):
     values = rng.normal(size=(3, 4, 1)).astype(np.float32)
-
-    def body():
-        out = nl.ndarray((3, 4, 5), nl.float32)
-        nisa.tensor_copy(out, put(values).broadcast(2, 5))
-        return get(out)
-
-    same(evaluate(body), np.repeat(values, 5, axis=2))
+    found = result(lambda out: nisa.tensor_copy(out, put(values).broadcast(2, 5)), (3, 4, 5), nl.float32)
+    same(found, np.repeat(values, 5, axis=2))
 
 
 def test_a_copy_onto_itself_reads_before_it_writes():

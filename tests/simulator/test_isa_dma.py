@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from isa_tiles import evaluate, get, put, rounded, same, sample
+from isa_tiles import a_tile, evaluate, get, put, result, rounded, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -17,21 +17,8 @@ ALL = (*FLOATS, *INTEGERS, "bool_")
 DGE = nisa.dge_mode
 
 
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(5)
-
-
 def copied(values, shape, dtype=None, src=nl.hbm, dst=nl.sbuf, **settings):
-    """dma_copy of an array into a fresh tensor of `shape`."""
-
-    def body():
-        out = nl.ndarray(shape, dtype or str(values.dtype), dst)
-        nisa.dma_copy(out, put(values, buffer=src), **settings)
-        return get(out)
-
-    return evaluate(body)
+    return result(nisa.dma_copy, shape, dtype or str(values.dtype), a_tile(values, buffer=src), to=dst, **settings)
 
 
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(("hbm", "sbuf", "shared_hbm"), repeat=2)])
@@ -49,14 +36,8 @@ def test_copies_may_change_the_shape(shape, rng):
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(ALL, ALL)])
 def test_casts_go_through_fp32(src, dst, rng):
     values = sample(rng, (5, 7), src)
-
-    def body():
-        out = nl.ndarray((7, 5), dst, nl.hbm)
-        nisa.dma_copy(out, put(values, src))
-        return get(out)
-
     expected = values if src == dst else rounded(values.astype(np.float32), dst)
-    same(evaluate(body), expected.reshape(7, 5))
+    same(result(nisa.dma_copy, (7, 5), dst, a_tile(values, src), to=nl.hbm), expected.reshape(7, 5))
 
 
 def test_fp32_to_integers_rounds_to_even_and_saturates():
@@ -79,13 +60,7 @@ def test_the_way_descriptors_are_made_does_not_matter(settings, rng):
 
 def test_nan_payloads_survive():
     bits = np.array([[0x7FC1, 0xFF81, 0x7F80, 0x8000]], np.uint16)
-
-    def body():
-        out = nl.ndarray((1, 4), nl.bfloat16)
-        nisa.dma_copy(out, put(bits).view(nl.bfloat16))
-        return get(out)
-
-    same(evaluate(body).view(np.uint16), bits)
+    same(result(lambda out: nisa.dma_copy(out, put(bits).view(nl.bfloat16)), (1, 4), nl.bfloat16).view(np.uint16), bits)
 
 
 @pytest.mark.parametrize("buffer", [nl.hbm, nl.sbuf], ids=["hbm", "sbuf"])
@@ -151,12 +126,7 @@ def test_dma_compute_accumulates_in_place(rng):
 
 # dma_transpose.
 
-TRANSPOSES = [
-    ((4, 6), (1, 0)),
-    ((128, 3), (1, 0)),
-    ((2, 3, 5), (2, 1, 0)),
-    ((2, 3, 4, 5), (3, 1, 2, 0)),
-]
+TRANSPOSES = [((4, 6), (1, 0)), ((128, 3), (1, 0)), ((2, 3, 5), (2, 1, 0)), ((2, 3, 4, 5), (3, 1, 2, 0))]
 
 
 @pytest.mark.parametrize(("shape", "axes"), TRANSPOSES)
@@ -165,13 +135,14 @@ TRANSPOSES = [
 @pytest.mark.parametrize("src", ["hbm", "sbuf"])
 def test_dma_transpose(shape, axes, given, dtype, src, rng):
     values = sample(rng, shape, dtype)
-
-    def body():
-        out = nl.ndarray(tuple(shape[a] for a in axes), dtype)
-        nisa.dma_transpose(out, put(values, buffer=getattr(nl, src)), axes if given else None)
-        return get(out)
-
-    same(evaluate(body), values.transpose(axes).copy())
+    found = result(
+        nisa.dma_transpose,
+        tuple(shape[a] for a in axes),
+        dtype,
+        a_tile(values, buffer=getattr(nl, src)),
+        axes if given else None,
+    )
+    same(found, values.transpose(axes).copy())
 
 
 @pytest.mark.parametrize(
@@ -190,10 +161,4 @@ def test_hardware_dma_transpose_keeps_nan_payloads(shape, axes, rng):
 
 def test_skipping_what_is_out_of_bounds_without_an_index_copies_all(rng):
     values = rng.standard_normal((4, 6)).astype(np.float32)
-
-    def body():
-        out = nl.ndarray((4, 6), nl.float32)
-        nisa.dma_copy(out, put(values, buffer=nl.hbm), oob_mode=nisa.oob_mode.skip)
-        return get(out)
-
-    same(evaluate(body), values)
+    same(result(nisa.dma_copy, (4, 6), nl.float32, a_tile(values, buffer=nl.hbm), oob_mode=nisa.oob_mode.skip), values)

@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
-
-
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(6)
-
 
 # local_gather.
 
@@ -30,18 +23,13 @@ def test_local_gather(dtype, partitions, columns, width, count, rng):
     values = sample(rng, (partitions, 8, 6), dtype)
     index = rng.integers(0, 48 - width + 1, (partitions, columns)).astype(np.uint16)
     used = 16 * columns if count is None else count
-
-    def body():
-        dst = nl.ndarray((partitions, used, width), dtype)
-        nisa.local_gather(dst, put(values, dtype), put(index), width, count)
-        return get(dst)
-
     expected = np.empty((partitions, used, width), values.dtype)
     for p in range(partitions):
         for k in range(used):
             first = index[p // 16 * 16 + k % 16, k // 16]
             expected[p, k] = values[p].reshape(-1)[first : first + width]
-    same(evaluate(body), expected)
+    found = result(nisa.local_gather, (partitions, used, width), dtype, a_tile(values, dtype), index, width, count)
+    same(found, expected)
 
 
 # nc_n_gather.
@@ -80,23 +68,12 @@ def test_gathers_keep_the_payload_of_a_nan():
 @pytest.mark.parametrize("out", ["float32", "int32"])
 def test_the_documented_example_of_segments(dtype, out):
     ids = np.array([[0, 1, 1, 2, 2, 2, 0, 3, 3]], dtype)
-
-    def body():
-        dst = nl.ndarray((1, 2, 9), out)
-        nisa.sequence_bounds(dst, put(ids))
-        return get(dst)
-
     expected = [[[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]]
-    same(evaluate(body), np.array(expected, out))
+    same(result(nisa.sequence_bounds, (1, 2, 9), out, ids), np.array(expected, out))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
 def test_sequence_bounds_of_any_segments(ids):
-    def body():
-        dst = nl.ndarray((1, 2, len(ids)), nl.int32)
-        nisa.sequence_bounds(dst, put(np.array([ids], np.int32)))
-        return get(dst)
-
     expected = []
     for i, wanted in enumerate(ids):
         first, end = i, i + 1
@@ -105,7 +82,8 @@ def test_sequence_bounds_of_any_segments(ids):
         while end < len(ids) and ids[end] == wanted:
             end += 1
         expected.append((first, end) if wanted else (len(ids), -1))
-    assert evaluate(body)[0].T.tolist() == [[*pair] for pair in expected]
+    found = result(nisa.sequence_bounds, (1, 2, len(ids)), nl.int32, np.array([ids], np.int32))
+    assert found[0].T.tolist() == [[*pair] for pair in expected]
 
 
 # nonzero_with_count.

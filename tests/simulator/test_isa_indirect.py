@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isa_indices import column, one, register, rows_of
-from isa_tiles import evaluate, fill, get, hbm, put, rounded, same, sample, sb
+from isa_tiles import evaluate, fill, get, hbm, put, result, rounded, same, sample, sb
 from pairs import run
 
 from nkiconv.simulator import NkiError
@@ -15,14 +17,25 @@ from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 
 BF16, F32, I32, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint32
-DGE, OOB, E = nisa.dge_mode, nisa.oob_mode, nisa.engine
-SKIP = OOB.skip
+DGE, E = nisa.dge_mode, nisa.engine
+SKIP = nisa.oob_mode.skip
+in_hbm = partial(put, buffer=nl.hbm)
 
 
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(9)
+def moved(view, shape, dtype=F32, to=nl.sbuf, **settings):
+    """A dma_copy from what `view` makes in the kernel."""
+    return result(lambda out: nisa.dma_copy(out, view(), **settings), shape, dtype, to=to)
+
+
+def written(shape, write, dtype=np.float32):
+    """A tensor of zeros in HBM after `write` has run on it."""
+
+    def body():
+        out = in_hbm(np.zeros(shape, dtype))
+        write(out)
+        return get(out)
+
+    return evaluate(body)
 
 
 # Gathers and scatters.
@@ -35,28 +48,16 @@ def rng():
 @pytest.mark.parametrize("dst", ["sbuf", "hbm"])
 def test_gather(dtype, mode, of, to, dst, rng):
     values, picked = sample(rng, (9, 6), of), rng.integers(0, 9, 5)
-
-    def body():
-        out = nl.ndarray((5, 6), to, getattr(nl, dst))
-        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column(picked, dtype)), dge_mode=mode)
-        return get(out)
-
-    expected = values[picked]
-    same(evaluate(body), expected if of == to else rounded(expected.astype(np.float32), to))
+    found = moved(lambda: rows_of(in_hbm(values), column(picked, dtype)), (5, 6), to, getattr(nl, dst), dge_mode=mode)
+    same(found, values[picked] if of == to else rounded(values[picked].astype(np.float32), to))
 
 
-@pytest.mark.parametrize("src", ["sbuf", "hbm"])
+@pytest.mark.parametrize("src", [nl.sbuf, nl.hbm], ids=lambda b: b.name)
 def test_scatter(src, rng):
     values, picked = rng.normal(size=(5, 6)).astype(np.float32), rng.permutation(9)[:5]
-
-    def body():
-        out = put(np.zeros((9, 6), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(rows_of(out, column(picked)), put(values, buffer=getattr(nl, src)))
-        return get(out)
-
     expected = np.zeros((9, 6), np.float32)
     expected[picked] = values
-    same(evaluate(body), expected)
+    same(written((9, 6), lambda out: nisa.dma_copy(rows_of(out, column(picked)), put(values, buffer=src))), expected)
 
 
 def test_scattered_rows_need_not_cover_the_tensor():
@@ -71,51 +72,40 @@ def test_scattered_rows_need_not_cover_the_tensor():
 
 
 def test_of_rows_scattered_to_one_place_the_last_stays():
-    def body():
-        out = put(np.zeros((3, 2), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(rows_of(out, column([1, 1])), put(np.array([[1, 2], [3, 4]], np.float32)))
-        return get(out)
-
-    assert evaluate(body).tolist() == [[0, 0], [3, 4], [0, 0]]
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    found = written((3, 2), lambda out: nisa.dma_copy(rows_of(out, column([1, 1])), put(rows)))
+    assert found.tolist() == [[0, 0], [3, 4], [0, 0]]
 
 
-def test_the_step_of_the_indexed_dim_is_the_tensor_s(rng):
-    values = rng.normal(size=(9, 6)).astype(np.float32)
+PICKED, TABLE = [8, 0, 4], np.random.default_rng(1).integers(0, 9, (5, 4)).astype(np.uint32)
+#: What a view of a [9, 24] tensor takes, and the same of NumPy's array.
+GATHERED = {
+    "the step is the tensor's": (lambda t: rows_of(t, column(PICKED), step=1), lambda a: a[PICKED]),
+    "offset and pattern within a row": (
+        lambda t: t.ap([[24, 3], [12, 2], [2, 3]], offset=7, vector_offset=column(PICKED)),
+        lambda a: a[PICKED].reshape(3, 4, 6)[:, 1::2, 1::2],
+    ),
+    "indices of a column": (lambda t: rows_of(t, put(TABLE)[:, 1]), lambda a: a[TABLE[:, 1]]),
+    "of a slice": (lambda t: rows_of(t, put(TABLE)[:, 2:3]), lambda a: a[TABLE[:, 2]]),
+    "of a pattern": (lambda t: rows_of(t, put(TABLE).ap([[4, 5], [1, 1]], offset=3)), lambda a: a[TABLE[:, 3]]),
+    "of a pattern of 3 dims": (lambda t: rows_of(t, put(TABLE).ap([[4, 5], [1, 1], [1, 1]])), lambda a: a[TABLE[:, 0]]),
+    "rows of a view": (lambda t: t[1::2, 2:8:2].vector_select(0, column([3, 1])), lambda a: a[[7, 3], 2:8:2]),
+    "select": (lambda t: t.select(0, one(3)), lambda a: a[3:4]),
+    "select of a view": (lambda t: t[1:].select(0, one(2)), lambda a: a[3:4]),
+    "select of columns": (lambda t: t.select(1, one(5))[1:3], lambda a: a[1:3, 5:6].T),
+    "select of every other": (
+        lambda t: t.reshape((9, 4, 6))[:, :, ::2].select(2, one(1, U32)).permute((1, 0)),
+        lambda a: a.reshape(9, 4, 6)[:, :, 2].T,
+    ),
+}
 
-    def body():
-        out = nl.ndarray((3, 6), F32)
-        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column([8, 0, 4]), step=1))
-        return get(out)
 
-    same(evaluate(body), values[[8, 0, 4]])
-
-
-def test_offset_and_pattern_choose_within_a_row(rng):
-    values, picked = rng.normal(size=(9, 4, 6)).astype(np.float32), [7, 0, 3]
-
-    def body():
-        out = nl.ndarray((3, 2, 3), F32)
-        data = put(values, buffer=nl.hbm)
-        nisa.dma_copy(out, data.ap([[24, 3], [12, 2], [2, 3]], offset=7, vector_offset=column(picked)))
-        return get(out)
-
-    same(evaluate(body), values[picked][:, 1::2, 1::2])
-
-
-def test_indices_may_be_a_column_of_a_wider_tile(rng):
-    values, table = rng.normal(size=(9, 6)).astype(np.float32), rng.integers(0, 9, (5, 4)).astype(np.uint32)
-
-    def body():
-        data, indices = put(values, buffer=nl.hbm), put(table)
-        out = [nl.ndarray((5, 6), F32) for _ in range(4)]
-        nisa.dma_copy(out[0], rows_of(data, indices[:, 1]))
-        nisa.dma_copy(out[1], rows_of(data, indices[:, 2:3]))
-        nisa.dma_copy(out[2], rows_of(data, indices.ap([[4, 5], [1, 1]], offset=3)))
-        nisa.dma_copy(out[3], rows_of(data, indices.ap([[4, 5], [1, 1], [1, 1]])))
-        return [get(tile) for tile in out]
-
-    for k, gathered in enumerate(evaluate(body)):
-        same(gathered, values[table[:, (k + 1) % 4]])
+@pytest.mark.parametrize("name", GATHERED)
+def test_what_a_view_takes(name, rng):
+    view, picture = GATHERED[name]
+    values = rng.normal(size=(9, 24)).astype(np.float32)
+    expected = np.ascontiguousarray(picture(values))
+    same(moved(lambda: view(in_hbm(values)), expected.shape), expected)
 
 
 @given(st.data())
@@ -124,7 +114,7 @@ def test_gather_and_scatter_undo_each_other(data):
     picked = data.draw(st.permutations(range(rows)))
 
     def body():
-        start = put(np.arange(rows * columns, dtype=np.float32).reshape(rows, columns), buffer=nl.hbm)
+        start = in_hbm(np.arange(rows * columns, dtype=np.float32).reshape(rows, columns))
         moved, back = nl.ndarray((rows, columns), F32), nl.ndarray((rows, columns), F32, nl.hbm)
         nisa.dma_copy(moved, rows_of(start, column(picked)))
         nisa.dma_copy(rows_of(back, column(picked)), moved)
@@ -135,8 +125,7 @@ def test_gather_and_scatter_undo_each_other(data):
     same(back, start)
 
 
-# Views of indirect views.
-
+#: Views of rows gathered from a [7, 4, 5] tensor.
 VIEWS = {
     "all": lambda v: (v, lambda a: a),
     "slice": lambda v: (v[:, 1:3], lambda a: a[:, 1:3]),
@@ -156,8 +145,7 @@ def test_views_of_a_vector_select(name, rng):
     values, picked = rng.normal(size=(7, 4, 5)).astype(np.float32), [6, 0, 3]
 
     def body():
-        rows = put(values, buffer=nl.hbm).vector_select(0, column(picked, I32))
-        view, picture = VIEWS[name](rows)
+        view, picture = VIEWS[name](in_hbm(values).vector_select(0, column(picked, I32)))
         assert view.is_indirect()
         out = nl.ndarray(view.shape, F32)
         nisa.dma_copy(out, view)
@@ -166,35 +154,23 @@ def test_views_of_a_vector_select(name, rng):
     run(body)
 
 
-def test_vector_select_of_a_view_counts_the_view_s_rows(rng):
-    values = rng.normal(size=(9, 8)).astype(np.float32)
-
-    def body():
-        out = nl.ndarray((2, 3), F32)
-        nisa.dma_copy(out, put(values, buffer=nl.hbm)[1::2, 2:8:2].vector_select(0, column([3, 1])))
-        return get(out)
-
-    same(evaluate(body), values[[7, 3], 2:8:2])
-
-
 # Scalar indices.
 
 
 @pytest.mark.parametrize("make", [one, register, lambda v: one(v, U32)], ids=["int32", "register", "uint32"])
 @pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge, DGE.hwdge], ids=lambda m: m.name)
-def test_scalar_offset(make, mode, rng):
+@pytest.mark.parametrize(
+    ("dim", "index", "of"),
+    [(0, 3, lambda a: a[3, 0:2, 0:3]), (1, 4, lambda a: a[0, 4:6, 0:3]), (2, 2, lambda a: a[0, 0:2, 2:5])],
+    ids=[0, 1, 2],
+)
+def test_scalar_offset(make, mode, dim, index, of, rng):
     values = rng.normal(size=(4, 6, 5)).astype(np.float32)
 
-    def body():
-        data, out = put(values, buffer=nl.hbm), [nl.ndarray((2, 3), F32) for _ in range(3)]
-        for dim, index in enumerate((3, 4, 2)):
-            pattern = data.ap([[5, 2], [1, 3]], offset=0, scalar_offset=make(index), indirect_dim=dim)
-            nisa.dma_copy(out[dim], pattern, dge_mode=mode)
-        return [get(tile) for tile in out]
+    def pattern():
+        return in_hbm(values).ap([[5, 2], [1, 3]], offset=0, scalar_offset=make(index), indirect_dim=dim)
 
-    expected = values[3, 0:2, 0:3], values[0, 4:6, 0:3], values[0, 0:2, 2:5]
-    for actual, wanted in zip(evaluate(body), expected, strict=True):
-        same(actual, np.ascontiguousarray(wanted))
+    same(moved(pattern, (2, 3), dge_mode=mode), np.ascontiguousarray(of(values)))
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["induction", "loaded"])
@@ -202,81 +178,44 @@ def test_a_device_loop_indexes_by_its_register(counted, rng):
     """Copies the rows 1, 3, 5 of seven, counted by the loop or loaded from a table in each of its iterations."""
     values = rng.normal(size=(7, 3)).astype(np.float32)
 
-    def body():
-        data, out = put(values, buffer=nl.hbm), put(np.zeros((7, 3), np.float32), buffer=nl.hbm)
-        at = nisa.register_alloc(0)
-        table = put(np.array([[0, 1, 0, 3, 0, 5]], np.int32))
+    def body(out):
+        data, at, table = in_hbm(values), nisa.register_alloc(0), put(np.array([[0, 1, 0, 3, 0, 5]], np.int32))
 
         def copy_row(i):
             if not counted:
-                nisa.register_load(at, cell_of(table, i))
-            row = i if counted else at
-            source, target = (side.ap([[3, 1], [1, 3]], scalar_offset=row) for side in (data, out))
+                cell = nl.ndarray((1, 1), I32)
+                nisa.tensor_copy(cell, table.ap([[6, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
+                nisa.register_load(at, cell)
+            source, target = (side.ap([[3, 1], [1, 3]], scalar_offset=i if counted else at) for side in (data, out))
             nisa.dma_copy(target, source)
 
         nl.fori_loop(1, 7, copy_row, 2)
-        return get(out)
-
-    def cell_of(table, i):
-        cell = nl.ndarray((1, 1), I32)
-        nisa.tensor_copy(cell, table.ap([[6, 1], [1, 1]], scalar_offset=i, indirect_dim=1))
-        return cell
 
     expected = np.zeros((7, 3), np.float32)
     expected[1::2] = values[1::2]
-    same(evaluate(body), expected)
+    same(written((7, 3), body), expected)
 
 
 def test_scalar_offset_adds_to_the_static_one_and_moves_dst(rng):
-    values = rng.normal(size=(2, 3)).astype(np.float32)
-
-    def body():
-        out = put(np.zeros((4, 6), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(out.ap([[6, 2], [1, 3]], offset=2, scalar_offset=one(2)), put(values))
-        return get(out)
-
-    expected = np.zeros((4, 6), np.float32)
+    values, expected = rng.normal(size=(2, 3)).astype(np.float32), np.zeros((4, 6), np.float32)
     expected[2:4, 2:5] = values
-    same(evaluate(body), expected)
-
-
-def test_select_by_a_tensor(rng):
-    values = rng.normal(size=(4, 6, 5)).astype(np.float32)
-
-    def body():
-        data = put(values, buffer=nl.hbm)
-        cases = [
-            (data.select(0, one(3)), values[3]),
-            (data.select(1, one(5))[1:3], values[1:3, 5]),
-            (data[1:].select(0, one(2)), values[3]),
-            (data[:, :, ::2].select(2, one(1, U32)).permute((1, 0)), values[:, :, 2].T),
-        ]
-        for view, expected in cases:
-            out = nl.ndarray(view.shape, F32)
-            nisa.dma_copy(out, view)
-            same(get(out), np.ascontiguousarray(expected))
-            assert view.is_indirect()
-
-    run(body)
+    found = written(
+        (4, 6), lambda out: nisa.dma_copy(out.ap([[6, 2], [1, 3]], offset=2, scalar_offset=one(2)), put(values))
+    )
+    same(found, expected)
 
 
 def test_both_sides_may_have_a_scalar_index_and_one_a_vector(rng):
-    values = rng.normal(size=(4, 3)).astype(np.float32)
-
-    def body():
-        data, out = put(values, buffer=nl.hbm), put(np.zeros((5, 2, 3), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(out.select(0, one(4)), rows_of(data, column([3, 1])))
-        nisa.dma_copy(out.select(0, one(2))[0], data.select(0, register_tile(2)))
-        return get(out)
-
-    def register_tile(value):
-        tile = nl.ndarray((1, 1), I32)
-        nisa.register_store(tile, register(value))
-        return tile
-
-    expected = np.zeros((5, 2, 3), np.float32)
+    values, expected = rng.normal(size=(4, 3)).astype(np.float32), np.zeros((5, 2, 3), np.float32)
     expected[4], expected[2, 0] = values[[3, 1]], values[2]
-    same(evaluate(body), expected)
+
+    def body(out):
+        data, stored = in_hbm(values), nl.ndarray((1, 1), I32)
+        nisa.register_store(stored, register(2))
+        nisa.dma_copy(out.select(0, one(4)), rows_of(data, column([3, 1])))
+        nisa.dma_copy(out.select(0, one(2))[0], data.select(0, stored))
+
+    same(written((5, 2, 3), body), expected)
 
 
 # Out of bounds.
@@ -288,19 +227,15 @@ def test_skipped_rows_of_a_gather_keep_what_was_there(index, dtype, rng):
 
     def body():
         out = put(np.full((3, 6), 2**24 + 1, np.int32))
-        nisa.dma_copy(out, rows_of(put(values, buffer=nl.hbm), column([8, index, 0], dtype)), oob_mode=SKIP)
+        nisa.dma_copy(out, rows_of(in_hbm(values), column([8, index, 0], dtype)), oob_mode=SKIP)
         return get(out)
 
     same(evaluate(body), np.stack([values[8], np.full(6, 2**24 + 1, np.int32), values[0]]))
 
 
 def test_skipped_rows_of_a_scatter_go_nowhere():
-    def body():
-        out = put(np.zeros((3, 2), np.float32), buffer=nl.hbm)
-        nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), sb(4, 2), oob_mode=SKIP)
-        return get(out)
-
-    assert evaluate(body).tolist() == [[1, 1], [0, 0], [1, 1]]
+    found = written((3, 2), lambda out: nisa.dma_copy(rows_of(out, column([2, -1, 3, 0])), sb(4, 2), oob_mode=SKIP))
+    assert found.tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
 def test_skipped_rows_stay_unwritten():
@@ -320,19 +255,16 @@ def test_a_skipped_scalar_index_skips_the_transfer(side, index, moves):
     """Two rows from row `index` of four: index 3 is inside its dim, but the access is not inside the tensor."""
 
     def body():
-        data, tile = put(np.full((4, 3), 5 if side == "src" else 0, np.float32), buffer=nl.hbm), sb(2, 3)
+        data, tile = in_hbm(np.full((4, 3), 5 if side == "src" else 0, np.float32)), sb(2, 3)
         view = data.ap([[3, 2], [1, 3]], scalar_offset=one(index))
         nisa.dma_copy(*((tile, view) if side == "src" else (view, tile)), oob_mode=SKIP)
         return get(tile if side == "src" else data)
 
     values = evaluate(body)
-    if side == "src":
-        assert (values == (5 if moves else 1)).all()
-    else:
-        assert values.sum() == (6 if moves else 0)
+    assert (values == (5 if moves else 1)).all() if side == "src" else values.sum() == (6 if moves else 0)
 
 
-# dma_compute.
+# dma_compute and dma_transpose.
 
 
 def test_rows_add_to_a_tile(rng):
@@ -341,8 +273,7 @@ def test_rows_add_to_a_tile(rng):
 
     def body(order, indices=picked, **settings):
         tile = put(start.astype(np.float32), BF16)
-        sources = [rows_of(put(values, buffer=nl.hbm), column(indices, I32)), tile]
-        nisa.dma_compute(tile, sources[::order], nl.add, **settings)
+        nisa.dma_compute(tile, [rows_of(in_hbm(values), column(indices, I32)), tile][::order], nl.add, **settings)
         return get(tile)
 
     base = rounded(start, "bfloat16")
@@ -353,23 +284,20 @@ def test_rows_add_to_a_tile(rng):
         same(skipped[::3], rounded(base[::3].astype(np.float32) + values[[8, 0]], "bfloat16"))
 
 
-def test_a_tile_adds_to_rows(rng):
+@pytest.mark.parametrize(("indices", "settings"), [([7, 0, 3], {}), ([7, -1, 9], {"oob_mode": SKIP})])
+def test_a_tile_adds_to_rows(indices, settings, rng):
     values, tile = rng.normal(size=(9, 6)).astype(np.float32), rng.normal(size=(3, 6)).astype(np.float32)
 
-    def body(indices, **settings):
-        data, where = put(values, buffer=nl.hbm), column(indices, I32)
+    def body():
+        data, where = in_hbm(values), column(indices, I32)
         nisa.dma_compute(rows_of(data, where), [rows_of(data, where), put(tile)], nl.add, **settings)
         return get(data)
 
     expected = values.copy()
-    expected[[7, 0, 3]] += tile
-    same(evaluate(lambda: body([7, 0, 3])), expected)
-    expected = values.copy()
-    expected[7] += tile[0]
-    same(evaluate(lambda: body([7, -1, 9], oob_mode=SKIP)), expected)
-
-
-# dma_transpose.
+    for i, row in enumerate(indices):
+        if 0 <= row < 9:
+            expected[row] += tile[i]
+    same(evaluate(body), expected)
 
 
 @pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
@@ -377,13 +305,11 @@ def test_a_tile_adds_to_rows(rng):
 def test_transposed_gather(mode, partitions, columns, rows, rng):
     values, table = sample(rng, (40, 24), "bfloat16"), rng.integers(0, 40, (partitions, columns)).astype(np.uint32)
 
-    def body():
-        out = nl.ndarray((24, rows), BF16)
-        src = put(values, buffer=nl.hbm).ap([[24, rows], [1, 24]], vector_offset=put(table))
+    def transpose(out):
+        src = in_hbm(values).ap([[24, rows], [1, 24]], vector_offset=put(table))
         nisa.dma_transpose(out, src, axes=(1, 0), dge_mode=mode)
-        return get(out)
 
-    same(evaluate(body), np.ascontiguousarray(values[table.T.reshape(-1)[:rows]].T))
+    same(result(transpose, (24, rows), BF16), np.ascontiguousarray(values[table.T.reshape(-1)[:rows]].T))
 
 
 def test_transposed_gather_of_4_dims_leaves_skipped_rows(rng):
@@ -392,7 +318,7 @@ def test_transposed_gather_of_4_dims_leaves_skipped_rows(rng):
 
     def body():
         out = put(np.full((8, 1, 3, 16), 9.0, np.float32), BF16)
-        src = put(values, buffer=nl.hbm).ap([[24, 16], [24, 1], [8, 3], [1, 8]], vector_offset=put(table))
+        src = in_hbm(values).ap([[24, 16], [24, 1], [8, 3], [1, 8]], vector_offset=put(table))
         nisa.dma_transpose(out, src, oob_mode=SKIP)
         return get(out)
 
@@ -408,7 +334,7 @@ def test_transpose_at_a_scalar_index(rng):
 
     def body(index, **settings):
         out = put(np.zeros((8, 16), np.float32), BF16)
-        nisa.dma_transpose(out, put(values, buffer=nl.hbm).select(0, one(index)), **settings)
+        nisa.dma_transpose(out, in_hbm(values).select(0, one(index)), **settings)
         return get(out)
 
     same(evaluate(lambda: body(2, dge_mode=DGE.hwdge)), np.ascontiguousarray(values[2].T))
@@ -438,40 +364,31 @@ def test_copies_on_chip(engine, make, rng):
 def test_select_on_chip(rng):
     values = rng.normal(size=(5, 4, 6)).astype(np.float32)
 
-    def body():
-        out, src = nl.ndarray((3, 6), F32), fill(nl.ndarray((5, 4, 6), F32, nl.psum), values)
-        nisa.tensor_copy(out, src[0:3].select(1, one(2)))
-        return get(out)
+    def copy(out):
+        nisa.tensor_copy(out, fill(nl.ndarray((5, 4, 6), F32, nl.psum), values)[0:3].select(1, one(2)))
 
-    same(evaluate(body), np.ascontiguousarray(values[0:3, 2]))
+    same(result(copy, (3, 6), F32), np.ascontiguousarray(values[0:3, 2]))
 
 
 # Records, traces and races.
 
 
 def test_a_trace_needs_no_index_and_a_record_keeps_all_that_may_be_touched():
+    """A raw pattern may reach all of its storage, a selection its tensor."""
+
     def body():
         data, where, tile = nl.ndarray((9, 6), F32, nl.hbm), nl.ndarray((4, 1), U32), nl.ndarray((4, 6), F32)
         nisa.dma_copy(tile, rows_of(data, where))
         nisa.dma_copy(rows_of(data, where), tile)
         nisa.tensor_copy(tile[:, 0], tile.select(1, where[0:1]))
+        nisa.dma_copy(tile, data[0:2].ap([[6, 4], [1, 6]], scalar_offset=where[0:1]))
+        nisa.dma_copy(tile[0], data[0:2].select(0, where[0:1]))
 
-    gather, scatter, copy = run(body, trace_only=True).programs[0].instructions
-    assert gather.reads[0].shape == scatter.writes[0].shape == (9, 6)
+    gather, scatter, copy, raw, selected = run(body, trace_only=True).programs[0].instructions
+    assert gather.reads[0].shape == scatter.writes[0].shape == raw.reads[0].shape == (9, 6)
     assert [region.shape for region in gather.reads[1:]] == [region.shape for region in scatter.reads[1:]] == [(4, 1)]
     assert gather.bytes == scatter.bytes == 4 * 6 * 4
-    assert copy.reads[0].shape == (4, 6)
-    assert copy.reads[1].shape == (1, 1)
-
-
-def test_a_raw_pattern_may_reach_all_of_its_storage_a_selection_its_tensor():
-    def body():
-        data, where, tile = nl.ndarray((9, 6), F32, nl.hbm), nl.ndarray((1, 1), U32), nl.ndarray((4, 6), F32)
-        nisa.dma_copy(tile, data[0:2].ap([[6, 4], [1, 6]], scalar_offset=where))
-        nisa.dma_copy(tile[0], data[0:2].select(0, where))
-
-    raw, selected = run(body, trace_only=True).programs[0].instructions
-    assert raw.reads[0].shape == (9, 6)
+    assert [region.shape for region in copy.reads] == [(4, 6), (1, 1)]
     assert selected.reads[0].shape == (2, 6)
 
 

@@ -4,15 +4,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 from isa_indices import column, one, register, rows_of
 from isa_tiles import hbm, ps, sb
-from pairs import Pair, run
+from pairs import check, named, vary
 
-from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.rules import RULES
@@ -22,7 +18,6 @@ DGE, SKIP = nisa.dge_mode, nisa.oob_mode.skip
 
 
 def gather(picked=(1, 0), index=None, data=None, scalar_offset=None, **settings):
-    """dma_copy of rows of a [3, 4] tensor to a [2, 4] tile."""
     index = column(picked) if index is None else index()
     data = hbm(3, 4) if data is None else data()
     view = data.ap([[4, 2], [1, 4]], vector_offset=index, scalar_offset=scalar_offset)
@@ -38,7 +33,6 @@ def at(index=1, data=None, dim=0, dtype=None, **settings):
 
 
 def rows(view):
-    """A change of rows gathered from a [3, 4, 4] tensor, copied out."""
     changed = view(hbm(3, 4, 4).vector_select(0, column([1, 0])))
     return nisa.dma_copy(nl.ndarray(changed.shape, changed.dtype), changed)
 
@@ -53,7 +47,6 @@ def add(sources=2, scalar=False, twice=False, same_index=True, chip=nl.sbuf, sca
 
 
 def turn(indices=(16, 1), rows=16, last=8, dtype=BF16, index=U32, shape=None, **settings):
-    """dma_transpose of gathered rows."""
     middle = shape or ()
     table = nl.full(indices, 1, index, nl.sbuf)
     size = int(np.prod((*middle, last)))
@@ -63,18 +56,11 @@ def turn(indices=(16, 1), rows=16, last=8, dtype=BF16, index=U32, shape=None, **
 
 
 def copied(view, partitions=4):
-    """tensor_copy from a view of a [4, 6] tile in SBUF."""
     return nisa.tensor_copy(sb(partitions, 2), view(sb(4, 6)))
 
 
 def cell(index):
-    """dma_copy of one element of row 1 of a [3, 4] tensor."""
     return nisa.dma_copy(sb(1, 1), hbm(3, 4).ap([[4, 1], [1, 1]], offset=4, scalar_offset=one(index), indirect_dim=1))
-
-
-def vary(rule, why, call, good, bad, match=""):
-    """A pair of one call whose argument is `good` or `bad`."""
-    return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
 
 
 def window(index, partitions=4):
@@ -156,23 +142,11 @@ PAIRS = [
 # fmt: on
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+@named(PAIRS)
 def test_pair(pair):
-    run(lambda: [pair.passes()].clear())
-    with pytest.raises(NkiError, match=pair.match) as caught:
-        run(lambda: [pair.raises()].clear())
-    error = caught.value
-    assert error.rule == pair.rule
-    assert re.search(pair.match, error.detail), error.detail
-    assert error.location.partition(":")[0] == __file__
-    assert error.remedy == RULES[pair.rule].remedy
+    check(pair, __file__)
 
 
 def test_every_rule_of_indirection_has_a_pair():
     own = {rule for rule in RULES if "NKI036" <= rule <= "NKI039" or "NKI138" <= rule <= "NKI149"} | {"NKI054"}
     assert own <= {pair.rule for pair in PAIRS}
-
-
-def test_pairs_have_names_of_their_own():
-    names = [pair.id for pair in PAIRS]
-    assert sorted(set(names)) == sorted(names)

@@ -33,19 +33,15 @@ class Case:
     free_dims: int = 3
 
     def tiles(self):
-        """Fresh tiles of ones for all operands."""
         return {name: self.tile(name) for name in self.operands}
 
     def tile(self, name):
-        """A fresh tile of ones for one operand."""
         return nl.ones(self.operands[name], self.dtypes.get(name, nl.float32), self.buffer(name))
 
     def buffer(self, name):
-        """Where the operand lives."""
         return nl.psum if name in self.psum else nl.sbuf
 
     def call(self, **changed):
-        """Run the instruction with some operands replaced."""
         return getattr(nisa, self.name)(**{**self.tiles(), **changed}, **self.settings)
 
 
@@ -121,12 +117,10 @@ COMPUTE = [(case, name) for case, name in OPERANDS if case.engine != "dma"]
 
 
 def each(rows):
-    """Parametrise over (case, operand name)."""
     return pytest.mark.parametrize(("case", "name"), rows, ids=[f"{case.name}-{name}" for case, name in rows])
 
 
 def breaks(rule, match, body):
-    """`body` breaks one rule, here."""
     with pytest.raises(NkiError, match=match) as caught:
         run(body)
     assert caught.value.rule == rule

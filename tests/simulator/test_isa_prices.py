@@ -21,7 +21,6 @@ def tile(columns, dtype=F32, buffer=nl.sbuf, partitions=128):
 
 
 def price_of(body):
-    """Price of the last instruction of a body."""
     return PriceList(Rates())(run(body, trace_only=True).programs[0].instructions[-1])
 
 
@@ -179,7 +178,6 @@ def test_a_dynamic_copy_takes_600_cycles_or_as_long_as_a_static_one(engine, ghz,
 
 
 def started(body):
-    """(starts, ends) of a body's instructions, in ns."""
     rates = Rates()
     tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
     line = tl.run(tasks, prices, rates, tl.Options())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from isa_tiles import evaluate, fill, get, put, same, sample
+from isa_tiles import a_tile, evaluate, fill, get, put, result, same, sample
 from pairs import run
 
 from nkiconv.simulator import isa as nisa
@@ -16,7 +16,6 @@ INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
 
 def bits(shape, dtype="uint32", engine=ENGINE.vector):
-    """Random bits in a fresh tile."""
     dst = nl.ndarray(shape, dtype)
     nisa.rng(dst, engine)
     return get(dst)
@@ -173,12 +172,7 @@ def test_the_lanes_step_by_xorwow():
 
 
 def dropped(values, dtype, prob):
-    def body():
-        dst = nl.ndarray(values.shape, dtype)
-        nisa.dropout(dst, put(values, dtype), prob() if callable(prob) else prob)
-        return get(dst)
-
-    return evaluate(body)
+    return result(nisa.dropout, values.shape, dtype, a_tile(values, dtype), prob)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "uint8"])
@@ -192,7 +186,7 @@ def test_dropout_of_nothing_and_of_all(dtype):
 def test_dropout_drops_its_share_and_keeps_the_rest(dtype, tile):
     values = np.arange(1, 1 + 128 * 500).reshape(128, 500) % 100 + 1
     chances = (np.arange(128) % 5 / 4).reshape(128, 1)
-    out = dropped(values.astype(np.float32), dtype, lambda: put(chances.astype(np.float32), tile)).astype(np.float32)
+    out = dropped(values.astype(np.float32), dtype, a_tile(chances.astype(np.float32), tile)).astype(np.float32)
     assert set(np.unique(out / values)) == {0.0, 1.0}
     for chance in (0, 0.25, 0.5, 0.75, 1):
         share = (out[chances[:, 0] == chance] == 0).mean()

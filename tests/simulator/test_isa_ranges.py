@@ -6,7 +6,7 @@ import operator
 
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, result, rounded, same
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -23,14 +23,7 @@ TESTS = {
 }
 
 
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(4)
-
-
 def column(values):
-    """An fp32 [P, 1] tile."""
     return put(np.asarray(values, np.float32).reshape(-1, 1))
 
 
@@ -95,13 +88,7 @@ def test_range_select_chains_its_maximum():
 # tensor_scalar_cumulative.
 
 
-STEPS = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "maximum": max,
-    "minimum": min,
-}
+STEPS = {"add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "maximum": max, "minimum": min}
 
 
 def cumulated(values, op, start):
@@ -121,14 +108,9 @@ STARTS = {"add": 0, "subtract": 0, "multiply": 1, "maximum": -np.inf, "minimum":
 @pytest.mark.parametrize(("dtype", "out"), [("float32", "float32"), ("bfloat16", "int16"), ("uint8", "bfloat16")])
 def test_tensor_scalar_cumulative(op, dtype, out, rng):
     values = rounded(rng.integers(0, 3, (5, 3, 4)), dtype)
-
-    def body():
-        dst = nl.ndarray((5, 12), out, nl.psum)
-        nisa.tensor_scalar_cumulative(dst, put(values), nl.subtract, OPS[op], 1.0)
-        return get(dst)
-
     flat = values.astype(np.float32).reshape(5, 12) - 1
-    same(evaluate(body), rounded(cumulated(flat, op, STARTS[op]), out))
+    found = result(nisa.tensor_scalar_cumulative, (5, 12), out, values, nl.subtract, OPS[op], 1.0, to=nl.psum)
+    same(found, rounded(cumulated(flat, op, STARTS[op]), out))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

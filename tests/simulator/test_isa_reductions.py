@@ -7,7 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same, sample
+from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, result, rounded, same, sample
 from tolerances import assert_near
 
 from nkiconv.simulator import isa as nisa
@@ -17,12 +17,6 @@ from nkiconv.simulator.ops import OPS
 
 CMD = nisa.reduce_cmd
 PARTITIONS = (1, 5, 32, 33, 128)
-
-
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(2)
 
 
 def small_integers(rng, shape, dtype):
@@ -50,7 +44,6 @@ def test_every_reduction_of_the_table_is_here():
 
 
 def folded(op, values):
-    """Reduce the last axis with Python floats."""
     return np.apply_along_axis(lambda xs: REDUCTIONS[op](xs.tolist()), -1, values.astype(np.float64))
 
 
@@ -75,12 +68,8 @@ def test_tensor_reduce(op, dtype, out, axis, rng):
 
 @pytest.mark.parametrize("op", REDUCTIONS)
 def test_a_reduction_of_one_element(op):
-    def body():
-        dst = nl.ndarray((1, 1), nl.float32)
-        nisa.tensor_reduce(dst, OPS[op], put(np.array([[2.0]], np.float32)), 1)
-        return get(dst)
-
-    assert evaluate(body).item() == (1.0 if op.startswith("logical") else 2.0)
+    found = result(nisa.tensor_reduce, (1, 1), nl.float32, OPS[op], np.array([[2.0]], np.float32), 1)
+    assert found.item() == (1.0 if op.startswith("logical") else 2.0)
 
 
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, PARTITIONS)])
@@ -101,13 +90,7 @@ def test_tensor_reduce_of_views(layout, partitions, rng):
 def test_tensor_reduce_of_bits(op, dtype, rng):
     limits = np.iinfo(dtype)
     values = rng.integers(limits.min, limits.max, size=(5, 3, 4), endpoint=True, dtype=dtype)
-
-    def body():
-        dst = nl.ndarray((5, 3), dtype)
-        nisa.tensor_reduce(dst, OPS[op], put(values), 2)
-        return get(dst)
-
-    same(evaluate(body), BITS[op].reduce(values, axis=2))
+    same(result(nisa.tensor_reduce, (5, 3), dtype, OPS[op], values, 2), BITS[op].reduce(values, axis=2))
 
 
 # tensor_partition_reduce.
@@ -117,27 +100,16 @@ def test_tensor_reduce_of_bits(op, dtype, rng):
 @pytest.mark.parametrize("op", ["add", "average", "maximum"])
 def test_tensor_partition_reduce(op, partitions, rng):
     values = small_integers(rng, (partitions, 3, 4), "bfloat16")
-
-    def body():
-        dst = nl.ndarray((1, 12), nl.float32)
-        nisa.tensor_partition_reduce(dst, OPS[op], put(values))
-        return get(dst)
-
     columns = values.astype(np.float64).reshape(partitions, 12)
     expected = {"add": columns.sum(0), "average": columns.sum(0) / partitions, "maximum": columns.max(0)}[op]
-    same(evaluate(body), rounded(expected, "float32")[None])
+    same(result(nisa.tensor_partition_reduce, (1, 12), nl.float32, OPS[op], values), rounded(expected, "float32")[None])
 
 
 @pytest.mark.parametrize("op", ["bitwise_and", "bitwise_or"])
 def test_tensor_partition_reduce_of_bits(op, rng):
     values = rng.integers(0, 256, size=(7, 12)).astype(np.uint8)
-
-    def body():
-        dst = nl.ndarray((1, 12), nl.uint8)
-        nisa.tensor_partition_reduce(dst, OPS[op], put(values))
-        return get(dst)
-
-    same(evaluate(body), BITS[op].reduce(values, axis=0)[None])
+    found = result(nisa.tensor_partition_reduce, (1, 12), nl.uint8, OPS[op], values)
+    same(found, BITS[op].reduce(values, axis=0)[None])
 
 
 # Registers: tensor_scalar_reduce, select_reduce, activation.
@@ -291,19 +263,14 @@ def test_activation_reduce_and_a_result_that_aliases_dst(rng):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_bn_stats_of_even_and_odd_elements(size, dtype, rng):
     values = sample(rng, (5, size), dtype)
-
-    def body():
-        dst = nl.ndarray((5, 6), nl.float32)
-        nisa.bn_stats(dst, put(values))
-        return get(dst)
-
     expected = np.zeros((5, 6))
     for at, part in ((0, values[:, 0::2]), (3, values[:, 1::2])):
         wide = part.astype(np.float64)
         count = wide.shape[1]
         if count:
             expected[:, at : at + 3] = np.stack([np.full(5, count), wide.mean(1), wide.var(1) * count], 1)
-    assert_near(evaluate(body), expected, 4 * size, size * np.square(values.astype(np.float64)).max())
+    found = result(nisa.bn_stats, (5, 6), nl.float32, values)
+    assert_near(found, expected, 4 * size, size * np.square(values.astype(np.float64)).max())
 
 
 @pytest.mark.parametrize("chunks", [(512, 512), (512, 3), (7, 1, 30), (64,)])
@@ -405,12 +372,7 @@ def test_offsets_may_be_registers():
 
 
 def test_iota_into_bools():
-    def body():
-        dst = nl.ndarray((1, 4), nl.bool_)
-        nisa.iota(dst, [[1, 4]], -1)
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[1, 0, 1, 1]]
+    assert result(nisa.iota, (1, 4), nl.bool_, [[1, 4]], -1).tolist() == [[1, 0, 1, 1]]
 
 
 def test_iota_is_exact_in_int32_and_saturates_narrower_integers():
@@ -439,14 +401,11 @@ COMPARISONS = {
 def test_affine_select(cmp_op, pattern, offset, multiplier, rng):
     values = rng.normal(size=(33, 4, 6)).astype(ml_dtypes.bfloat16)
     offset -= 30
-
-    def body():
-        dst = nl.ndarray((33, 4, 6), nl.bfloat16)
-        nisa.affine_select(dst, pattern, multiplier, put(values), -9984.0, OPS[cmp_op], offset)
-        return get(dst)
-
     chosen = COMPARISONS[cmp_op](affine(33, pattern, offset, multiplier), 0).reshape(33, 4, 6)
-    same(evaluate(body), np.where(chosen, values, ml_dtypes.bfloat16(-9984.0)))
+    found = result(
+        nisa.affine_select, (33, 4, 6), nl.bfloat16, pattern, multiplier, values, -9984.0, OPS[cmp_op], offset
+    )
+    same(found, np.where(chosen, values, ml_dtypes.bfloat16(-9984.0)))
 
 
 def test_affine_select_compares_for_equality_by_default_and_makes_a_diagonal():

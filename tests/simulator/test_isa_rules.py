@@ -4,14 +4,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 from isa_tiles import hbm, ps, put, sb
-from pairs import Pair, run
+from pairs import check, named, run, vary
 
-from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.rules import RULES
@@ -20,29 +16,20 @@ E, CMD = nisa.engine, nisa.reduce_cmd
 BF16, F32, I32, U8, U16, U32 = nl.bfloat16, nl.float32, nl.int32, nl.uint8, nl.uint16, nl.uint32
 
 
-def vary(rule, why, call, good, bad, match=""):
-    """A pair of one call whose argument is `good` or `bad`."""
-    return Pair(rule, why, lambda: call(good), lambda: call(bad), match)
-
-
 def top(columns=9, eights=8, rows=4, src=None, out=F32):
-    """max8 of a [4, columns] tile."""
     return nisa.max8(sb(rows, eights, dtype=out), sb(4, columns) if src is None else src())
 
 
 def find(dtype=U32, columns=9, vals=8, rows=4):
-    """nc_find_index8 in a [4, columns] tile."""
     return nisa.nc_find_index8(sb(4, 8, dtype=dtype), sb(4, columns), sb(rows, vals))
 
 
 def swap(columns=9, imm=0.0, dst=9, indices=U32, eights=8):
-    """nc_match_replace8 in a [4, columns] tile."""
     where = sb(4, eights, dtype=indices)
     return nisa.nc_match_replace8(sb(4, dst), sb(4, columns), sb(4, 8), imm, where)
 
 
 def select(dtype=F32, op=nl.less, bound=lambda: sb(4, 1), dst=6, **settings):
-    """range_select of a [4, 6] tile; `out` makes reduce_res."""
     out = settings.pop("out", None)
     if out is not None:
         settings["reduce_res"] = sb(*out)
@@ -58,32 +45,27 @@ def cumulate(op0=nl.multiply, op1=nl.add, imm0=1.0, dtype=F32, out=F32, columns=
 
 
 def local(rows=16, index=0, dtype=U16, out=16, width=1, count=None, data=F32, psum=False, index_rows=None):
-    """local_gather from a [rows, 6] tile by a [rows, 1] tile of indices."""
     indices = put(np.full((index_rows or rows, 1), index), dtype)
     dst = nl.ndarray((rows, out), F32, nl.psum if psum else nl.sbuf)
     return nisa.local_gather(dst, sb(rows, 6, dtype=data), indices, width, count)
 
 
 def gather(index=0, dtype=U32, out=3, rows=4, data=F32, psum=False):
-    """nc_n_gather from a [4, 6] tile by a [4, 3] tile of indices."""
     dst = nl.ndarray((rows, out), F32, nl.psum if psum else nl.sbuf)
     return nisa.nc_n_gather(dst, sb(4, 6, dtype=data), put(np.full((rows, 3), index), dtype))
 
 
 def bounds(ids=1, dtype=F32, out=I32, rows=1, columns=10, psum=False):
-    """sequence_bounds of five equal ids."""
     dst = nl.ndarray((1, columns), out, nl.psum if psum else nl.sbuf)
     return nisa.sequence_bounds(dst, put(np.full((rows, 5), ids), dtype))
 
 
 def nonzero(src=F32, dst=I32, columns=7, rows=4, psum=False, **settings):
-    """nonzero_with_count of a [4, 6] tile."""
     out = nl.ndarray((rows, columns), dst, nl.psum if psum else nl.sbuf)
     return nisa.nonzero_with_count(out, sb(4, 6, dtype=src), **settings)
 
 
 def best(n=20, k=3, rows=16, values=BF16, places=U32, data=BF16, fill=1.0, columns=2, psum=False, wide=None):
-    """topk of a [rows, columns] tile."""
     out = nl.ndarray((rows, k), values, nl.psum if psum else nl.sbuf)
     src = put(np.full((wide or rows, columns), fill, np.float32), data)
     return nisa.topk(out, sb(rows, k, dtype=places), src, n)
@@ -110,7 +92,6 @@ def state(columns=6, dtype=U32, buffer=nl.sbuf, engine=E.gpsimd, call=nisa.rand_
 
 
 def with_nan():
-    """A [4, 9] tile whose first column is NaN."""
     return put(np.array([[np.nan, *range(8)]] * 4, np.float32))
 
 
@@ -219,25 +200,13 @@ PAIRS = [
 # fmt: on
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+@named(PAIRS)
 def test_pair(pair):
-    run(pair.passes)
-    with pytest.raises(NkiError, match=pair.match) as caught:
-        run(pair.raises)
-    error = caught.value
-    assert error.rule == pair.rule
-    assert re.search(pair.match, error.detail), error.detail
-    assert error.location.partition(":")[0] == __file__
-    assert error.remedy == RULES[pair.rule].remedy
+    check(pair, __file__)
 
 
 def test_every_rule_of_these_instructions_has_a_pair():
     assert {rule for rule in RULES if "NKI081" <= rule <= "NKI099"} <= {pair.rule for pair in PAIRS}
-
-
-def test_pairs_have_names_of_their_own():
-    names = [pair.id for pair in PAIRS]
-    assert sorted(set(names)) == sorted(names)
 
 
 def test_a_probability_tile_is_read_when_it_runs_only():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, rounded, same
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, rounded, same
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -30,24 +30,13 @@ def draws(seed, shape, dtype=np.float32, copies=9):
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
 def test_max8(dtype, out, buffer):
     values = rounded(np.random.default_rng(3).normal(scale=30.0, size=(33, 17)), dtype)
-
-    def body():
-        dst = nl.ndarray((33, 8), out)
-        nisa.max8(dst, put(values, dtype, buffer))
-        return get(dst)
-
-    same(evaluate(body), rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], out))
+    found = result(nisa.max8, (33, 8), out, a_tile(values, dtype, buffer))
+    same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], out))
 
 
 def test_max8_keeps_copies_and_infinities():
     values = np.array([[1, np.inf, -np.inf, 2, 2, 2, -np.inf, 0]], np.float32)
-
-    def body():
-        dst = nl.ndarray((1, 8), nl.float32)
-        nisa.max8(dst, put(values))
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
+    assert result(nisa.max8, (1, 8), nl.float32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, (1, 32, 128))])
@@ -86,15 +75,9 @@ def found(data, vals, dtype=U32):
 @pytest.mark.parametrize(("of", "wanted"), [(np.float32, np.float32), (np.int32, np.uint32), (np.uint8, np.float32)])
 def test_nc_find_index8(dtype, of, wanted):
     data, vals = draws(4, (5, 4, 6), of), draws(5, (5, 8), wanted, copies=11)
-
-    def body():
-        dst = nl.ndarray((5, 8), dtype)
-        nisa.nc_find_index8(dst, put(data), put(vals))
-        return get(dst)
-
     expected = [found(row.reshape(-1).tolist(), v.tolist(), dtype) for row, v in zip(data, vals, strict=True)]
     assert ONES[dtype] in np.array(expected), "some values must be absent"
-    assert evaluate(body).tolist() == expected
+    assert result(nisa.nc_find_index8, (5, 8), dtype, data, vals).tolist() == expected
 
 
 def test_a_broadcast_value_finds_its_first_place_first():
@@ -111,13 +94,7 @@ def test_a_broadcast_value_finds_its_first_place_first():
 def test_a_nan_is_found_nowhere():
     data = np.array([[np.nan, *range(8)]], np.float32)
     vals = np.array([[np.nan, -0.0, 1, 2, 3, 4, 5, 6]], np.float32)
-
-    def body():
-        dst = nl.ndarray((1, 8), U16)
-        nisa.nc_find_index8(dst, put(data), put(vals))
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[0xFFFF, 1, 2, 3, 4, 5, 6, 7]]
+    assert result(nisa.nc_find_index8, (1, 8), U16, data, vals).tolist() == [[0xFFFF, 1, 2, 3, 4, 5, 6, 7]]
 
 
 # nc_match_replace8.

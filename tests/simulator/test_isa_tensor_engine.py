@@ -8,7 +8,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, same, sample
 
 from nkiconv.simulator import OverwriteWarning
 from nkiconv.simulator import isa as nisa
@@ -18,12 +18,6 @@ from nkiconv.simulator.dtypes import DTYPES
 NARROW = ("bfloat16", "float16", "float8_e4m3", "float8_e5m2")
 WIDE = ("float32", "tfloat32")
 DOUBLE_ROW = nisa.matmul_perf_mode.double_row
-
-
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(4)
 
 
 def integers(rng, shape, dtype="float32"):
@@ -38,14 +32,8 @@ def product(stationary, moving):
 
 
 def multiply(stationary, moving, shape, dtypes=(None, None), **settings):
-    """nc_matmul of two arrays into a fresh PSUM tile of `shape`."""
-
-    def body():
-        dst = nl.ndarray(shape, nl.float32, nl.psum)
-        nisa.nc_matmul(dst, put(stationary, dtypes[0]), put(moving, dtypes[1]), **settings)
-        return get(dst)
-
-    return evaluate(body)
+    tiles = a_tile(stationary, dtypes[0]), a_tile(moving, dtypes[1])
+    return result(nisa.nc_matmul, shape, nl.float32, *tiles, to=nl.psum, **settings)
 
 
 @pytest.mark.parametrize(("left", "right"), [*itertools.product(NARROW, NARROW), *itertools.product(WIDE, WIDE)])
@@ -286,14 +274,16 @@ ODD_BITS = {
 @pytest.mark.parametrize("dtype", ODD_BITS)
 def test_a_transposing_matmul_keeps_every_bit(dtype):
     bits = ODD_BITS[dtype].reshape(2, 3)
-
-    def body():
-        dst = nl.ndarray((3, 2), dtype, nl.psum)
-        identity = put(np.eye(2).astype(DTYPES[dtype].numpy))
-        nisa.nc_matmul(dst, put(bits.view(DTYPES[dtype].numpy)), identity, is_transpose=True)
-        return get(dst)
-
-    same(evaluate(body).view(bits.dtype), bits.T.copy())
+    found = result(
+        nisa.nc_matmul,
+        (3, 2),
+        dtype,
+        bits.view(DTYPES[dtype].numpy),
+        np.eye(2).astype(DTYPES[dtype].numpy),
+        to=nl.psum,
+        is_transpose=True,
+    )
+    same(found.view(bits.dtype), bits.T.copy())
 
 
 @pytest.mark.parametrize("dtype", [*NARROW, *WIDE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_"])
@@ -302,26 +292,20 @@ def test_a_transposing_matmul_keeps_every_bit(dtype):
 def test_nc_transpose(dtype, engine, shape, rng):
     values = sample(rng, shape, dtype)
     columns = values[0].size
-
-    def body():
-        dst = nl.ndarray((columns, shape[0]), dtype, nl.psum)
-        nisa.nc_transpose(dst, put(values, dtype), getattr(nisa.engine, engine))
-        return get(dst)
-
-    same(evaluate(body), values.reshape(shape[0], columns).T.copy())
+    found = result(
+        nisa.nc_transpose, (columns, shape[0]), dtype, a_tile(values, dtype), getattr(nisa.engine, engine), to=nl.psum
+    )
+    same(found, values.reshape(shape[0], columns).T.copy())
 
 
 @pytest.mark.parametrize("dtype", ODD_BITS)
 @pytest.mark.parametrize("engine", ["tensor", "vector"])
 def test_nc_transpose_keeps_every_bit(dtype, engine):
     bits = ODD_BITS[dtype].reshape(2, 3)
-
-    def body():
-        dst = nl.ndarray((3, 2), dtype, nl.psum)
-        nisa.nc_transpose(dst, put(bits.view(DTYPES[dtype].numpy)), getattr(nisa.engine, engine))
-        return get(dst)
-
-    same(evaluate(body).view(bits.dtype), bits.T.copy())
+    found = result(
+        nisa.nc_transpose, (3, 2), dtype, bits.view(DTYPES[dtype].numpy), getattr(nisa.engine, engine), to=nl.psum
+    )
+    same(found.view(bits.dtype), bits.T.copy())
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(33, 128), (128, 33), (128, 128)])

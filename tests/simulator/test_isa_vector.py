@@ -8,7 +8,7 @@ import operator
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import evaluate, fill, get, place, put, rounded, same, sample
+from isa_tiles import a_tile, evaluate, fill, get, place, put, result, rounded, same, sample
 from tolerances import assert_relative
 
 from nkiconv.simulator import isa as nisa
@@ -45,12 +45,6 @@ BITVEC = {
     "left_shift": lambda a, b, bits: (a << b) % 2**bits if b < bits else 0,
     "right_shift": lambda a, b, bits: a >> b,
 }
-
-
-@pytest.fixture
-def rng():
-    """Reproducible random numbers."""
-    return np.random.default_rng(1)
 
 
 def bitwise(op, a, b):
@@ -96,23 +90,15 @@ def test_tensor_tensor_is_fp32(op, left, right, out, rng):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_power(dtype, rng):
     base, exponent = sample(rng, (5, 8), dtype), rng.integers(0, 4, size=(5, 8)).astype(np.float32)
-
-    def body():
-        dst = nl.ndarray((5, 8), nl.float32)
-        nisa.tensor_tensor(dst, put(base), put(exponent), nl.power)
-        return get(dst)
-
     truth = [[float(b) ** int(e) for b, e in zip(*pair, strict=True)] for pair in zip(base, exponent, strict=True)]
-    assert_relative(evaluate(body), np.array(truth), 5)
+    assert_relative(result(nisa.tensor_tensor, (5, 8), nl.float32, base, exponent, nl.power), np.array(truth), 5)
 
 
 def test_power_of_integers_may_have_negative_exponents():
-    def body():
-        dst = nl.ndarray((1, 2), nl.int32)
-        nisa.tensor_tensor(dst, put(np.array([[2, 1]], np.int32)), put(np.array([[-1, -1]], np.int32)), nl.power)
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[0, 1]]
+    found = result(
+        nisa.tensor_tensor, (1, 2), nl.int32, np.array([[2, 1]], np.int32), np.array([[-1, -1]], np.int32), nl.power
+    )
+    assert found.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -121,13 +107,7 @@ def test_bits_of_two_tensors(op, dtype, rng):
     limits = np.iinfo(dtype)
     a = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
     b = a[::-1].copy() if op.startswith("bitwise") else rng.integers(0, limits.bits + 3, size=(5, 9)).astype(dtype)
-
-    def body():
-        dst = nl.ndarray((5, 9), dtype)
-        nisa.tensor_tensor(dst, put(a), put(b), OPS[op])
-        return get(dst)
-
-    same(evaluate(body), bitwise(op, a, b))
+    same(result(nisa.tensor_tensor, (5, 9), dtype, a, b, OPS[op]), bitwise(op, a, b))
 
 
 NATIVE = [
@@ -143,32 +123,28 @@ NATIVE = [
 
 @pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE, ids=[row[0] for row in NATIVE])
 def test_gpsimd_has_integer_arithmetic(op, a, b, expected):
-    def body():
-        dst = nl.ndarray((1, 1), nl.int32)
-        nisa.tensor_tensor(dst, put(np.array([[a]], np.int32)), put(np.array([[b]], np.int32)), OPS[op])
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[expected]]
+    found = result(nisa.tensor_tensor, (1, 1), nl.int32, np.array([[a]], np.int32), np.array([[b]], np.int32), OPS[op])
+    assert found.tolist() == [[expected]]
 
 
 def test_native_arithmetic_mixes_signed_and_unsigned():
-    def body():
-        dst = nl.ndarray((1, 1), nl.uint32)
-        big, one = put(np.array([[2**32 - 2]], np.uint32)), put(np.array([[1]], np.int32))
-        nisa.tensor_tensor(dst, big, one, nl.add)
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[2**32 - 1]]
+    found = result(
+        nisa.tensor_tensor, (1, 1), nl.uint32, np.array([[2**32 - 2]], np.uint32), np.array([[1]], np.int32), nl.add
+    )
+    assert found.tolist() == [[2**32 - 1]]
 
 
 def test_vector_adds_integers_in_fp32():
-    def body():
-        dst = nl.ndarray((1, 1), nl.int32)
-        big, one = put(np.array([[2**24]], np.int32)), put(np.array([[1]], np.int32))
-        nisa.tensor_tensor(dst, big, one, nl.add, nisa.engine.vector)
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[2**24]]
+    found = result(
+        nisa.tensor_tensor,
+        (1, 1),
+        nl.int32,
+        np.array([[2**24]], np.int32),
+        np.array([[1]], np.int32),
+        nl.add,
+        nisa.engine.vector,
+    )
+    assert found.tolist() == [[2**24]]
 
 
 # tensor_scalar.
@@ -180,16 +156,18 @@ def test_vector_adds_integers_in_fp32():
 def test_tensor_scalar_first_op(op, kind, reverse, rng):
     data = np.round(rng.normal(size=(33, 4, 6)) * 2).astype(np.float32)
     column = np.round(rng.normal(size=(33, 1)) * 2).astype(np.float32)
-
-    def body():
-        operand = put(column, buffer=nl.psum) if kind == "column" else 2.0
-        dst = nl.ndarray(data.shape, nl.bfloat16)
-        nisa.tensor_scalar(dst, put(data), OPS[op], operand, reverse)
-        return get(dst)
-
     operand = column[:, None] if kind == "column" else np.float32(2)
     expected = ARITHMETIC[op](operand, data) if reverse else ARITHMETIC[op](data, operand)
-    same(evaluate(body), rounded(expected, "bfloat16"))
+    found = result(
+        nisa.tensor_scalar,
+        data.shape,
+        nl.bfloat16,
+        data,
+        OPS[op],
+        a_tile(column, buffer=nl.psum) if kind == "column" else 2.0,
+        reverse,
+    )
+    same(found, rounded(expected, "bfloat16"))
 
 
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
@@ -197,27 +175,26 @@ def test_tensor_scalar_first_op(op, kind, reverse, rng):
 def test_tensor_scalar_two_ops(op0, op1, reverse0, reverse1, rng):
     data = rng.normal(size=(5, 24)).astype(np.float32)
     first, second = rng.normal(size=(2, 5, 1)).astype(np.float32)
-
-    def body():
-        dst = nl.ndarray((5, 24), nl.float32)
-        nisa.tensor_scalar(dst, put(data), OPS[op0], put(first), reverse0, OPS[op1], put(second), reverse1)
-        return get(dst)
-
     inner = ARITHMETIC[op0](first, data) if reverse0 else ARITHMETIC[op0](data, first)
-    same(evaluate(body), ARITHMETIC[op1](second, inner) if reverse1 else ARITHMETIC[op1](inner, second))
+    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, OPS[op0], first, reverse0, OPS[op1], second, reverse1)
+    same(found, ARITHMETIC[op1](second, inner) if reverse1 else ARITHMETIC[op1](inner, second))
 
 
 @pytest.mark.parametrize("engine", ["vector", "scalar"])
 def test_multiply_add_is_the_same_on_both_engines(engine, rng):
     data = rng.normal(size=(5, 24)).astype(ml_dtypes.bfloat16)
-
-    def body():
-        dst = nl.ndarray((5, 24), nl.float32)
-        settings = {"op1": nl.add, "operand1": -0.25, "engine": getattr(nisa.engine, engine)}
-        nisa.tensor_scalar(dst, put(data), nl.multiply, 1.5, **settings)
-        return get(dst)
-
-    same(evaluate(body), data.astype(np.float32) * np.float32(1.5) + np.float32(-0.25))
+    found = result(
+        nisa.tensor_scalar,
+        (5, 24),
+        nl.float32,
+        data,
+        nl.multiply,
+        1.5,
+        op1=nl.add,
+        operand1=-0.25,
+        engine=getattr(nisa.engine, engine),
+    )
+    same(found, data.astype(np.float32) * np.float32(1.5) + np.float32(-0.25))
 
 
 UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.5}
@@ -228,22 +205,15 @@ UNARY = {"abs": np.abs, "reciprocal": lambda x: 1 / x, "rsqrt": lambda x: x**-0.
 def test_unary_tensor_scalar(op, operand, rng):
     data = rng.normal(size=(5, 24)).astype(np.float32)
     data = np.abs(data) if op == "rsqrt" else data
-
-    def body():
-        dst = nl.ndarray((5, 24), nl.float32)
-        nisa.tensor_scalar(dst, put(data), OPS[op], operand)
-        return get(dst)
-
-    assert_relative(evaluate(body), UNARY[op](data.astype(np.float64)), 5)
+    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, OPS[op], operand)
+    assert_relative(found, UNARY[op](data.astype(np.float64)), 5)
 
 
 def test_a_unary_second_op():
-    def body():
-        dst = nl.ndarray((1, 2), nl.float32)
-        nisa.tensor_scalar(dst, put(np.array([[1.0, 3.0]], np.float32)), nl.subtract, 2.0, op1=nl.abs)
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[1.0, 1.0]]
+    found = result(
+        nisa.tensor_scalar, (1, 2), nl.float32, np.array([[1.0, 3.0]], np.float32), nl.subtract, 2.0, op1=nl.abs
+    )
+    assert found.tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -253,24 +223,13 @@ def test_bits_with_a_scalar(op, kind, dtype, rng):
     limits = np.iinfo(dtype)
     data = rng.integers(limits.min, limits.max, size=(5, 9), endpoint=True, dtype=dtype)
     operand = np.arange(1, 6)[:, None].astype(dtype) if kind == "column" else np.array(3, dtype)
-
-    def body():
-        dst = nl.ndarray((5, 9), dtype)
-        nisa.tensor_scalar(dst, put(data), OPS[op], put(operand) if kind == "column" else 3)
-        return get(dst)
-
-    same(evaluate(body), bitwise(op, data, np.broadcast_to(operand, data.shape).copy()))
+    found = result(nisa.tensor_scalar, (5, 9), dtype, data, OPS[op], operand if kind == "column" else 3)
+    same(found, bitwise(op, data, np.broadcast_to(operand, data.shape).copy()))
 
 
 def integers(values, op, operand, dtype="int32", **settings):
-    """tensor_scalar with a bitvec op of one row of integers."""
-
-    def body():
-        dst = nl.ndarray((1, len(values)), dtype)
-        nisa.tensor_scalar(dst, put(np.array([values], dtype)), op, operand, **settings)
-        return get(dst)
-
-    return evaluate(body)[0].tolist()
+    found = result(nisa.tensor_scalar, (1, len(values)), dtype, np.array([values], dtype), op, operand, **settings)
+    return found[0].tolist()
 
 
 def test_bits_two_ops_invert_wide_counts_and_reversed_shifts():
@@ -313,15 +272,6 @@ SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("le
 def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
     a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
     start = rng.normal(size=(5, 1)).astype(ml_dtypes.bfloat16)
-
-    def body():
-        dst = nl.ndarray((5, 3, 4), nl.bfloat16)
-        seed = put(start) if initial == "column" else 0.5
-        nisa.tensor_tensor_scan(
-            dst, put(a), put(b, buffer=nl.psum), seed, OPS[op0], OPS[op1], reverse0=reverse0, reverse1=reverse1
-        )
-        return get(dst)
-
     f0, f1 = ARITHMETIC[op0], ARITHMETIC[op1]
     out = np.empty_like(a)
     for p in range(5):
@@ -330,19 +280,26 @@ def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
             inner = f0(state, a[p, i]) if reverse0 else f0(a[p, i], state)
             state = np.float32(f1(b[p, i], inner) if reverse1 else f1(inner, b[p, i]))
             out[p, i] = state
-    same(evaluate(body), rounded(out, "bfloat16").reshape(5, 3, 4))
+    found = result(
+        nisa.tensor_tensor_scan,
+        (5, 3, 4),
+        nl.bfloat16,
+        a,
+        a_tile(b, buffer=nl.psum),
+        start if initial == "column" else 0.5,
+        OPS[op0],
+        OPS[op1],
+        reverse0=reverse0,
+        reverse1=reverse1,
+    )
+    same(found, rounded(out, "bfloat16").reshape(5, 3, 4))
 
 
 @pytest.mark.parametrize(("src", "dst"), [("float32", "float32"), ("bfloat16", "float16"), ("int16", "float32")])
 def test_reciprocal(src, dst):
     data = np.array([[1, 3, -7, 64]]).astype(DTYPES[src].numpy)
-
-    def body():
-        out = nl.ndarray((1, 4), dst)
-        nisa.reciprocal(out, put(data, buffer=nl.psum))
-        return get(out)
-
-    same(evaluate(body), rounded(np.float32(1) / data.astype(np.float32), dst))
+    found = result(nisa.reciprocal, (1, 4), dst, a_tile(data, buffer=nl.psum))
+    same(found, rounded(np.float32(1) / data.astype(np.float32), dst))
 
 
 # Operators called on tiles.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from pairs import run
+from pairs import dropped, run
 
 from nkiconv.simulator import NkiError, execute, jit
 from nkiconv.simulator import isa as nisa
@@ -78,7 +78,6 @@ def test_filling_hbm_is_recorded():
 
 
 def filled(shape=(3, 4)):
-    """Fill a tensor in HBM."""
     nl.zeros(shape, F32, nl.hbm)
 
 
@@ -164,11 +163,8 @@ def test_constants(tmp_path):
 
 
 def test_constants_are_read_only():
-    def body():
-        nisa.dma_copy(nl.shared_constant(CONSTANT), nl.zeros((3, 4), F32))
-
     with pytest.raises(NkiError, match="NKI033"):
-        run(body)
+        run(lambda: nisa.dma_copy(nl.shared_constant(CONSTANT), nl.zeros((3, 4), F32)))
 
 
 def test_constants_are_the_same_on_both_cores():
@@ -177,7 +173,6 @@ def test_constants_are_the_same_on_both_cores():
 
 
 def constant_of_core():
-    """A constant that depends on the core."""
     nl.shared_constant(CONSTANT + np.float32(nl.program_id(0)))
 
 
@@ -192,18 +187,14 @@ def constant_of_core():
 )
 def test_constants_refused(constant, match):
     with pytest.raises(NkiError, match=match) as caught:
-        run(lambda: drop(nl.shared_constant(constant)))
+        run(lambda: dropped(nl.shared_constant(constant)))
     assert caught.value.rule == "NKI025"
-
-
-def drop(value):
-    """Nothing."""
 
 
 def test_pickled_constants_are_refused(tmp_path):
     np.save(tmp_path / "c.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(NkiError, match=r"NKI025.*c\.npy.*allow_pickle"):
-        run(lambda: drop(nl.shared_constant(tmp_path / "c.npy")))
+        run(lambda: dropped(nl.shared_constant(tmp_path / "c.npy")))
 
 
 def test_device_print(capsys):
@@ -251,7 +242,7 @@ def test_power_takes_two_tiles(arguments):
 def test_dtypes_of_trn3_can_be_named_but_not_stored(name):
     assert getattr(nl, name) == name != F32
     with pytest.raises(NkiError, match=rf"NKI049.*{name} needs NeuronCore-v4"):
-        run(lambda: drop(nl.ndarray((4, 8), getattr(nl, name))))
+        run(lambda: dropped(nl.ndarray((4, 8), getattr(nl, name))))
 
 
 @pytest.mark.parametrize("name", [name for name in LANGUAGE_GEN4 if "_x4" not in name])

@@ -9,7 +9,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, hbm, ps, put, same, sample, sb
-from pairs import run
+from pairs import dropped, run
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import language as nl
@@ -19,12 +19,7 @@ RNG = np.random.default_rng(0)
 
 
 def ops(body):
-    """(engine, op) of what a body runs."""
     return [(i.engine, i.op) for i in run(lambda: dropped(body())).instructions]
-
-
-def dropped(value):
-    """Nothing: kernels must not return on-chip tensors."""
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (1, 5), (5, 1), (33, 128), (128, 7)], ids=str)
@@ -70,7 +65,6 @@ def test_matmul(rows, contraction, columns, dtypes):
 
 
 def tile_of(values, dtype):
-    """A tile of one dtype with these values."""
     tile = nl.ndarray(values.shape, dtype)
     tile.storage.write(tile, values)
     return tile

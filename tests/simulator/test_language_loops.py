@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, sb
-from pairs import Pair, run
+from pairs import Pair, dropped, run
 
 from nkiconv.simulator import NkiError, execute, jit, profiling
 from nkiconv.simulator import isa as nisa
@@ -29,7 +29,6 @@ def register(value):
 
 
 def value_of(one):
-    """A register's value, through memory."""
     cell = nl.ndarray((1, 1), I32)
     nisa.register_store(cell, one)
     return int(get(cell)[0, 0])
@@ -69,12 +68,8 @@ def test_one_bound_is_the_stop():
 
 def test_dynamic_range_is_deprecated():
     with pytest.warns(DeprecationWarning, match=r"fori_loop") as caught:
-        run(lambda: drop(nl.dynamic_range(2)))
+        run(lambda: dropped(nl.dynamic_range(2)))
     assert caught[0].filename == __file__
-
-
-def drop(value):
-    """Nothing."""
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
@@ -140,7 +135,7 @@ def test_loops_beyond_what_is_recorded_are_refused_at_once():
 
 
 def test_the_price_of_a_branch():
-    branch = run(lambda: nl.fori_loop(0, 1, drop)).instructions[-1]
+    branch = run(lambda: nl.fori_loop(0, 1, dropped)).instructions[-1]
     found = price(branch, Rates())
     assert (found.issue_ns, found.latency_ns) == 2 * (CONSTANTS["control.compare_branch_ns"].value,)
     assert found.constants == {"control.compare_branch_ns"}
@@ -148,7 +143,7 @@ def test_the_price_of_a_branch():
 
 def test_a_branch_is_at_the_loop():
     def body():
-        nl.fori_loop(0, 1, drop)
+        nl.fori_loop(0, 1, dropped)
 
     branch = run(body).instructions[-1]
     assert branch.op == "loop_branch"
@@ -295,22 +290,19 @@ def test_a_scheduled_kernel_is_launched_not_called(lnc):
     scheduled = two_named.with_schedule([("plus1", "recip")])
     inner = scheduled[1] if lnc else scheduled
     with pytest.raises(NkiError, match=r"NKI174.*called by another kernel"):
-        jit(lambda x: drop(inner(x)))(X)
+        jit(lambda x: dropped(inner(x)))(X)
 
 
 def loop_over(*bounds, **settings):
-    """Run an empty fori_loop."""
-    nl.fori_loop(*bounds, drop, **settings)
+    nl.fori_loop(*bounds, dropped, **settings)
 
 
 def ordered(inner):
-    """Run something inside no_reorder."""
     with nl.no_reorder():
         inner()
 
 
 def each(values, body):
-    """Run a body for each of some values."""
     for value in values:
         body(value)
 
@@ -334,7 +326,6 @@ def out_of(inside):
 
 
 def counting(changes):
-    """A loop whose body reads a Python number, which it changes or not."""
     tile, count = sb(4, 8), [0]
 
     def step(i):
@@ -345,7 +336,6 @@ def counting(changes):
 
 
 def growing(by):
-    """A loop whose body does more each time, or as much."""
     tile, count = sb(4, 8), [1]
 
     def step(i):
@@ -357,7 +347,6 @@ def growing(by):
 
 
 def reading(own):
-    """A loop whose body reads the tile that it made, or that the iteration before made."""
     made = [sb(4, 8)]
 
     def step(i):
@@ -368,7 +357,6 @@ def reading(own):
 
 
 def inner_counting(changes):
-    """The same two loops deep."""
     nl.fori_loop(0, 2, lambda i: counting_from(i, changes))
 
 
@@ -381,7 +369,6 @@ def counting_from(i, changes, seen=[0]):  # noqa: B006
 
 
 def left_by_break(leaves):
-    """A dynamic_range that is left."""
     for _ in nl.dynamic_range(3):
         if leaves:
             break
@@ -389,7 +376,6 @@ def left_by_break(leaves):
 
 
 def kept(index):
-    """Use, after a loop, a tile that one of its iterations made."""
     made = []
     nl.fori_loop(0, 3, lambda i: made.append(sb(4, 8)))
     nisa.tensor_scalar(made[index], made[index], nl.add, 1.0)
@@ -408,18 +394,18 @@ PAIRS = [
     Pair("NKI170", "int bounds", lambda: loop_over(0, 2), lambda: loop_over(0, 2.0), "upper=2.0"),
     Pair("NKI170", "tensor bounds", lambda: loop_over(0, register(2)), lambda: loop_over(0, sb(1, 1)), "upper"),
     Pair("NKI170", "value", lambda: loop_over(register(0), 1), lambda: loop_over(nisa.register_alloc(), 1), "lower"),
-    Pair("NKI170", "body without a result", lambda: nl.fori_loop(0, 1, drop), lambda: nl.fori_loop(0, 1, lambda i: i),
-         "body_fun returned"),
-    Pair("NKI170", "register condition", lambda: nl.while_loop(register(0), drop),
-         lambda: nl.while_loop(0, drop), "init"),
+    Pair("NKI170", "body without a result", lambda: nl.fori_loop(0, 1, dropped),
+         lambda: nl.fori_loop(0, 1, lambda i: i), "body_fun returned"),
+    Pair("NKI170", "register condition", lambda: nl.while_loop(register(0), dropped),
+         lambda: nl.while_loop(0, dropped), "init"),
     Pair("NKI170", "next condition", lambda: nl.while_loop(register(1), lambda r: nisa.register_alloc(0)),
-         lambda: nl.while_loop(register(1), drop), "what body_fun returned is None"),
+         lambda: nl.while_loop(register(1), dropped), "what body_fun returned is None"),
     Pair("NKI171", "fori_loop", lambda: nl.fori_loop(0, 2, lambda i: ordered(fills_one)),
          lambda: ordered(lambda: loop_over(0, 2)), "fori_loop: a dynamic loop"),
-    Pair("NKI171", "while_loop", lambda: ordered(lambda: drop(register(0))),
-         lambda: ordered(lambda: nl.while_loop(register(0), drop)), "while_loop: a dynamic loop"),
-    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), drop)),
-         lambda: ordered(lambda: each(nl.dynamic_range(2), drop)), "dynamic_range: a dynamic loop"),
+    Pair("NKI171", "while_loop", lambda: ordered(lambda: dropped(register(0))),
+         lambda: ordered(lambda: nl.while_loop(register(0), dropped)), "while_loop: a dynamic loop"),
+    Pair("NKI171", "dynamic_range", lambda: ordered(lambda: each(nl.static_range(2), dropped)),
+         lambda: ordered(lambda: each(nl.dynamic_range(2), dropped)), "dynamic_range: a dynamic loop"),
     Pair("NKI172", "move", lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(nisa.register_alloc(), i)),
          lambda: each(nl.dynamic_range(2), lambda i: nisa.register_move(i, 0)), "register_move"),
     Pair("NKI172", "load", lambda: each(nl.dynamic_range(2), value_of),

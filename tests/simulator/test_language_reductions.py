@@ -9,7 +9,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from isa_tiles import evaluate, get, place, put
-from pairs import run
+from pairs import dropped, run
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import language as nl
@@ -135,10 +135,6 @@ def test_instructions_of_softmax():
     assert ops == ["tensor_reduce", "activation", "reciprocal", "tensor_scalar"]
     ops = [i.op for i in run(lambda: dropped(nl.softmax(put(small_integers((4, 8, 2)))))).instructions]
     assert ops == ["tensor_reduce", "tensor_tensor", "activation", "tensor_reduce", "reciprocal", "tensor_tensor"]
-
-
-def dropped(value):
-    """Nothing: kernels must not return on-chip tensors."""
 
 
 @pytest.mark.parametrize("compute", [None, BF16])

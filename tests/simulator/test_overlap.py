@@ -24,7 +24,6 @@ def storage(buffer):
 
 
 def touched(region):
-    """The bytes that a region meets."""
     size = region.itemsize
     indices = itertools.product(*(range(n) for n in region.shape))
     firsts = (region.offset + sum(i * s for i, s in zip(index, region.strides, strict=True)) for index in indices)

@@ -295,7 +295,6 @@ def test_picture(tmp_path):
 
 @nki.jit
 def filled(x, columns):
-    """A memset on the critical path, and a store."""
     a = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.sbuf)
     out = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     row = nl.ndarray((1, 4), dtype=x.dtype, buffer=nl.sbuf)
@@ -321,7 +320,6 @@ def test_arguments_by_name_count_as_well():
 
 @nki.jit
 def idle(x):
-    """No instruction at all."""
     return x
 
 
@@ -374,7 +372,6 @@ def test_an_array_given_twice_is_one():
 
 @nki.jit
 def prepared(x):
-    """A memset before the only DMA."""
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
     nisa.memset(dst=a, value=0.0)

@@ -32,7 +32,6 @@ def run(kernel, *args, **options):
 
 
 def line_of(kernel, text):
-    """Where a line of a kernel stands, as warnings and rules name it."""
     lines, first = inspect.getsourcelines(kernel)
     return next(first + i for i, line in enumerate(lines) if text in line)
 

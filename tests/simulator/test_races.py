@@ -21,12 +21,10 @@ def shared(*shape):
 
 
 def put(view, value):
-    """Store a value into a view of HBM."""
     nisa.dma_copy(view, nl.full((1, view.size), float(value), F32))
 
 
 def get(view):
-    """Load a view of HBM."""
     tile = nl.ndarray((1, view.size), F32)
     nisa.dma_copy(tile, view)
     return tile

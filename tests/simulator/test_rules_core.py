@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from pairs import dropped, run, vary
+from pairs import check, check_error, dropped, named, run, vary
 
 from nkiconv.simulator import NkiError, execute, hardware, jit
 from nkiconv.simulator import isa as nisa
@@ -18,12 +18,10 @@ SIZES = {"sbuf": nl.sbuf, "psum": nl.psum, "hbm": nl.hbm, "shared": nl.shared_hb
 
 
 def new(shape=(4, 8), dtype=F32, buffer=nl.sbuf, **settings):
-    """An unwritten tensor."""
     return nl.ndarray(shape, dtype, buffer, **settings)
 
 
 def hbm(*shape):
-    """An unwritten tensor in HBM."""
     return new(shape, buffer=nl.hbm)
 
 
@@ -37,52 +35,43 @@ def used(view):
 
 
 def touched(*tensors):
-    """Write all tensors, then write them again: all live together."""
     for tensor in tensors * 2:
         nisa.memset(tensor, 1.0)
 
 
 def fill(buffer, *columns, **settings):
-    """Live fp32 tiles of so many columns."""
     touched(*(new((128, n), buffer=buffer, **settings) for n in columns))
 
 
 def placed(*addresses):
-    """Live [32, 8] tiles at addresses."""
     touched(*(new((32, 8), address=address) for address in addresses))
 
 
 def copy_in(columns):
-    """Read the first columns of a tile of which 8 are written."""
     tile, out = new((4, 16)), new((4, 16))
     nisa.memset(tile[:, 0:8], 1.0)
     nisa.tensor_copy(out[:, 0:columns], tile[:, 0:columns])
 
 
 def store_to(view):
-    """Write a view of a tile."""
     nisa.memset(view(new((4, 8))), 1.0)
 
 
 def value_of(use):
-    """Use a tensor as Python does."""
     return use(nl.zeros((4, 8), F32))
 
 
 def steer(use):
-    """Use a register as Python does."""
     return use(nisa.register_alloc(3))
 
 
 def divided(rows):
-    """Core 0 writes zeros to rows 0-1 of a shared tensor, core 1 ones to the first of `rows` and the next."""
     shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.full((2, 8), float(nl.program_id(0)), F32)
     start = rows * nl.program_id(0)
     nisa.dma_copy(shared[start : start + 2], tile)
 
 
 def exchanged(barrier):
-    """Core 0 writes what core 1 reads, with a barrier between or without."""
     shared, tile = new((4, 8), buffer=nl.shared_hbm), nl.zeros((4, 8), F32)
     if nl.program_id(0) == 0:
         nisa.dma_copy(shared, tile)
@@ -93,12 +82,10 @@ def exchanged(barrier):
 
 
 def shared_shape(columns):
-    """The cores' shared tensors have 8 columns, and so many on core 1."""
     new((4, 8 if nl.program_id(0) == 0 else columns), buffer=nl.shared_hbm)
 
 
 def shared_count(cores):
-    """The first cores allocate a shared tensor."""
     if nl.program_id(0) < cores:
         new(buffer=nl.shared_hbm)
 
@@ -108,21 +95,18 @@ def barrier(buffer=nl.shared_hbm, cores=(0, 1), engine=nisa.engine.gpsimd):
 
 
 def swap(dst=(4, 8), buffer=nl.sbuf, step=1, columns=8, dma_engine=nisa.dma_engine.dma, dtype=F32):
-    """sendrecv between the cores."""
     src, peer = nl.zeros((4, columns), dtype), nl.program_id(0) ^ step
     dst = new((4, columns) if dst is None else dst, dtype, buffer)
     nisa.sendrecv(src, dst, peer, peer, 0, dma_engine=dma_engine)
 
 
 def meets(cores):
-    """The first cores come to a barrier."""
     shared = new(buffer=nl.shared_hbm)
     if nl.program_id(0) < cores:
         nisa.core_barrier(shared, (0, 1))
 
 
 def meets_at(kinds):
-    """Each core comes to a meeting of its own kind."""
     a, b = new(buffer=nl.shared_hbm), new(buffer=nl.shared_hbm)
     nisa.core_barrier((a, b)[kinds[nl.program_id(0)]], (0, 1))
 
@@ -280,40 +264,88 @@ PAIRS = [
 # fmt: on
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+@named(PAIRS)
 def test_pair(pair):
-    run(pair.passes, pair.lnc)
-    with pytest.raises(NkiError, match=pair.match) as caught:
-        run(pair.raises, pair.lnc)
-    check(caught.value, pair.rule, pair.match, __file__)
-
-
-def check(error, rule, match, file=""):
-    """An NkiError names its rule, what was seen, the source line and the remedy."""
-    assert error.rule == rule
-    assert re.search(match, error.detail), error.detail
-    assert error.location.partition(":")[0] == file
-    assert error.remedy == RULES[rule].remedy
-    assert str(error).startswith(f"{rule}: {error.op}: ")
-
-
-def test_pairs_have_names_of_their_own():
-    names = [pair.id for pair in PAIRS]
-    assert sorted(set(names)) == sorted(names)
+    check(pair, __file__)
 
 
 # Rules that need arguments, results or a launch of their own: one test each, named after the rule.
 
 
 def returning(buffer, columns=8):
-    """A kernel that writes so many of 8 columns of a tensor and returns it."""
+    """Run a kernel that writes so many of 8 columns of a tensor and returns it."""
 
     def kernel():
         out = new((4, 8), buffer=buffer)
         nisa.dma_copy(out[:, 0:columns], nl.zeros((4, columns), F32))
         return out
 
-    return jit(kernel)
+    return jit(kernel)()
+
+
+def given(value):
+    """Run a kernel that does nothing with its argument."""
+    return execute(jit(lambda pair: None), (value,))
+
+
+def results(same):
+    """Run a kernel whose cores return the same tensor, or not."""
+
+    def kernel():
+        tensors = [
+            nl.zeros((4, 8), F32, nl.shared_hbm) if nl.program_id(0) == 0 else new(buffer=nl.shared_hbm) for _ in "ab"
+        ]
+        return tensors[not same and nl.program_id(0)]
+
+    return execute(jit(kernel)[2], ())
+
+
+def targeted(target):
+    """Run a kernel for a target."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
+        run(lambda: dropped(new()))
+
+
+DTYPES = ("complex64", "int64", "uint64", "float64", ">f4", "S4", "object", "datetime64[s]")
+GRIDS = (0, 3, 8, -1, True, "2", None, 2.0, (1, 2), ())
+#: Rules of arguments, results and launches: what passes, what raises, what it says, and whether it names a line here.
+LAUNCHES = [
+    *(("NKI022", lambda: returning(nl.shared_hbm), lambda b=b: run(lambda: new(buffer=b)),
+       f"returned a tensor of {b.name}", False) for b in (nl.hbm, nl.private_hbm, nl.sbuf, nl.psum)),
+    ("NKI023", lambda: returning(nl.shared_hbm), lambda: returning(nl.shared_hbm, 7),
+     r"element \(0, 7\) and 3 more were never written", False),
+    ("NKI024", lambda: given((1, 2)), lambda: given([1, 2]), "pair is a list", False),
+    ("NKI024", lambda: given((1, (2,))), lambda: given((1, [2])), r"pair\[1\] is a list", False),
+    *(("NKI025", lambda: given(np.zeros((4, 8), "float32")), lambda d=d: given(np.zeros((4, 8), d)),
+       f"pair has dtype {re.escape(str(np.dtype(d)))}; accepted are", False) for d in DTYPES),
+    *(("NKI026", lambda: [jit(lambda: nl.num_programs())[good]() for good in (1, 2, (2,))],
+       lambda g=g: jit(lambda: None)[g], r"trn2 has LNC degrees \(1, 2\)", False) for g in GRIDS),
+    ("NKI026", lambda: run(lambda: nl.program_id(0)), lambda: run(lambda: nl.program_id(1)), r"program_id\(1\)", True),
+    ("NKI026", lambda: run(lambda: nl.num_programs(0)), lambda: run(lambda: nl.num_programs(1)),
+     r"num_programs\(1\)", True),
+    ("NKI027", lambda: run(lambda: shared_count(2), lnc=2), lambda: run(lambda: shared_count(1), lnc=2),
+     "allocated 1 and 0 shared tensors", False),
+    ("NKI027", lambda: results(True), lambda: results(False), "core 1 does not return what core 0 returns", False),
+    ("NKI029", lambda: run(lambda: dropped(new())), new, "called outside a kernel", True),
+    ("NKI035", lambda: targeted("trn2"), lambda: targeted("trn3"), "only trn2", False),
+    *(("NKI150", lambda c=c: run(c, lnc=2), lambda c=c: run(c, lnc=1), "runs on 1 core", True)
+      for c in (barrier, swap)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "passes", "raises", "match", "named_line"), LAUNCHES)
+def test_launches(rule, passes, raises, match, named_line):
+    passes()
+    with pytest.raises(NkiError, match=rule) as caught:
+        raises()
+    check_error(caught.value, rule, match, __file__ if named_line else "")
+
+
+def test_NKI023_shows_the_result():
+    with pytest.raises(NkiError) as caught:
+        returning(nl.shared_hbm, 7)
+    assert "[4, 8] fp32 in SHARED_HBM" in caught.value.operands["output"]
 
 
 def test_NKI021_another_core():
@@ -327,7 +359,7 @@ def test_NKI021_another_core():
     held.clear()
     with pytest.raises(NkiError, match="another core") as caught:
         execute(jit(kernel)[2], (0,))
-    check(caught.value, "NKI021", "another core or of an ended run", __file__)
+    check_error(caught.value, "NKI021", "another core or of an ended run", __file__)
 
 
 @pytest.mark.parametrize("buffer", SIZES.values(), ids=SIZES)
@@ -344,98 +376,7 @@ def test_NKI021_an_ended_run(buffer, trace_only):
     run(first, trace_only=trace_only)
     with pytest.raises(NkiError, match="ended run") as caught:
         run(second, trace_only=trace_only)
-    check(caught.value, "NKI021", "ended run", __file__)
-
-
-@pytest.mark.parametrize("buffer", [nl.hbm, nl.private_hbm, nl.sbuf, nl.psum], ids=["hbm", "private", "sbuf", "psum"])
-def test_NKI022(buffer):
-    assert returning(nl.shared_hbm)().shape == (4, 8)
-
-    def kernel():
-        return new(buffer=buffer)
-
-    with pytest.raises(NkiError, match="NKI022") as caught:
-        run(kernel)
-    check(caught.value, "NKI022", f"returned a tensor of {buffer.name}")
-
-
-def test_NKI023():
-    returning(nl.shared_hbm, 8)()
-    with pytest.raises(NkiError, match="NKI023") as caught:
-        returning(nl.shared_hbm, 7)()
-    check(caught.value, "NKI023", r"element \(0, 7\) and 3 more were never written")
-    assert "[4, 8] fp32 in SHARED_HBM" in caught.value.operands["output"]
-
-
-def test_NKI024():
-    def kernel(pair):
-        assert len(pair) == 2
-
-    execute(jit(kernel), ((1, 2),))
-    with pytest.raises(NkiError, match="NKI024") as caught:
-        execute(jit(kernel), ([1, 2],))
-    check(caught.value, "NKI024", "pair is a list")
-    with pytest.raises(NkiError, match=r"pair\[1\] is a list"):
-        execute(jit(kernel), ((1, [2]),))
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "int64", "uint64", "float64", ">f4", "S4", "object", "datetime64[s]"])
-def test_NKI025(dtype):
-    def kernel(x):
-        assert x.dtype == F32
-
-    execute(jit(kernel), (np.zeros((4, 8), "float32"),))
-    with pytest.raises(NkiError, match="NKI025") as caught:
-        execute(jit(kernel), (np.zeros((4, 8), dtype),))
-    check(caught.value, "NKI025", f"x has dtype {re.escape(str(np.dtype(dtype)))}; accepted are")
-
-
-@pytest.mark.parametrize("grid", [0, 3, 8, -1, True, "2", None, 2.0, (1, 2), ()], ids=repr)
-def test_NKI026(grid):
-    for good in (1, 2, (2,)):
-        assert jit(lambda: nl.num_programs())[good]() in (1, 2)
-    with pytest.raises(NkiError, match="NKI026") as caught:
-        jit(lambda: None)[grid]
-    check(caught.value, "NKI026", r"trn2 has LNC degrees \(1, 2\)")
-
-
-def test_NKI026_axes():
-    def kernel(axis):
-        return nl.program_id(axis), nl.num_programs(axis)
-
-    assert execute(jit(kernel), (0,)).outputs == (0, 1)
-    for call, name in ((kernel, "program_id"), (nl.num_programs, "num_programs")):
-        with pytest.raises(NkiError, match="launch grid has one axis") as caught:
-            execute(jit(lambda axis, call=call: call(axis)), (1,))
-        check(caught.value, "NKI026", rf"{name}\(1\)", __file__)
-
-
-def test_NKI027_counts():
-    run(lambda: shared_count(2), lnc=2)
-    with pytest.raises(NkiError, match="NKI027") as caught:
-        run(lambda: shared_count(1), lnc=2)
-    check(caught.value, "NKI027", "allocated 1 and 0 shared tensors")
-
-
-def test_NKI027_results():
-    def kernel(same):
-        a, b = (
-            nl.zeros((4, 8), F32, nl.shared_hbm) if nl.program_id(0) == 0 else new(buffer=nl.shared_hbm) for _ in "ab"
-        )
-        return a if same or nl.program_id(0) == 0 else b
-
-    execute(jit(kernel)[2], (True,))
-    with pytest.raises(NkiError, match="NKI027") as caught:
-        execute(jit(kernel)[2], (False,))
-    check(caught.value, "NKI027", "core 1 does not return what core 0 returns")
-
-
-def test_NKI029():
-    run(lambda: dropped(new()))
-    with pytest.raises(NkiError, match="NKI029") as caught:
-        new()
-    check(caught.value, "NKI029", "called outside a kernel", __file__)
-    assert caught.value.op == "ndarray"
+    check_error(caught.value, "NKI021", "ended run", __file__)
 
 
 def test_NKI033():
@@ -449,7 +390,7 @@ def test_NKI033():
     x.flags.writeable = False
     with pytest.raises(NkiError, match="NKI033") as caught:
         execute(jit(kernel), (x,))
-    check(caught.value, "NKI033", "read-only", __file__)
+    check_error(caught.value, "NKI033", "read-only", __file__)
     assert x.all()
 
 
@@ -464,32 +405,10 @@ def test_NKI034(monkeypatch):
     monkeypatch.setattr(hardware, "INSTRUCTIONS_MAX", 2)
     with pytest.raises(NkiError, match="NKI034") as caught:
         run(kernel)
-    check(caught.value, "NKI034", "core 0 reached 2 instructions", __file__)
-
-
-def test_NKI035(monkeypatch):
-    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
-    run(lambda: dropped(new()))
-    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
-    with pytest.raises(NkiError, match="NKI035") as caught:
-        run(lambda: dropped(new()))
-    check(caught.value, "NKI035", "only trn2")
-
-
-@pytest.mark.parametrize("call", [barrier, swap], ids=["core_barrier", "sendrecv"])
-def test_NKI150(call):
-    run(call, lnc=2)
-    with pytest.raises(NkiError, match="NKI150") as caught:
-        run(call, lnc=1)
-    check(caught.value, "NKI150", "runs on 1 core", __file__)
-
-
-#: Rules with tests of their own above.
-OWN_TESTS = {f"NKI{n:03}" for n in (21, 22, 23, 24, 25, 26, 27, 29, 33, 34, 35, 150)}
+    check_error(caught.value, "NKI034", "core 0 reached 2 instructions", __file__)
 
 
 def test_every_rule_is_covered():
     core = {rule for rule in RULES if rule <= "NKI035" or "NKI150" <= rule <= "NKI169"}
-    assert core == {pair.rule for pair in PAIRS} | OWN_TESTS
     own = {name.partition("test_")[2][:6] for name in globals() if name.startswith("test_NKI")}
-    assert own == OWN_TESTS
+    assert core == {pair.rule for pair in PAIRS} | {row[0] for row in LAUNCHES} | own

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 from isa_tiles import hbm, ps, put, sb
-from pairs import Pair, run, vary
+from pairs import Pair, check, named, vary
 
-from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator.ops import OPS
@@ -22,78 +18,65 @@ KEEP = list(range(32))
 
 
 def mm(k=4, m=3, n=5, dst=None, k2=None, dtype=F32, dtype2=None, out=F32, **settings):
-    """nc_matmul of fresh tiles: [k, m] and [k2, n] into `dst` or a new PSUM tile."""
     dst = nl.ndarray((min(m, 128), n), out, nl.psum) if dst is None else dst
     return nisa.nc_matmul(dst, sb(k, m, dtype=dtype), sb(k2 or k, n, dtype=dtype2 or dtype), **settings)
 
 
 def double_row(dtype=F8, rows=2, out=F32, **settings):
-    """A double_row matmul of [4, rows, 3] and [4, rows, 5]."""
     dst = nl.ndarray((3, 5), out, nl.psum)
     stationary, moving = sb(4, rows, 3, dtype=dtype), sb(4, rows, 5, dtype=dtype)
     return nisa.nc_matmul(dst, stationary, moving, perf_mode=DOUBLE_ROW, **settings)
 
 
 def transposing(out=BF16, columns=4, scale=1.0, **settings):
-    """nc_matmul with is_transpose of a [4, 3] bf16 tile by `scale` times the first columns of the identity."""
     identity = put((scale * np.eye(4, columns)).astype(np.float32), BF16)
     dst = nl.ndarray((3, columns), out, nl.psum)
     return nisa.nc_matmul(dst, sb(4, 3, dtype=BF16), identity, is_transpose=True, **settings)
 
 
 def accumulated(first, then, **settings):
-    """Two matmuls into a [3, 5] PSUM tile: columns below `first`, then columns below `then`."""
     dst = nl.ndarray((3, 5), F32, nl.psum)
     mm(n=first, dst=dst[:, 0:first])
     return mm(n=then, dst=dst[:, 0:then], **settings)
 
 
 def over_memset(accumulate):
-    """A matmul into a PSUM tile that a memset filled."""
     return mm(dst=ps(3, 5), accumulate=accumulate)
 
 
 def ts(op0, operand0, dtype=F32, data=None, **settings):
-    """tensor_scalar of a [4, 6] tile."""
     data = sb(4, 6, dtype=dtype) if data is None else data
     return nisa.tensor_scalar(sb(4, 6, dtype=dtype), data, op0, operand0, **settings)
 
 
 def tt(op=nl.add, dtype=F32, dst=None, data1=None, data2=None, **settings):
-    """tensor_tensor of [4, 6] tiles."""
     tiles = [sb(4, 6, dtype=dtype) if t is None else t for t in (dst, data1, data2)]
     return nisa.tensor_tensor(*tiles, op, **settings)
 
 
 def act(op=nl.exp, data=1.0, **settings):
-    """activation of a [4, 6] tile filled with `data`."""
     return nisa.activation(sb(4, 6), op, nl.full((4, 6), data, F32), **settings)
 
 
 def tsr(op0=nl.multiply, operand0=2.0, reduce_op=nl.add, rows=4, **settings):
-    """tensor_scalar_reduce of a [rows, 6] tile."""
     return nisa.tensor_scalar_reduce(sb(rows, 6), sb(rows, 6), op0, operand0, reduce_op, **settings)
 
 
 def sel(dtype=F32, predicate=U8, dst=F32, on_false=0.0, reduce_res=None, **settings):
-    """select_reduce of [4, 6] tiles."""
     tiles = sb(4, 6, dtype=dst), sb(4, 6, dtype=predicate), sb(4, 6, dtype=dtype)
     return nisa.select_reduce(*tiles, on_false, reduce_res, **settings)
 
 
 def tr(op=nl.add, axis=1, dtype=F32, shape=(4, 2, 3), dst=(4, 2), **settings):
-    """tensor_reduce of a tile of ones."""
     return nisa.tensor_reduce(sb(*dst, dtype=dtype), op, sb(*shape, dtype=dtype), axis, **settings)
 
 
 def aff(pattern=((1, 6),), on_false=0.0, cmp_op=nl.equal, dst=None, **settings):
-    """affine_select of a [4, 6] tile."""
     dst = sb(4, 6) if dst is None else dst
     return nisa.affine_select(dst, pattern, 1, sb(4, 6), on_false, cmp_op, **settings)
 
 
 def shuffle(mask=KEEP, dst=(32, 4), src=(32, 4), dtype=F32, dst_from=0, src_from=0):
-    """nc_stream_shuffle between slices of 128-partition tiles."""
     big = sb(128, dst[1], dtype=F32), sb(128, src[1], dtype=dtype)
     return nisa.nc_stream_shuffle(
         big[0][dst_from : dst_from + dst[0]], big[1][src_from : src_from + src[0]], shuffle_mask=mask
@@ -101,41 +84,34 @@ def shuffle(mask=KEEP, dst=(32, 4), src=(32, 4), dtype=F32, dst_from=0, src_from
 
 
 def rows(start, count):
-    """reciprocal of `count` partitions from `start` of a 128-partition tile, into a fresh tile."""
     return nisa.reciprocal(sb(count, 4), sb(128, 4)[start : start + count])
 
 
 def walk(dims, size=2):
-    """tensor_copy from a view with `dims` free dims that do not merge."""
     data = sb(4, *(size + 1,) * dims)
     return nisa.tensor_copy(sb(4, size**dims), data[(slice(None), *(slice(0, size),) * dims)])
 
 
 def dma(dst=(4, 6), src=(4, 6), dst_type=F32, src_type=F32, make_dst=hbm, make_src=sb, **settings):
-    """dma_copy of a tensor of ones."""
     return nisa.dma_copy(make_dst(*dst, dtype=dst_type), make_src(*src, dtype=src_type), **settings)
 
 
 def dmt(src=(4, 6), dst=None, dtype=BF16, make=sb, **settings):
-    """dma_transpose of a tensor of ones in HBM."""
     order = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}.get(len(src), (0,))
     dst = tuple(src[a] for a in order) if dst is None else dst
     return nisa.dma_transpose(make(*dst, dtype=dtype), hbm(*src, dtype=BF16), **settings)
 
 
 def dmc(count=2, reduce_op=nl.add, make=sb, size=6, **settings):
-    """dma_compute over `count` sources."""
     return nisa.dma_compute(sb(4, 6), [make(4, size) for _ in range(count)], reduce_op, **settings)
 
 
 def flat(step, count):
-    """tensor_copy from one partition with a single free axis of `count` elements, `step` apart."""
     data = put(np.ones((1, step * (count - 1) + 1), np.int8))
     return nisa.tensor_copy(nl.ndarray((1, count), nl.int8), data[:, ::step])
 
 
 def nt(rows_in, columns, engine, make_src=sb, make_dst=ps):
-    """nc_transpose of a [rows_in, columns] tile."""
     return nisa.nc_transpose(make_dst(columns, rows_in), make_src(rows_in, columns), engine)
 
 
@@ -428,24 +404,12 @@ PAIRS = [
 # fmt: on
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+@named(PAIRS)
 def test_pair(pair):
-    run(pair.passes, pair.lnc)
-    with pytest.raises(NkiError, match=pair.match) as caught:
-        run(pair.raises, pair.lnc)
-    error = caught.value
-    assert error.rule == pair.rule
-    assert re.search(pair.match, error.detail), error.detail
-    assert error.location.partition(":")[0] == __file__
-    assert error.remedy == RULES[pair.rule].remedy
+    check(pair, __file__)
 
 
 def test_every_rule_of_the_instructions_has_a_pair():
     in_range = {rule for rule in RULES if "NKI040" <= rule <= "NKI137"}
     rarer = {rule for rule in RULES if "NKI081" <= rule <= "NKI099"}  # test_isa_rules.py
     assert in_range - rarer - {"NKI054"} == {pair.rule for pair in PAIRS}  # test_isa_indirect_rules.py
-
-
-def test_pairs_have_names_of_their_own():
-    names = [pair.id for pair in PAIRS]
-    assert sorted(set(names)) == sorted(names)

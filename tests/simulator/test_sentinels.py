@@ -14,7 +14,6 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 
 def half(dtype="float32", buffer=nl.sbuf):
-    """Of a [4, 8] tile the first half written, and a copy of all of it."""
     out, tile = nl.ndarray((4, 8), dtype, nl.shared_hbm), nl.ndarray((4, 8), dtype, buffer)
     nisa.memset(tile[:, 0:4], 1)
     nisa.dma_copy(out, tile)

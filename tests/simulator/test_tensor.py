@@ -21,8 +21,6 @@ PLACES = {"on chip": nl.sbuf, "HBM": nl.hbm}
 
 
 def inside(check):
-    """The test's body runs inside a kernel."""
-
     def test():
         run(lambda: check() and None)
 

@@ -21,7 +21,6 @@ WINDOW = 4096 / 1.2
 
 
 def near(expected):
-    """A time worked out by hand."""
     return pytest.approx(expected, abs=0.05)
 
 
@@ -30,7 +29,6 @@ def throttle(phase=0.0, **settings):
 
 
 def busy(array, window, full_ns, share=1.0):
-    """Do `full_ns` of full-rate work from the start of a window on; returns when it is done."""
     return array.stream(window * WINDOW, full_ns, share)
 
 

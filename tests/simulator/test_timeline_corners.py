@@ -118,10 +118,7 @@ def test_bad_options(options, words):
 
 
 def test_an_op_without_a_price_is_named():
-    def body():
-        nisa.memset(nl.ndarray((128, 4), FP32, SBUF), 0.0)
-
-    (program,) = run(body, trace_only=True).programs
+    (program,) = run(lambda: nisa.memset(nl.ndarray((128, 4), FP32, SBUF), 0.0), trace_only=True).programs
     program.instructions[0].engine, program.instructions[0].op = "sync", "teleport"
     with pytest.raises(NotImplementedError, match="no teleport on the sync engine"):
         tl.build([program], PriceList(Rates()))
@@ -228,10 +225,6 @@ def test_an_instruction_does_not_wait_for_itself():
 
 def test_a_cast_is_not_given_to_hardware_made_descriptors():
     """GpSimd gets it where the kernel leaves the choice: 1200 to prepare a load, 760 + 540 to the last first packet."""
-
-    def body():
-        nisa.dma_copy(tile(), nl.ndarray((128, 64), nl.bfloat16, HBM))
-
-    line = timed(body)
+    line = timed(lambda: nisa.dma_copy(tile(), nl.ndarray((128, 64), nl.bfloat16, HBM)))
     assert line.start == [1200.0]
     assert line.arrival[0] == pytest.approx(1200 + 760 + 540)

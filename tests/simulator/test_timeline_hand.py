@@ -193,7 +193,6 @@ def test_fp32_matmuls_are_told_apart_by_their_settings():
 
 
 def second_start(body):
-    """Start of the second instruction of a body whose engines are all free."""
     return timed(body).start[1]
 
 

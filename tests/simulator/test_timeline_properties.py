@@ -99,7 +99,6 @@ def kernel(steps, rows=128, columns=64, own=(), named=False):
 
 
 def timed(body, overrides=None, *, throttle=False, **options):
-    """(tasks, timeline) of a kernel body, at full rate unless asked otherwise."""
     rates = Rates(overrides)
     tasks, prices = tl.build(run(body, trace_only=True).programs, PriceList(rates))
     return tasks, tl.run(tasks, prices, rates, tl.Options(throttle=throttle, **options))

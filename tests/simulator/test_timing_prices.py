@@ -29,7 +29,6 @@ def near(expected, rel=0.05):
 
 
 def timed(body, lnc=1, constants=None, **options):
-    """(timeline, prices) of a kernel body."""
     rates = Rates(constants)
     tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
     return tl.run(tasks, prices, rates, tl.Options(**options)), prices
@@ -229,7 +228,6 @@ def test_transposes_of_32_by_32_pay_for_a_new_quadrant_and_a_register_move():
         data, out = nl.ndarray((128, 32), FP32), nl.ndarray((32, 256), FP32)
         for i, q in enumerate((0, 0, 0, 1, 1)):
             nisa.nc_transpose(out[:, 32 * i : 32 * i + 32], data[32 * q : 32 * q + 32], engine=ENGINE.vector)
-
         nisa.register_move(nisa.register_alloc(), 7)
 
     line, _ = timed(body)
