@@ -69,6 +69,11 @@ def evaluate(body, lnc=1):
     return run(body, lnc).outputs
 
 
+def row(*values, dtype=np.float32):
+    """An array of one partition."""
+    return np.array([values], dtype)
+
+
 def a_tile(*arguments, **settings):
     """An operand of `result` that is not in SBUF, or of a dtype that NumPy lacks: as `put`, once the kernel runs."""
     return _Later(lambda: put(*arguments, **settings))

@@ -133,14 +133,61 @@ def test_tensor_scalar_reduce(op, negate, rng):
     same(total, (-1 if negate else 1) * FOLDS[op].reduce(shifted, axis=1, keepdims=True))
 
 
-def test_the_reduction_is_of_the_fp32_result_not_of_dst():
-    def body():
-        dst, res = nl.ndarray((1, 2), nl.int8), nl.ndarray((1, 1), nl.float32)
-        nisa.tensor_scalar_reduce(dst, put(np.array([[1.0, 2.0]], np.float32)), nl.multiply, 0.25, nl.add, res)
-        return get(dst), get(res)
+tsr, act = nisa.tensor_scalar_reduce, nisa.activation
+#: Instructions on dst, a result and [[1, 2]], and what the result holds at last.
+CHAINS = {
+    "of the fp32 result, not of dst": ([lambda d, r, x: tsr(d, x, nl.multiply, 0.25, nl.add, r)], 0.75),
+    "a reset forgets": ([lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r)] * 2, 3),
+    "Vector's are shared": (
+        [
+            lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
+            lambda d, r, x: nisa.select_reduce(d, put(np.ones((1, 2), np.uint8)), x, 0.0, r, CMD.reduce),
+        ],
+        4,
+    ),
+    "Scalar's and Vector's are apart": (
+        [
+            lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce),
+            lambda d, r, x: tsr(d, x, nl.multiply, 10.0, nl.add),
+            lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=r),
+        ],
+        6,
+    ),
+    "activations": (
+        [
+            lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset),
+            lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reduce, reduce_op=nl.add),
+            lambda d, r, x: act(d, nl.copy, x, reduce_cmd=CMD.idle),
+            lambda d, r, x: act(d, nl.abs, x, 1.0, 2.0, reduce_cmd=CMD.reduce, reduce_res=r, reduce_op=nl.add),
+        ],
+        5 + 8,
+    ),
+    "a result that is read alone": (
+        [
+            lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset_reduce, reduce_op=nl.add),
+            lambda d, r, x: act(d, nl.copy, x, reduce_res=r),
+        ],
+        5,
+    ),
+}
 
-    out, total = evaluate(body)
-    assert (out.tolist(), total.item()) == ([[0, 0]], 0.75)
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
+def test_chains(name, buffer):
+    calls, expected = CHAINS[name]
+
+    def body():
+        dst, res, x = (
+            nl.ndarray((1, 2), nl.int8),
+            nl.ndarray((1, 1), nl.float32, buffer),
+            np.array([[1, 2]], np.float32),
+        )
+        for call in calls:
+            call(dst if "dst" in name else nl.ndarray((1, 2), nl.float32), res, put(x))
+        return get(res)
+
+    assert evaluate(body).item() == expected
 
 
 @pytest.mark.parametrize("op", FOLDS)
@@ -164,18 +211,6 @@ def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
     same(evaluate(body), -FOLDS[op].reduce(np.concatenate([*loaded, *parts], axis=1), axis=1, keepdims=True))
 
 
-def test_a_reset_forgets(rng):
-    values = small_integers(rng, (5, 6), "float32")
-
-    def body():
-        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
-        for _ in range(2):
-            nisa.tensor_scalar_reduce(dst, put(values), nl.add, 0.0, nl.add, res)
-        return get(res)
-
-    same(evaluate(body), values.sum(axis=1, keepdims=True))
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("false", ["number", "column"])
@@ -196,50 +231,6 @@ def test_select_reduce(dtype, reverse, false, rng):
     out, largest = evaluate(body)
     same(out, expected.reshape(5, 3, 4))
     same(largest, expected.max(axis=1, keepdims=True))
-
-
-def test_vector_registers_are_shared(rng):
-    a, b = rng.normal(size=(2, 5, 6)).astype(np.float32)
-
-    def body():
-        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.bfloat16)
-        ones = put(np.ones((5, 6), np.uint8))
-        nisa.tensor_scalar_reduce(dst, put(a), nl.multiply, 2.0, nl.maximum)
-        nisa.select_reduce(dst, ones, put(b), 0.0, res, CMD.reduce)
-        return get(res)
-
-    same(evaluate(body), rounded(np.maximum(2 * a, b).max(axis=1, keepdims=True), "bfloat16"))
-
-
-def test_a_chain_of_activations_sums(rng):
-    parts = small_integers(rng, (4, 33, 2, 3), "float32")
-
-    def body():
-        dst, res = nl.ndarray((33, 6), nl.bfloat16), nl.ndarray((33, 1), nl.float32, nl.psum)
-        total = nl.ndarray((33, 1), nl.float32)
-        sums = {"reduce_op": nl.add}
-        nisa.activation(dst, nl.square, put(parts[0]), reduce_cmd=CMD.reset)
-        nisa.activation(dst, nl.square, put(parts[1]), reduce_cmd=CMD.reduce, **sums)
-        nisa.activation(dst, nl.copy, put(parts[2]), reduce_cmd=CMD.idle)
-        nisa.activation(dst, nl.abs, put(parts[3]), 1.0, 2.0, reduce_cmd=CMD.reduce, reduce_res=res, **sums)
-        nisa.activation(dst, nl.copy, put(parts[3]), reduce_res=total)
-        return get(res), get(total)
-
-    expected = (parts[1] ** 2 + np.abs(2 * parts[3] + 1)).reshape(33, 6).sum(axis=1, keepdims=True)
-    for got in evaluate(body):
-        same(got, expected)
-
-
-def test_scalar_and_vector_registers_are_apart(rng):
-    def body():
-        dst, res = nl.ndarray((1, 2), nl.float32), nl.ndarray((1, 1), nl.float32)
-        data = put(np.array([[1.0, 2.0]], np.float32))
-        nisa.activation(dst, nl.copy, data, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce)
-        nisa.tensor_scalar_reduce(dst, data, nl.multiply, 10.0, nl.add)
-        nisa.activation(dst, nl.copy, data, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=res)
-        return get(res)
-
-    assert evaluate(body).item() == 6.0
 
 
 def test_activation_reduce_and_a_result_that_aliases_dst(rng):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 
 import ml_dtypes
 import numpy as np
@@ -68,7 +67,9 @@ def test_tfloat32_operands_have_ten_mantissa_bits():
     assert evaluate(body) == [[1 + 2.0**-12, 1.0]]
 
 
-@pytest.mark.parametrize(("left", "right", "out"), [*itertools.product(LAYOUTS, LAYOUTS, LAYOUTS)])
+@pytest.mark.parametrize(
+    ("left", "right", "out"), [*zip(LAYOUTS, LAYOUTS[1:] + LAYOUTS[:1], LAYOUTS[::-1], strict=True)]
+)
 def test_layouts(left, right, out, rng):
     a, b = integers(rng, (20, 2, 4), "bfloat16"), integers(rng, (20, 3, 5), "bfloat16")
 
@@ -102,89 +103,69 @@ def test_image_windows_make_a_convolution(stride_h, stride_w, rng):
 # Accumulation.
 
 
-@pytest.mark.parametrize("flags", [(None, None, None), (False, True, True), (False, None, True), (None, True, None)])
-def test_accumulation(flags, rng):
+#: Matmuls into columns of a [4, 12] tile: (operands, first column, accumulate), or columns that a memset clears.
+ACCUMULATED = {
+    "by default": [(0, 0, None), (1, 0, None), (2, 0, None)],
+    "told": [(0, 0, False), (1, 0, True), (2, 0, True)],
+    "told at first": [(0, 0, False), (1, 0, None), (2, 0, True)],
+    "told once": [(0, 0, None), (1, 0, True), (2, 0, None)],
+    "false overwrites": [(0, 0, False), (1, 0, False)],
+    "overlapping": [(0, 0, None), (1, 6, None), (2, 3, None)],
+    "tiles of one bank": [(0, 0, None), (1, 6, None), (1, 0, None)],
+    "a part after a memset": [(0, 0, None), slice(0, 2), (1, 2, None)],
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ACCUMULATED)
+def test_accumulation(name, rng):
+    """A matmul adds where others wrote, and begins where none has."""
     a, b = integers(rng, (3, 5, 4)), integers(rng, (3, 5, 6))
-
-    def body():
-        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
-        for lhs, rhs, flag in zip(a, b, flags, strict=True):
-            nisa.nc_matmul(dst, put(lhs), put(rhs), accumulate=flag)
-        return get(dst)
-
-    same(evaluate(body), sum(map(product, a, b)))
-
-
-def test_false_overwrites(rng):
-    a, b = integers(rng, (2, 5, 4)), integers(rng, (2, 5, 6))
-
-    def body():
-        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
-        for lhs, rhs in zip(a, b, strict=True):
-            nisa.nc_matmul(dst, put(lhs), put(rhs), accumulate=False)
-        return get(dst)
-
-    same(evaluate(body), product(a[1], b[1]))
-
-
-@pytest.mark.parametrize("how", ["memset", "tensor_copy", "activation", "nc_transpose", "predicated"])
-def test_what_no_matmul_wrote_is_overwritten(how, rng):
-    a, b = integers(rng, (5, 4)), integers(rng, (5, 6))
-
-    def body():
-        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
-        ones = put(np.ones((4, 6), np.float32))
-        nisa.nc_matmul(dst, put(a), put(b))
-        if how == "memset":
-            nisa.memset(dst, 9.0)
-        elif how == "tensor_copy":
-            nisa.tensor_copy(dst, ones)
-        elif how == "activation":
-            nisa.activation(dst, nl.exp, ones)
-        elif how == "predicated":
-            nisa.tensor_copy_predicated(dst, 1.0, put(np.ones((4, 6), np.uint8)))
-        else:
-            nisa.nc_transpose(dst, put(np.ones((6, 4), np.float32)))
-        with pytest.warns(OverwriteWarning, match=r"accumulate=None overwrites .* \[4, 6\]") as told:
-            nisa.nc_matmul(dst, put(a), put(b))
-        assert told[0].filename == __file__
-        return get(dst)
-
-    same(evaluate(body), product(a, b))
-
-
-def test_overlapping_regions_accumulate_where_a_matmul_wrote(rng):
-    """The convolution pattern: a matmul adds where others wrote, and begins where none has."""
-    a, b = integers(rng, (3, 5, 4)), integers(rng, (3, 5, 8))
+    expected, end = np.zeros((4, 12), np.float32), 0
 
     def body():
         dst = nl.ndarray((4, 12), nl.float32, nl.psum)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for index, first in enumerate((0, 4, 2)):
-                nisa.nc_matmul(dst[:, first : first + 8], put(a[index]), put(b[index]))
-        return get(dst)
+        for step in ACCUMULATED[name]:
+            if isinstance(step, slice):
+                nisa.memset(dst[:, step], 0.0)
+                continue
+            which, first, accumulate = step
+            nisa.nc_matmul(dst[:, first : first + 6], put(a[which]), put(b[which]), accumulate=accumulate)
+        return get(dst[:, :end])
 
-    expected = np.zeros((4, 12), np.float32)
-    for index, first in enumerate((0, 4, 2)):
-        expected[:, first : first + 8] += product(a[index], b[index])
-    same(evaluate(body), expected)
+    for step in ACCUMULATED[name]:
+        if isinstance(step, slice):
+            expected[:, step] = 0
+            continue
+        which, first, accumulate = step
+        end = max(end, first + 6)
+        expected[:, first : first + 6] *= accumulate is not False
+        expected[:, first : first + 6] += product(a[which], b[which])
+    same(evaluate(body), expected[:, :end].copy())
 
 
-def test_a_memset_of_a_part_lets_the_rest_accumulate(rng):
+ONES = np.ones((4, 6), np.float32)
+WRITES = {
+    "memset": lambda dst: nisa.memset(dst, 9.0),
+    "tensor_copy": lambda dst: nisa.tensor_copy(dst, put(ONES)),
+    "activation": lambda dst: nisa.activation(dst, nl.exp, put(ONES)),
+    "predicated": lambda dst: nisa.tensor_copy_predicated(dst, 1.0, put(ONES.astype(np.uint8))),
+    "nc_transpose": lambda dst: nisa.nc_transpose(dst, put(ONES.T.copy())),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_what_no_matmul_wrote_is_overwritten(how, rng):
     a, b = integers(rng, (5, 4)), integers(rng, (5, 6))
 
-    def body():
-        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+    def matmuls(dst):
         nisa.nc_matmul(dst, put(a), put(b))
-        nisa.memset(dst[:, 0:2], 0.0)
-        nisa.nc_matmul(dst[:, 2:6], put(a), put(b)[:, 2:6])
-        nisa.nc_matmul(dst[:, 0:2], put(a), put(b)[:, 0:2])
-        return get(dst)
+        WRITES[how](dst)
+        with pytest.warns(OverwriteWarning, match=r"accumulate=None overwrites .* \[4, 6\]") as told:
+            nisa.nc_matmul(dst, put(a), put(b))
+        assert told[0].filename == __file__
 
-    expected = product(a, b)
-    expected[:, 2:] *= 2
-    same(evaluate(body), expected)
+    same(result(matmuls, (4, 6), nl.float32, to=nl.psum), product(a, b))
 
 
 def test_clipped_taps_accumulate_in_sub_windows(rng):
@@ -210,55 +191,30 @@ def test_clipped_taps_accumulate_in_sub_windows(rng):
     same(evaluate(body), expected.astype(np.float32))
 
 
-def test_tiles_of_one_bank_accumulate_apart(rng):
-    a, b = integers(rng, (2, 5, 4)), integers(rng, (2, 5, 6))
-
-    def body():
-        dst = nl.ndarray((4, 2, 6), nl.float32, nl.psum)
-        nisa.nc_matmul(dst[:, 0], put(a[0]), put(b[0]))
-        nisa.nc_matmul(dst[:, 1], put(a[1]), put(b[1]))
-        nisa.nc_matmul(dst[:, 0], put(a[1]), put(b[1]))
-        return get(dst)
-
-    expected = np.stack([product(a[0], b[0]) + product(a[1], b[1]), product(a[1], b[1])], axis=1)
-    same(evaluate(body), expected)
-
-
 # double_row, tiles.
 
 
 @pytest.mark.parametrize(("left", "right"), [*itertools.product(("float8_e4m3", "float8_e5m2"), repeat=2)])
 @pytest.mark.parametrize("k", [1, 33, 128])
 def test_double_row(left, right, k, rng):
-    a, b = integers(rng, (k, 2, 7), left), integers(rng, (k, 2, 3, 4), right)
-    expected = sum(product(a[:, i], b[:, i]) for i in range(2))
-    same(multiply(a, b, (7, 3, 4), perf_mode=DOUBLE_ROW), expected.reshape(7, 3, 4))
+    a, b = integers(rng, (2, k, 2, 7), left), integers(rng, (2, k, 2, 3, 4), right)
+    expected = [sum(product(lhs[:, i], rhs[:, i]) for i in range(2)) for lhs, rhs in zip(a, b, strict=True)]
+    same(multiply(a[0], b[0], (7, 3, 4), perf_mode=DOUBLE_ROW), expected[0].reshape(7, 3, 4))
 
-
-def test_double_row_accumulates(rng):
-    a, b = integers(rng, (2, 5, 2, 4), "float8_e4m3"), integers(rng, (2, 5, 2, 6), "float8_e4m3")
-
-    def body():
-        dst = nl.ndarray((4, 6), nl.float32, nl.psum)
+    def twice(dst):
         for lhs, rhs in zip(a, b, strict=True):
             nisa.nc_matmul(dst, put(lhs), put(rhs), perf_mode=DOUBLE_ROW)
-        return get(dst)
 
-    same(evaluate(body), sum(product(lhs[:, i], rhs[:, i]) for lhs, rhs in zip(a, b, strict=True) for i in range(2)))
-
-
-@pytest.mark.parametrize("rows", [32, 64, 128])
-def test_row_tiles(rows, rng):
-    a, b = integers(rng, (rows, 7)), integers(rng, (rows, 20))
-    for start in range(0, 128, rows):
-        same(multiply(a, b, (7, 20), tile_position=(start, 0), tile_size=(rows, 128)), product(a, b))
+    same(result(twice, (7, 3, 4), nl.float32, to=nl.psum), sum(expected).reshape(7, 3, 4))
 
 
-@pytest.mark.parametrize("columns", [32, 64, 128])
-def test_column_tiles(columns, rng):
-    a, b = integers(rng, (9, 20)), integers(rng, (9, 7))
-    for start in range(0, 128, columns):
-        same(multiply(a, b, (20, 7), tile_position=(0, start), tile_size=(32, columns)), product(a, b))
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_tiles_of_the_array(size, rng):
+    for start in range(0, 128, size):
+        a, b = integers(rng, (size, 7)), integers(rng, (size, 20))
+        same(multiply(a, b, (7, 20), tile_position=(start, 0), tile_size=(size, 128)), product(a, b))
+        a, b = integers(rng, (9, 20)), integers(rng, (9, 7))
+        same(multiply(a, b, (20, 7), tile_position=(0, start), tile_size=(32, size)), product(a, b))
 
 
 # Transposes.
@@ -272,17 +228,12 @@ ODD_BITS = {
 
 
 @pytest.mark.parametrize("dtype", ODD_BITS)
-def test_a_transposing_matmul_keeps_every_bit(dtype):
+@pytest.mark.parametrize("how", ["matmul", nisa.engine.tensor, nisa.engine.vector], ids=["matmul", "tensor", "vector"])
+def test_transposes_keep_every_bit(dtype, how):
     bits = ODD_BITS[dtype].reshape(2, 3)
-    found = result(
-        nisa.nc_matmul,
-        (3, 2),
-        dtype,
-        bits.view(DTYPES[dtype].numpy),
-        np.eye(2).astype(DTYPES[dtype].numpy),
-        to=nl.psum,
-        is_transpose=True,
-    )
+    values, one = bits.view(DTYPES[dtype].numpy), np.eye(2).astype(DTYPES[dtype].numpy)
+    call, *given = (nisa.nc_matmul, values, one) if how == "matmul" else (nisa.nc_transpose, values, how)
+    found = result(call, (3, 2), dtype, *given, to=nl.psum, **({"is_transpose": True} if how == "matmul" else {}))
     same(found.view(bits.dtype), bits.T.copy())
 
 
@@ -298,39 +249,19 @@ def test_nc_transpose(dtype, engine, shape, rng):
     same(found, values.reshape(shape[0], columns).T.copy())
 
 
-@pytest.mark.parametrize("dtype", ODD_BITS)
-@pytest.mark.parametrize("engine", ["tensor", "vector"])
-def test_nc_transpose_keeps_every_bit(dtype, engine):
-    bits = ODD_BITS[dtype].reshape(2, 3)
-    found = result(
-        nisa.nc_transpose, (3, 2), dtype, bits.view(DTYPES[dtype].numpy), getattr(nisa.engine, engine), to=nl.psum
-    )
-    same(found.view(bits.dtype), bits.T.copy())
+TRANSPOSED = [
+    *(((rows, columns), "sbuf", "psum", "tensor") for rows, columns in ((33, 128), (128, 33), (128, 128))),
+    *(((5, 8), src, dst, "vector") for src, dst in (("sbuf", "sbuf"), ("psum", "sbuf"), ("psum", "psum"))),
+]
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(33, 128), (128, 33), (128, 128)])
-def test_the_tensor_engine_transposes_up_to_128(rows, columns, rng):
-    values = rng.normal(size=(rows, columns)).astype(np.float16)
+@pytest.mark.parametrize(("shape", "src", "dst", "engine"), TRANSPOSED)
+def test_which_engine_transposes(shape, src, dst, engine, rng):
+    """Tensor up to 128, from SBUF to PSUM; Vector between memories."""
+    values, made = rng.normal(size=shape).astype(np.float16), []
 
-    def body():
-        dst = nl.ndarray((columns, rows), nl.float16, nl.psum)
-        instruction = nisa.nc_transpose(dst, put(values))
-        return get(dst), instruction.engine
+    def transpose(out):
+        made.append(nisa.nc_transpose(out, put(values, buffer=getattr(nl, src))))
 
-    transposed, engine = evaluate(body)
-    same(transposed, values.T.copy())
-    assert engine == "tensor"
-
-
-@pytest.mark.parametrize(("src", "dst"), [("sbuf", "sbuf"), ("psum", "sbuf"), ("psum", "psum")])
-def test_the_vector_engine_transposes_between_memories(src, dst, rng):
-    values = rng.normal(size=(5, 8)).astype(np.float32)
-
-    def body():
-        out = nl.ndarray((8, 5), nl.float32, getattr(nl, dst))
-        instruction = nisa.nc_transpose(out, put(values, buffer=getattr(nl, src)))
-        return get(out), instruction.engine
-
-    transposed, engine = evaluate(body)
-    same(transposed, values.T.copy())
-    assert engine == "vector"
+    same(result(transpose, shape[::-1], nl.float16, to=getattr(nl, dst)), values.T.copy())
+    assert made[0].engine == engine

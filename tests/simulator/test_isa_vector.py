@@ -8,7 +8,7 @@ import operator
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import a_tile, evaluate, fill, get, place, put, result, rounded, same, sample
+from isa_tiles import a_tile, evaluate, fill, get, laid, place, put, result, rounded, row, same, sample
 from tolerances import assert_relative
 
 from nkiconv.simulator import isa as nisa
@@ -90,15 +90,8 @@ def test_tensor_tensor_is_fp32(op, left, right, out, rng):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_power(dtype, rng):
     base, exponent = sample(rng, (5, 8), dtype), rng.integers(0, 4, size=(5, 8)).astype(np.float32)
-    truth = [[float(b) ** int(e) for b, e in zip(*pair, strict=True)] for pair in zip(base, exponent, strict=True)]
-    assert_relative(result(nisa.tensor_tensor, (5, 8), nl.float32, base, exponent, nl.power), np.array(truth), 5)
-
-
-def test_power_of_integers_may_have_negative_exponents():
-    found = result(
-        nisa.tensor_tensor, (1, 2), nl.int32, np.array([[2, 1]], np.int32), np.array([[-1, -1]], np.int32), nl.power
-    )
-    assert found.tolist() == [[0, 1]]
+    found = result(nisa.tensor_tensor, (5, 8), nl.float32, base, exponent, nl.power)
+    assert_relative(found, base.astype(np.float64) ** exponent.astype(np.float64), 5)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -110,41 +103,32 @@ def test_bits_of_two_tensors(op, dtype, rng):
     same(result(nisa.tensor_tensor, (5, 9), dtype, a, b, OPS[op]), bitwise(op, a, b))
 
 
+#: Operator, two numbers, and their result: of GpSimd, which has integer arithmetic, of mixed signs, and of Vector.
+I32, U32 = np.int32, np.uint32
 NATIVE = [
-    ("add", 2**31 - 1, 1, -(2**31)),
-    ("subtract", 2**24 + 1, 1, 2**24),
-    ("multiply", 65537, 65537, 131073),
-    ("maximum", 2**24, 2**24 + 1, 2**24 + 1),
-    ("minimum", -(2**24) - 1, -(2**24), -(2**24) - 1),
-    ("equal", 2**24, 2**24 + 1, 0),
-    ("greater", 2**24 + 1, 2**24, 1),
+    ("add", (2**31 - 1, I32), (1, I32), -(2**31)),
+    ("subtract", (2**24 + 1, I32), (1, I32), 2**24),
+    ("multiply", (65537, I32), (65537, I32), 131073),
+    ("maximum", (2**24, I32), (2**24 + 1, I32), 2**24 + 1),
+    ("minimum", (-(2**24) - 1, I32), (-(2**24), I32), -(2**24) - 1),
+    ("equal", (2**24, I32), (2**24 + 1, I32), 0),
+    ("greater", (2**24 + 1, I32), (2**24, I32), 1),
+    ("add", (2**32 - 2, U32), (1, I32), 2**32 - 1),
+    ("power", (2, I32), (-1, I32), 0),
+    ("power", (1, I32), (-1, I32), 1),
 ]
 
 
-@pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE, ids=[row[0] for row in NATIVE])
-def test_gpsimd_has_integer_arithmetic(op, a, b, expected):
-    found = result(nisa.tensor_tensor, (1, 1), nl.int32, np.array([[a]], np.int32), np.array([[b]], np.int32), OPS[op])
-    assert found.tolist() == [[expected]]
-
-
-def test_native_arithmetic_mixes_signed_and_unsigned():
-    found = result(
-        nisa.tensor_tensor, (1, 1), nl.uint32, np.array([[2**32 - 2]], np.uint32), np.array([[1]], np.int32), nl.add
-    )
-    assert found.tolist() == [[2**32 - 1]]
+@pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE)
+def test_integer_arithmetic(op, a, b, expected):
+    (a, of_a), (b, of_b) = a, b
+    dst, tiles = nl.uint32 if of_a is U32 else nl.int32, (row(a, dtype=of_a), row(b, dtype=of_b))
+    assert result(nisa.tensor_tensor, (1, 1), dst, *tiles, OPS[op]).item() == expected
 
 
 def test_vector_adds_integers_in_fp32():
-    found = result(
-        nisa.tensor_tensor,
-        (1, 1),
-        nl.int32,
-        np.array([[2**24]], np.int32),
-        np.array([[1]], np.int32),
-        nl.add,
-        nisa.engine.vector,
-    )
-    assert found.tolist() == [[2**24]]
+    tiles = row(2**24, dtype=I32), row(1, dtype=I32)
+    assert result(nisa.tensor_tensor, (1, 1), nl.int32, *tiles, nl.add, nisa.engine.vector).item() == 2**24
 
 
 # tensor_scalar.
@@ -154,20 +138,11 @@ def test_vector_adds_integers_in_fp32():
 @pytest.mark.parametrize("kind", ["number", "column"])
 @pytest.mark.parametrize("op", ARITHMETIC)
 def test_tensor_scalar_first_op(op, kind, reverse, rng):
-    data = np.round(rng.normal(size=(33, 4, 6)) * 2).astype(np.float32)
-    column = np.round(rng.normal(size=(33, 1)) * 2).astype(np.float32)
+    data, column = (np.round(rng.normal(size=size) * 2).astype(np.float32) for size in ((33, 4, 6), (33, 1)))
     operand = column[:, None] if kind == "column" else np.float32(2)
     expected = ARITHMETIC[op](operand, data) if reverse else ARITHMETIC[op](data, operand)
-    found = result(
-        nisa.tensor_scalar,
-        data.shape,
-        nl.bfloat16,
-        data,
-        OPS[op],
-        a_tile(column, buffer=nl.psum) if kind == "column" else 2.0,
-        reverse,
-    )
-    same(found, rounded(expected, "bfloat16"))
+    by = a_tile(column, buffer=nl.psum) if kind == "column" else 2.0
+    same(result(nisa.tensor_scalar, data.shape, nl.bfloat16, data, OPS[op], by, reverse), rounded(expected, "bfloat16"))
 
 
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
@@ -183,17 +158,8 @@ def test_tensor_scalar_two_ops(op0, op1, reverse0, reverse1, rng):
 @pytest.mark.parametrize("engine", ["vector", "scalar"])
 def test_multiply_add_is_the_same_on_both_engines(engine, rng):
     data = rng.normal(size=(5, 24)).astype(ml_dtypes.bfloat16)
-    found = result(
-        nisa.tensor_scalar,
-        (5, 24),
-        nl.float32,
-        data,
-        nl.multiply,
-        1.5,
-        op1=nl.add,
-        operand1=-0.25,
-        engine=getattr(nisa.engine, engine),
-    )
+    more = {"op1": nl.add, "operand1": -0.25, "engine": getattr(nisa.engine, engine)}
+    found = result(nisa.tensor_scalar, (5, 24), nl.float32, data, nl.multiply, 1.5, **more)
     same(found, data.astype(np.float32) * np.float32(1.5) + np.float32(-0.25))
 
 
@@ -210,9 +176,7 @@ def test_unary_tensor_scalar(op, operand, rng):
 
 
 def test_a_unary_second_op():
-    found = result(
-        nisa.tensor_scalar, (1, 2), nl.float32, np.array([[1.0, 3.0]], np.float32), nl.subtract, 2.0, op1=nl.abs
-    )
+    found = result(nisa.tensor_scalar, (1, 2), nl.float32, row(1, 3), nl.subtract, 2.0, op1=nl.abs)
     assert found.tolist() == [[1.0, 1.0]]
 
 
@@ -227,18 +191,21 @@ def test_bits_with_a_scalar(op, kind, dtype, rng):
     same(found, bitwise(op, data, np.broadcast_to(operand, data.shape).copy()))
 
 
-def integers(values, op, operand, dtype="int32", **settings):
-    found = result(nisa.tensor_scalar, (1, len(values)), dtype, np.array([values], dtype), op, operand, **settings)
-    return found[0].tolist()
+#: Values, a bitvec op and its operand, other arguments, and what comes of them.
+SHIFTED = [
+    ([0b1011, -1], nl.right_shift, 1, {"op1": nl.bitwise_and, "operand1": 0b101}, [0b101, 0b101]),
+    ([0, -1, 5], nl.invert, None, {}, [-1, 0, -6]),
+    ([-8], nl.right_shift, 1, {}, [(2**32 - 8) >> 1]),
+    ([0, 1, 4, 40], nl.left_shift, 3, {"reverse0": True}, [3, 6, 48, 0]),
+    ([-1], nl.bitwise_and, 0xFFFF0000, {}, [-65536]),
+    ([1, 2**31 - 1], nl.left_shift, 256, {}, [0, 0]),
+]
 
 
-def test_bits_two_ops_invert_wide_counts_and_reversed_shifts():
-    assert integers([0b1011, -1], nl.right_shift, 1, op1=nl.bitwise_and, operand1=0b101) == [0b101, 0b101]
-    assert integers([0, -1, 5], nl.invert, None) == [-1, 0, -6]
-    assert integers([1, 255], nl.left_shift, 256, "uint8") == [0, 0]
-    assert integers([-8], nl.right_shift, 1) == [(2**32 - 8) >> 1]
-    assert integers([0, 1, 4, 40], nl.left_shift, 3, reverse0=True) == [3, 6, 48, 0]
-    assert integers([-1], nl.bitwise_and, 0xFFFF0000) == [-65536]
+@pytest.mark.parametrize(("values", "op", "operand", "more", "expected"), SHIFTED)
+def test_bits_two_ops_invert_wide_counts_and_reversed_shifts(values, op, operand, more, expected):
+    given = row(*values, dtype=I32), op, operand
+    assert result(nisa.tensor_scalar, (1, len(values)), nl.int32, *given, **more).tolist() == [expected]
 
 
 # scalar_tensor_tensor, tensor_tensor_scan, reciprocal.
@@ -247,20 +214,14 @@ def test_bits_two_ops_invert_wide_counts_and_reversed_shifts():
 @pytest.mark.parametrize(("reverse0", "reverse1"), BOTH)
 @pytest.mark.parametrize(("dtype", "kind"), [("float32", "number"), ("float32", "column"), ("bfloat16", "column")])
 def test_scalar_tensor_tensor(reverse0, reverse1, dtype, kind, rng):
-    data, other = (sample(rng, (33, 4, 6), dtype) for _ in range(2))
-    column = sample(rng, (33, 1), dtype)
-
-    def body():
-        dst = nl.ndarray((33, 24), nl.float32, nl.psum)
-        operand0 = put(column) if kind == "column" else 0.75
-        tiles = put(data, buffer=nl.psum), fill(place("permuted", other.shape, dtype), other)
-        nisa.scalar_tensor_tensor(dst, tiles[0], nl.subtract, operand0, nl.subtract, tiles[1], reverse0, reverse1)
-        return get(dst)
-
+    data, other, column = (sample(rng, size, dtype) for size in ((33, 4, 6), (33, 4, 6), (33, 1)))
+    tiles = a_tile(data, buffer=nl.psum), laid("permuted", other, dtype)
+    given = tiles[0], nl.subtract, column if kind == "column" else 0.75, nl.subtract, tiles[1], reverse0, reverse1
+    found = result(nisa.scalar_tensor_tensor, (33, 24), nl.float32, *given, to=nl.psum)
     data, other = data.astype(np.float32), other.astype(np.float32)
     operand = column.astype(np.float32)[:, None] if kind == "column" else np.float32(0.75)
     inner = operand - data if reverse0 else data - operand
-    same(evaluate(body), (other - inner if reverse1 else inner - other).reshape(33, 24))
+    same(found, (other - inner if reverse1 else inner - other).reshape(33, 24))
 
 
 SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("less", "multiply")]
@@ -272,26 +233,14 @@ SCANS = [("multiply", "add"), ("subtract", "subtract"), ("maximum", "add"), ("le
 def test_tensor_tensor_scan(op0, op1, reverse0, reverse1, initial, rng):
     a, b = rng.normal(size=(2, 5, 12)).astype(np.float32)
     start = rng.normal(size=(5, 1)).astype(ml_dtypes.bfloat16)
-    f0, f1 = ARITHMETIC[op0], ARITHMETIC[op1]
-    out = np.empty_like(a)
+    f0, f1, out = ARITHMETIC[op0], ARITHMETIC[op1], np.empty_like(a)
     for p in range(5):
         state = start[p, 0].astype(np.float32) if initial == "column" else np.float32(0.5)
         for i in range(12):
             inner = f0(state, a[p, i]) if reverse0 else f0(a[p, i], state)
-            state = np.float32(f1(b[p, i], inner) if reverse1 else f1(inner, b[p, i]))
-            out[p, i] = state
-    found = result(
-        nisa.tensor_tensor_scan,
-        (5, 3, 4),
-        nl.bfloat16,
-        a,
-        a_tile(b, buffer=nl.psum),
-        start if initial == "column" else 0.5,
-        OPS[op0],
-        OPS[op1],
-        reverse0=reverse0,
-        reverse1=reverse1,
-    )
+            state = out[p, i] = np.float32(f1(b[p, i], inner) if reverse1 else f1(inner, b[p, i]))
+    given = a, a_tile(b, buffer=nl.psum), start if initial == "column" else 0.5, OPS[op0], OPS[op1]
+    found = result(nisa.tensor_tensor_scan, (5, 3, 4), nl.bfloat16, *given, reverse0=reverse0, reverse1=reverse1)
     same(found, rounded(out, "bfloat16").reshape(5, 3, 4))
 
 
@@ -305,19 +254,29 @@ def test_reciprocal(src, dst):
 # Operators called on tiles.
 
 
-def test_operators_called_on_tiles(rng):
+#: What operators called on tiles x, in SBUF, and y, in PSUM, give; and of NumPy's.
+CALLED = {
+    "two tiles": (lambda x, y: nl.subtract(x, y), lambda x, y: x - y),
+    "a number second": (lambda x, y: nl.subtract(x, 2.0), lambda x, y: x - 2),
+    "a number first": (lambda x, y: nl.subtract(2.0, x), lambda x, y: 2 - x),
+    "one": (lambda x, y: nl.abs(x), lambda x, y: np.abs(x)),
+    "copy": (lambda x, y: nl.copy(y), lambda x, y: y),
+    "another dtype": (
+        lambda x, y: nl.multiply(put(np.ones((5, 6), np.int8)), 0.5, dtype=nl.float32),
+        lambda x, y: np.full((5, 6), 0.5, np.float32),
+    ),
+    "bits": (lambda x, y: nl.invert(put(row(5, dtype=np.int16))), lambda x, y: row(-6, dtype=np.int16)),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_operators_called_on_tiles(name, rng):
     a, b = rng.normal(size=(2, 5, 6)).astype(np.float32)
+    call, expected = CALLED[name]
 
     def body():
-        x, y = put(a), put(b, buffer=nl.psum)
-        halves = nl.multiply(put(np.ones((5, 6), np.int8)), 0.5, dtype=nl.float32)
-        results = (nl.subtract(x, y), nl.subtract(x, 2.0), nl.subtract(2.0, x), nl.abs(x), nl.copy(y), halves)
-        return tuple(map(get, results)), get(nl.invert(put(np.array([[5]], np.int16)))), [t.buffer for t in results]
+        made = call(put(a), put(b, buffer=nl.psum))
+        assert made.buffer is nl.sbuf
+        return get(made)
 
-    values, inverted, buffers = evaluate(body)
-    for got, expected in zip(
-        values, (a - b, a - 2, 2 - a, np.abs(a), b, np.full((5, 6), 0.5, np.float32)), strict=True
-    ):
-        same(got, expected)
-    assert inverted.tolist() == [[-6]]
-    assert set(buffers) == {nl.sbuf}
+    same(evaluate(body), expected(a, b))
