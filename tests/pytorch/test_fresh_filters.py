@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch_exact
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,8 +19,11 @@ CHANNELS = 128
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
+in_each_mode = pytest.mark.parametrize("mode", ["simulate", "torch"], indirect=True)
+
+
 def integers(*shape):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(sum(shape))).float()
+    return torch_exact.integers(shape, seed=sum(shape))[0]
 
 
 def images(rank):
@@ -99,20 +103,11 @@ def assert_fresh(run, module, x):
     torch.testing.assert_close(run(x), expected, rtol=0, atol=scale * 1e-5)
 
 
-@pytest.fixture(params=["simulate", "torch"])
-def mode(request, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", request.param)
-    return request.param
-
-
-in_each_mode = pytest.mark.usefixtures("mode")
-
-
 @pytest.mark.cover(20)
 @in_each_mode
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_a_changed_weight(rank, name):
+def test_a_changed_weight(mode, rank, name):
     if rank == 1 and name == "taps exchanged":
         name = "channels exchanged"
     model, x = convert(layer(rank)).model, images(rank)
@@ -123,7 +118,7 @@ def test_a_changed_weight(rank, name):
 
 
 @in_each_mode
-def test_changed_under_compile():
+def test_changed_under_compile(mode):
     model, x = convert(layer(2)).model, images(2)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
@@ -134,7 +129,7 @@ def test_changed_under_compile():
 
 @in_each_mode
 @pytest.mark.parametrize("kind", [ours.ConvTranspose2d, ours.CausalConv3d, ours.CausalConv1d])
-def test_others(kind):
+def test_others(mode, kind):
     module = kind(16, 16, 3).eval()
     x = integers(1, 16, *([5] * (module.weight.dim() - 2)))
     with torch.no_grad():
@@ -147,7 +142,7 @@ def test_others(kind):
 
 
 @in_each_mode
-def test_causal_functions():
+def test_causal_functions(mode):
     x, w, state = integers(2, 8, 6), integers(8, 4), integers(2, 8, 3)
     for _ in range(3):
         expected = F.conv1d(F.pad(x, (3, 0)), w[:, None], groups=8)
@@ -161,7 +156,7 @@ def test_causal_functions():
 
 
 @in_each_mode
-def test_folded_norms_do_not_share_their_convolutions_weight():
+def test_folded_norms_do_not_share_their_convolutions_weight(mode):
     model = nn.Sequential(layer(2)[0], nn.BatchNorm2d(CHANNELS)).eval()
     folded, x = convert(model, fold_batchnorm=True).model, images(2)
     with torch.no_grad():
@@ -174,7 +169,7 @@ def test_folded_norms_do_not_share_their_convolutions_weight():
 
 @in_each_mode
 @pytest.mark.parametrize("inference", ["made", "called", "both"])
-def test_inference_mode(inference):
+def test_inference_mode(mode, inference):
     with torch.inference_mode(inference != "called"):
         model = convert(layer(2)).model
     with torch.inference_mode(inference != "made"), torch.no_grad():
@@ -186,7 +181,7 @@ def test_inference_mode(inference):
 
 
 @in_each_mode
-def test_memory_formats():
+def test_memory_formats(mode):
     model, x = convert(layer(2)).model, images(2)
     with torch.no_grad():
         assert_fresh(model, model[0], x)
@@ -196,7 +191,7 @@ def test_memory_formats():
 
 
 @in_each_mode
-def test_no_module_keeps_a_tensor():
+def test_no_module_keeps_a_tensor(mode):
     """Of a call in eval mode a module keeps nothing: what it has is what torch's has, and its parameters."""
     model = convert(layer(2)).model
     before = dict(vars(model[0]))
@@ -233,6 +228,7 @@ class TestChecks:
             with pytest.raises(ValueError, match=r"cannot run this call|must|accepted|differ|input channels per group"):
                 conv2d(**{**call, **changes})
 
+    @in_each_mode
     def test_for_another_computer(self, mode, monkeypatch):
         wide = [one.double() for one in (X, W, B)]
         monkeypatch.setenv("NKICONV_CPU", "torch")

@@ -8,9 +8,11 @@ import torch
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from operators_seen import Seen
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch_exact import integers, leaves_of, same
 
+from nkiconv import pytorch
 from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.pytorch import nn
 from nkiconv.reference import ACTIVATIONS
@@ -29,32 +31,11 @@ MODULES = [
 ]
 
 
-def integers(*shape, dtype=torch.float32, seed=0):
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def fill(module):
     with torch.no_grad():
         for i, one in enumerate(module.parameters()):
-            one.copy_(integers(*one.shape, seed=i))
+            one.copy_(*integers(one.shape, seed=i))
     return module
-
-
-@pytest.fixture(params=["torch", "simulate", "compare"])
-def mode(request, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", request.param)
-    return request.param
-
-
-class Operators(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "nkiconv":
-            self.names.append(func.name().removeprefix("nkiconv::"))
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.cover(10)
@@ -64,19 +45,15 @@ def test_equals_torchs_module(name, sizes, more, shape, operator, mode):
     fill(ours)
     assert theirs.load_state_dict(ours.state_dict()).missing_keys == []
     dtype = more.get("dtype", torch.float32)
-    x = integers(*shape, dtype=dtype, seed=7).requires_grad_()
-    with Operators() as ran:
+    (x,), (wide,) = leaves_of(shape, dtype=dtype, seed=7)
+    with Seen() as ran:
         y = ours(x)
-    assert ran.names == [ours.operator] == [operator]
-    expected = theirs.double()(x.double()).to(dtype)
+    assert ran.convolutions == [f"nkiconv::{ours.operator}"] == [f"nkiconv::{operator}"]
+    expected = theirs.double()(wide)
     assert y.dtype == dtype
-    assert torch.equal(y, expected)
-    g = integers(*y.shape, dtype=dtype, seed=8)
-    found = torch.autograd.grad(y, [x, *ours.parameters()], g)
-    wide = x.detach().double().requires_grad_()
-    wanted = torch.autograd.grad(theirs(wide), [wide, *theirs.parameters()], g.double())
-    for one, other in zip(found, wanted, strict=True):
-        assert torch.equal(one, other.to(dtype))
+    (g,) = integers(y.shape, seed=8)
+    found = torch.autograd.grad(y, [x, *ours.parameters()], g.to(dtype))
+    assert same([y, *found], [expected, *torch.autograd.grad(expected, [wide, *theirs.parameters()], g.double())])
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -96,7 +73,8 @@ def test_activation_and_residual(name, activation, position):
     """The very operators of torch, on the same numbers: equal bits."""
     conv = fill(PAIRS[name][0](4, 6, 3, padding=1, activation=activation, residual_position=position))
     size = (5, 6)[: int(name[-2])]
-    x, residual = integers(2, 4, *size), integers(2, 6, *size, seed=9) / 4
+    x, residual = integers((2, 4, *size), (2, 6, *size))
+    residual = residual / 4
     torchs = {
         None: lambda z: z,
         "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
@@ -118,7 +96,7 @@ CAUSAL = [(6, 4, 3, 1, 1, 1), (6, 6, 4, 6, 1, 1), (6, 6, 4, 6, 3, 1), (6, 4, 3, 
 def test_causal_equals_padding_on_the_left(inputs, outputs, taps, groups, dilation, stride, dtype, mode):
     conv = fill(nn.CausalConv1d(inputs, outputs, taps, stride, dilation, groups, dtype=dtype))
     for shape in ((2, inputs, 11), (inputs, 3)):
-        x = integers(*shape, dtype=dtype, seed=5)
+        (x,) = integers(shape, dtype=dtype, seed=5)
         padded = F.pad(x.double(), ((taps - 1) * dilation, 0))
         numbers = {"stride": stride, "dilation": dilation, "groups": groups}
         expected = F.conv1d(padded, conv.weight.double(), conv.bias.double(), **numbers)
@@ -167,7 +145,7 @@ def test_representations():
 
 def test_compiles_without_graph_breaks():
     conv = fill(nn.CausalConv1d(4, 4, 3, groups=4, activation="relu"))
-    x = integers(2, 4, 9)
+    (x,) = integers((2, 4, 9))
     assert torch.equal(torch.compile(conv, fullgraph=True)(x, x), conv(x, x))
 
 
@@ -191,3 +169,65 @@ def test_only_rows_are_causal():
     conv.padding = "causal"
     with pytest.raises(GeometryError, match="padding='causal': accepted are same, valid; use one, or ints"):
         conv(torch.zeros(1, 4, 9, 9))
+
+
+# Transposed convolutions in layers and models.
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_modules_and_convert(rank, mode):
+    kind = f"ConvTranspose{rank}d"
+    torch.manual_seed(0)
+    first = getattr(torch.nn, kind)(6, 8, 3, stride=2, padding=1, groups=2)
+    model = torch.nn.Sequential(
+        first, torch.nn.Identity(), getattr(torch.nn, kind)(8, 4, 4, stride=2, padding=1, bias=False)
+    ).eval()
+    ours = getattr(nn, kind)(6, 8, 3, stride=2, padding=1, groups=2)
+    ours.load_state_dict(model[0].state_dict())
+    x = torch.randn(1, 6, *(9, 5, 4)[:rank])
+    for sizes in ((), ([2 * size for size in (9, 5, 4)[:rank]],)):
+        assert torch.allclose(ours(x, *sizes), model[0](x, *sizes), atol=1e-5)
+    report = pytorch.convert(model)
+    assert [(entry.operator, entry.swapped) for entry in report.entries] == [(f"conv_transpose{rank}d", True)] * 2
+    assert torch.allclose(report.model(x), model(x), atol=1e-5)
+    with pytorch.intercept():
+        assert torch.allclose(model(x), report.model(x), atol=1e-5)
+    assert report.share(x).fraction == 1.0
+
+
+def test_batch_norms_fold_into_transposed_layers():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), torch.nn.BatchNorm2d(6), torch.nn.ReLU()
+    ).eval()
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2)
+    report = pytorch.convert(model, fold_batchnorm=True)
+    assert [fold.folded for fold in report.folds] == [True]
+    x = torch.randn(2, 4, 5, 5)
+    assert torch.allclose(report.model(x), model(x), atol=1e-5)
+
+
+def test_transposed_layers_compile(simulate):
+    module = nn.ConvTranspose1d(4, 6, 4, stride=2, padding=1)
+    (x,) = integers((2, 4, 7))
+    assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
+
+
+@pytest.mark.simulator_only
+def test_what_no_algorithm_runs_is_refused_by_name(plans, simulate):
+    """FCN-32s, one filter of 64 x 64 for each of 21 channels: in calls, compiled or converted, and in gradients."""
+    x = torch.ones(1, 21, 16, 16)
+    numbers = {"stride": 32, "groups": 21, "bias": False}
+    layer = nn.ConvTranspose2d(21, 21, 64, **numbers)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    plain = torch.nn.Sequential(torch.nn.ConvTranspose2d(21, 21, 64, **numbers))
+    forward = pytorch.convert(torch.nn.Conv2d(21, 21, 64, **numbers)).model
+    models = ((layer, x), (compiled, x), (pytorch.convert(plain).model, x), (forward, torch.ones(1, 21, 544, 544)))
+    for model, image in models:
+        with pytest.raises(UnsupportedError, match=r"implicit_gemm needs up to \d+ instructions on a core"):
+            model(image)
+    [row] = pytorch.plan_model(plain, x).rows
+    assert row.plan is None
+    assert "implicit_gemm needs up to" in row.reason

@@ -4,11 +4,11 @@ import pytest
 import torch
 from exact_matmuls import exact_matmuls
 from torch.nn import functional as F
+from torch_exact import same
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import conv3d, nn, plan_model
 
-MODES = ["torch", "simulate", "compare"]
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -16,27 +16,13 @@ def ints(*shape, grad=False):
     return torch.randint(-2, 3, shape, generator=GENERATOR).float().requires_grad_(grad)
 
 
-@pytest.fixture(params=MODES)
-def mode(request, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", request.param)
-    return request.param
-
-
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_values_and_gradients(mode, activation):
     x, frames, w = ints(2, 4, 3, 5, 6, grad=True), ints(2, 4, 2, 5, 6, grad=True), ints(6, 4, 3, 3, 3, grad=True)
     bias, residual = ints(6, grad=True), ints(2, 6, 3, 5, 6, grad=True)
-    y, final = conv3d(
-        x,
-        w,
-        bias,
-        padding=(0, 1, 1),
-        activation=activation,
-        residual=residual,
-        initial_frames=frames,
-        return_final_frames=4,
-    )
+    more = {"activation": activation, "residual": residual, "initial_frames": frames}
+    y, final = conv3d(x, w, bias, padding=(0, 1, 1), return_final_frames=4, **more)
     both = torch.cat([frames, x], 2)
     z = F.conv3d(both, w, bias, padding=(0, 1, 1)) + residual
     z = z if activation is None else F.relu(z)
@@ -45,8 +31,7 @@ def test_values_and_gradients(mode, activation):
     inputs = (x, frames, w, bias, residual)
     found = torch.autograd.grad((y * y).sum() + final.sum(), inputs)
     wanted = torch.autograd.grad((z * z).sum() + both[:, :, 1:].sum(), inputs)
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert same(found, wanted)
 
 
 def test_transforms(mode):
@@ -117,15 +102,10 @@ LAYERS = [
     ("Wan's upsampling", (3, 1, 1), {"padding": (1, 0, 0)}, (2, (0, 0), "zeros"), {}),
     ("Wan's downsampling", (3, 1, 1), {"padding": 0, "stride": (2, 1, 1)}, (0, (0, 0), "zeros"), {}),
     ("LTX, zeros around", 3, {"padding": (1, 1), "time_padding": "replicate"}, None, {}),
-    (
-        "HunyuanVideo",
-        3,
-        {"padding": (1, 1), "time_padding": "replicate", "padding_mode": "replicate"},
-        (2, (1, 1), "replicate"),
-        {},
-    ),
+    ("HunyuanVideo", 3, {"padding": (1, 1), "time_padding": "replicate", "padding_mode": "replicate"},
+     (2, (1, 1), "replicate"), {}),
     ("dilation", 3, {"padding": (1, 1), "dilation": (2, 1, 1)}, (4, (1, 1), "zeros"), {"dilation": (2, 1, 1)}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.cover(4)
@@ -145,21 +125,15 @@ def test_a_causal_layer_in_chunks_equals_its_definition(mode, row):
     assert torch.equal(ours(x), whole)
     if ours.stride[0] > 1:  # a caller that puts the last plane in front itself
         return
-    cache, found = None, []
-    for count in (1, 1, 3):
-        at = sum(one.shape[2] for one in found)
-        y, cache = ours(x[:, :, at : at + count], cache, return_final_frames=True)
-        found.append(y)
-    assert torch.equal(torch.cat(found, 2), whole)
-    # the protocol of feat_cache: callers keep the last two planes themselves
-    cache, found = None, []
-    for count in (1, 1, 3):
-        at = sum(one.shape[2] for one in found)
-        found.append(ours(x[:, :, at : at + count], cache))
-        assert torch.equal(found[-1], theirs(x[:, :, at : at + count], cache))
-        cache = x[:, :, max(0, at + count - 2) : at + count]
-    if ours.time_padding == "zeros" and ours.dilation[0] == 1:
-        assert torch.equal(torch.cat(found, 2), whole)
+    for own in (False, True):  # the layer's cache, or callers keep the last two planes themselves: feat_cache
+        cache, found = None, []
+        for at, count in ((0, 1), (1, 1), (2, 3)):
+            y, final = ours(x[:, :, at : at + count], cache, return_final_frames=True)
+            assert torch.equal(y, theirs(x[:, :, at : at + count], cache))
+            found.append(y)
+            cache = x[:, :, max(0, at + count - 2) : at + count] if own else final
+        if not own or (ours.time_padding == "zeros" and ours.dilation[0] == 1):
+            assert torch.equal(torch.cat(found, 2), whole)
 
 
 @pytest.mark.cover(3)
@@ -215,13 +189,15 @@ def test_refusals(mode, kwargs, error, text):
         conv3d(X, W, **kwargs)
 
 
-def test_refusals_of_the_module():
-    for kwargs, error, text in (
-        ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
-        ({"padding": "same"}, TypeError, "padding='same': must be an int"),
-        ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
-    ):
-        with pytest.raises(error, match=text):
-            nn.CausalConv3d(4, 6, 3, **kwargs)
-    with pytest.raises(LayoutError, match="cache_x: must be a tensor"):
-        nn.CausalConv3d(4, 6, 3)(X, 3)
+LAYER = [
+    ({"time_padding": "mirror"}, UnsupportedError, "time_padding='mirror': accepted are zeros, replicate"),
+    ({"padding": "same"}, TypeError, "padding='same': must be an int"),
+    ({"padding": (-1, 0)}, GeometryError, "must be at least 0"),
+    ({}, LayoutError, "cache_x: must be a tensor"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "error", "text"), LAYER, ids=[row[2] for row in LAYER])
+def test_refusals_of_the_module(kwargs, error, text):
+    with pytest.raises(error, match=text):
+        nn.CausalConv3d(4, 6, 3, **kwargs)(X, 3)

@@ -17,10 +17,7 @@ from nkiconv.reference import ACTIVATIONS
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-@pytest.fixture(params=["torch", "simulate"])
-def mode(request, monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", request.param)
-    return request.param
+in_both = pytest.mark.parametrize("mode", ["torch", "simulate"], indirect=True)
 
 
 def randoms(*shapes, dtype=torch.float32):
@@ -53,6 +50,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
+@in_both
 @pytest.mark.cover(4)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
@@ -92,6 +90,7 @@ TRANSFORMS = {
 }
 
 
+@in_both
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("function", [ours, operators])
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -101,6 +100,7 @@ def test_transforms(name, function, mode):
     close(found, expected)
 
 
+@in_both
 @pytest.mark.parametrize("function", [ours, operators])
 def test_derivatives_of_each_sample(function, mode):
     def each(f):
@@ -153,6 +153,7 @@ def causal_in_torch(x, w, bias, initial, activation="silu"):
 CAUSAL = ((2, 3, 5), (3, 4), (3,), (2, 3, 3))
 
 
+@in_both
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("function", [causal, causal_operator])
@@ -172,6 +173,7 @@ def test_tangents_of_states(function, activation, mode):
         close(some(function), some(causal_in_torch))
 
 
+@in_both
 @pytest.mark.parametrize("function", [causal, causal_operator])
 def test_transforms_of_states(function, mode):
     x, w, bias, initial = randoms(*CAUSAL)
@@ -193,6 +195,7 @@ def test_gradcheck_of_states(function):
     assert torch.autograd.gradgradcheck(function, given, check_fwd_over_rev=True)
 
 
+@in_both
 @pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
 def test_packed_sequences_have_no_tangents(by, mode):
     x, w = randoms((1, 3, 6), (3, 4))
@@ -206,6 +209,7 @@ def test_packed_sequences_have_no_tangents(by, mode):
         func.jvp(func.grad(lambda x: call(x).pow(2).sum()), (x,), (x,))
 
 
+@in_both
 def test_a_step_of_decoding_leaves_no_tangent_in_its_state(mode):
     x, w, state = randoms((2, 3), (3, 4), (2, 3, 3))
     expected = F.conv1d(torch.cat([torch.zeros(2, 3, 3), x.cos()[..., None]], 2), w[:, None], groups=3)[..., 0]

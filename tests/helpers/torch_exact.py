@@ -1,0 +1,29 @@
+"""Small integers, whose sums are exact in any order, and results held against torch's of float64, bit by bit."""
+
+import torch
+from torch.nn import functional as F
+
+
+def integers(*shapes, dtype=torch.float32, most=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(-most, most + 1, shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def leaves_of(*shapes, **more):
+    """(leaves, the same numbers as leaves of float64)."""
+    leaves = [one.requires_grad_() for one in integers(*shapes, **more)]
+    return leaves, [one.detach().double().requires_grad_() for one in leaves]
+
+
+def same(found, expected):
+    """Whether results equal expected ones, which may be wider, after one rounding."""
+    return all(torch.equal(one, other.to(one.dtype)) for one, other in zip(found, expected, strict=True))
+
+
+def torchs(name, x, w, bias=None, **more):
+    """What nkiconv's function of this name says, by torch's."""
+    if isinstance(more.get("padding"), tuple) and isinstance(more["padding"][0], tuple):
+        x, more = F.pad(x, [one for pair in reversed(more["padding"]) for one in pair]), {**more, "padding": 0}
+    if name.startswith("depthwise"):
+        more = {**more, "groups": x.shape[-1 - int(name[-2])]}
+    return getattr(F, name.removeprefix("depthwise_"))(x, w, bias, **more)

@@ -1,0 +1,19 @@
+"""Who computes a test's convolutions: its fixture says."""
+
+import pytest
+
+
+@pytest.fixture(params=["torch", "simulate", "compare"])
+def mode(request, monkeypatch):
+    """Each of NKICONV_CPU; a test that wants fewer says so by `indirect`."""
+    monkeypatch.setenv("NKICONV_CPU", request.param)
+    return request.param
+
+
+@pytest.fixture
+def simulate(monkeypatch):
+    """The kernels compute, and torch's gradients of filters are out of reach."""
+    from nkiconv.pytorch.computers import host
+
+    monkeypatch.setenv("NKICONV_CPU", "simulate")
+    monkeypatch.setattr(host, "filters_gradient", None)
