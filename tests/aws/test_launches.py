@@ -47,17 +47,14 @@ CALLS = {
     "groups": (pytorch.conv2d, (X2, ints(4, 3, 3, 3), None, (2, 1), 1, 1, 2), F.conv2d),
     "depthwise_conv1d": (pytorch.depthwise_conv1d, (X1, ints(6, 1, 3), ints(6), 1, 1), lambda *a: F.conv1d(*a, 1, 6)),
     "depthwise_conv2d": (pytorch.depthwise_conv2d, (X2, ints(6, 1, 3, 3), None, 1, 1), lambda *a: F.conv2d(*a, 1, 6)),
-    "residual": (
-        residual_conv2d,
-        (X2, ints(4, 6, 3, 3), ints(4), ints(2, 4, 7, 8)),
-        lambda x, w, b, r: F.relu(F.conv2d(x, w, b, padding=1) + r),
-    ),
+    "residual": (residual_conv2d, (X2, ints(4, 6, 3, 3), ints(4), ints(2, 4, 7, 8)),
+     lambda x, w, b, r: F.relu(F.conv2d(x, w, b, padding=1) + r)),
     "packed": (packed_conv2d, (ints(1, 70, 5, 5), ints(128, 70, 3, 3)), lambda x, w: F.conv2d(x, w, padding=1)),
     "causal": (causal, (X1, ints(6, 4), ints(6)), causal_reference),
     "initial states": (causal, (X1, ints(6, 4), ints(6), ints(2, 6, 3)), causal_reference),
     "final states": (causal, (X1, ints(6, 4), None, None, True), causal_reference),
     "states": (causal, (X1, ints(6, 4), ints(6), ints(2, 6, 3), True), causal_reference),
-}
+}  # fmt: skip
 
 
 def test_a_stand_in_plays():
@@ -168,12 +165,10 @@ def test_settings_may_change(launches, searched, monkeypatch):
 FAILURES = {
     "crash": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by signal 9"),
     "dependency": ("import no_such_module", r"status 1 \(ModuleNotFoundError: No module named 'no_such_module'\)"),
-    "half a reply": (
-        "import sys; sys.stdin.readline(); print('{\"pl', end='')",
-        r"ended with status 0 \(without a word\)",
-    ),
+    "half a reply": ("import sys; sys.stdin.readline(); print('{\"pl', end='')",
+     r"ended with status 0 \(without a word\)"),
     "stuck": ("import time; time.sleep(60)", "has said nothing for 0.5 s"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.cover(2)

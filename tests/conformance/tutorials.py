@@ -135,19 +135,13 @@ TUTORIALS = (
         Tutorial("mamba_nki_kernels.py", name, _mamba, _scan, terms=STATES * LENGTH)
         for name in ("mamba_v1", "mamba_v2", "mamba_v3")
     ),
-    Tutorial(
-        "average_pool2d_nki_kernels.py", "tensor_avgpool_kernel",
-        lambda rng: (rng.random((2, 6, 6)).astype(np.float16), 2), lambda x, size: _pooled(x, size, np.mean),
-    ),
-    Tutorial(
-        "index-case-3.py", "tensor_maxpool_kernel_",
-        lambda rng: (rng.random((2, 6, 6)).astype(ml_dtypes.bfloat16), 2), lambda x, size: _pooled(x, size, np.max),
-    ),
-    Tutorial(
-        "transpose2d_nki_kernels.py", "tensor_transpose2D_kernel_",
-        lambda _rng: (np.arange(60, dtype=np.int8).reshape(5, 12), (3, 4)),
-        lambda x, shape: x.reshape(5, *shape).transpose(0, 2, 1).reshape(5, 12),
-    ),
+    Tutorial("average_pool2d_nki_kernels.py", "tensor_avgpool_kernel",
+     lambda rng: (rng.random((2, 6, 6)).astype(np.float16), 2), lambda x, size: _pooled(x, size, np.mean)),
+    Tutorial("index-case-3.py", "tensor_maxpool_kernel_",
+     lambda rng: (rng.random((2, 6, 6)).astype(ml_dtypes.bfloat16), 2), lambda x, size: _pooled(x, size, np.max)),
+    Tutorial("transpose2d_nki_kernels.py", "tensor_transpose2D_kernel_",
+     lambda _rng: (np.arange(60, dtype=np.int8).reshape(5, 12), (3, 4)),
+     lambda x, shape: x.reshape(5, *shape).transpose(0, 2, 1).reshape(5, 12)),
     Tutorial("tensor_addition_nki_kernels.py", "nki_tensor_add", _two((256, 1024)), np.add),
     *(
         Tutorial(f"getting_started_{name}.py", "nki_tensor_add_kernel", _two((4, 3)), np.add)

@@ -333,16 +333,12 @@ def test_compiles_without_graph_breaks(how, dynamic):
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(
-    ("changed", "sequences"),
-    [
-        ({}, 2),
-        ({"initial_states": integers(2, 3, 3, seed=3), "return_final_states": True, "activation": "silu"}, 2),
-        ({"cu_seqlens": torch.tensor([0, 2, 7]), "return_final_states": True}, 1),
-        ({"seq_idx": torch.tensor([[0, 0, 1, 1, 1, -1, -1]] * 2), "activation": "silu"}, 2),
-    ],
-    ids=["plain", "states", "cu_seqlens", "seq_idx"],
-)
+@pytest.mark.parametrize(("changed", "sequences"), [
+    ({}, 2),
+    ({"initial_states": integers(2, 3, 3, seed=3), "return_final_states": True, "activation": "silu"}, 2),
+    ({"cu_seqlens": torch.tensor([0, 2, 7]), "return_final_states": True}, 1),
+    ({"seq_idx": torch.tensor([[0, 0, 1, 1, 1, -1, -1]] * 2), "activation": "silu"}, 2),
+], ids=["plain", "states", "cu_seqlens", "seq_idx"])  # fmt: skip
 def test_opcheck(changed, sequences):
     names = ("initial_states", "cu_seqlens", "seq_idx", "return_final_states", "activation", "layer")
     rest = [changed.get(name, False if name == "return_final_states" else None) for name in names]
@@ -458,20 +454,14 @@ REFUSED = [
     ({"x": ONE, "cu_seqlens": CU[:2]}, GeometryError, r"cu_seqlens=\[0, 2\]: .* end with x's 6 tokens"),
     ({"x": ONE, "cu_seqlens": torch.tensor([0, 4, 2, 6])}, GeometryError, r"cu_seqlens=\[0, 4, 2, 6\]: .* never fall"),
     ({"x": ONE, "cu_seqlens": CU.bool()}, DtypeError, "cu_seqlens.dtype=torch.bool: must be"),
-    (
-        {"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]},
-        GeometryError,
-        r"\[sequences, C, width - 1\] = \(2, 4, 2\)",
-    ),
+    ({"x": ONE, "cu_seqlens": CU, "initial_states": S[:1]}, GeometryError,
+     r"\[sequences, C, width - 1\] = \(2, 4, 2\)"),
     ({"activation": "relu"}, UnsupportedError, "activation='relu': causal_conv1d_fn accepts None, 'silu' and 'swish'"),
     ({"activation": True}, UnsupportedError, "activation=True: causal_conv1d_fn accepts"),
     ({"final_states_out": S}, UnsupportedError, "final_states_out: is written with return_final_states=True only"),
-    (
-        {"final_states_out": S[:1], "return_final_states": True},
-        GeometryError,
-        r"final_states_out.shape=\(1, 4, 2\): must be \[N, C, width - 1\] = \(2, 4, 2\)",
-    ),
-]
+    ({"final_states_out": S[:1], "return_final_states": True}, GeometryError,
+     r"final_states_out.shape=\(1, 4, 2\): must be \[N, C, width - 1\] = \(2, 4, 2\)"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])

@@ -123,16 +123,12 @@ def test_dtypes_mix(x_dtype, w_dtype):
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"cache_seqlens": torch.tensor([2, 9])},
-        {"conv_state_indices": torch.tensor([3, -1])},
-        {"cache_seqlens": torch.tensor([2, 9]), "conv_state_indices": torch.tensor([3, -1])},
-    ],
-    ids=["end", "ring", "chosen", "chosen ring"],
-)
+@pytest.mark.parametrize("numbers", [
+    {},
+    {"cache_seqlens": torch.tensor([2, 9])},
+    {"conv_state_indices": torch.tensor([3, -1])},
+    {"cache_seqlens": torch.tensor([2, 9]), "conv_state_indices": torch.tensor([3, -1])},
+], ids=["end", "ring", "chosen", "chosen ring"])  # fmt: skip
 @pytest.mark.parametrize("size", [3, 4])
 def test_compiles_without_graph_breaks(numbers, size):
     torch.compiler.reset()

@@ -379,17 +379,14 @@ def test_what_cannot_be_copied_is_converted_in_place():
     assert convert(model, inplace=True).swapped
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"model": nn.Conv2d}, DtypeError, "model: must be a torch.nn.Module, not type"),
-        ({"model": None}, DtypeError, "model: must be a torch.nn.Module, not NoneType"),
-        ({"filter": "conv1"}, UnsupportedError, "filter='conv1': must be None or a function"),
-        ({"fold_batchnorm": True}, UnsupportedError, "fold_batchnorm=True: needs eval mode, and the model, 0 are in"),
-        ({"example_inputs": torch.ones(1)}, DtypeError, r"example_inputs: must be a tuple or dict .* not Tensor; pass"),
-        ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    ({"model": nn.Conv2d}, DtypeError, "model: must be a torch.nn.Module, not type"),
+    ({"model": None}, DtypeError, "model: must be a torch.nn.Module, not NoneType"),
+    ({"filter": "conv1"}, UnsupportedError, "filter='conv1': must be None or a function"),
+    ({"fold_batchnorm": True}, UnsupportedError, "fold_batchnorm=True: needs eval mode, and the model, 0 are in"),
+    ({"example_inputs": torch.ones(1)}, DtypeError, r"example_inputs: must be a tuple or dict .* not Tensor; pass"),
+    ({"fold_batchnorm": True, "filter": 1}, UnsupportedError, "2 reasons"),
+])  # fmt: skip
 def test_refusals(arguments, error, message):
     with pytest.raises(error, match=message):
         convert(**{"model": nn.Sequential(nn.Conv2d(2, 2, 1)), **arguments})

@@ -131,17 +131,15 @@ LATER = {
     "two axes": (Wan, set_attribute("_padding", (1, 1, 1, 1))),
     "padding": (Wan, set_attribute("padding", (1, 0, 2))),
     "same": (Wan, set_attribute("padding", "same")),
-    "reflect": (
-        Wan,
-        lambda module: vars(module).update(padding_mode="circular", _reversed_padding_repeated_twice=[1] * 6),
-    ),
+    "reflect": (Wan,
+     lambda module: vars(module).update(padding_mode="circular", _reversed_padding_repeated_twice=[1] * 6)),
     "stride": (Wan, set_attribute("stride", (2, 1, 1))),
     "planes": (Cosmos, set_attribute("temporal_pad", 1)),
     "no planes": (Cosmos, set_attribute("temporal_pad", 0)),
     "mode": (Cosmos, set_attribute("pad_mode", "reflect")),
     "sides": (Cosmos, set_attribute("spatial_pad", (0, 2, 1, 0))),
     "train": (Cosmos, lambda module: module.train()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LATER)

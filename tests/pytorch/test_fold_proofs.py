@@ -262,14 +262,9 @@ class LoopedInside(Scaled):
 ALL_BLOCKS = {"block.bn", "layers.0.bn", "layers.1.0.bn", "pool.0.bn"}
 #: Norms that are folded all the same.
 UNTRACED = {
-    Scaled: ALL_BLOCKS,
-    Property: set(),
-    InAList: set(),
-    InAFunction: set(),
-    HandedOn: set(),
-    Renamed: {"pool.0.bn"},
+    Scaled: ALL_BLOCKS, Property: set(), InAList: set(), InAFunction: set(), HandedOn: set(), Renamed: {"pool.0.bn"},
     LoopedInside: {"block.bn"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", UNTRACED, ids=lambda kind: kind.__name__)

@@ -119,13 +119,11 @@ class Tagged(torch.Tensor):
 
 
 REFUSED = {
-    "integers": (
-        lambda: F.conv1d(torch.ones(1, 1, 3).long(), torch.ones(1, 1, 1).long()),
-        "dtype: torch.int64 must be one of",
-    ),
+    "integers": (lambda: F.conv1d(torch.ones(1, 1, 3).long(), torch.ones(1, 1, 1).long()),
+     "dtype: torch.int64 must be one of"),
     "complex": (lambda: F.conv2d(X + 0j, torch.ones(1, 3, 1, 1) + 0j), "dtype: torch.complex64 must be one of"),
     "subclass": (lambda: F.conv2d(X.as_subclass(Tagged), torch.ones(1, 3, 1, 1)), "Tagged has a meaning"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -149,16 +149,13 @@ def test_compiles_without_graph_breaks():
     assert torch.equal(torch.compile(conv, fullgraph=True)(x, x), conv(x, x))
 
 
-@pytest.mark.parametrize(
-    ("kind", "more", "message"),
-    [
-        (nn.Conv1d, {"padding_mode": "mirror"}, "padding_mode='mirror': accepted are zeros, reflect, replicate, circ"),
-        (nn.Conv2d, {"activation": "nonesuch"}, "activation='nonesuch': accepted are None, relu"),
-        (nn.CausalConv1d, {"activation": ["relu"]}, r"activation=\['relu'\]: accepted are None, relu"),
-        (nn.CausalConv1d, {"residual_position": "after"}, "residual_position='after': accepted are pre_activation"),
-        (nn.Conv1d, {"padding_mode": "mirror", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "more", "message"), [
+    (nn.Conv1d, {"padding_mode": "mirror"}, "padding_mode='mirror': accepted are zeros, reflect, replicate, circ"),
+    (nn.Conv2d, {"activation": "nonesuch"}, "activation='nonesuch': accepted are None, relu"),
+    (nn.CausalConv1d, {"activation": ["relu"]}, r"activation=\['relu'\]: accepted are None, relu"),
+    (nn.CausalConv1d, {"residual_position": "after"}, "residual_position='after': accepted are pre_activation"),
+    (nn.Conv1d, {"padding_mode": "mirror", "activation": "x"}, "Conv1d cannot be built; 2 reasons"),
+])  # fmt: skip
 def test_refusals(kind, more, message):
     with pytest.raises(UnsupportedError, match=message):
         kind(4, 4, 3, **more)

@@ -40,15 +40,12 @@ def test_pack_filter_is_that_of_arrays(dtype):
     np.testing.assert_array_equal(to_numpy(packed), nkiconv.pack_filter(to_numpy(w)))
 
 
-@pytest.mark.parametrize(
-    ("weight", "error", "message"),
-    [
-        (torch.zeros(131, 70, 3, 3), UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
-        (torch.zeros(128, 70), LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
-        (torch.zeros(128, 70, 3).double(), DtypeError, "weight.dtype=torch.float64"),
-        (None, DtypeError, "weight: must be a torch.Tensor"),
-    ],
-)
+@pytest.mark.parametrize(("weight", "error", "message"), [
+    (torch.zeros(131, 70, 3, 3), UnsupportedError, "weight.shape=.131, 70, 3, 3.: K has no divisor"),
+    (torch.zeros(128, 70), LayoutError, "weight.shape=.128, 70.: must have 3 to 5 axes"),
+    (torch.zeros(128, 70, 3).double(), DtypeError, "weight.dtype=torch.float64"),
+    (None, DtypeError, "weight: must be a torch.Tensor"),
+])  # fmt: skip
 def test_what_cannot_be_packed(weight, error, message):
     with pytest.raises(error, match=message):
         pack_filter(weight)
@@ -403,14 +400,11 @@ class TestConvert:
         found = plan_model(model, [torch.zeros(1, 512, 7, 7)])
         assert found.modelled_us == nkiconv.plan(problem, bias=True, packed=True).modelled_us
 
-    @pytest.mark.parametrize(
-        ("model", "more", "message"),
-        [
-            (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None, frozen"),
-            (layer(), {"pack_filters": "frozen"}, "example_inputs=None: whether a packed filter is faster"),
-            (layer().train(), {"pack_filters": "frozen", "example_inputs": IMAGES}, "needs eval mode, and the model"),
-        ],
-    )
+    @pytest.mark.parametrize(("model", "more", "message"), [
+        (layer(), {"pack_filters": True}, "pack_filters=True: accepted are None, frozen"),
+        (layer(), {"pack_filters": "frozen"}, "example_inputs=None: whether a packed filter is faster"),
+        (layer().train(), {"pack_filters": "frozen", "example_inputs": IMAGES}, "needs eval mode, and the model"),
+    ])  # fmt: skip
     def test_refused(self, model, more, message):
         with pytest.raises(UnsupportedError, match=message):
             convert(model, **more)

@@ -197,16 +197,13 @@ def test_what_was_raised_on_shapes_alone_is_told():
         plan_model(nn.Sequential(Cutting(), nn.Linear(2, 2, device="meta")), [torch.zeros(1, 3, 9)])
 
 
-@pytest.mark.parametrize(
-    ("model", "more", "message"),
-    [
-        (nn.Conv1d(3, 4, 1), {"lnc": 3}, "lnc=3: must be 1 or 2"),
-        (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
-        (nn.Sequential(nn.Sequential(nn.Linear(4, 4))), {}, r"raised RuntimeError in layer 0.0, given 1x3x9 float32: "),
-        (nn.Conv1d(5, 4, 1), {}, r"raised GeometryError in its own forward, given 1x3x9 float32: weight.shape"),
-        (nn.Conv1d(3, 4, 1), {"named": {"y": 3}}, r"raised TypeError in its own forward, given 1x3x9 float32, y=int"),
-    ],
-)
+@pytest.mark.parametrize(("model", "more", "message"), [
+    (nn.Conv1d(3, 4, 1), {"lnc": 3}, "lnc=3: must be 1 or 2"),
+    (nn.Conv1d(3, 4, 1), {"lnc": True}, "lnc=True: must be 1 or 2"),
+    (nn.Sequential(nn.Sequential(nn.Linear(4, 4))), {}, r"raised RuntimeError in layer 0.0, given 1x3x9 float32: "),
+    (nn.Conv1d(5, 4, 1), {}, r"raised GeometryError in its own forward, given 1x3x9 float32: weight.shape"),
+    (nn.Conv1d(3, 4, 1), {"named": {"y": 3}}, r"raised TypeError in its own forward, given 1x3x9 float32, y=int"),
+])  # fmt: skip
 def test_refusals(model, more, message):
     with pytest.raises(UnsupportedError, match=message):
         plan_model(model, [torch.zeros(1, 3, 9)], **more)
@@ -237,16 +234,10 @@ def test_volumes_are_planned_and_their_instructions_counted():
     )
 
 
-@pytest.mark.parametrize(
-    ("most", "cuts"),
-    [
-        (10, ()),
-        (5, (("b", 2),)),
-        (3, (("a", 2), ("b", 2))),
-        (2, (("b", 1), ("a", 2), ("b", 2))),
-        (1, (("b", 1), ("a", 2), ("b", 2))),
-    ],
-)
+@pytest.mark.parametrize(("most", "cuts"), [
+    (10, ()), (5, (("b", 2),)), (3, (("a", 2), ("b", 2))), (2, (("b", 1), ("a", 2), ("b", 2))),
+    (1, (("b", 1), ("a", 2), ("b", 2))),
+])  # fmt: skip
 def test_graphs_are_cut_where_a_compiler_takes_no_more(most, cuts):
     """Instructions of both cores; a call alone is never cut."""
     found = plan_model(nn.Identity(), [torch.zeros(1)])

@@ -222,14 +222,11 @@ def test_kernels_take_no_images(monkeypatch):
 
 
 @pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
-@pytest.mark.parametrize(
-    ("kind", "more", "shape"),
-    [
-        ("Conv1d", {"padding": 2}, (2, 4, 9)),
-        ("Conv1d", {"padding": "same", "dilation": 2}, (4, 9)),
-        ("Conv2d", {"padding": (1, 2), "stride": 2, "groups": 2}, (2, 4, 7, 8)),
-    ],
-)
+@pytest.mark.parametrize(("kind", "more", "shape"), [
+    ("Conv1d", {"padding": 2}, (2, 4, 9)),
+    ("Conv1d", {"padding": "same", "dilation": 2}, (4, 9)),
+    ("Conv2d", {"padding": (1, 2), "stride": 2, "groups": 2}, (2, 4, 7, 8)),
+])  # fmt: skip
 def test_padding_modes(padding_mode, kind, more, shape, computer):
     conv, theirs = (filled(getattr(one, kind)(4, 4, 3, padding_mode=padding_mode, **more)) for one in (ours, nn))
     assert torch.equal(conv(integers(*shape)), theirs(integers(*shape)))
@@ -266,17 +263,14 @@ def test_kernels_errors_are_torchs_kind_too():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ours.Conv1d(4, 4, 3),
-        lambda: nn.Sequential(nn.ReLU(), ours.CausalConv1d(4, 4, 3)),
-        lambda: pytorch.convert(nn.Sequential(nn.Conv2d(4, 4, 3))).model,
-        lambda: scripted,
-        lambda: pytorch.causal_conv1d_fn,
-        lambda: pytorch.causal_conv1d_update,
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: ours.Conv1d(4, 4, 3),
+    lambda: nn.Sequential(nn.ReLU(), ours.CausalConv1d(4, 4, 3)),
+    lambda: pytorch.convert(nn.Sequential(nn.Conv2d(4, 4, 3))).model,
+    lambda: scripted,
+    lambda: pytorch.causal_conv1d_fn,
+    lambda: pytorch.causal_conv1d_update,
+])  # fmt: skip
 def test_scripting_is_refused(make):
     with pytest.raises(
         UnsupportedError, match=r"^torch.jit.script: cannot compile nkiconv's functions and modules; use"
@@ -405,24 +399,16 @@ def test_full_backward_hooks_before_a_change_in_place(theirs, mine, where, compu
 
 #: What a checkpointed function does by torch (F) and by us, with results changed in place behind what is fused.
 CHECKPOINTED = {
-    "activation": (
-        lambda x, w: F.silu(F.conv2d(x, w)).add_(1),
-        lambda x, w: pytorch.conv2d(x, w, activation="silu").add_(1),
-    ),
-    "residual": (
-        lambda x, w: F.silu(F.conv2d(x, w, padding=1) + x).add_(1),
-        lambda x, w: pytorch.conv2d(x, w, padding=1, activation="silu", residual=x).add_(1),
-    ),
+    "activation": (lambda x, w: F.silu(F.conv2d(x, w)).add_(1),
+     lambda x, w: pytorch.conv2d(x, w, activation="silu").add_(1)),
+    "residual": (lambda x, w: F.silu(F.conv2d(x, w, padding=1) + x).add_(1),
+     lambda x, w: pytorch.conv2d(x, w, padding=1, activation="silu", residual=x).add_(1)),
     "plain": (lambda x, w: F.conv2d(x, w).add_(1), lambda x, w: pytorch.conv2d(x, w).add_(1)),
-    "causal": (
-        lambda x, w: F.silu(F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4)).mul_(2),
-        lambda x, w: pytorch.causal_conv1d_fn(x[..., 0], w[:, 0, 0], activation="silu").mul_(2),
-    ),
-    "frames": (
-        lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
-        lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2),
-    ),
-}
+    "causal": (lambda x, w: F.silu(F.conv1d(F.pad(x[..., 0], (2, 0)), w[:, :1, 0], groups=4)).mul_(2),
+     lambda x, w: pytorch.causal_conv1d_fn(x[..., 0], w[:, 0, 0], activation="silu").mul_(2)),
+    "frames": (lambda x, w: F.conv3d(torch.stack([2 * x, x], 2), w[:, :, None]).mul_(2),
+     lambda x, w: pytorch.conv3d(x[:, :, None], w[:, :, None], initial_frames=2 * x[:, :, None]).mul_(2)),
+}  # fmt: skip
 
 
 @pytest.mark.cover(10)

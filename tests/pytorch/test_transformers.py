@@ -33,19 +33,10 @@ STEPS = 2
 _CODEC = {"num_filters": 4, "codebook_size": 16, "codebook_dim": 8, "upsampling_ratios": [2, 2]}
 CODECS = {
     "EncodecModel": {**_CODEC, "hidden_size": 8, "num_lstm_layers": 1},
-    "MimiModel": {
-        **_CODEC,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "intermediate_size": 16,
-        "vector_quantization_hidden_dimension": 8,
-        "num_quantizers": 2,
-        "upsample_groups": 16,
-    },
-}
+    "MimiModel": {**_CODEC, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+     "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16, "vector_quantization_hidden_dimension": 8,
+     "num_quantizers": 2, "upsample_groups": 16},
+}  # fmt: skip
 DECODERS = [name for name in MODELS if MODELS[name].cache]
 
 

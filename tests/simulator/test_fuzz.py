@@ -56,15 +56,12 @@ def test_programs_have_every_instruction_and_every_edit():
     assert left == set()
 
 
-@pytest.mark.parametrize(
-    ("table", "name", "wrong"),
-    [
-        ("BINARY", "maximum", np.fmin),
-        ("BINARY", "subtract", lambda one, other: other - one),
-        ("BITWISE", "bitwise_xor", np.bitwise_or),
-        ("FUNCTIONS", "relu", np.abs),
-    ],
-)
+@pytest.mark.parametrize(("table", "name", "wrong"), [
+    ("BINARY", "maximum", np.fmin),
+    ("BINARY", "subtract", lambda one, other: other - one),
+    ("BITWISE", "bitwise_xor", np.bitwise_or),
+    ("FUNCTIONS", "relu", np.abs),
+])  # fmt: skip
 def test_a_fault_is_seen(table, name, wrong, monkeypatch):
     monkeypatch.setitem(getattr(fuzz_numpy, table), name, wrong)
     assert any(differences(seed) for seed in FEW)

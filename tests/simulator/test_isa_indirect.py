@@ -81,10 +81,8 @@ PICKED, TABLE = [8, 0, 4], np.random.default_rng(1).integers(0, 9, (5, 4)).astyp
 #: What a view of a [9, 24] tensor takes, and the same of NumPy's array.
 GATHERED = {
     "the step is the tensor's": (lambda t: rows_of(t, column(PICKED), step=1), lambda a: a[PICKED]),
-    "offset and pattern within a row": (
-        lambda t: t.ap([[24, 3], [12, 2], [2, 3]], offset=7, vector_offset=column(PICKED)),
-        lambda a: a[PICKED].reshape(3, 4, 6)[:, 1::2, 1::2],
-    ),
+    "offset and pattern within a row": (lambda t: t.ap([[24, 3], [12, 2], [2, 3]], offset=7,
+     vector_offset=column(PICKED)), lambda a: a[PICKED].reshape(3, 4, 6)[:, 1::2, 1::2]),
     "indices of a column": (lambda t: rows_of(t, put(TABLE)[:, 1]), lambda a: a[TABLE[:, 1]]),
     "of a slice": (lambda t: rows_of(t, put(TABLE)[:, 2:3]), lambda a: a[TABLE[:, 2]]),
     "of a pattern": (lambda t: rows_of(t, put(TABLE).ap([[4, 5], [1, 1]], offset=3)), lambda a: a[TABLE[:, 3]]),
@@ -93,11 +91,9 @@ GATHERED = {
     "select": (lambda t: t.select(0, one(3)), lambda a: a[3:4]),
     "select of a view": (lambda t: t[1:].select(0, one(2)), lambda a: a[3:4]),
     "select of columns": (lambda t: t.select(1, one(5))[1:3], lambda a: a[1:3, 5:6].T),
-    "select of every other": (
-        lambda t: t.reshape((9, 4, 6))[:, :, ::2].select(2, one(1, U32)).permute((1, 0)),
-        lambda a: a.reshape(9, 4, 6)[:, :, 2].T,
-    ),
-}
+    "select of every other": (lambda t: t.reshape((9, 4, 6))[:, :, ::2].select(2, one(1, U32)).permute((1, 0)),
+     lambda a: a.reshape(9, 4, 6)[:, :, 2].T),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GATHERED)

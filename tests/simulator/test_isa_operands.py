@@ -58,60 +58,31 @@ CASES = [
     Case(
         "scalar_tensor_tensor", "vector", {**PAIR, "operand0": COLUMN, "operand1": TILE}, {"op0": nl.add, "op1": nl.add}
     ),
-    Case(
-        "tensor_tensor_scan",
-        "vector",
-        {"dst": TILE, "data0": TILE, "data1": TILE, "initial": COLUMN},
-        {"op0": nl.multiply, "op1": nl.add},
-    ),
+    Case("tensor_tensor_scan", "vector", {"dst": TILE, "data0": TILE, "data1": TILE, "initial": COLUMN},
+     {"op0": nl.multiply, "op1": nl.add}),
     Case("reciprocal", "vector", PAIR),
     Case("tensor_reduce", "vector", {"dst": COLUMN, "data": TILE}, {"op": nl.add, "axis": (1,)}, free_dims=4),
-    Case(
-        "tensor_scalar_reduce",
-        "vector",
-        {**PAIR, "operand0": COLUMN, "reduce_res": COLUMN, "reduce_init": COLUMN},
-        {"op0": nl.add, "reduce_cmd": CMD.load_reduce, **SUMS},
-        writes=("dst", "reduce_res"),
-    ),
-    Case(
-        "select_reduce",
-        "vector",
-        {"dst": TILE, "predicate": TILE, "on_true": TILE, "on_false": COLUMN, "reduce_res": COLUMN},
-        {"reduce_cmd": CMD.reset_reduce},
-        dtypes={"predicate": U8},
-        writes=("dst", "reduce_res"),
-    ),
+    Case("tensor_scalar_reduce", "vector", {**PAIR, "operand0": COLUMN, "reduce_res": COLUMN, "reduce_init": COLUMN},
+     {"op0": nl.add, "reduce_cmd": CMD.load_reduce, **SUMS}, writes=("dst", "reduce_res")),
+    Case("select_reduce", "vector",
+     {"dst": TILE, "predicate": TILE, "on_true": TILE, "on_false": COLUMN, "reduce_res": COLUMN},
+     {"reduce_cmd": CMD.reset_reduce}, dtypes={"predicate": U8}, writes=("dst", "reduce_res")),
     Case("bn_stats", "vector", {"dst": (4, 6), "data": TILE}),
     Case("bn_aggr", "vector", {"dst": (4, 2), "data": (4, 12)}),
     Case("nc_stream_shuffle", "vector", {"dst": TILE, "src": TILE}, {"shuffle_mask": [0] * 32}),
-    Case(
-        "activation",
-        "scalar",
-        {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
-        {"op": nl.exp, "reduce_cmd": CMD.reset_reduce, **SUMS},
-        writes=("dst", "reduce_res"),
-    ),
-    Case(
-        "activation_reduce",
-        "scalar",
-        {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
-        {"op": nl.exp, **SUMS},
-        writes=("dst", "reduce_res"),
-    ),
+    Case("activation", "scalar", {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
+     {"op": nl.exp, "reduce_cmd": CMD.reset_reduce, **SUMS}, writes=("dst", "reduce_res")),
+    Case("activation_reduce", "scalar", {**PAIR, "bias": COLUMN, "scale": COLUMN, "reduce_res": COLUMN},
+     {"op": nl.exp, **SUMS}, writes=("dst", "reduce_res")),
     Case("iota", "gpsimd", {"dst": TILE}, {"pattern": [[1, 16]]}, free_dims=4),
-    Case(
-        "affine_select",
-        "gpsimd",
-        {"dst": TILE, "on_true_tile": TILE},
-        {"pattern": [[1, 16]], "channel_multiplier": 1, "on_false_value": 0.0},
-        free_dims=4,
-    ),
+    Case("affine_select", "gpsimd", {"dst": TILE, "on_true_tile": TILE},
+     {"pattern": [[1, 16]], "channel_multiplier": 1, "on_false_value": 0.0}, free_dims=4),
     Case("tensor_partition_reduce", "gpsimd", {"dst": (1, 16), "data": TILE}, {"op": nl.add}),
     Case("nc_matmul", "tensor", {"dst": (3, 5), "stationary": (4, 3), "moving": (4, 5)}, psum=("dst",)),
     Case("nc_transpose", "tensor", {"dst": (6, 4), "data": (4, 6)}, psum=("dst",)),
     Case("dma_copy", "dma", {"dst": TILE, "src": TILE}),
     Case("dma_transpose", "dma", {"dst": (6, 4), "src": (4, 6)}),
-]
+]  # fmt: skip
 OPERANDS = [(case, name) for case in CASES for name in case.operands]
 COMPUTE = [(case, name) for case, name in OPERANDS if case.engine != "dma"]
 
@@ -205,19 +176,16 @@ def test_no_output_is_written_twice(case, name):
     breaks("NKI017", f"{name} addresses some elements more than once", body)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "legal"),
-    [
-        ([[8, 4], [3, 2], [2, 3]], True),
-        ([[8, 4], [2, 2], [2, 3]], False),
-        ([[8, 4], [4, 2], [1, 3]], True),
-        ([[8, 4], [4, 2], [1, 4]], True),
-        ([[8, 4], [3, 2], [1, 4]], False),
-        ([[8, 4], [-1, 6]], True),
-        ([[8, 4], [0, 1], [1, 6]], True),
-        ([[8, 4], [0, 6]], False),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "legal"), [
+    ([[8, 4], [3, 2], [2, 3]], True),
+    ([[8, 4], [2, 2], [2, 3]], False),
+    ([[8, 4], [4, 2], [1, 3]], True),
+    ([[8, 4], [4, 2], [1, 4]], True),
+    ([[8, 4], [3, 2], [1, 4]], False),
+    ([[8, 4], [-1, 6]], True),
+    ([[8, 4], [0, 1], [1, 6]], True),
+    ([[8, 4], [0, 6]], False),
+])  # fmt: skip
 @pytest.mark.parametrize("name", ["memset", "dma_compute", "tensor_reduce"])
 def test_interleaved_outputs(name, pattern, legal):
     def body():
@@ -313,26 +281,19 @@ def test_a_record_keeps_line_name_bytes_and_views():
     assert instruction.bytes == 4 * 3 * 4
 
 
-@pytest.mark.parametrize(
-    ("call", "params"),
-    [
-        (lambda: nisa.memset(sb(4, 6), 2), {"value": 2}),
-        (lambda: nisa.tensor_tensor(sb(4, 6), sb(4, 6), sb(4, 6), nl.subtract), {"op": "subtract"}),
-        (lambda: nisa.tensor_scalar(sb(4, 6), sb(4, 6), nl.add, 1.0), {"op0": "add", "op1": None}),
-        (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6)), {"op": "exp", "reduce_cmd": "idle", "bias": False}),
-        (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6), 1.0), {"op": "exp", "reduce_cmd": "idle", "bias": True}),
-        (
-            lambda: nisa.tensor_reduce(sb(4, 1), nl.add, sb(4, 2, 3), (1, 2)),
-            {"op": "add", "axis": (1, 2), "keepdims": False},
-        ),
-        (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6)), {"dge_mode": "unknown", "engine": "unknown"}),
-        (
-            lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6), dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync),
-            {"dge_mode": "hwdge", "engine": "sync"},
-        ),
-        (lambda: nisa.dma_compute(hbm(4, 6), [sb(4, 6)], nl.add), {"dge_mode": "none"}),
-    ],
-)
+@pytest.mark.parametrize(("call", "params"), [
+    (lambda: nisa.memset(sb(4, 6), 2), {"value": 2}),
+    (lambda: nisa.tensor_tensor(sb(4, 6), sb(4, 6), sb(4, 6), nl.subtract), {"op": "subtract"}),
+    (lambda: nisa.tensor_scalar(sb(4, 6), sb(4, 6), nl.add, 1.0), {"op0": "add", "op1": None}),
+    (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6)), {"op": "exp", "reduce_cmd": "idle", "bias": False}),
+    (lambda: nisa.activation(sb(4, 6), nl.exp, sb(4, 6), 1.0), {"op": "exp", "reduce_cmd": "idle", "bias": True}),
+    (lambda: nisa.tensor_reduce(sb(4, 1), nl.add, sb(4, 2, 3), (1, 2)),
+     {"op": "add", "axis": (1, 2), "keepdims": False}),
+    (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6)), {"dge_mode": "unknown", "engine": "unknown"}),
+    (lambda: nisa.dma_copy(hbm(4, 6), sb(4, 6), dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync),
+     {"dge_mode": "hwdge", "engine": "sync"}),
+    (lambda: nisa.dma_compute(hbm(4, 6), [sb(4, 6)], nl.add), {"dge_mode": "none"}),
+])  # fmt: skip
 def test_recorded_settings(call, params):
     assert run(call).outputs.params == params
 
@@ -368,16 +329,13 @@ def test_the_engine_asked_for_is_recorded(name, settings, engines):
         assert instruction.engine == engine
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "buffers", "engine"),
-    [
-        (("int32", "uint32", "int32"), ("sbuf", "sbuf", "sbuf"), "gpsimd"),
-        (("int32", "int32", "int32"), ("sbuf", "psum", "sbuf"), "vector"),
-        (("int32", "int32", "int32"), ("psum", "sbuf", "sbuf"), "vector"),
-        (("float32", "int32", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
-        (("int32", "int16", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
-    ],
-)
+@pytest.mark.parametrize(("dtypes", "buffers", "engine"), [
+    (("int32", "uint32", "int32"), ("sbuf", "sbuf", "sbuf"), "gpsimd"),
+    (("int32", "int32", "int32"), ("sbuf", "psum", "sbuf"), "vector"),
+    (("int32", "int32", "int32"), ("psum", "sbuf", "sbuf"), "vector"),
+    (("float32", "int32", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
+    (("int32", "int16", "int32"), ("sbuf", "sbuf", "sbuf"), "vector"),
+])  # fmt: skip
 def test_who_adds_integers(dtypes, buffers, engine):
     def body():
         tiles = [nl.ones(TILE, dtype, getattr(nl, buffer)) for dtype, buffer in zip(dtypes, buffers, strict=True)]

@@ -15,12 +15,9 @@ from nkiconv.simulator.ops import OPS
 CMD = nisa.reduce_cmd
 LOWEST = np.finfo(np.float32).min
 TESTS = {
-    "equal": operator.eq,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
+    "equal": operator.eq, "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
     "greater_equal": operator.ge,
-}
+}  # fmt: skip
 
 
 def column(values):

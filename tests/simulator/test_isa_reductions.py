@@ -139,18 +139,14 @@ CHAINS = {
     "of the fp32 result, not of dst": ([lambda d, r, x: tsr(d, x, nl.multiply, 0.25, nl.add, r)], 0.75),
     "a reset forgets": ([lambda d, r, x: tsr(d, x, nl.add, 0.0, nl.add, r)] * 2, 3),
     "Vector's are shared": (
-        [
-            lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
-            lambda d, r, x: nisa.select_reduce(d, put(np.ones((1, 2), np.uint8)), x, 0.0, r, CMD.reduce),
-        ],
+        [lambda d, r, x: tsr(d, x, nl.multiply, 2.0, nl.maximum),
+         lambda d, r, x: nisa.select_reduce(d, put(np.ones((1, 2), np.uint8)), x, 0.0, r, CMD.reduce)],
         4,
     ),
     "Scalar's and Vector's are apart": (
-        [
-            lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce),
-            lambda d, r, x: tsr(d, x, nl.multiply, 10.0, nl.add),
-            lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=r),
-        ],
+        [lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reset_reduce),
+         lambda d, r, x: tsr(d, x, nl.multiply, 10.0, nl.add),
+         lambda d, r, x: act(d, nl.copy, x, reduce_op=nl.add, reduce_cmd=CMD.reduce, reduce_res=r)],
         6,
     ),
     "activations": (
@@ -163,13 +159,11 @@ CHAINS = {
         5 + 8,
     ),
     "a result that is read alone": (
-        [
-            lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset_reduce, reduce_op=nl.add),
-            lambda d, r, x: act(d, nl.copy, x, reduce_res=r),
-        ],
+        [lambda d, r, x: act(d, nl.square, x, reduce_cmd=CMD.reset_reduce, reduce_op=nl.add),
+         lambda d, r, x: act(d, nl.copy, x, reduce_res=r)],
         5,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -378,13 +372,9 @@ def test_iota_is_exact_in_int32_and_saturates_narrower_integers():
 
 
 COMPARISONS = {
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
+    "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal, "greater": np.greater,
     "greater_equal": np.greater_equal,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("cmp_op", COMPARISONS)

@@ -63,18 +63,15 @@ def test_every_binary_operator_of_the_table_is_here():
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
-@pytest.mark.parametrize(
-    ("left", "right", "out"),
-    [
-        ("float32", "float32", "float32"),
-        ("bfloat16", "float32", "bfloat16"),
-        ("float16", "int8", "float16"),
-        ("float8_e4m3", "float8_e5m2", "bfloat16"),
-        ("int32", "float32", "int16"),
-        ("uint8", "int16", "float32"),
-        ("tfloat32", "bool_", "tfloat32"),
-    ],
-)
+@pytest.mark.parametrize(("left", "right", "out"), [
+    ("float32", "float32", "float32"),
+    ("bfloat16", "float32", "bfloat16"),
+    ("float16", "int8", "float16"),
+    ("float8_e4m3", "float8_e5m2", "bfloat16"),
+    ("int32", "float32", "int16"),
+    ("uint8", "int16", "float32"),
+    ("tfloat32", "bool_", "tfloat32"),
+])  # fmt: skip
 def test_tensor_tensor_is_fp32(op, left, right, out, rng):
     a, b = sample(rng, (33, 4, 6), left), sample(rng, (33, 4, 6), right)
     a[:, 0], b[:, 1], b[:, 2] = 0, 0, a[:, 2].astype(b.dtype)
@@ -261,12 +258,10 @@ CALLED = {
     "a number first": (lambda x, y: nl.subtract(2.0, x), lambda x, y: 2 - x),
     "one": (lambda x, y: nl.abs(x), lambda x, y: np.abs(x)),
     "copy": (lambda x, y: nl.copy(y), lambda x, y: y),
-    "another dtype": (
-        lambda x, y: nl.multiply(put(np.ones((5, 6), np.int8)), 0.5, dtype=nl.float32),
-        lambda x, y: np.full((5, 6), 0.5, np.float32),
-    ),
+    "another dtype": (lambda x, y: nl.multiply(put(np.ones((5, 6), np.int8)), 0.5, dtype=nl.float32),
+     lambda x, y: np.full((5, 6), 0.5, np.float32)),
     "bits": (lambda x, y: nl.invert(put(row(5, dtype=np.int16))), lambda x, y: row(-6, dtype=np.int16)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLED)

@@ -100,15 +100,12 @@ def test_store_of_psum_is_refused():
         run(lambda: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.zeros((4, 8), F32, nl.psum)))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda t: nl.load(t),
-        lambda t: nl.store(t, t),
-        lambda t: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.ndarray((4, 8), F32, nl.hbm)),
-        lambda t: nl.load(3),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    lambda t: nl.load(t),
+    lambda t: nl.store(t, t),
+    lambda t: nl.store(nl.ndarray((4, 8), F32, nl.hbm), nl.ndarray((4, 8), F32, nl.hbm)),
+    lambda t: nl.load(3),
+])  # fmt: skip
 def test_loads_read_hbm_and_stores_write_it(call):
     with pytest.raises(NkiError, match="NKI040"):
         run(lambda: call(nl.zeros((4, 8), F32)))
@@ -176,15 +173,12 @@ def constant_of_core():
     nl.shared_constant(CONSTANT + np.float32(nl.program_id(0)))
 
 
-@pytest.mark.parametrize(
-    ("constant", "match"),
-    [
-        (np.zeros((2, 2)), "dtype float64"),
-        (np.zeros((2, 2), object), "dtype object"),
-        (np.zeros((2, 2), ml_dtypes.float8_e4m3), "dtype float8_e4m3; accepted are float32"),
-        ([[1.0]], "neither a NumPy array nor the path"),
-    ],
-)
+@pytest.mark.parametrize(("constant", "match"), [
+    (np.zeros((2, 2)), "dtype float64"),
+    (np.zeros((2, 2), object), "dtype object"),
+    (np.zeros((2, 2), ml_dtypes.float8_e4m3), "dtype float8_e4m3; accepted are float32"),
+    ([[1.0]], "neither a NumPy array nor the path"),
+])  # fmt: skip
 def test_constants_refused(constant, match):
     with pytest.raises(NkiError, match=match) as caught:
         run(lambda: dropped(nl.shared_constant(constant)))

@@ -256,19 +256,16 @@ def test_schedules_are_timed():
     assert profiling.profile(parallel.with_schedule([("quick", "slow")]))().modelled_us > 1.1 * plain
 
 
-@pytest.mark.parametrize(
-    ("edges", "match"),
-    [
-        ([("plus1", "nothing")], "0 instructions are named 'nothing'"),
-        ([("recip", "plus1")], "'recip' does not come after 'plus1'"),
-        ([("recip", "recip")], "does not come after"),
-        ([("plus1",)], "is not a pair"),
-        (["plus1"], "is not a pair"),
-        ([("plus1", 3)], "does not hold names"),
-        ([("plus1", [])], "does not hold names"),
-        ([(None, "plus1")], "does not hold names"),
-    ],
-)
+@pytest.mark.parametrize(("edges", "match"), [
+    ([("plus1", "nothing")], "0 instructions are named 'nothing'"),
+    ([("recip", "plus1")], "'recip' does not come after 'plus1'"),
+    ([("recip", "recip")], "does not come after"),
+    ([("plus1",)], "is not a pair"),
+    (["plus1"], "is not a pair"),
+    ([("plus1", 3)], "does not hold names"),
+    ([("plus1", [])], "does not hold names"),
+    ([(None, "plus1")], "does not hold names"),
+])  # fmt: skip
 def test_schedules_refused(edges, match):
     with pytest.raises(NkiError, match=rf"NKI174.*{match}"):
         two_named.with_schedule(edges)(X)

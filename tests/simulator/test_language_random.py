@@ -93,12 +93,10 @@ REFUSED = {
     "rand of a shape": ("NKI003: rand", lambda: nl.rand((129, 8), F32)),
     "seed of an int": ("NKI040: random_seed", lambda: nl.random_seed(42)),
     "dropout of HBM": ("NKI040: dropout", lambda: nl.dropout(hbm(4, 8), 0.5)),
-    "gather along 1": (
-        "NKI062: gather_flattened",
-        lambda: nl.gather_flattened(sb(4, 8), sb(4, 8, dtype=nl.uint32), axis=1),
-    ),
+    "gather along 1": ("NKI062: gather_flattened",
+     lambda: nl.gather_flattened(sb(4, 8), sb(4, 8, dtype=nl.uint32), axis=1)),
     "gather by floats": ("NKI.*gather_flattened", lambda: nl.gather_flattened(sb(4, 8), sb(4, 8))),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("why", REFUSED)

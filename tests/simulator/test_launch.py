@@ -412,17 +412,14 @@ def test_what_a_run_records_ends_with_its_last_user():
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda y, core: (y, core),
-        lambda y, core: [y] if core else (y,),
-        lambda y, core: {"b": y} if core else {"a": y},
-        lambda y, core: None if core else y,
-        lambda y, core: (y, y) if core else (y,),
-        lambda y, core: y[0:2] if core else y,
-    ],
-)
+@pytest.mark.parametrize("form", [
+    lambda y, core: (y, core),
+    lambda y, core: [y] if core else (y,),
+    lambda y, core: {"b": y} if core else {"a": y},
+    lambda y, core: None if core else y,
+    lambda y, core: (y, y) if core else (y,),
+    lambda y, core: y[0:2] if core else y,
+])  # fmt: skip
 def test_cores_return_the_same(form):
     def kernel(x, same):
         y = halves(x)

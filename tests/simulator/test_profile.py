@@ -107,16 +107,13 @@ def test_flops_and_rate():
     assert given.mfu < found.mfu
 
 
-@pytest.mark.parametrize(
-    ("min_bytes", "flops", "dtype", "cores", "us", "limit"),
-    [
-        (716_000, 0, "bfloat16", 2, 1.0, "bytes"),
-        (415_000, 0, "bfloat16", 1, 1.0, "bytes"),
-        (1, 78_640_000, "bfloat16", 1, 1.0, "flops"),
-        (1, 2 * 19_660_000, "float32", 2, 1.0, "flops"),
-        (1, 157_300_000, "float8_e4m3", 1, 1.0, "flops"),
-    ],
-)
+@pytest.mark.parametrize(("min_bytes", "flops", "dtype", "cores", "us", "limit"), [
+    (716_000, 0, "bfloat16", 2, 1.0, "bytes"),
+    (415_000, 0, "bfloat16", 1, 1.0, "bytes"),
+    (1, 78_640_000, "bfloat16", 1, 1.0, "flops"),
+    (1, 2 * 19_660_000, "float32", 2, 1.0, "flops"),
+    (1, 157_300_000, "float8_e4m3", 1, 1.0, "flops"),
+])  # fmt: skip
 def test_roofline(min_bytes, flops, dtype, cores, us, limit):
     found = roofline(min_bytes, flops, dtype, cores, Rates())
     assert found.us == pytest.approx(us)
@@ -328,16 +325,13 @@ def test_a_kernel_without_instructions_is_refused():
         profile(idle)(X)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("clock.pe_ghz", 0, "must be above 0"),
-        ("throttle.window_ns", -5, "must be above 0"),
-        ("dma.hwdge_queue_depth", 0, "must be above 0"),
-        ("dma.element_overhead_ns", -1, "must be at least 0"),
-        ("dma.engines", "16", "must be a finite number"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("clock.pe_ghz", 0, "must be above 0"),
+    ("throttle.window_ns", -5, "must be above 0"),
+    ("dma.hwdge_queue_depth", 0, "must be above 0"),
+    ("dma.element_overhead_ns", -1, "must be at least 0"),
+    ("dma.engines", "16", "must be a finite number"),
+])  # fmt: skip
 def test_impossible_constants_are_refused(name, value, words):
     with pytest.raises(UnknownConstantError, match=words):
         profile(copied, constants={name: value})(X)
@@ -347,14 +341,11 @@ def test_a_constant_may_be_negative_where_the_table_s_is():
     assert profile(copied, constants={"pe.cold_ldw_16bit_half_ns": -30})(X).modelled_us > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"flops": -1}, r"problem\.flops=-1: must be None or an int"),
-        ({"min_bytes": 1.5}, r"problem\.min_bytes=1\.5: must be"),
-        ({"dtype": "fp7"}, r"problem\.dtype='fp7': must be None or one of"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"flops": -1}, r"problem\.flops=-1: must be None or an int"),
+    ({"min_bytes": 1.5}, r"problem\.min_bytes=1\.5: must be"),
+    ({"dtype": "fp7"}, r"problem\.dtype='fp7': must be None or one of"),
+])  # fmt: skip
 def test_bad_problems_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         Problem(**arguments)

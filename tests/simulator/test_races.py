@@ -49,25 +49,13 @@ CONFLICTS = {
     "write read": (lambda t: put(t[0:3], 1), lambda t: get(t[2]), "core 1 reads", "core 0 writes"),
     "read write": (lambda t: get(t[0:3]), lambda t: put(t[2], 1), "core 1 writes", "core 0 reads"),
     "strided": (lambda t: put(t[:, 0:6:2], 1), lambda t: put(t[:, 1:6:3], 2), "core 1 writes", "core 0 writes"),
-    "other dtype": (
-        lambda t: put(t[1], 1),
-        lambda t: get(t.view(nl.bfloat16)[1, 3:4]),
-        "core 1 reads",
-        "core 0 writes",
-    ),
-    "read after it was written anew": (
-        lambda t: (put(t, 1), put(t, 3)),
-        lambda t: (put(t, 3), get(t)),
-        "core 1 reads",
-        "core 0 writes",
-    ),
-    "narrow first": (
-        lambda t: nisa.dma_copy(t.view(nl.uint8)[1, 3:4], nl.ones((1, 1), nl.uint8)),
-        lambda t: put(t[1, 0], 1),
-        "core 1 writes",
-        "core 0 writes",
-    ),
-}
+    "other dtype": (lambda t: put(t[1], 1), lambda t: get(t.view(nl.bfloat16)[1, 3:4]), "core 1 reads",
+     "core 0 writes"),
+    "read after it was written anew": (lambda t: (put(t, 1), put(t, 3)), lambda t: (put(t, 3), get(t)), "core 1 reads",
+     "core 0 writes"),
+    "narrow first": (lambda t: nisa.dma_copy(t.view(nl.uint8)[1, 3:4], nl.ones((1, 1), nl.uint8)),
+     lambda t: put(t[1, 0], 1), "core 1 writes", "core 0 writes"),
+}  # fmt: skip
 
 
 #: Accesses of both cores that leave the same bytes in whatever order they come.
@@ -129,11 +117,9 @@ PEACEFUL = {
     "write and read": (lambda t: put(t[0:2], 1), lambda t: get(t[2:4])),
     "reads": (lambda t: get(t), lambda t: get(t)),
     "own part twice": (lambda t: (put(t[0], 1), get(t[0]), put(t[0], 2)), lambda t: (put(t[1], 1), get(t[1]))),
-    "halves of elements": (
-        lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 0:1], nl.ones((1, 1), nl.uint16)),
-        lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 1:2], nl.ones((1, 1), nl.uint16)),
-    ),
-}
+    "halves of elements": (lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 0:1], nl.ones((1, 1), nl.uint16)),
+     lambda t: nisa.dma_copy(t.view(nl.uint16)[1, 1:2], nl.ones((1, 1), nl.uint16))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PEACEFUL)
@@ -223,31 +209,19 @@ def test_sendrecv_swaps():
 
 
 DEADLOCKS = {
-    "core 1 skips": (
-        lambda core, t: barrier(t) if core == 0 else None,
-        "core 0 waits at .* core 1 ended without meeting it",
-    ),
-    "core 0 skips": (
-        lambda core, t: barrier(t) if core == 1 else None,
-        "core 1 waits at .* core 0 ended without meeting it",
-    ),
-    "core 1 skips the second": (
-        lambda core, t: [barrier(t) for _ in range(2 - core)],
-        "core 0 waits at .* core 1 ended",
-    ),
-    "core 0 skips the second": (
-        lambda core, t: [barrier(t) for _ in range(1 + core)],
-        "core 1 waits at .* core 0 ended",
-    ),
-    "kinds": (
-        lambda core, t: barrier(t) if core else nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1, 1, 0),
-        r"core 1 is at core_barrier \d+ at .*, core 0 at sendrecv 0, \(1, 8\), float32 at ",
-    ),
-    "pipes": (
-        lambda core, t: nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1 - core, 1 - core, core),
-        "core 1 is at sendrecv 1, .*, core 0 at sendrecv 0",
-    ),
-}
+    "core 1 skips": (lambda core, t: barrier(t) if core == 0 else None,
+     "core 0 waits at .* core 1 ended without meeting it"),
+    "core 0 skips": (lambda core, t: barrier(t) if core == 1 else None,
+     "core 1 waits at .* core 0 ended without meeting it"),
+    "core 1 skips the second": (lambda core, t: [barrier(t) for _ in range(2 - core)],
+     "core 0 waits at .* core 1 ended"),
+    "core 0 skips the second": (lambda core, t: [barrier(t) for _ in range(1 + core)],
+     "core 1 waits at .* core 0 ended"),
+    "kinds": (lambda core, t: barrier(t) if core else nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1, 1,
+     0), r"core 1 is at core_barrier \d+ at .*, core 0 at sendrecv 0, \(1, 8\), float32 at "),
+    "pipes": (lambda core, t: nisa.sendrecv(nl.ones((1, 8), F32), nl.ndarray((1, 8), F32), 1 - core, 1 - core, core),
+     "core 1 is at sendrecv 1, .*, core 0 at sendrecv 0"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DEADLOCKS)

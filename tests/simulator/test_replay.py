@@ -270,31 +270,28 @@ def _fewer_packets() -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        ("no json", "not a trace: no JSON"),
-        ([], "not a trace"),
-        ({"traceEvents": []}, "not a trace"),
-        ({**tiny(), "instruction": []}, "no instruction has a compiler's name"),
-        (_without("dma"), "lacks the section dma"),
-        (_without("semaphore_update"), "lacks the section semaphore_update"),
-        (_changed(20, operands=f"S[{TENSOR}] (Tensor)>=3 {COPY}"), r"S\[5\] >= 3, and the trace brings it to 2"),
-        (_changed(20, operands=f"S[77]>=1 {COPY}"), r"S\[77\] >= 1, and the trace brings it to 0"),
-        (_later_matmul(), "came true after its end"),
-        (_changed(20, opcode="FROBNICATE"), "FROBNICATE at pc 20 of scalar: an opcode that replay does not know"),
-        (_changed(20, operands="S[5]>=2"), "no dst"),
-        (_changed(20, operands=COPY.replace("fp32", "fp5")), "unknown dtype"),
-        (_changed(20, operands=f"{COPY} accumulator_cmd=READ"), "accumulator"),
-        (_changed(20, label="Quantum"), "unknown engine"),
-        (_changed(20, timestamp="soon"), "not as expected"),
-        (_changed(10, opcode="EVENT_SEMAPHORE"), "does not follow its LDWEIGHTS"),
-        (_changed(30, sbuf_read_bytes=1), "neither a load nor a store"),
-        (_fewer_packets(), "triggers 1 DMAs, and DMA engine 64 ended 0"),
-        ({**tiny(), "dma": []}, "Scalar triggers DMAs"),
-        ({**tiny(), "ham": [{"subgraph": "sg00"}]}, "lacks 'timestamp'"),
-    ],
-)
+@pytest.mark.parametrize(("document", "message"), [
+    ("no json", "not a trace: no JSON"),
+    ([], "not a trace"),
+    ({"traceEvents": []}, "not a trace"),
+    ({**tiny(), "instruction": []}, "no instruction has a compiler's name"),
+    (_without("dma"), "lacks the section dma"),
+    (_without("semaphore_update"), "lacks the section semaphore_update"),
+    (_changed(20, operands=f"S[{TENSOR}] (Tensor)>=3 {COPY}"), r"S\[5\] >= 3, and the trace brings it to 2"),
+    (_changed(20, operands=f"S[77]>=1 {COPY}"), r"S\[77\] >= 1, and the trace brings it to 0"),
+    (_later_matmul(), "came true after its end"),
+    (_changed(20, opcode="FROBNICATE"), "FROBNICATE at pc 20 of scalar: an opcode that replay does not know"),
+    (_changed(20, operands="S[5]>=2"), "no dst"),
+    (_changed(20, operands=COPY.replace("fp32", "fp5")), "unknown dtype"),
+    (_changed(20, operands=f"{COPY} accumulator_cmd=READ"), "accumulator"),
+    (_changed(20, label="Quantum"), "unknown engine"),
+    (_changed(20, timestamp="soon"), "not as expected"),
+    (_changed(10, opcode="EVENT_SEMAPHORE"), "does not follow its LDWEIGHTS"),
+    (_changed(30, sbuf_read_bytes=1), "neither a load nor a store"),
+    (_fewer_packets(), "triggers 1 DMAs, and DMA engine 64 ended 0"),
+    ({**tiny(), "dma": []}, "Scalar triggers DMAs"),
+    ({**tiny(), "ham": [{"subgraph": "sg00"}]}, "lacks 'timestamp'"),
+])  # fmt: skip
 def test_malformed_traces_are_refused(tmp_path: Path, document: Any, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         compare(read_trace(write(tmp_path, document)))

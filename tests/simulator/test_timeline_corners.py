@@ -104,14 +104,11 @@ def test_bn_aggr_takes_13_cycles_a_triple():
     assert line.visible[1] - line.start[1] == pytest.approx(153 + 4 * 13 / 0.96)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"order": "random"}, "order='random': must be one of program, lookahead"),
-        ({"phase": 1.0}, r"phase=1\.0: must be at least 0 and below 1"),
-        ({"phase": -0.1}, r"phase=-0\.1: must be"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"order": "random"}, "order='random': must be one of program, lookahead"),
+    ({"phase": 1.0}, r"phase=1\.0: must be at least 0 and below 1"),
+    ({"phase": -0.1}, r"phase=-0\.1: must be"),
+])  # fmt: skip
 def test_bad_options(options, words):
     with pytest.raises(ValueError, match=words):
         tl.Options(**options)

@@ -87,17 +87,13 @@ def again(n, between=0, *, part=False, scope=False):
     return sum(tasks.is_dma) - n * between
 
 
-@pytest.mark.parametrize(
-    ("why", "loads", "given"),
-    [
-        ("the same bytes are there", 1, {}),
-        ("they were loaded 128 DMAs ago", 1, {"between": 127}),
-        ("or more", 3, {"between": 128}),
-        ("a part of a tile", 3, {"part": True}),
-        ("a loop on the device has one copy of its body", 3, {"scope": True}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("why", "loads", "given"), [
+    ("the same bytes are there", 1, {}),
+    ("they were loaded 128 DMAs ago", 1, {"between": 127}),
+    ("or more", 3, {"between": 128}),
+    ("a part of a tile", 3, {"part": True}),
+    ("a loop on the device has one copy of its body", 3, {"scope": True}),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_a_load_of_what_a_tile_holds_is_dropped(why, loads, given):
     assert again(3, **given) == loads
 
