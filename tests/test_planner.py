@@ -14,7 +14,6 @@ from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, 
 from nkiconv.planner.entry import answer
 from nkiconv.planner.floors import floors
 from nkiconv.planner.timing import time, trace
-from nkiconv.planner.trial import key_of
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
 
@@ -223,8 +222,9 @@ def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypat
         return found and dataclasses.replace(found, us=exact.phase0_us * share)
 
     monkeypatch.setattr(timekeeper.Timekeeper, "extrapolated", too_fast)
-    monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
+    monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
     monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 0)
+    monkeypatch.setattr(timekeeper, "SCREEN_INSTRUCTIONS", 100)
     found = fresh(problem)
     assert (found.extrapolated_from is None) == wins
     if wins:
@@ -246,8 +246,7 @@ def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, sha
         return by(self, one)
 
     monkeypatch.setattr(timekeeper.Timekeeper, "extrapolated", off)
-    monkeypatch.setattr(search._Search, "_settle", lambda *_: None)
-    monkeypatch.setattr(search._Search, "_alike", lambda _: [])
+    monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
     monkeypatch.setattr(timekeeper.Timekeeper, "settle", settle_one)
     monkeypatch.setattr(timekeeper, "SCREEN_INSTRUCTIONS", 100)
     whole_up_to(monkeypatch, 10)
@@ -273,10 +272,10 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     assert whole > 1.05 * line
     one.best_us = float("inf")
     uncorrected = one.screen(second).us
-    assert one.settle(one.found[key_of(first)]).us == whole
-    corrected = one.found[key_of(second)].us
+    assert one.settle(one.found[timekeeper.key_of(first)]).us == whole
+    corrected = one.found[timekeeper.key_of(second)].us
     assert corrected == pytest.approx(uncorrected * whole / line)
-    del one.found[key_of(second)]
+    del one.found[timekeeper.key_of(second)]
     assert one.screen(second).us == pytest.approx(corrected)
     assert one.whole(second).us == pytest.approx(corrected, rel=0.05)
 

@@ -7,7 +7,7 @@ keeps it. Where AWS's NKI runs the kernels `child` has a process of its own sear
 
 from __future__ import annotations
 
-from .alternatives import Alternative, Rejection
+from .explain import Alternative, Rejection
 from .plan import Plan
 from .request import Asked, Config, Request
 

@@ -14,8 +14,8 @@ from typing import Any
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
 from . import stream
-from .alternatives import Rejection
 from .cost.algorithm import Shape
+from .explain import Rejection
 from .operation import Operation
 from .operations import operation_for
 from .request import Config, Request

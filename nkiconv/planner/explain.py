@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..problem import ConvProblem
-from .alternatives import Alternative, Rejection, settings_text
 from .request import Asked, Config
 
 #: Columns of a line of text, and of one that `print` shows.
@@ -16,6 +17,67 @@ WIDTH, SCREEN = 116, 80
 SETTINGS_WIDTH, SETTINGS_LEAST = 48, 10
 #: In front of the settings in which a row differs.
 BUT = "but "
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """An algorithm with settings that was timed. All modelled, program order, throttle phase 0."""
+
+    algorithm: str
+    config: Config
+    us: float
+    bound_by: str  # of the part that was timed
+    instructions: int  # all cores, as a compiler sees them
+    #: channels of the reduced problems that `us` is extrapolated from; None: the whole problem was timed
+    extrapolated_from: int | None = None
+    #: whether `us` is only a lower bound, already above the best: the engine with most work, without any waiting
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An algorithm with settings that cannot run the problem, and why."""
+
+    algorithm: str
+    config: Config
+    reason: str
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """If row tiles took turns: modelled us of the plan, phase 0, and the algorithm and settings that take least then
+    among the fastest that were timed of each algorithm, with row tiles and without."""
+
+    us: float
+    algorithm: str
+    config: Config
+    least_us: float
+
+    @property
+    def text(self) -> str:
+        """A line for people."""
+        found = f"row tiles of the array side by side, which nobody has measured: {self.us:,.2f} us if they took turns"
+        if self.least_us == self.us:
+            return f"{found}, and still the least of what was timed"
+        return f"{found}; {self.algorithm}, {settings_text(self.config)}, would take {self.least_us:,.2f} us then"
+
+
+def settings_text(config: Config) -> str:
+    """A config in words."""
+    if config is None:
+        return "defaults"
+    return " ".join(f"{name}={_value_text(value)}" for name, value in config)
+
+
+def _value_text(value: Any) -> str:
+    """Of a tuple of tuples, those that follow each other and are equal are said once, as in "(3,1,0,0)x4"."""
+    if not isinstance(value, tuple):
+        return str(value)
+    texts = []
+    for one, alike in itertools.groupby(value):
+        text, count = _value_text(one), len(list(alike))
+        texts += [f"{text}x{count}"] if count > 1 and isinstance(one, tuple) else [text] * count
+    return "(" + ",".join(texts) + ")"
 
 
 def problem_words(problem: ConvProblem, asked: Asked) -> tuple[str, str]:

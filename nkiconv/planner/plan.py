@@ -11,19 +11,21 @@ from typing import Any
 from ..errors import FileFormatError, UnsupportedError, refuse
 from ..problem import ConvProblem
 from ..schedules.settings import form_refusal
-from .alternatives import Alternative, Rejection, settings_text
 from .explain import (
     SCREEN,
     WIDTH,
+    Alternative,
+    InTurns,
+    Rejection,
     alternatives_text,
     problem_words,
     rejected_text,
     runner_up_text,
+    settings_text,
     symbols_text,
     table,
     wrapped,
 )
-from .in_turns import InTurns
 from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for: the estimate, timed; the best few of what they say, or many more.

@@ -1,9 +1,8 @@
-"""Times one candidate in the simulator without data, on the whole problem or on a few of its channels."""
+"""Times one candidate in the simulator without data, on the whole problem or on a part of it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..simulator.iterations import num_compiled
@@ -12,10 +11,8 @@ from ..simulator.profiling import Phases, Timed, in_time
 from ..simulator.profiling.assemble import bound_by
 from ..simulator.profiling.path import critical_path
 from ..simulator.profiling.profile import phase_list, phases_at
-from ..simulator.program import Instruction, Program
+from ..simulator.program import Program
 from ..simulator.timeline import ENGINES, times_run
-from ..simulator.timeline.dependencies import HBM_SLICES
-from ..simulator.timeline.overlap import extent
 from ..simulator.timing import AnyPrice, DmaPrice, Price, PriceList, Rates, TensorPrice
 from .candidates import Candidate
 from .operations import operation_for
@@ -56,8 +53,6 @@ class Traced:
     #: as recorded, which is what timing takes, and as a compiler sees them; of all cores
     instructions: int
     compiled: int
-    #: what pairs of stores to HBM count, beside the instructions, of what a search may trace
-    comparisons: float
     #: work of the busiest engine of a core: no timeline is shorter
     least_us: float
 
@@ -77,27 +72,8 @@ def trace(
     execution = execute(operation.kernel[request.lnc], args, kwargs, trace_only=True, most=most)
     prices = PriceList(rates)
     busiest = max(busiest_ns(program, prices) for program in execution.programs)
-    comparisons = sum(_comparisons(program.instructions) for program in execution.programs)
     compiled = sum(map(num_compiled, execution.programs))
-    return Traced(request, execution, prices, len(execution.instructions), compiled, comparisons, busiest / 1e3)
-
-
-def _comparisons(instructions: Sequence[Instruction]) -> float:
-    """What one core's stores to HBM count beside their number: each with those before it in its slices of a tensor.
-
-    The timeline compares far fewer of them; what a search tries, and so which plan it finds, is laid out by this.
-    """
-    slices = 0.0
-    for instruction in instructions:
-        for region in instruction.writes:
-            if not region.info.on_chip:
-                span = extent(region)
-                slices += 1 + HBM_SLICES * (span.b1 - span.b0) / region.info.num_bytes
-    return slices**2 / (2 * HBM_SLICES) * COMPARISON
-
-
-#: What one pair of stores counts, in instructions.
-COMPARISON = 0.018
+    return Traced(request, execution, prices, len(execution.instructions), compiled, busiest / 1e3)
 
 
 def busiest_ns(program: Program, prices: PriceList) -> float:

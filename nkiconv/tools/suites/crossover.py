@@ -16,8 +16,8 @@ from typing import Any
 
 from ...errors import GeometryError, NkiconvError, UnsupportedError, raise_all
 from ...planner import Alternative, Config, Plan, Request
-from ...planner.alternatives import settings_text
 from ...planner.entry import answer
+from ...planner.explain import settings_text
 from ...planner.operations import violations
 from ...planner.request import sorted_constants
 from ...problem import ConvProblem
