@@ -11,10 +11,10 @@ from nkiconv import DtypeError, GeometryError, NkiconvError, UnsupportedError, c
 from nkiconv.api.conv import run_conv
 from nkiconv.api.conv_problem import conv_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.kernels.conv.implicit_gemm.defaults import TAPS_WARM_UP, WARM_UP_PACKED
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import ACTIVATIONS, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 from nkiconv.rules import FILTER_LAYOUTS
+from nkiconv.schedules.implicit_gemm_build import WARM_UP, WARM_UP_PACKED
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 6, 9, 11)).astype(np.float32)
@@ -342,7 +342,7 @@ def test_no_filter_of_a_packed_one_is_turned():
     named = {"algorithm": "implicit_gemm", "trace_only": True}
     turned = [run_conv(x, one, problem, **named).instructions["tensor"] for one in (w, packed)]
     # transposes of jobs, chunks of channels and taps; each core warms up a little longer
-    assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - TAPS_WARM_UP)
+    assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
 
 
 @pytest.mark.parametrize(

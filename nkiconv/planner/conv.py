@@ -18,10 +18,10 @@ from ..kernels.conv import (
 )
 from ..kernels.conv.arguments import read_geometry
 from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_refusal
-from ..kernels.conv.implicit_gemm.jobs import packed_channels
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules.geometry import Geometry, num_taps
+from ..schedules.implicit_gemm_channels import packed_channels
 from ..schedules.options import Extras
 from ..schedules.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
 from ..simulator import ArraySpec

@@ -52,7 +52,8 @@ class Bank:
 class HasChunks(Protocol):
     """A job: output channels, and the chunks of input channels that they need."""
 
-    chunks: Any
+    @property
+    def chunks(self) -> Any: ...
 
 
 def same_place(one: Outputs, other: Outputs) -> bool:

@@ -12,6 +12,7 @@ FOLDS = ("none", "inputs", "outputs", "both")
 #: How products are taken: one by one, of fp16 pairs (precision="fp16x3"), of fp8 pairs, with halves or staged rows
 #: where they can be.
 PRODUCTS = ("single", "fp16x3", "fp8_pairs", "fp8_halves", "fp8_staged")
+FP8_PRODUCTS = PRODUCTS[2:]
 X_BYTES = 32_768
 #: Most M tiles that a setting counts, and pairs of output tiles of the body of a device loop.
 COUNT_MAX, LOOP_MAX = 4096, 64

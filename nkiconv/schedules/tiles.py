@@ -100,6 +100,11 @@ def whole_words(count: int, itemsize: int) -> int:
     return div_ceil(count, each) * each
 
 
+def transposes_of_bank(width: int, itemsize: int) -> int:
+    """Transposes of so many columns that a bank of PSUM holds."""
+    return max(1, BANK_BYTES // (whole_words(width, itemsize) * itemsize))
+
+
 def picked(values: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
     """Values in the order of some axes: of a canonical shape that as stored, of strides the canonical ones."""
     return tuple(values[axis] for axis in axes)

@@ -8,20 +8,18 @@ from depthwise import same_bits
 from draws import draws
 from hypothesis import example, given
 from hypothesis import strategies as st
-from implicit_gemm_calls import settled, shape_of
+from implicit_gemm_calls import settled
 from volumes import check_volume, has_output, volumes
 
 import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm, conv3d_implicit_gemm
-from nkiconv.kernels.conv.implicit_gemm import refusal
-from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.timing import time, trace
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules import geometry
+from nkiconv.schedules import geometry, implicit_gemm_build
 from nkiconv.simulator.iterations import num_compiled
 from nkiconv.simulator.timing import Rates
 
@@ -191,10 +189,10 @@ SHORT = LONG.replace(H=270, W=480)
 
 def counts(problem, **more):
     """(settings, instructions of a core at most) as the host has them."""
-    shape, found = shape_of(problem), settled(problem, **more)
+    found = settled(problem, **more)
     plan, reason = planned(problem, "implicit_gemm", tuple(found.items()))
     assert reason == ""
-    return found, count_taps_instructions(shape.geometry, plan, 2)
+    return found, plan.instructions(2)
 
 
 def test_many_instructions_ask_for_a_loop():
@@ -207,7 +205,7 @@ def test_many_instructions_ask_for_a_loop():
 def test_a_bare_kernel_loops_where_the_compiler_would_refuse_it(change):
     """Its own rule unrolls what it can."""
     assert planned(LONG, "implicit_gemm")[0].loop == 0
-    for module in (geometry, refusal):
+    for module in (geometry, implicit_gemm_build):
         change(module, "INSTRUCTIONS_MAX", 100_000)
     plan, reason = planned(LONG, "implicit_gemm")
     assert (reason, plan.loop) == ("", 1)
@@ -231,8 +229,8 @@ def test_a_loop_takes_hardly_longer(name):
         config = ALGORITHM.settle(shape, (("x_bytes", 8192), ("loop", loop)))
         traced = trace(request, Candidate("implicit_gemm", config, 1, 0.0), Rates())
         plan = ALGORITHM.plan(shape, config)
-        assert max(map(num_compiled, traced.execution.programs)) <= count_taps_instructions(shape.geometry, plan, 2)
-        assert traced.execution.sbuf_peak_bytes <= taps_sbuf_bytes(shape.geometry, plan, shape.extras)
+        assert max(map(num_compiled, traced.execution.programs)) <= plan.instructions(2)
+        assert traced.execution.sbuf_peak_bytes <= plan.sbuf_bytes(shape.extras)
         found[loop] = time(traced, Rates()).us, traced.compiled
     assert found[1][0] <= 1.03 * found[0][0]
     assert found[1][1] < 0.5 * found[0][1]

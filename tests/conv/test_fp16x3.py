@@ -4,14 +4,13 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, extras_of, integers, planned, run, trace
 from depthwise import same_bits
 from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner import Request, candidates
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.cost.conv.common import SURE
@@ -214,10 +213,10 @@ def test_it_needs_no_more_than_it_says(name, more, lnc):
     own, reason = planned(problem, "implicit_gemm", None, lnc, "fp16x3", **changes)
     assert reason == ""
     execution = trace(problem, lnc, **PAIRS, **epilogue)
-    geometry, extras = geometry_of(problem, "fp16x3"), extras_of(**changes)
+    extras = extras_of(**changes)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= count_taps_instructions(geometry, own, lnc)
-    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, extras)
+    assert most <= own.instructions(lnc)
+    assert execution.sbuf_peak_bytes <= own.sbuf_bytes(extras)
 
 
 @pytest.mark.simulator_only

@@ -16,14 +16,15 @@ import nkiconv
 from nkiconv import cases, conv1d, conv2d, depthwise_conv1d, depthwise_conv2d, pack_filter
 from nkiconv.errors import DtypeError, GeometryError
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
-from nkiconv.kernels.conv.implicit_gemm import cuts, fold, matmuls, pairs_fp8
-from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
 from nkiconv.planner.conv import Conv2d
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.request import Request
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import apply_out_perm, conv_ref
-from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.schedules.implicit_gemm import FP8_PRODUCTS, ImplicitGemmSettings
+from nkiconv.schedules.implicit_gemm_channels import extent_of, left_over, paired_chunks
+from nkiconv.schedules.implicit_gemm_outputs import banks_of
+from nkiconv.schedules.implicit_gemm_products import matmuls_of, products
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
@@ -203,9 +204,8 @@ def test_it_needs_no_more_than_it_says(name, which, residual, lnc):
     extra = {"residual": nkiconv.spec(problem.output_shape, "fp32"), "beta": 0.5} if residual else {}
     execution = trace(problem, lnc, config=config, **extra)
     most = max(len(program.instructions) for program in execution.programs)
-    geometry = geometry_of(problem)
-    assert most <= count_taps_instructions(geometry, found, lnc)
-    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, found, extras_of(residual=residual, scaled=residual))
+    assert most <= found.instructions(lnc)
+    assert execution.sbuf_peak_bytes <= found.sbuf_bytes(extras_of(residual=residual, scaled=residual))
 
 
 @pytest.mark.simulator_only
@@ -225,9 +225,9 @@ def test_windows_of_a_pair_hold_both_taps():
     problem = ConvProblem(N=1, C=128, H=6, W=8, K=4, R=3, S=3, padding=SAME, dtype="fp8_e4m3")
     geometry, found = geometry_of(problem), planned(problem, "implicit_gemm", (("product", "fp8_pairs"),))[0]
     band, job = found.items[0].band, found.batches[0][0]
-    bank = cuts.banks_of(band, False)[0]
-    each = {(one.row, one.group): one for one in matmuls.products(geometry, job, job.chunks[0], band, bank)}
-    every = matmuls.matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
+    bank = banks_of(band, False)[0]
+    each = {(one.row, one.group): one for one in products(geometry, job, job.chunks[0], band, bank)}
+    every = matmuls_of(geometry, job, job.chunks[0], band, bank, 0)
     assert (every[0].rows, every[0].columns) == ((0, 1, bank.pn), (0, 1, bank.qn))
     for pair in every:
         for tap in (pair.first, *([pair.second] if pair.second else [])):
@@ -243,23 +243,23 @@ def test_windows_of_a_pair_hold_both_taps():
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_what_outputs_need_of_rows(count):
     problem = ConvProblem(N=1, C=1, H=9, W=1, R=3, S=1, K=1, stride=(2, 1), padding=((2, 3), (0, 0)))
-    extent, above, below = pairs_fp8.extent_of(geometry_of(problem), count)
+    extent, above, below = extent_of(geometry_of(problem), count)
     assert (extent, above) == ((count - 1) * 2 + 3, 2)
     assert extent - above - below == min(9, extent - 2)
 
 
 @pytest.mark.parametrize("channels", [2, 64, 128, 129, 150, 192, 200, 256, 257, 315, 320, 384, 400, 1000, 1030])
-@pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+@pytest.mark.parametrize("product", FP8_PRODUCTS)
 @pytest.mark.parametrize("folded", [False, True])
 def test_every_channel_is_in_one_slot(channels, product, folded):
     geometry = geometry_of(ConvProblem(N=1, C=channels, H=9, W=8, K=8, R=3, S=3, padding=SAME, dtype="fp8_e4m3"))
-    rest = fold.left_over(channels) if folded else 0
-    found, parts = [], pairs_fp8.paired_chunks(geometry, product, rest, 2 if rest else 1)
+    rest = left_over(channels) if folded else 0
+    found, parts = [], paired_chunks(geometry, product, rest, 2 if rest else 1)
     for chunk in parts:
-        again = 0 if chunk[3] == "halves" else pairs_fp8.slots_of(chunk) - 1
+        again = 0 if chunk[3] == "halves" else chunk.slots - 1
         for slot in range(again + 1):
-            (_, first, count), *_ = pairs_fp8.slot_channels(chunk, slot)
-            found += range(chunk[0] + first + pairs_fp8.again_of(chunk, slot), chunk[0] + first + count)
+            (_, first, count), *_ = chunk.slot_channels(slot)
+            found += range(chunk[0] + first + chunk.again_of(slot), chunk[0] + first + count)
         assert chunk[1] * chunk[2] <= 128
     assert sorted(found) == list(range(channels))
 
@@ -271,7 +271,7 @@ def test_every_channel_is_in_one_slot(channels, product, folded):
 )
 def test_taken_where_there_are_many_channels(name, taken):
     found = chosen(Request(problem=cases.get(name).problem.replace(dtype="fp8_e4m3")))
-    assert (found.algorithm == "implicit_gemm" and dict(found.config)["product"] in pairs_fp8.FP8_PRODUCTS) == taken
+    assert (found.algorithm == "implicit_gemm" and dict(found.config)["product"] in FP8_PRODUCTS) == taken
 
 
 def test_not_taken_for_other_dtypes():
@@ -420,7 +420,7 @@ class TestOps:
         for out_dtype in ("bf16", "fp16", "fp32"):
             assert_exact(conv2d(x, w, padding=1, out_dtype=out_dtype), truth, out_dtype)
 
-    @pytest.mark.parametrize("product", pairs_fp8.FP8_PRODUCTS)
+    @pytest.mark.parametrize("product", FP8_PRODUCTS)
     def test_packed_filters(self, product):
         for C in (128, 129, 256):
             problem = self.problem.replace(C=C, K=256)

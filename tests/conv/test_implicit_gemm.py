@@ -10,12 +10,15 @@ from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, needs, settled, 
 
 import nkiconv
 from nkiconv import cases
-from nkiconv.kernels.conv.implicit_gemm import cuts, defaults, filters, plan
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
+from nkiconv.schedules.implicit_gemm_build import default_settings
+from nkiconv.schedules.implicit_gemm_outputs import bank_rows, banks_of, row_parts
+from nkiconv.schedules.implicit_gemm_products import first_rows
+from nkiconv.schedules.products import in_order
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from nkiconv.simulator.profiling import in_time
@@ -101,15 +104,15 @@ def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
         run(x, nkiconv.pack_filter(w), problem, lnc, config=config_of("implicit_gemm")), expected
     )
     for home in range(problem.R):
-        rows = [r for r0, rn, *_ in filters.first_rows(home, problem.R, problem.S) for r in range(r0, r0 + rn)]
-        assert rows == cuts.tap_order(problem.R, home)
+        rows = [r for r0, rn, *_ in first_rows(home, problem.R, problem.S) for r in range(r0, r0 + rn)]
+        assert rows == list(in_order(problem.R, home))
 
 
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
     for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none")):
         assert settled(problem, asked=asked)["fold"] == fold
-        found = defaults.taps_defaults(geometry_of(problem), extras_of(**asked), 0, "single")
+        found = default_settings(geometry_of(problem), extras_of(**asked), 0, "single")
         assert found.fold == fold
 
 
@@ -188,7 +191,7 @@ def test_banks_of_all_bands_cover_every_output_once(why):
         seen = []
         for item in (item for item in found.items if item.batch == batch):
             inner = []
-            for bank in cuts.banks_of(item.band, item.last):
+            for bank in banks_of(item.band, item.last):
                 first = (item.band.z0 + bank.z, item.band.p0 + bank.p, item.band.q0 + bank.q)
                 counts = (bank.zn, bank.pn, bank.qn)
                 assert bank.zn * bank.pn * bank.qn <= 512
@@ -320,7 +323,7 @@ LARGE = ConvProblem(N=1, C=128, H=256, W=512, K=128, R=3, S=3, padding=((1, 1), 
     ids=["no room", "room", "DMA takes longer", "a folded chunk with another"],
 )
 def test_bands_that_wait_for_room_come_whole(problem, whole):
-    assert chosen(problem, "tf32").whole == whole
+    assert chosen(problem, "tf32").settings.whole == whole
 
 
 @pytest.mark.cover(8)
@@ -333,7 +336,7 @@ def test_bands_that_wait_for_room_come_whole(problem, whole):
 def test_bands_that_come_whole_are_exact(problem, dtype):
     problem = problem.replace(dtype=dtype)
     settings = {"x_bytes": 600, "whole": True}
-    assert planned(problem, "implicit_gemm", tuple(settings.items()))[0].whole
+    assert planned(problem, "implicit_gemm", tuple(settings.items()))[0].settings.whole
     check_exact(problem, config=config_of("implicit_gemm", **settings))
     (count, size), (most, room) = needs(problem, 2, **settings)
     assert count <= most
@@ -355,8 +358,8 @@ def test_rows_of_a_first_bank_of_pairs_come_together():
     found, _ = planned(problem, "implicit_gemm")
     job, band = found.batches[0][0], found.items[0].band
     assert job.rows == 2
-    first = cuts.row_parts(geometry_of(problem), band, True, job.rows)[0]
-    assert first == (0, min(band.hn, 2 * cuts.bank_rows(band) + 1))
+    first = row_parts(geometry_of(problem), band, True, job.rows)[0]
+    assert first == (0, min(band.hn, 2 * bank_rows(band) + 1))
 
 
 @pytest.mark.parametrize("value", [-1, 4097, 1.0, True])
@@ -403,7 +406,7 @@ def test_filters_of_the_next_batch_fit_beside_those_of_one():
         assert reason == ""
         assert len(found.batches) > 2
         execution = trace(problem, 2, config=config_of("implicit_gemm", **settings))
-        assert execution.sbuf_peak_bytes <= plan.taps_sbuf_bytes(geometry_of(problem), found, extras_of())
+        assert execution.sbuf_peak_bytes <= found.sbuf_bytes(extras_of())
     asked = planned(problem, "implicit_gemm", (("filter_bytes", 90_112),))
     assert asked[0] is None
     assert "bytes per partition of SBUF" in asked[1]

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, extras_of, in_layout, integers, planned, run, trace
 from depthwise import same_bits
 from implicit_gemm_calls import chosen, shape_of, timeline
 from tolerances import assert_exact
 
 from nkiconv import cases
-from nkiconv.kernels.conv.implicit_gemm import plan
 from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
@@ -122,9 +121,9 @@ def needs(problem, lnc, settings):
     """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
     config = config_of("implicit_gemm", **settings)
     found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
-    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    execution = trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = plan.count_taps_instructions(geometry, found, lnc), plan.taps_sbuf_bytes(geometry, found, extras_of())
+    said = found.instructions(lnc), found.sbuf_bytes(extras_of())
     return (count, execution.sbuf_peak_bytes), said
 
 

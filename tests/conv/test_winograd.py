@@ -12,8 +12,7 @@ from volumes import an_axis, check_volume
 import nkiconv
 from nkiconv import bounds, cases
 from nkiconv.errors import NkiconvError, UnsupportedError
-from nkiconv.kernels.conv.dispatch import plan_of, seen_by
-from nkiconv.kernels.conv.implicit_gemm.plan import count_taps_instructions, taps_sbuf_bytes
+from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner import Request
 from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.conv import Conv3d
@@ -205,13 +204,12 @@ def test_it_needs_no_more_than_it_says(name, config, lnc):
     request = Request(problem=problem, lnc=lnc, asked=Asked(precision="winograd", residual="pre_activation", bias=True))
     shape = CONV3D.shape(request, Rates())
     config = CONV3D.settle("implicit_gemm", shape, config)
-    geometry = seen_by("implicit_gemm", shape.geometry, shape.extras, config)
     own, reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, lnc)
     assert reason == ""
     execution = trace(request, Candidate("implicit_gemm", config, 1, 0.0), Rates()).execution
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= count_taps_instructions(geometry, own, lnc)
-    assert execution.sbuf_peak_bytes <= taps_sbuf_bytes(geometry, own, shape.extras)
+    assert most <= own.instructions(lnc)
+    assert execution.sbuf_peak_bytes <= own.sbuf_bytes(shape.extras)
 
 
 PAIRS_REFUSED = [

@@ -2,7 +2,6 @@
 
 from conv_calls import config_of, extras_of, geometry_of, planned, trace
 
-from nkiconv.kernels.conv.implicit_gemm import plan
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
 from nkiconv.problem import ConvProblem
@@ -33,9 +32,9 @@ def needs(problem, lnc, **settings):
     """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
     config = config_of("implicit_gemm", **settings)
     found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
-    geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
+    execution = trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = plan.count_taps_instructions(geometry, found, lnc), plan.taps_sbuf_bytes(geometry, found, extras_of())
+    said = found.instructions(lnc), found.sbuf_bytes(extras_of())
     return (count, execution.sbuf_peak_bytes), said
 
 

@@ -1,82 +1,18 @@
 """Boxes of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
 
-A box is (first, pattern, offset): where it begins in a tile, an index for each axis, and an access pattern of HBM whose
-last entries are the tile's free axes; what is before them are its partitions. One of x also says whether it is of the
-frames in front.
+`schedules.boxes` says what a box is.
 """
 
 from ..._nki import nisa, nl
-from ...schedules.frames import plane_pieces
+from ...schedules.boxes import box_at as box_at
+from ...schedules.boxes import boxes_of_x as boxes_of_x
+from ...schedules.boxes import offset_at as offset_at
+from ...schedules.boxes import pattern_of as pattern_of
 from ...schedules.geometry import num_taps
-from ...schedules.planes import channel_pieces, is_by_plane, sources_of, taps_inside
 from ...schedules.tiles import div_ceil
 from .._dma import copy, copy_moved
 from .call import scale_residual
 from .frames import tensor_of
-
-
-def offset_at(strides, first):
-    """Offset in HBM of an element of a tensor with strides along four axes, and between several volumes."""
-    inside = first[0] * strides[0] + first[2] * strides[2] + first[3] * strides[3]
-    if len(strides) == 4:
-        return inside + first[1] * strides[1]
-    return inside + first[1] // strides[5] * strides[4] + first[1] % strides[5] * strides[1]
-
-
-def pattern_of(strides, counts):
-    """Access pattern of so many neighbours along four axes."""
-    return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
-
-
-def box_at(strides, place, first, counts):
-    """The box of so many neighbours along four axes, at `place` in a tile, `first` in a tensor with these strides."""
-    return place, pattern_of(strides, counts), offset_at(strides, first)
-
-
-def boxes_of_x(geometry, channels, planes, first, counts):
-    """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
-
-    channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
-    outside x have no box.
-    """
-    c0, cn = channels
-    found = []
-    if geometry.depth != None:
-        for source in sources_of(geometry):
-            for piece in channel_pieces(geometry, c0, cn):
-                append_channel_boxes(found, source, piece, is_by_plane(geometry), planes, (first, counts))
-        return found
-    for part in plane_pieces(geometry, planes[0], planes[1]):
-        extents, there = (cn, part.count, counts[0], counts[1]), (c0, part.plane, first[0], first[1])
-        found.append(box_at(part.strides, (0, part.first, 0, 0), there, extents) + (part.framed,))
-    return found
-
-
-def append_channel_boxes(found, source, piece, by_plane, planes, window):
-    """Append the boxes from one tensor of a piece of planes of taps that are channels; see `boxes_of_x`. window: first
-    and counts there; by_plane: see `planes.is_by_plane`."""
-    depth, strides, framed = source
-    part, c, count, t, tn = piece
-    d0, dn = planes
-    first, counts = window
-    z = 0
-    while z < dn:
-        tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
-        together = 1
-        while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
-            together += 1
-        own = [[strides[1] * depth.stride, together], [strides[2], counts[0]], [strides[3], counts[1]]]
-        taps, channels = [strides[1] * depth.dilation, seen], [strides[0], count]
-        if seen == tn or (by_plane and seen > 0):
-            leading = [taps] if count == 1 else [taps, channels] if by_plane else [channels, taps]
-            place = (part + tap * count, z, 0, 0)
-            found.append((place, leading + own, offset_at(strides, (c, plane, first[0], first[1])), framed))
-        elif seen > 0:
-            for index in range(count):
-                place = (part + index * tn + tap, z, 0, 0)
-                offset = offset_at(strides, (c + index, plane, first[0], first[1]))
-                found.append((place, [taps] + own, offset, framed))
-        z += together
 
 
 def spot(tile, first, pattern):

@@ -6,14 +6,14 @@ from functools import lru_cache
 from ..._nki import nl
 from ...schedules import weight_stationary
 from ...schedules.activation_stationary_build import plan_activation_stationary
+from ...schedules.implicit_gemm_build import plan_implicit_gemm
 from ...schedules.pairs_of_planes import beside_pairs_refusal
 from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
 from .activation_stationary.loop import run_activation_stationary
 from .flip import copy_forwards
-from .implicit_gemm.items import run_items
-from .implicit_gemm.refusal import plan_taps
+from .implicit_gemm.loop import run_implicit_gemm
 from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
@@ -27,7 +27,7 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: The algorithms that can be asked for by name: what plans each, and what issues its plan. Each is a package beside
 #: this file.
 TABLE = {
-    "implicit_gemm": (plan_taps, run_items),
+    "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
     "stacked": (plan_stack, run_stack),
     "narrow": (plan_narrow, run_narrow),
     "activation_stationary": (plan_activation_stationary, run_activation_stationary),

@@ -1,7 +1,8 @@
 """Filters on their way to the array: tiles of zeros that they are put into, transposes, and buffers taken in turn."""
 
 from ..._nki import nisa, nl
-from ...schedules.tiles import BANK_BYTES, size_of, whole_words
+from ...schedules.tiles import size_of, whole_words
+from ...schedules.tiles import transposes_of_bank as transposes_of_bank
 from .._engines import is_16bit, pick
 
 
@@ -17,11 +18,6 @@ def clear_words(tile, engine):
     """Zeros in a tile whose rows fill whole words, one of four bytes at a time."""
     flat = tile.reshape((tile.shape[0], size_of(tile.shape[1:])))
     nisa.memset(dst=flat if tile.dtype == nl.float32 else flat.view(nl.float32), value=0.0, engine=engine)
-
-
-def transposes_of_bank(width, itemsize):
-    """Transposes of so many columns that a bank of PSUM holds."""
-    return max(1, BANK_BYTES // (whole_words(width, itemsize) * itemsize))
 
 
 def transposed_bank(sources, parts, pitch):

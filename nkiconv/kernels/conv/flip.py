@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from ..._nki import nl
 from ...schedules.geometry import filter_rows, num_taps, writes_rows
+from ...schedules.implicit_gemm_channels import left_over
 from ...schedules.tiles import QUADRANT, cut, cut_at
 from .._dma import copy
 from .filter_feed import turn_forwards
-from .implicit_gemm.fold import left_over
 
 #: Bytes a partition of a piece of the copy.
 FLIP_BYTES = 8192

@@ -1,36 +1,11 @@
 """Sums of products in PSUM: how they begin, what they are of, and where what is evenly spaced lies."""
 
-from dataclasses import dataclass
-
-from ..._nki import nisa, nl
-from ...schedules.cuts import put_first
+from ..._nki import nisa
 from ...schedules.geometry import met
-
-
-@dataclass
-class Product(nl.NKIObject):
-    """One matmul: where it meets x along planes, rows and columns, as `geometry.met` says; its filter's row and group
-    of columns of taps; the partitions that it contracts, where they differ."""
-
-    planes: tuple
-    rows: tuple
-    columns: tuple
-    row: int = 0
-    group: int = 0
-    parts: int = 0
-
-
-def is_whole(product, zn, pn, qn):
-    """Whether it meets x at all outputs of a bank."""
-    return product.planes[2] == zn and product.rows[2] == pn and product.columns[2] == qn
-
-
-def covering_first(products, zn, pn, qn):
-    """Products of a bank in their order, but the first that meets x at all its outputs, if one does, before others."""
-    for index in range(len(products)):
-        if is_whole(products[index], zn, pn, qn):
-            return put_first(products, index)
-    return products
+from ...schedules.products import Product as Product
+from ...schedules.products import covering_first as covering_first
+from ...schedules.products import home_tap as home_tap
+from ...schedules.products import is_whole as is_whole
 
 
 def sums_met(acc_psum, product, first):
@@ -64,16 +39,6 @@ def places_of_outputs(found, first):
 def places_of_elements(found, first):
     """(first, how many, step) of the elements of x that it meets there, counted from element `first`."""
     return found[3] - first, found[2], found[4]
-
-
-def home_tap(axis):
-    """The last tap that meets x at all outputs of an axis; -1: none does. Sums that begin with it and go on by number
-    round alike wherever banks are cut, and in a chunk of a video as in all of it: padding in front leaves the last."""
-    found, out = -1, axis.out // axis.images
-    for tap in range(axis.taps):
-        if met(axis, tap, 0, out)[2] == out:
-            found = tap
-    return found
 
 
 def planes_in_order(axis, first, count):

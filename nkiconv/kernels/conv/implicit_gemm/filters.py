@@ -1,372 +1,262 @@
-"""Filters as stationaries: [c, tap, k] in SBUF for each chunk of input channels of a job, transposed on the array.
+"""Filters as stationaries: [c, tap, k] in SBUF for each K tile of an M tile, transposed on the array.
 
-Filters of all jobs of a batch come in blocks and are transposed in pieces (stationaries.py), in the order in which the
-sums need them, so that the loop can transpose a piece between any two matmuls.
+Filters of all M tiles of a group come in blocks and are transposed in pieces, in the order in which the sums need them
+(`implicit_gemm_products.FilterOrder`), so that the loop can transpose a piece between any two matmuls.
 """
 
-from dataclasses import dataclass
-
 from ...._nki import nisa, nl
-from ....schedules.cuts import tap_blocks
-from ....schedules.geometry import filter_rows, num_taps
-from ....schedules.planes import channel_runs, is_by_plane
-from ....schedules.tiles import div_ceil, filled
-from ..._engines import is_16bit, pick
-from ..filter_feed import transposes_of_bank
-from .cuts import TAPS_RAW_BYTES, home_row, tap_order
-from .fold import group_depth
-from .jobs import Job, by_input, is_depthwise_job, lies_ready
-from .pairs_fp8 import HALVES, slots_of
-from .plan import TAPS_AHEAD_BYTES
+from ....schedules.boxes import pattern_of
+from ....schedules.geometry import num_taps
+from ....schedules.implicit_gemm_channels import by_input, is_depthwise_job, job_axis, lies_ready, stationary_columns
+from ....schedules.implicit_gemm_products import home_row, needs_order
+from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
+from ....schedules.planes import channel_runs
+from ....schedules.products import in_order as tap_order
+from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
+from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
+from ..boxes import load_box
+from .fp16x3 import start_pair_of_filters
 from .stationaries import (
     group_mask,
     in_order,
     load_backwards,
     load_channels,
-    load_stationaries,
     load_taps,
     make_diagonals,
-    pair_chunk,
+    new_tile,
     place_backwards,
     slot_of,
-    tile_of,
-    transpose_taps,
+    spread_groups,
 )
-from .winograd import load_planes_of_taps, sums_of_taps, taps_in_hbm
+from .winograd import load_planes_of_taps, sums_of_taps
 
 #: Pieces that are transposed between the sums of a block's planes of taps, or copies that put its channels in order,
 #: and their first transpose: an engine that waits for a later block keeps the array waiting.
 SUMS_AHEAD, ORDER_AHEAD = 6, 2
 
 
-@dataclass
-class ChunkFilters(nl.NKIObject):
-    """Filters of one of a job's chunks, `place` in the order of the work."""
+class Filters:
+    """Filters of a group on their way from HBM to stationaries.
 
-    job: Job
-    chunk: tuple
-    place: int
-    #: (blocks, pieces, moves) from the first of all on until it is complete
-    end: tuple
-    #: None before they are there: stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn], low
-    #: parts where they are pairs of fp16, and the mask of its groups
-    tile: object = None
-    low: object = None
-    mask: object = None
-
-
-@dataclass
-class FilterBlock(nl.NKIObject):
-    """Taps that are loaded together: of a chunk (first channel of a group, channels) and of its slots, rows and
-    columns."""
-
-    of: ChunkFilters
-    c0: int
-    channels: int
-    r0: int
-    rn: int
-    s0: int
-    sn: int
-    slot: int
-    #: whether its channels are in the order of x on the partitions, as they come but where they are planes of taps
-    ordered: bool
-
-
-@dataclass
-class Piece(nl.NKIObject):
-    """Taps that are transposed together: of a block (index), one of its rows, groups of columns of equal depth."""
-
-    block: int
-    row: int
-    first: int
-    count: int
-    depth: int
-
-
-@dataclass
-class Filters(nl.NKIObject):
-    """Filters of a batch on their way from HBM to stationaries."""
-
-    blocks: list
-    #: what the array transposes, and indices of the blocks that DMA transposes
-    pieces: list
-    moves: list
-    #: ChunkFilters in the order of the work, and by job and chunk
-    order: list
-    by_job: list
-    #: blocks as loaded so far, [kn, channels, rows, columns] in SBUF, None once they are transposed
-    raws: list
-    #: None, or of pairs of fp16 the Preparing of all of them
-    pairing: object
-    #: bytes per partition that blocks of a core's first job may take together, 0 of a batch that is not its first
-    first_bytes: int = 0
-    #: pieces and blocks transposed so far, and pieces whose pairs are done
-    transposed: int = 0
-    moved: int = 0
-    ended: int = 0
-
-
-def start_filters(geometry, jobs, moved_from, together, pairing):
-    """Filters of jobs of which nothing is loaded yet; DMA transposes those of jobs from `moved_from` on. together:
-    those of all jobs for a chunk of inputs before those for the next one."""
-    blocks, pieces, moves, order, by_job = [], [], [], [], []
-    for job in jobs:
-        by_job.append(filled(len(job.chunks), None))
-    for one in chunk_order(jobs, together):
-        index, chunk = one
-        job = jobs[index]
-        own = ChunkFilters(job=job, chunk=job.chunks[chunk], place=len(order), end=())
-        by_dma = index >= moved_from and job.rows == 1 and own.chunk[2] == 1
-        append_chunk(geometry, own, blocks, moves if by_dma else pieces, by_dma)
-        own.end = (len(blocks), len(pieces), len(moves))
-        by_job[index][chunk] = own
-        order.append(own)
-    return Filters(
-        blocks=blocks,
-        pieces=pieces,
-        moves=moves,
-        order=order,
-        by_job=by_job,
-        raws=[],
-        pairing=pairing,
-    )
-
-
-def chunk_order(jobs, together):
-    """(job, chunk) of all jobs in the order of the work."""
-    first, found = jobs[0], []
-    steps = len(first.chunks) if together else 1
-    for step in range(steps):
-        for index in range(len(jobs)):
-            chunks = jobs[index].chunks
-            for chunk in range(step, step + 1 if together else len(chunks)):
-                found.append((index, chunk))
-    return found
-
-
-def append_chunk(geometry, of, blocks, pieces, by_dma):
-    """Append the blocks and pieces of a chunk of a job; a depthwise filter is one block, and so is a packed one but for
-    the first: x is waited for with the taps that come first in the work, not with all.
-
-    by_dma: whether a piece is a block's index.
+    plan: their FilterOrder. pairing: None, or of pairs of fp16 the Preparing of all of them. tiles, lows: by place of a
+    KFilters its stationaries [depth * cn, rows of taps, groups of columns, rows of outputs, kn], and low parts. raws:
+    blocks as loaded so far, None once they are transposed. first_bytes: bytes per partition that blocks of a core's
+    first M tile may take together, 0 of another group. transposed, moved, ended: pieces and blocks transposed so far,
+    and pieces whose pairs are done.
     """
-    R, S, job, chunk = filter_rows(geometry), geometry.columns.taps, of.job, of.chunk
-    home, _ = home_row(geometry, geometry.rows)
-    per_c = geometry.C // geometry.groups
-    own = per_c if job.pack > 1 else chunk[1]
-    c0 = 0 if job.pack > 1 else chunk[0] % per_c
-    depthwise = is_depthwise_job(geometry, job)
-    parts = tap_blocks(geometry, own, TAPS_RAW_BYTES) if geometry.direct == None else [(0, R, 0, S)]
-    paired = geometry.precision == "fp16x3"
-    if geometry.packed > 0 and len(blocks) == 0 and not paired:
-        parts = first_rows(home, R, S)
-    elif geometry.packed > 0 or depthwise or geometry.flipped:
-        parts = [(0, R, 0, S)]
-    most = transposes_of_bank(job.kn, geometry.itemsize)
-    for slot in range(slots_of(chunk)):
-        # the second slot of HALVES has one tap
-        last_tap = slot > 0 and chunk[3] == HALVES and geometry.packed == 0
-        for which in range(len(parts) - 1 if last_tap else 0, len(parts)):
-            r0, rn, s0, sn = parts[which]
-            ordered = geometry.packed > 0 or not is_by_plane(geometry)
-            block = FilterBlock(of=of, c0=c0, channels=own, r0=r0, rn=rn, s0=s0, sn=sn, slot=slot, ordered=ordered)
-            blocks.append(block)
-            if last_tap:
-                pieces.append(Piece(block=len(blocks) - 1, row=rn - 1, first=S - 1, count=1, depth=1))
-            elif by_dma:
-                pieces.append(len(blocks) - 1)
-            elif depthwise or (paired and geometry.packed > 0):
-                pieces.append(Piece(block=len(blocks) - 1, row=0, first=0, count=S, depth=1))
-            elif geometry.packed == 0 and not lies_ready(geometry, job, chunk):
-                for row in tap_order(rn, home - r0):
-                    add_row(geometry, chunk, block, len(blocks) - 1, row, most, pieces)
 
+    def __init__(self, operands, geometry, ledger, pairing, plan, first_bytes):
+        self.operands, self.geometry, self.ledger, self.pairing = operands, geometry, ledger, pairing
+        self.plan, self.first_bytes = plan, first_bytes
+        self.raws, self.tiles, self.lows, self.masks, self.ordered = [], {}, {}, {}, set()
+        self.transposed = self.moved = self.ended = 0
 
-def first_rows(home, R, S):
-    """Blocks as `tap_blocks` of the row of taps that is the first in the work, and of the others."""
-    found = [(home, 1, 0, S)]
-    if home > 0:
-        found.append((0, home, 0, S))
-    if home + 1 < R:
-        found.append((home + 1, R - home - 1, 0, S))
-    return found
+    def pieces_to(self, last):
+        """Pieces that are not transposed yet of K tiles up to `last` of all."""
+        return max(0, self.plan.end_of(last)[1] - self.transposed)
 
+    def moves_to(self, last):
+        """Blocks that DMA transposes and has not yet, of K tiles up to `last` of all."""
+        return max(0, self.plan.end_of(last)[2] - self.moved)
 
-def add_row(geometry, chunk, block, index, row, most, pieces):
-    """Append the pieces of a row of a block: at most `most` groups of taps each, all of the same depth."""
-    first = block.s0 // chunk[2]
-    end = div_ceil(block.s0 + block.sn, chunk[2])
-    whole = end if group_depth(geometry, chunk, end - 1) == chunk[2] else end - 1
-    for group in range(first, whole, most):
-        pieces.append(Piece(block=index, row=row, first=group, count=min(most, whole - group), depth=chunk[2]))
-    if whole < end:
-        depth = group_depth(geometry, chunk, whole)
-        pieces.append(Piece(block=index, row=row, first=whole, count=1, depth=depth))
+    def left_to(self, last):
+        """Pieces and blocks to transpose until K tile `last` of all is complete."""
+        return self.pieces_to(last) + self.moves_to(last)
 
+    def load_ahead(self):
+        """Load blocks while those that are not transposed yet are few enough."""
+        self._load_within(len(self.plan.order) - 1, AHEAD_BYTES)
 
-def load_to(operands, geometry, filters, last):
-    """Load blocks until chunk `last` of all is complete."""
-    while len(filters.raws) < end_of(filters, last)[0]:
-        load_block(operands, geometry, filters)
+    def load_first(self, last):
+        """Load blocks until K tile `last` of all is complete, as far as a first M tile's have room."""
+        self._load_within(last, self.first_bytes)
 
+    def _load_within(self, last, most_bytes):
+        blocks = self.plan.blocks
+        waiting = sum(self._bytes(block) for block, raw in zip(blocks, self.raws) if raw is not None)
+        while len(self.raws) < self.plan.end_of(last)[0]:
+            waiting += self._bytes(blocks[len(self.raws)])
+            if waiting > most_bytes:
+                return
+            self.load_block()
 
-def end_of(filters, last):
-    """(blocks, pieces, moves) until chunk `last` of all is complete."""
-    return filters.order[min(last, len(filters.order) - 1)].end
-
-
-def after_job(filters, index):
-    """How many chunks of all there are until a job's last one."""
-    return filters.by_job[index][-1].place + 1
-
-
-def load_ahead(operands, geometry, filters):
-    """Load blocks while those that are not transposed yet are few enough."""
-    load_within(operands, geometry, filters, len(filters.order) - 1, TAPS_AHEAD_BYTES)
-
-
-def load_first(operands, geometry, filters, last):
-    """Load blocks until chunk `last` of all is complete, as far as a first job's have room."""
-    load_within(operands, geometry, filters, last, filters.first_bytes)
-
-
-def load_within(operands, geometry, filters, last, most_bytes):
-    """Load blocks until chunk `last` of all is complete, while those that are not transposed yet take so many bytes."""
-    waiting_bytes = 0
-    for index in range(len(filters.raws)):
-        if filters.raws[index] != None:
-            waiting_bytes += block_bytes(geometry, filters.blocks[index])
-    while len(filters.raws) < end_of(filters, last)[0]:
-        waiting_bytes += block_bytes(geometry, filters.blocks[len(filters.raws)])
-        if waiting_bytes > most_bytes:
-            return
-        load_block(operands, geometry, filters)
-
-
-def block_bytes(geometry, block):
-    """Bytes a partition of a block as loaded; none where the load makes stationaries."""
-    if geometry.direct != None:
-        return block.channels * taps_in_hbm(geometry) * geometry.itemsize
-    if by_input(geometry):
-        job = block.of.job
-        return 0 if lies_ready(geometry, job, block.of.chunk) else job.kn * num_taps(geometry) * geometry.itemsize
-    in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
-    return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
-
-
-def load_block(operands, geometry, filters):
-    """Load the next block."""
-    block, raw_sbuf = filters.blocks[len(filters.raws)], None
-    job = block.of.job
-    if geometry.packed > 0:
-        raw_sbuf = load_stationaries(operands, geometry, filters, block)
-    elif is_depthwise_job(geometry, job):
-        raw_sbuf = load_channels(operands, geometry, job)
-    elif by_input(geometry):
-        raw_sbuf = load_backwards(operands, geometry, job, block.of.chunk)
-        if lies_ready(geometry, job, block.of.chunk):
-            own = block.of
-            own.tile = raw_sbuf
-            raw_sbuf = None
-    elif geometry.direct != None:
-        raw_sbuf = load_planes_of_taps(operands, geometry, job, block)
-    else:
-        raw_sbuf = load_taps(operands, geometry, job, block)
-    filters.raws.append(raw_sbuf)
-
-
-def transpose_until(operands, geometry, filters, last, ledger):
-    """Transpose pieces until chunk `last` of all is complete."""
-    load_to(operands, geometry, filters, last)
-    while pieces_to(filters, last) > 0:
-        transpose_piece(operands, geometry, filters, ledger)
-    while moves_to(filters, last) > 0:
-        move_block(operands, geometry, filters, ledger)
-
-
-def pieces_to(filters, last):
-    """Pieces that are not transposed yet of chunks up to `last` of all."""
-    return max(0, end_of(filters, last)[1] - filters.transposed)
-
-
-def moves_to(filters, last):
-    """Blocks that DMA transposes and has not yet, of chunks up to `last` of all."""
-    return max(0, end_of(filters, last)[2] - filters.moved)
-
-
-def transpose_piece(operands, geometry, filters, ledger):
-    """Transpose the next piece, and load ahead where that was a block's last."""
-    piece = filters.pieces[filters.transposed]
-    block = filters.blocks[piece.block]
-    own, job = block.of, block.of.job
-    while len(filters.raws) <= piece.block:
-        load_block(operands, geometry, filters)
-    raw_sbuf = raw_of_block(geometry, filters, piece.block, ledger)
-    if filters.pairing != None and (geometry.packed > 0 or is_depthwise_job(geometry, job)):
-        whole_sbuf = raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry)
-        pair_chunk(geometry, filters, block, whole_sbuf, ledger)
-    elif is_depthwise_job(geometry, job):
-        own.tile = make_diagonals(raw_sbuf, geometry)
-    else:
-        if job.pack > 1 and own.mask == None:
-            own.mask = group_mask(job, geometry, raw_sbuf.dtype)
-        dtype = raw_sbuf.dtype if filters.pairing == None else nl.float16
-        tile_sbuf = slot_of(tile_of(geometry, filters, block, dtype), geometry, block.slot)
+    def _bytes(self, block):
+        """Bytes a partition of a block as loaded; none where the load makes stationaries."""
+        geometry, of = self.geometry, self.plan.order[block.of]
+        if geometry.direct is not None:
+            return block.channels * num_taps(geometry.direct) * geometry.itemsize
         if by_input(geometry):
-            place_backwards(tile_sbuf, raw_sbuf, geometry, block, piece, ledger)
+            ready = lies_ready(geometry, of.job, of.chunk)
+            return 0 if ready else of.job.kn * num_taps(geometry) * geometry.itemsize
+        in_place = geometry.packed > 0 and geometry.precision != "fp16x3"
+        return 0 if in_place else block.channels * block.rn * block.sn * geometry.itemsize
+
+    def load_block(self):
+        """Load the next block."""
+        operands, geometry, block = self.operands, self.geometry, self.plan.blocks[len(self.raws)]
+        of = self.plan.order[block.of]
+        if geometry.packed > 0:
+            raw_sbuf = self._load_stationaries(of, block)
+        elif is_depthwise_job(geometry, of.job):
+            raw_sbuf = load_channels(operands, geometry, of.job)
+        elif by_input(geometry):
+            raw_sbuf = load_backwards(operands, geometry, of)
+            if lies_ready(geometry, of.job, of.chunk):
+                self.tiles[of.place], raw_sbuf = raw_sbuf, None
+        elif geometry.direct is not None:
+            raw_sbuf = load_planes_of_taps(operands, geometry, of.job, block)
         else:
-            transpose_taps(tile_sbuf, raw_sbuf, filters, geometry, block, piece, ledger)
-    filters.transposed = filters.transposed + 1
-    ahead = ORDER_AHEAD if geometry.direct == None else SUMS_AHEAD
-    soon = filters.pieces[min(filters.transposed + ahead, len(filters.pieces) - 1)]
-    if soon.block < len(filters.raws):
-        raw_of_block(geometry, filters, soon.block, ledger)
-    after = filters.pieces[min(filters.transposed, len(filters.pieces) - 1)]
-    if filters.transposed == len(filters.pieces) or after.block != piece.block:
-        filters.raws[piece.block] = None
-        load_first(operands, geometry, filters, after_job(filters, 0) - 1)
-        load_ahead(operands, geometry, filters)
+            raw_sbuf = load_taps(operands, geometry, of, block)
+        self.raws.append(raw_sbuf)
 
+    def _load_stationaries(self, of, block):
+        """Load the stationaries of a block of rows of taps from the blocks of a packed filter: runs of a channel's
+        taps, or of one tap where they are folded. What becomes pairs has a tile of its own, which is returned."""
+        geometry, (job, chunk) = self.geometry, (of.job, of.chunk)
+        taps, each, S, depth = num_taps(geometry), geometry.packed, geometry.columns.taps, chunk.depth
+        if self.pairing is not None:
+            tile_sbuf = new_tile(geometry, of, self.operands.w_dtype, True)
+        else:
+            tile_sbuf = slot_of(self._tile_of(of, self.operands.w_dtype), geometry, block.slot)
+        shift, (_, height, groups, _, columns) = job_axis(geometry, job).taps - geometry.rows.taps, tile_sbuf.shape
+        runs = [
+            (at + run[0], *run[1:])
+            for at, channel, count in chunk.slot_channels(block.slot)
+            for run in channel_runs(geometry, chunk.c0 + channel, count)
+        ]
+        for partition, channel, step, count in runs:
+            for u in range(job.rows):
+                for d in range(depth):
+                    p = partition + d * chunk.cn
+                    strides = (step * taps * each, S * each, depth * each, 1)
+                    pattern = pattern_of(strides, (count, block.rn, div_ceil(S - d, depth), each))
+                    for part in range(job.kn // each):
+                        tap = ((job.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
+                        place = (0, block.r0 + u * shift, 0, part * each)
+                        own_sbuf = tile_sbuf[p : p + count, 0:height, 0:groups, u, 0:columns]
+                        load_box(own_sbuf, self.operands.w, place, pattern, tap * each)
+        again = chunk.again_of(block.slot)
+        for p in range(0, depth * chunk.cn if again > 0 else 0, chunk.cn):
+            zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : job.kn]
+            nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.gpsimd)
+        return tile_sbuf if self.pairing is not None else None
 
-def raw_of_block(geometry, filters, index, ledger):
-    """A block as its pieces are transposed: as it came, in the order of x, or sums of its planes of taps."""
-    if geometry.direct != None:
-        return sums_of_taps(filters.raws[index], geometry)
-    block = filters.blocks[index]
-    if not block.ordered:
-        filters.raws[index] = in_order(filters.raws[index], geometry, block.c0, ledger)
-        block.ordered = True
-    return filters.raws[index]
+    def _tile_of(self, of, dtype):
+        """The stationaries of a KFilters in SBUF; of pairs, high parts."""
+        if of.place not in self.tiles:
+            self.tiles[of.place] = new_tile(self.geometry, of, dtype)
+            if self.pairing is not None:
+                self.lows[of.place] = new_tile(self.geometry, of, dtype)
+        return self.tiles[of.place]
 
+    def transpose_until(self, last):
+        """Transpose until K tile `last` of all is complete."""
+        while len(self.raws) < self.plan.end_of(last)[0]:
+            self.load_block()
+        while self.pieces_to(last) > 0:
+            self.transpose_piece()
+        while self.moves_to(last) > 0:
+            self.move_block()
 
-def move_block(operands, geometry, filters, ledger):
-    """Let DMA transpose the next of its blocks, and load ahead.
+    def transpose_piece(self):
+        """Transpose the next piece, and load ahead where that was a block's last."""
+        geometry, pieces, piece = self.geometry, self.plan.pieces, self.plan.pieces[self.transposed]
+        block = self.plan.blocks[piece.block]
+        of = self.plan.order[block.of]
+        while len(self.raws) <= piece.block:
+            self.load_block()
+        raw_sbuf = self._raw(piece.block)
+        if self.pairing is not None and (geometry.packed > 0 or is_depthwise_job(geometry, of.job)):
+            self._pair_chunk(of, raw_sbuf if geometry.packed > 0 else make_diagonals(raw_sbuf, geometry))
+        elif is_depthwise_job(geometry, of.job):
+            self.tiles[of.place] = make_diagonals(raw_sbuf, geometry)
+        else:
+            if of.job.pack > 1 and of.place not in self.masks:
+                self.masks[of.place] = group_mask(of.job, geometry, raw_sbuf.dtype)
+            dtype = raw_sbuf.dtype if self.pairing is None else nl.float16
+            tile_sbuf = slot_of(self._tile_of(of, dtype), geometry, block.slot)
+            if by_input(geometry):
+                place_backwards(tile_sbuf, raw_sbuf, geometry, of, piece, self.ledger)
+            else:
+                self._transpose_taps(tile_sbuf, raw_sbuf, of, block, piece)
+        self.transposed += 1
+        ahead = ORDER_AHEAD if geometry.direct is None else SUMS_AHEAD
+        soon = pieces[min(self.transposed + ahead, len(pieces) - 1)]
+        if soon.block < len(self.raws):
+            self._raw(soon.block)
+        if self.transposed == len(pieces) or pieces[self.transposed].block != piece.block:
+            self.raws[piece.block] = None
+            self.load_first(self.plan.after_job(0) - 1)
+            self.load_ahead()
 
-    An engine first puts the channels of a tap side by side: DMA transposes rows of 128 elements of 16 bits, not single
-    ones.
-    """
-    index = filters.moves[filters.moved]
-    while len(filters.raws) <= index:
-        load_block(operands, geometry, filters)
-    block, raw_sbuf = filters.blocks[index], filters.raws[index]
-    kn, cn, rn, sn = raw_sbuf.shape
-    tile_sbuf = tile_of(geometry, filters, block, raw_sbuf.dtype)
-    rows_sbuf = nl.ndarray((kn, rn, sn, cn), dtype=raw_sbuf.dtype, buffer=nl.sbuf)
-    engine, by_tap = pick(ledger, rn * sn * cn, is_16bit(raw_sbuf.dtype)), raw_sbuf.permute((0, 2, 3, 1))
-    for run in channel_runs(geometry, block.c0, cn):
-        at, channel, step, count = run
-        first = channel - block.c0
-        src = by_tap[0:kn, 0:rn, 0:sn, first : first + (count - 1) * step + 1 : step]
-        nisa.tensor_copy(dst=rows_sbuf[0:kn, 0:rn, 0:sn, at : at + count], src=src, engine=engine)
-    tile_sbuf = tile_sbuf.reshape((cn, num_taps(geometry), kn))
-    tap = block.r0 * geometry.columns.taps + block.s0
-    for r in range(rn if sn < geometry.columns.taps else 1):
-        num = sn if sn < geometry.columns.taps else rn * sn
-        nisa.dma_transpose(
-            dst=tile_sbuf[0:cn, tap + r * geometry.columns.taps : tap + r * geometry.columns.taps + num, 0:kn],
-            src=rows_sbuf.reshape((kn, rn * sn, cn))[0:kn, r * sn : r * sn + num, 0:cn],
-            axes=(2, 1, 0),
-        )
-    filters.raws[index] = None
-    filters.moved = filters.moved + 1
-    load_ahead(operands, geometry, filters)
+    def _raw(self, index):
+        """A block as its pieces are transposed: as it came, in the order of x, or sums of its planes of taps."""
+        if self.geometry.direct is not None:
+            return sums_of_taps(self.raws[index], self.geometry)
+        if needs_order(self.geometry) and index not in self.ordered:
+            self.raws[index] = in_order(self.raws[index], self.geometry, self.plan.blocks[index].c0, self.ledger)
+            self.ordered.add(index)
+        return self.raws[index]
+
+    def _transpose_taps(self, filters_sbuf, raw_sbuf, of, block, piece):
+        """Transposes of a piece's taps, all in one PSUM bank, then a read-out for each row of outputs."""
+        geometry, job, depth, mask_sbuf = self.geometry, of.job, of.chunk.depth, self.masks.get(of.place)
+        channels, kn, num = raw_sbuf.shape[1], stationary_columns(geometry, job), piece.count
+        count = piece.depth * channels if mask_sbuf is None else filters_sbuf.shape[0]
+        shape = (count, num, whole_words(kn, geometry.itemsize))
+        transposed_psum = nl.ndarray(shape, dtype=raw_sbuf.dtype, buffer=nl.psum)
+        for index in range(num):
+            s = (piece.first + index) * depth - block.s0
+            if mask_sbuf is not None:
+                taps = spread_groups(raw_sbuf[0:kn, 0:channels, piece.row, s], mask_sbuf, job)
+            else:
+                taps = raw_sbuf[0:kn, 0:channels, piece.row, s : s + piece.depth].permute((0, 2, 1))
+            nisa.nc_transpose(dst=transposed_psum[0:count, index, 0:kn], data=taps, engine=nisa.engine.tensor)
+        shift, row = job_axis(geometry, job).taps - geometry.rows.taps, block.r0 + piece.row
+        data = transposed_psum[0:count, 0:num, 0:kn]
+        for u in range(job.rows):
+            r = row + (row // geometry.rows.taps + u) * shift
+            dst = filters_sbuf[0:count, r, piece.first : piece.first + num, u, 0:kn]
+            if self.pairing is not None:
+                low = self.lows[of.place][0:count, r, piece.first : piece.first + num, u, 0:kn]
+                start_pair_of_filters(self, data, True, dst, low, u + 1 == job.rows)
+            elif geometry.itemsize == 1 and kn % WORD_BYTES == 0:
+                # four bytes at a time; not by Scalar, which computes
+                self.ledger.vector += START_WORK + num * kn // WORD_BYTES * VECTOR_WORK
+                words = data.view(nl.float32)
+                nisa.tensor_copy(dst=dst.view(nl.float32), src=words, engine=nisa.engine.vector)
+            else:
+                nisa.tensor_copy(dst=dst, src=data, engine=pick(self.ledger, num * kn, is_16bit(raw_sbuf.dtype)))
+
+    def _pair_chunk(self, of, whole_sbuf):
+        """Pairs of a K tile's stationaries that need no transposes, row by row of taps."""
+        high_sbuf = self._tile_of(of, nl.float16)
+        low_sbuf, (count, height, groups, rows, kn) = self.lows[of.place], whole_sbuf.shape
+        order = list(tap_order(height, home_row(self.geometry, self.geometry.rows)[0]))
+        for r in order:
+            data, high, low = (tile[0:count, r, 0:groups, 0:rows, 0:kn] for tile in (whole_sbuf, high_sbuf, low_sbuf))
+            start_pair_of_filters(self, data, False, high, low, r == order[-1])
+
+    def move_block(self):
+        """Let DMA transpose the next of its blocks, and load ahead.
+
+        An engine first puts the channels of a tap side by side: DMA transposes rows of 128 elements of 16 bits, not
+        single ones.
+        """
+        index, S = self.plan.moves[self.moved], self.geometry.columns.taps
+        while len(self.raws) <= index:
+            self.load_block()
+        block, raw_sbuf = self.plan.blocks[index], self.raws[index]
+        kn, cn, rn, sn = raw_sbuf.shape
+        tile_sbuf = self._tile_of(self.plan.order[block.of], raw_sbuf.dtype)
+        tile_sbuf = tile_sbuf.reshape((cn, num_taps(self.geometry), kn))
+        rows_sbuf = in_order(raw_sbuf, self.geometry, block.c0, self.ledger, by_tap=True)
+        rows_sbuf = rows_sbuf.reshape((kn, rn * sn, cn))
+        tap, num = block.r0 * S + block.s0, sn if sn < S else rn * sn
+        for r in range(rn if sn < S else 1):
+            first = tap + r * S
+            src = rows_sbuf[0:kn, r * sn : r * sn + num, 0:cn]
+            nisa.dma_transpose(dst=tile_sbuf[0:cn, first : first + num, 0:kn], src=src, axes=(2, 1, 0))
+        self.raws[index] = None
+        self.moved += 1
+        self.load_ahead()

@@ -5,74 +5,58 @@
 What is left of v below its 11 bits, v - high, is exact in fp32 and at most 2^-11 |v|; times 2^11 it has the size of v
 itself and is as far from fp16's subnormal numbers. `nkiconv.bounds` derives what products of pairs lose.
 
-Rows of x come in as fp32 parts that wait to become pairs (`parts`); transposed filters become pairs on their way out of
-PSUM; products are summed in two banks, of high parts and of the rest, 2^11 too large, which the read-out joins.
+Rows of x come in as fp32 parts that wait to become pairs; transposed filters become pairs on their way out of PSUM;
+products are summed in two banks, of high parts and of the rest, 2^11 too large, which the read-out joins.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from ...._nki import nisa, nl
+from ....schedules.implicit_gemm_schedule import PAIRS_MAX, PRODUCTS_OF_FP32, STAGE_BYTES, STAGE_PART_BYTES
 from ....schedules.options import adds_last
-from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR
-from ....schedules.tiles import BANK_BYTES, size_of
+from ....schedules.tiles import size_of
 from ..._engines import pick, pick_sum
 from ..._epilogue import finish_joined
+from .matmuls import Factor
+from .preparing import Pace, Preparing
+from .rows import load_rows
 
 #: Between the scales of low and high parts, and back.
 UP = 2048.0
 DOWN = 1.0 / 2048.0
-#: Products that stand for one of two fp32 factors.
-PRODUCTS = 3
-#: Pairs on their way that begin in PSUM, at most.
-PAIRS_MAX = 3
 #: Pairs on their way from which on they go on, as engines would wait for the one before in each.
 PAIRS_TOGETHER = 2
-#: Bytes a partition of fp32 elements that become pairs together, if more than a row, and of all that are no pairs yet.
-STAGE_PART_BYTES = 4096
-STAGE_BYTES = 16_384
-
-
-@dataclass
-class Count(nl.NKIObject):
-    """Pairs that are done."""
-
-    ended: int
 
 
 @dataclass
 class Pair(nl.NKIObject):
     """Numbers on their way to pairs: how many of the three instructions are given, and what they work on.
 
-    of: what they are part of, which counts in `ended` those that are done. data: fp32, in SBUF or PSUM. rest_sbuf:
-    fp32, for what the high part leaves of it: data itself, or a tile of its own where data is in PSUM. elements: a
-    partition.
+    of: what they are part of, which counts in `ended` those that are done, or None. data: fp32, in SBUF or PSUM.
+    rest_sbuf: fp32, for what the high part leaves of it: data itself, or a tile of its own where data is in PSUM.
     """
 
     of: object
-    data: object
+    data: Any
     in_psum: bool
     rest_sbuf: object
     high_sbuf: object
     low_sbuf: object
-    elements: int
     stage: int = 1
+
+    @property
+    def elements(self):
+        """Of a partition."""
+        return size_of(self.data.shape[1:])
 
 
 def start_pair(of, data, in_psum, high_sbuf, low_sbuf, ledger):
     """A Pair with its high part."""
-    elements = size_of(data.shape[1:])
-    engine = pick(ledger, elements, not in_psum)
+    engine = pick(ledger, size_of(data.shape[1:]), not in_psum)
     nisa.tensor_copy(dst=high_sbuf, src=data, engine=engine)
     rest_sbuf = nl.ndarray(data.shape, dtype=nl.float32, buffer=nl.sbuf) if in_psum else data
-    return Pair(
-        of=of,
-        data=data,
-        in_psum=in_psum,
-        rest_sbuf=rest_sbuf,
-        high_sbuf=high_sbuf,
-        low_sbuf=low_sbuf,
-        elements=elements,
-    )
+    return Pair(of, data, in_psum, rest_sbuf, high_sbuf, low_sbuf)
 
 
 def advance(pairs, ledger):
@@ -90,45 +74,77 @@ def advance(pairs, ledger):
         else:
             engine = pick(ledger, pair.elements, True)
             nisa.tensor_scalar(dst=pair.low_sbuf, data=pair.rest_sbuf, op0=nl.multiply, operand0=UP, engine=engine)
-            of = pair.of
-            of.ended = of.ended + 1
+            if pair.of is not None:
+                pair.of.ended += 1
     return left
 
 
-def kinds_of(geometry):
-    """Products that stand for one."""
-    return PRODUCTS if geometry.precision == "fp16x3" else 1
-
-
-def sums_of(geometry):
-    """Banks of PSUM for sums of one bank of outputs."""
-    if geometry.direct != None:
-        return PRODUCTS_OF_PAIR
-    return 2 if geometry.precision == "fp16x3" else 1
-
-
-def pairing_bytes(geometry, x_bytes, row_bytes):
-    """Bytes a partition beside those of other precisions: parts and filters that are no pairs yet, sums to join.
-    x_bytes: of a band; row_bytes: of a row of it."""
-    if geometry.precision != "fp16x3":
-        return 0
-    return min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
-
-
-def pairing_raw_bytes(geometry, raw_bytes, all_bytes):
-    """Bytes a partition of blocks of taps on their way; of pairs no more than of all, where that is less."""
-    if geometry.precision != "fp16x3":
-        return raw_bytes
-    return min(raw_bytes, all_bytes + 2 * BANK_BYTES)
-
-
-def pair_of_filters(filters, data, in_psum, high_sbuf, low_sbuf, last, ledger):
+def start_pair_of_filters(filters, data, in_psum, high_sbuf, low_sbuf, last):
     """Start the pairs of transposed filters [channels, groups, kn]; last: whether they are a piece's last."""
-    pairing = filters.pairing
+    pairing, ledger = filters.pairing, filters.ledger
     while len(pairing.pairs) >= PAIRS_MAX:
         pairing.pairs = advance(pairing.pairs, ledger)
-    of = filters if last else Count(ended=0)
-    pairing.pairs.append(start_pair(of, data, in_psum, high_sbuf, low_sbuf, ledger))
+    pairing.pairs.append(start_pair(filters if last else None, data, in_psum, high_sbuf, low_sbuf, ledger))
+
+
+class Pairs(Preparing):
+    """fp32 rows of x on their way to pairs of fp16."""
+
+    num_tiles = 2
+
+    def __init__(self, core):
+        super().__init__(core, STAGE_PART_BYTES, STAGE_BYTES)
+
+    def planes(self, band):
+        """Planes of an output tile that come."""
+        return band.dn
+
+    def least(self, part):
+        """Parts that come whatever room there is."""
+        return 1
+
+    def load(self, part):
+        """A part as it comes."""
+        shape = (part.chunk.depth * part.chunk.cn, part.band.dn, part.hn, part.tile.tiles[0].shape[3])
+        raw_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
+        load_rows(self, part.chunk, raw_sbuf, part.band, part.band.h0 + part.h0, part.chunks == 1)
+        return raw_sbuf
+
+    def begin(self, part, tiles):
+        """Start the pairs of a part that is there."""
+        self.pairs.append(start_pair(self, part.raw_sbuf, False, tiles[0], tiles[1], self.ledger))
+        part.raw_sbuf = part.tile = None
+
+    def advance(self):
+        """One instruction of every pair that is not done; load what there is room for then."""
+        self.pairs = advance(self.pairs, self.ledger)
+        self.bring()
+
+    def end(self, filters, pieces, parts):
+        """Give the instructions of pairs until so many pieces of filters and RowParts of x are done."""
+        while filters.ended < pieces or self.ended < parts:
+            self.advance()
+
+    def set_pace(self, matmuls):
+        """RowParts that are not begun yet are, evenly, in the course of so many matmuls."""
+        self.pace = Pace(len(self.parts) - self.started, matmuls / PRODUCTS_OF_FP32)
+
+    def after_matmul(self, index, factors):
+        """What is due after a matmul, of which there are `factors` a tap, is given after each tap's."""
+        if (index + 1) % factors > 0:
+            return
+        if len(self.pairs) >= PAIRS_TOGETHER:
+            self.advance()
+        self.prepare_due()
+
+    def factors(self, banks, w_sbuf, low_sbuf, tile, parts, ends):
+        """Factors of a K tile, high parts first; where it ends the sums last, as the rest has one read-out more to go
+        through."""
+        high, low = tile.tiles
+        main = Factor(banks[0], w_sbuf, high, parts=parts)
+        left = Factor(banks[1], low_sbuf, high, low=True, parts=parts)
+        right = Factor(banks[1], w_sbuf, low, adds=True, low=True, parts=parts)
+        return [left, right, main] if ends else [main, left, right]
 
 
 def read_sums_out(y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf, epilogue, ledger):
@@ -137,7 +153,7 @@ def read_sums_out(y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf, epilog
     The rest, scaled, is a residual of the main sums; what is to be added before the activation joins it.
     """
     rest_sbuf = nl.ndarray(main_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-    if residual_sbuf != None and not adds_last(epilogue):
+    if residual_sbuf is not None and not adds_last(epilogue):
         nisa.scalar_tensor_tensor(
             dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, op1=nl.add, operand1=residual_sbuf
         )

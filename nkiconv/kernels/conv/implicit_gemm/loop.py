@@ -1,72 +1,62 @@
-"""The loop of conv2d: bands of x come in, every tap is a matmul on the window of it that it meets, sums go out.
+"""The loop: x of output tiles comes in, every tap is a matmul on the window of it that it meets, sums go out.
 
-Filters are transposed just before their first sums, chunk by chunk of input channels, and those that are needed next
-between the matmuls of what goes before, so that the array neither waits for them nor for their read-outs.
+    | stationary | K (partitions)           | M (columns)     | N       | evacuation                     |
+    |------------|--------------------------|-----------------|---------|--------------------------------|
+    | w of a tap | c; folded: c and columns | k; folded: k, p | z, p, q | plain (NCHW), transpose (NHWC) |
+
+Pseudocode, of one core:
+
+    for (weight-resident group of M tiles, output tile):
+        load x of the next output tile
+        for M tile, bank of the output tile:
+            for K tile, tap:
+                PSUM[k, (z, p, q)] += w[c, tap, k]^T x[c, window of the tap]
+                transpose filters that later matmuls need              # background work
+            y = epilogue(PSUM)
+        store y
+
+Filters are transposed just before their first sums, K tile by K tile, and those that are needed next between the
+matmuls of what goes before, so that the array neither waits for them nor for their read-outs. Of output tiles that are
+alike one body is issued, in a loop on the device, which two sets of tiles of x outside of it rotate through.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ...._nki import nl
-from ....schedules.cuts import Band, Bank, chunks_of, same_place
-from ....schedules.geometry import Geometry
-from ....schedules.options import Extras
+from ....schedules.cuts import Band, Bank, same_place
+from ....schedules.implicit_gemm_channels import ALONE, Job, stores_channels, sums_pitch
+from ....schedules.implicit_gemm_outputs import banks_of, job_band, lead_chunks, row_parts
+from ....schedules.implicit_gemm_products import filter_order, matmuls_of, num_matmuls
+from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
 from ....schedules.pairs_of_planes import band_of_y, bank_of_y, planes_at_once
-from ....schedules.tiles import div_ceil, filled
-from ..._engines import Ledger, new_ledger
+from ....schedules.tiles import share
+from ..._engines import new_ledger
 from ..._epilogue import load_bias
-from ..._warm import accumulator
-from ..call import Operands, finish_shared
+from ..._warm import accumulator, warm_up, warm_zeros
+from ..call import finish_shared, of_array
+from ..moved import moved_operands
 from ..sums import is_whole, zero_sums
-from .cuts import banks_of, lead_chunks, row_parts
-from .filters import (
-    Filters,
-    after_job,
-    load_ahead,
-    load_block,
-    load_first,
-    move_block,
-    moves_to,
-    pieces_to,
-    start_filters,
-    transpose_piece,
-    transpose_until,
-)
+from .filters import Filters
 from .fp8 import load_paired, new_rows
-from .fp16x3 import kinds_of, read_sums_out, sums_of
-from .jobs import Job
-from .last import is_last, pass_late, put_off
-from .matmuls import factors_of, matmuls_of, multiply, num_matmuls
-from .pace import Pace, due_now, start_pace
-from .pairs_fp8 import ALONE, sums_pitch
-from .parts import add_parts, end_pairs, prepare_due, prepared_tile, set_preparing_pace
-from .rows import load_residual, load_rows, rows_in, rows_tile, store_banks, window
-from .winograd import read_pair_out
+from .fp16x3 import Pairs, read_sums_out
+from .matmuls import Factor, multiply
+from .preparing import Pace
+from .rows import Late, load_residual, load_rows, rows_in, rows_tile, store_banks, window
+from .winograd import Frames, read_pair_out
 
-#: Filters are transposed between the matmuls of this part of a job, when they have come, and before they are needed.
-TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL = 0.45, 0.85
-#: And those of a chunk that comes soon between the matmuls of this part of one, as they may be on their way still.
+#: Filters are transposed between the matmuls of this part of an M tile, when they have come and before they are due.
+TRANSPOSE_FROM, TRANSPOSE_UNTIL = 0.45, 0.85
+#: And those of a K tile that comes soon between the matmuls of this part of one, as they may be on their way still.
 LEAD_FROM, LEAD_UNTIL = 0.1, 0.7
 #: Banks whose results leave by one DMA, if there are more to come.
 STORE_BANKS = 4
 
 
 @dataclass
-class Batch(nl.NKIObject):
-    """Jobs of the items that are being worked on, and what each needs."""
-
-    index: int
-    jobs: list
-    chunks: list
-    #: whether the sums of all jobs for a band are made together, chunk by chunk of x
-    together: bool
-    filters: Filters
-    biases: list
-
-
-@dataclass
 class Results(nl.NKIObject):
-    """What a job (its index) makes of a band, in its own rows: banks, y_sbuf, residual_sbuf [outputs, images, rows,
-    columns] or None, and banks that are not stored yet."""
+    """What an M tile (its index) makes of an output tile, in its own rows: banks, y_sbuf, residual_sbuf [outputs,
+    images, rows, columns] or None, and banks that are not stored yet."""
 
     index: int
     job: Job
@@ -89,295 +79,299 @@ class Sums(nl.NKIObject):
     started: bool
 
 
-@dataclass
-class Work(nl.NKIObject):
+class Group:
+    """M tiles whose filters are in SBUF together, and what each needs. at_once: indices of M tiles, those together
+    whose sums are made together, K tile by K tile of x."""
+
+    def __init__(self, core, index, first):
+        schedule, geometry = core.schedule, core.geometry
+        self.index, self.jobs, self.chunks = index, schedule.batches[index], schedule.chunks[index]
+        every = list(range(len(self.jobs)))
+        self.at_once = [every] if schedule.together else [[job] for job in every]
+        # the first filters of all are waited for: too long by DMA
+        plan = filter_order(geometry, self.jobs, max(first, schedule.moved[index]), schedule.together)
+        pairing = core.preparing if geometry.direct is None else None
+        first_bytes = schedule.first_bytes if first else 0
+        self.filters = Filters(core.operands, geometry, core.ledger, pairing, plan, first_bytes)
+        self.operands, self.biases = core.operands, []
+
+    def load_biases(self, last):
+        """Load the biases of M tiles up to `last`."""
+        for job in self.jobs[len(self.biases) : last + 1]:
+            self.biases.append(load_bias(self.operands.bias, job.k0, job.kn, job.rows))
+
+
+class Core:
     """What one core has at hand. late: results that wait to be transposed; pace: of pieces of coming filters;
-    preparing: what `parts` has of x that is multiplied otherwise than it comes, or None."""
+    preparing: what has x that is multiplied otherwise than it comes, or None."""
 
-    operands: Operands
-    geometry: Geometry
-    extras: Extras
-    ledger: Ledger
-    zeros_sbuf: object
-    batch: Batch
-    late: list
-    pace: Pace
-    #: WarmBanks
-    warm: list
-    following: object = None
-    preparing: object = None
+    group: Any = None
+    following: Any = None
+    preparing: Any = None
 
+    def __init__(self, operands, geometry, extras, schedule, zeros_sbuf):
+        self.operands, self.geometry, self.extras, self.schedule = operands, geometry, extras, schedule
+        self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
+        self.late = Late(operands, geometry, self.ledger)
 
-def start_work(operands, geometry, extras, zeros_sbuf, batch, preparing):
-    """Work of a core whose engines have had nothing to do."""
-    return Work(
-        operands=operands,
-        geometry=geometry,
-        extras=extras,
-        ledger=new_ledger(),
-        zeros_sbuf=zeros_sbuf,
-        batch=batch,
-        late=[],
-        pace=Pace(),
-        warm=[],
-        preparing=preparing,
-    )
+    def start(self, item):
+        """x of the first output tile: of each K tile the first filters that there is room for and the rows of the first
+        sums, then all others."""
+        geometry, schedule = self.geometry, self.schedule
+        if geometry.direct is not None:
+            self.preparing = Frames(self, schedule.spare_bytes)
+        elif geometry.precision == "fp16x3":
+            self.preparing = Pairs(self)
+        self.group = group = Group(self, item.batch, 1)
+        self.warm = warm_up(self.zeros_sbuf, schedule.warmup, 1)
+        filters, tiles, job, band = group.filters, [None] * len(group.chunks), group.jobs[0], item.band
+        parts, lead, places = row_parts(geometry, band, True, job.rows), lead_chunks(geometry), filters.plan.places
+        for which, chunk in enumerate(job.chunks):
+            last = max(places[0][which] + lead - 1, places[group.at_once[0][-1]][which])
+            packed = geometry.packed > 0 and which == 0
+            if packed:
+                filters.load_block()
+            else:
+                filters.load_first(last)
+            if parts:
+                self.bring_rows(group.chunks, tiles, group.chunks.index(chunk), band, parts[0])
+            if packed:
+                filters.load_first(last)
+        for index, tile in enumerate(tiles):
+            if parts and tile is None:
+                self.bring_rows(group.chunks, tiles, index, band, parts[0])
+        group.load_biases(0)
+        for part in parts[1:]:
+            for index in range(len(tiles)):
+                self.bring_rows(group.chunks, tiles, index, band, part)
+        return tiles
 
+    def load_next(self, index, now):
+        """x of the item after one, which may be what is there; where it has other M tiles, their first filters before
+        it."""
+        item, coming = self.schedule.items[index], self.schedule.items[index + 1]
+        group = self.group
+        if coming.batch != item.batch:
+            self.following = group = Group(self, coming.batch, 0)
+            group.filters.load_ahead()
+            group.load_biases(0)
+        if group.chunks == self.group.chunks and same_place(coming.band, item.band):
+            return now
+        tiles, parts = [None] * len(group.chunks), row_parts(self.geometry, coming.band, False, 1)
+        if self.schedule.settings.whole and parts:
+            parts = [(0, coming.band.hn)]
+        for part in parts:
+            for chunk in range(len(tiles)):
+                self.bring_rows(group.chunks, tiles, chunk, coming.band, part, True)
+        return tiles
 
-def jobs_at_once(batch):
-    """Indices of a batch's jobs, of those together whose sums are made together."""
-    found, every = [], []
-    for job in range(len(batch.jobs)):
-        found.append([job])
-        every.append(job)
-    return [every] if batch.together else found
-
-
-def start_batch(geometry, plan, index, at_once, preparing):
-    """A Batch of which nothing is loaded yet; the filters of the first `at_once` jobs are waited for."""
-    jobs = plan.batches[index]
-    together = plan.together[index]
-    pairing = preparing if geometry.direct == None else None
-    filters = start_filters(geometry, jobs, max(at_once, plan.moved[index]), together, pairing)
-    return Batch(index=index, jobs=jobs, chunks=chunks_of(jobs), together=together, filters=filters, biases=[])
-
-
-def load_biases(work, batch, last):
-    """Load the biases of jobs up to `last`."""
-    while len(batch.biases) <= min(last, len(batch.jobs) - 1):
-        job = batch.jobs[len(batch.biases)]
-        batch.biases.append(load_bias(work.operands.bias, job.k0, job.kn, job.rows))
-
-
-def start_band(work, item):
-    """x of the first band: of each chunk the first filters that there is room for and the rows of the first sums, then
-    all others."""
-    batch, band = work.batch, item.band
-    tiles = filled(len(batch.chunks), None)
-    job = batch.jobs[0]
-    parts = row_parts(work.geometry, band, True, job.rows)
-    lead = lead_chunks(work.geometry)
-    for chunk in range(len(job.chunks)):
-        last = jobs_at_once(batch)[0][-1]
-        by_job = batch.filters.by_job
-        first, last = by_job[0][chunk].place, by_job[last][chunk].place
-        soon = work.geometry.packed > 0 and chunk == 0
-        if soon:
-            load_block(work.operands, work.geometry, batch.filters)
+    def bring_rows(self, chunks, tiles, index, band, part, held=False):
+        """x of a K tile in a part (first row, rows) of an output tile, into its tile; held: as of `load_rows`."""
+        operands, geometry, chunk = self.operands, self.geometry, chunks[index]
+        if chunk.pairing != ALONE:
+            if tiles[index] is None:
+                tiles[index] = new_rows(operands, geometry, chunk, band)
+            load_paired(operands, geometry, chunk, tiles[index], band, part)
+        elif self.preparing is None:
+            if tiles[index] is None:
+                tiles[index] = rows_tile(operands, geometry, chunk, band)
+            rows_sbuf = rows_in(tiles[index], part[0], part[1])
+            load_rows(self, chunk, rows_sbuf, band, band.h0 + part[0], len(chunks) == 1, held)
         else:
-            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
-        if len(parts) > 0:
-            bring_rows(work, batch.chunks, tiles, batch.chunks.index(job.chunks[chunk]), band, parts[0])
-        if soon:
-            load_first(work.operands, work.geometry, batch.filters, max(first + lead - 1, last))
-    for index in range(len(batch.chunks) if len(parts) > 0 else 0):
-        if tiles[index] == None:
-            bring_rows(work, batch.chunks, tiles, index, band, parts[0])
-    load_biases(work, batch, 0)
-    for part in range(1, len(parts)):
-        for index in range(len(batch.chunks)):
-            bring_rows(work, batch.chunks, tiles, index, band, parts[part])
-    return tiles
+            if tiles[index] is None:
+                tiles[index] = self.preparing.new_tile(chunk, band)
+            self.preparing.add(chunks, index, tiles[index], band, part)
 
+    def work_on_item(self, index, end, now):
+        """One item, of which x is there, and x of the one after, before `end`, which is returned."""
+        item, coming, after = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)], None
+        if self.group.index != item.batch:
+            self.group, self.following = self.following, None
+        group = self.group
+        for which, jobs in enumerate(group.at_once):
+            group.load_biases(jobs[-1] + 1)
+            group.filters.load_ahead()
+            if index + 1 < end and which == (len(group.at_once) - 1 if coming.batch != item.batch else 0):
+                after = self.load_next(index, now)
+            self.set_rate(jobs, item.band)
+            self.work_band(jobs, item, now, index + 1 == end)
+        return after
 
-def load_next(work, plan, index, now):
-    """x of the item after one, which may be what is there; where it has other jobs, their first filters before it."""
-    item, coming = plan.items[index], plan.items[index + 1]
-    of = work.batch
-    if coming.batch != item.batch:
-        work.following = start_batch(work.geometry, plan, coming.batch, 0, work.preparing)
-        of = work.following
-        load_ahead(work.operands, work.geometry, of.filters)
-        load_biases(work, of, 0)
-    if of.chunks == work.batch.chunks and same_place(coming.band, item.band):
-        return now
-    tiles = filled(len(of.chunks), None)
-    parts = row_parts(work.geometry, coming.band, False, 1)
-    if plan.whole and len(parts) > 0:
-        parts = [(0, coming.band.hn)]
-    for part in range(len(parts)):
-        for chunk in range(len(of.chunks)):
-            bring_rows(work, of.chunks, tiles, chunk, coming.band, parts[part], True)
-    return tiles
+    def set_rate(self, jobs, band):
+        """Transpose the filters of the next M tile, or the first of the following group, during the matmuls of
+        `jobs`."""
+        geometry, group, filters, last = self.geometry, self.group, self.group.filters, jobs[-1]
+        banks = len(banks_of(job_band(band, group.jobs[last]), False))
+        matmuls, coming = len(jobs) * banks * num_matmuls(geometry, group.jobs[last]) * kinds_of(geometry), 0
+        if self.preparing is not None:
+            self.preparing.set_pace(matmuls)
+        if last + 1 < len(group.jobs):
+            coming = filters.left_to(filters.plan.after_job(last + 1) - 1)
+            coming -= filters.pieces_to(filters.plan.after_job(last) - 1)
+        elif self.following is not None:
+            coming = self.following.filters.left_to(0)
+        self.pace = Pace(coming, matmuls, TRANSPOSE_FROM, TRANSPOSE_UNTIL)
 
+    def transpose_due(self, pieces):
+        """After a matmul: transpose what is due of the next M tile's or group's filters; pieces: whether by the array
+        too."""
+        for _ in range(self.pace.due()):
+            filters = self.group.filters
+            last = len(filters.plan.order) - 1
+            if filters.left_to(last) == 0 and self.following is not None:
+                filters, last = self.following.filters, 0
+            if filters.moves_to(last) > 0:
+                filters.move_block()
+            elif pieces and filters.pieces_to(last) > 0:
+                filters.transpose_piece()
 
-def bring_rows(work, chunks, tiles, index, band, part, held=False):
-    """x of a chunk in a part (first row, rows) of a band, into its tile; held: as of `load_rows`."""
-    operands, geometry, chunk = work.operands, work.geometry, chunks[index]
-    if chunk[3] != ALONE:
-        if tiles[index] == None:
-            tiles[index] = new_rows(operands, geometry, chunk, band)
-        load_paired(operands, geometry, chunk, tiles[index], band, part)
-    elif work.preparing == None:
-        if tiles[index] == None:
-            tiles[index] = rows_tile(operands, geometry, chunk, band)
-        rows_sbuf = rows_in(tiles[index], part[0], part[1])
-        load_rows(work, chunk, rows_sbuf, band, band.h0 + part[0], len(chunks) == 1, held)
-    else:
-        if tiles[index] == None:
-            tiles[index] = prepared_tile(geometry, chunk, band)
-        add_parts(work, chunks, index, tiles[index], band, part)
+    def work_band(self, jobs, item, tiles, last):
+        """Results of some M tiles for one output tile: their PSUM banks one after the other, or together, K tile by K
+        tile of x.
 
-
-def set_rate(work, jobs, band):
-    """Transpose the filters of the next job, or the first of the following batch, during the matmuls of `jobs`."""
-    geometry, batch = work.geometry, work.batch
-    filters, job = batch.filters, jobs[-1]
-    banks = len(banks_of(job_band(band, batch.jobs[job]), False))
-    matmuls = len(jobs) * banks * num_matmuls(geometry, batch.jobs[job]) * kinds_of(geometry)
-    if work.preparing != None:
-        set_preparing_pace(work, matmuls)
-    coming = 0
-    if job + 1 < len(batch.jobs):
-        coming = filters_to(filters, after_job(filters, job + 1) - 1) - pieces_to(filters, after_job(filters, job) - 1)
-    elif work.following != None:
-        coming = filters_to(work.following.filters, 0)
-    work.pace = start_pace(coming, matmuls, TAPS_TRANSPOSE_FROM, TAPS_TRANSPOSE_UNTIL)
-
-
-def filters_to(filters, last):
-    """Pieces and blocks to transpose until chunk `last` of all is complete."""
-    return pieces_to(filters, last) + moves_to(filters, last)
-
-
-def transpose_due(work, pieces):
-    """After a matmul: transpose what is due of the next job's or batch's filters; pieces: whether by the array too."""
-    for _ in range(due_now(work.pace)):
-        filters = work.batch.filters
-        last = len(filters.order) - 1
-        if filters_to(filters, last) == 0 and work.following != None:
-            filters = work.following.filters
-            last = 0
-        if moves_to(filters, last) > 0:
-            move_block(work.operands, work.geometry, filters, work.ledger)
-        elif pieces and pieces_to(filters, last) > 0:
-            transpose_piece(work.operands, work.geometry, filters, work.ledger)
-
-
-def work_band(work, jobs, item, tiles, last):
-    """Results of some jobs for one band: their PSUM banks one after the other, or together, chunk by chunk of x.
-
-    last: whether nothing hides the stores, so that each bank's results leave at once.
-    """
-    places = []
-    for index in jobs:
-        results = start_results(work, index, item)
-        for which in range(len(results.banks)):
-            places.append((results, which))
-    at_once = len(places) if work.batch.together else 1
-    for first in range(0, len(places), at_once):
-        sums = []
-        for which in range(first, first + at_once):
-            results, bank = places[which]
-            sums.append(start_sums(work, results, bank))
-        for chunk in range(len(results.job.chunks)):
+        last: whether nothing hides the stores, so that each bank's results leave at once.
+        """
+        every = [self.start_results(index, item) for index in jobs]
+        places = [(results, which) for results in every for which in range(len(results.banks))]
+        at_once = len(places) if self.schedule.together else 1
+        for first in range(0, len(places), at_once):
+            sums = [self.start_sums(*place) for place in places[first : first + at_once]]
+            for chunk in range(len(sums[0].results.job.chunks)):
+                for one in sums:
+                    self.add_chunk(one, chunk, tiles)
             for one in sums:
-                add_chunk(work, one, chunk, tiles)
-        for one in sums:
-            finish_sums(work, one, item, last)
+                self.finish_sums(one, item, last)
 
+    def start_results(self, index, item):
+        """Results of an M tile for an item, of which nothing is there yet but the residual."""
+        operands, geometry, job = self.operands, self.geometry, self.group.jobs[index]
+        band = job_band(item.band, job)
+        shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
+        banks = banks_of(band, item.last and index == len(self.group.jobs) - 1)
+        y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
+        residual_sbuf = load_residual(operands, geometry, job, band_of_y(geometry, item.band), self.ledger)
+        return Results(index, job, band, banks, y_sbuf, residual_sbuf, [])
 
-def start_results(work, index, item):
-    """Results of a job for an item, of which nothing is there yet but the residual."""
-    operands, geometry, job = work.operands, work.geometry, work.batch.jobs[index]
-    band = job_band(item.band, job)
-    shape = (job.rows * job.kn, planes_at_once(geometry) * band.zn, band.pn, band.qn)
-    return Results(
-        index=index,
-        job=job,
-        band=band,
-        banks=banks_of(band, item.last and index == len(work.batch.jobs) - 1),
-        y_sbuf=nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf),
-        residual_sbuf=load_residual(operands, geometry, job, band_of_y(geometry, item.band), work.ledger),
-        waiting=[],
-    )
+    def start_sums(self, results, which):
+        """A bank of results, of which no product is there yet."""
+        bank, job, geometry = results.banks[which], results.job, self.geometry
+        apart = sums_pitch(geometry, job.chunks, bank.zn, bank.pn)
+        shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
+        # a last plane of a volume is none that the last bank of pairs of planes is for
+        alone = bank_of_y(geometry, results.band, bank).zn < planes_at_once(geometry)
+        count = sums_of(geometry) - (1 if alone else 0)
+        if count == 1:
+            first_psum, started = accumulator(self.warm, shape)
+            return Sums(results, which, bank, [first_psum], started)
+        banks = [nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum) for _ in range(count)]
+        return Sums(results, which, bank, banks, False)
 
+    def add_chunk(self, one, chunk, tiles):
+        """Products of all taps of a K tile of x, added to a bank of Sums.
 
-def start_sums(work, results, which):
-    """A bank of results, of which no product is there yet."""
-    bank, job = results.banks[which], results.job
-    apart = sums_pitch(work.geometry, job.chunks, bank.zn, bank.pn)
-    shape = (job.rows * job.kn, bank.zn, apart, bank.qn)
-    # a last plane of a volume is none that the last bank of pairs of planes is for
-    alone = bank_of_y(work.geometry, results.band, bank).zn < planes_at_once(work.geometry)
-    count, banks, started = sums_of(work.geometry) - (1 if alone else 0), [], False
-    if count == 1:
-        first_psum, started = accumulator(work.warm, shape)
-        banks.append(first_psum)
-    while len(banks) < count:
-        banks.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    return Sums(results=results, which=which, bank=bank, banks=banks, started=started)
-
-
-def finish_sums(work, one, item, last):
-    """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
-    results, epilogue = one.results, work.extras.epilogue
-    bank, band = bank_of_y(work.geometry, item.band, one.bank), band_of_y(work.geometry, item.band)
-    residual = None if results.residual_sbuf == None else window(results.residual_sbuf, bank)
-    y_sbuf, bias_sbuf = window(results.y_sbuf, bank), work.batch.biases[results.index]
-    if work.geometry.direct != None:
-        read_pair_out(y_sbuf, one.banks, bias_sbuf, residual, epilogue, work.ledger)
-    elif len(one.banks) > 1:
-        read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, work.ledger)
-    else:
-        acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-        elements, strict = bank.zn * bank.pn * bank.qn, work.extras.strict_nonfinite
-        finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, work.ledger, elements, strict)
-    if is_last(work.geometry):
-        put_off(work, window(results.y_sbuf, bank), results.job, band, bank)
-        return
-    results.waiting.append(bank)
-    if last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS:
-        store_banks(work.operands, results.y_sbuf, work.geometry, results.job, band, results.waiting)
-        results.waiting = []
-
-
-def job_band(band, job):
-    """A band in a job's own rows, pairs of rows where it makes two at once."""
-    if job.rows == 1:
-        return band
-    return replace(band, p0=band.p0 // job.rows, pn=div_ceil(band.pn, job.rows))
-
-
-def add_chunk(work, one, chunk, tiles):
-    """Products of all taps of a chunk of x, added to a bank of Sums.
-
-    A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a product
-    of zeros does.
-    """
-    geometry, batch = work.geometry, work.batch
-    band, bank, index = one.results.band, one.bank, one.results.index
-    job, filters = batch.jobs[index], batch.filters
-    place = batch.chunks.index(job.chunks[chunk])
-    every = matmuls_of(geometry, job, job.chunks[chunk], band, bank, one.which)
-    covered, nothing = False, len(every) == 0 or tiles[place] == None
-    if not nothing:
-        covered = is_whole(every[0], bank.zn, bank.pn, bank.qn)
-    if not one.started and not covered:
-        for acc_psum in one.banks:
-            zero_sums(acc_psum, work.zeros_sbuf)
+        A tap that meets all of the bank comes first, so that the others add to what is there; where none does, a
+        product of zeros does.
+        """
+        geometry, group, results = self.geometry, self.group, one.results
+        filters, own, bank = group.filters, results.job.chunks[chunk], one.bank
+        tile = tiles[group.chunks.index(own)]
+        every = [] if tile is None else matmuls_of(geometry, results.job, own, results.band, bank, one.which)
+        if not one.started and not (every and is_whole(every[0], bank.zn, bank.pn, bank.qn)):
+            for acc_psum in one.banks:
+                zero_sums(acc_psum, self.zeros_sbuf)
+            one.started = True
+        if not every:
+            return
+        plan, place, lead = filters.plan, filters.plan.places[results.index][chunk], lead_chunks(geometry)
+        last_bank = self.schedule.together or one.which + 1 == len(results.banks)
+        end = len(plan.order) if last_bank else plan.after_job(results.index)
+        filters.transpose_until(min(place + lead, end) - 1)
+        soon = filters.pieces_to(min(place + lead, end - 1))
+        factors = self.factors(one, chunk, place, tile, every)
+        pace = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
+        for kind, factor in enumerate(factors):
+            if factor.low:
+                self.preparing.end(filters, plan.order[place].end[1], factor.parts)
+            for which, product in enumerate(every):
+                multiply(geometry, one, own, factor, product, one.started or which > 0 or factor.adds)
+                for _ in range(min(soon, pace.due())):
+                    soon -= 1
+                    filters.transpose_piece()
+                self.transpose_due(soon == 0)
+                self.late.after_matmul()
+                if self.preparing is not None:
+                    self.preparing.after_matmul(kind * len(every) + which, len(factors))
         one.started = True
-    if nothing:
+
+    def factors(self, one, chunk, place, tile, every):
+        """Factors of a K tile: one, or those of x that is prepared until the last row that products meet."""
+        filters, preparing, results = self.group.filters, self.preparing, one.results
+        w_sbuf = filters.tiles[place]
+        if preparing is None:
+            return [Factor(one.banks[0], of_array(w_sbuf, self.operands), of_array(tile, self.operands))]
+        end = max(product.rows[3] + (product.rows[2] - 1) * product.rows[4] + 1 for product in every)
+        parts = tile.parts_to(end - results.band.h0)
+        preparing.prepare_to(parts)
+        ends = 0 < chunk == len(results.job.chunks) - 1
+        return preparing.factors(one.banks, w_sbuf, filters.lows.get(place), tile, parts, ends)
+
+    def finish_sums(self, one, item, last):
+        """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
+        results, geometry, epilogue = one.results, self.geometry, self.extras.epilogue
+        bank, band = bank_of_y(geometry, item.band, one.bank), band_of_y(geometry, item.band)
+        residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
+        y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
+        if geometry.direct is not None:
+            read_pair_out(y_sbuf, one.banks, bias_sbuf, residual, epilogue, self.ledger)
+        elif len(one.banks) > 1:
+            read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
+        else:
+            acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
+            elements, strict = bank.zn * bank.pn * bank.qn, self.extras.strict_nonfinite
+            finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, elements, strict)
+        if stores_channels(geometry):
+            self.late.add(window(results.y_sbuf, bank), results.job, band, bank)
+            return
+        results.waiting.append(bank)
+        if last or one.which + 1 == len(results.banks) or len(results.waiting) >= STORE_BANKS:
+            store_banks(self.operands, results.y_sbuf, geometry, results.job, band, results.waiting)
+            results.waiting = []
+
+    def run_repeat(self, repeat, now):
+        """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
+        filters, items, chunks = self.group.filters, self.schedule.items, self.group.chunks
+        filters.transpose_until(len(filters.plan.order) - 1)
+        sets = now, [rows_tile(self.operands, self.geometry, chunk, items[repeat.first].band) for chunk in chunks]
+
+        def body(at):
+            # a register moves x, y and residual; what engines have had to do starts anew
+            moved = moved_operands(self.operands, self.geometry.precision, repeat.register, at)
+            core = Core(moved, self.geometry, self.extras, self.schedule, self.zeros_sbuf)
+            core.group = self.group
+            for which in range(repeat.bands):
+                item, coming = items[repeat.first + which], items[repeat.first + which + 1]
+                for chunk, tile in zip(chunks, sets[(which + 1) % 2], strict=True):
+                    load_rows(core, chunk, tile, coming.band, coming.band.h0, len(chunks) == 1)
+                for jobs in core.group.at_once:
+                    core.work_band(jobs, item, sets[which % 2], False)
+
+        by = repeat.register.by
+        nl.fori_loop(0, repeat.count * by, body, by)
+
+
+def run_implicit_gemm(operands, geometry, extras, schedule):
+    """This core's part of the items; x of the next one is loaded before one is worked on."""
+    index, count = share(len(schedule.items), nl.num_programs(), nl.program_id(0))
+    if count == 0:
         return
-    own = filters.by_job[index][chunk]
-    lead = lead_chunks(geometry)
-    last_bank = batch.together or one.which + 1 == len(one.results.banks)
-    end = len(filters.order) if last_bank else after_job(filters, index)
-    transpose_until(work.operands, geometry, filters, min(own.place + lead, end) - 1, work.ledger)
-    soon = pieces_to(filters, min(own.place + lead, end - 1))
-    factors = factors_of(work, one, chunk, tiles[place], every)
-    pace = start_pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
-    for kind in range(len(factors)):
-        factor = factors[kind]
-        if factor.low:
-            end_pairs(work, own.end[1], factor.parts)
-        for which in range(len(every)):
-            multiply(work, one, chunk, factor, every[which], one.started or which > 0 or factor.adds)
-            for _ in range(min(soon, due_now(pace))):
-                soon -= 1
-                transpose_piece(work.operands, geometry, filters, work.ledger)
-            transpose_due(work, soon == 0)
-            pass_late(work)
-            if work.preparing != None:
-                prepare_due(work, kind * len(every) + which, len(factors))
-    one.started = True
+    end, core = index + count, Core(operands, geometry, extras, schedule, warm_zeros())
+    now = core.start(schedule.items[index])
+    for repeat in schedule.repeats(index, count):
+        while index < repeat.first:
+            now = core.work_on_item(index, end, now)
+            index += 1
+        core.run_repeat(repeat, now)
+        index += repeat.count * repeat.bands
+    for last in range(index, end):
+        now = core.work_on_item(last, end, now)
+    core.late.finish()

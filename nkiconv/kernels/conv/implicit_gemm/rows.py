@@ -1,63 +1,70 @@
-"""Rows of x and of residuals on their way in, results on their way out."""
+"""Rows of x and of residuals on their way in, results on their way out.
+
+Results as NHWC wait until the array has some matmuls behind their read-out, and then pass it in tiles of 128 pixels, to
+leave as rows of channels.
+"""
+
+from dataclasses import dataclass
 
 from ...._nki import nisa, nl
+from ....schedules.boxes import boxes_of_x, offset_at, pattern_of
 from ....schedules.cuts import Bank
 from ....schedules.frames import plane_pieces
+from ....schedules.implicit_gemm_channels import stores_channels
+from ....schedules.implicit_gemm_outputs import chunk_window
+from ....schedules.implicit_gemm_schedule import WAITING_MAX
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
 from ....schedules.tiles import div_ceil
-from ..boxes import boxes_of_x, clear_window, load_boxes, load_x, offset_at, pattern_of, store_boxes
+from ..boxes import clear_window, load_boxes, load_x, store_boxes
 from ..call import scale_residual
 from ..frames import tensor_of
-from ..transposes import is_transposed, load_transposed
-from .fold import chunk_window
-from .last import is_last
+from ..transposes import is_transposed, load_transposed, store_transposed
+
+#: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
+WAIT_MATMULS = 6
 
 
-def load_rows(work, chunk, x_sbuf, band, h0, alone, held=False):
-    """x of a chunk in a band's planes and columns, rows from h0 on, into [cn, images, rows, columns]. alone: whether no
-    other chunk's goes with it; held: whether nothing of it may come before there is room for the tile."""
-    operands, geometry = work.operands, work.geometry
+def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
+    """x of a K tile in an output tile's planes and columns, rows from h0 on, into [cn, images, rows, columns].
+
+    core: what has operands, geometry and ledger. alone: whether no other K tile's goes with it; held: whether nothing
+    of it may come before there is room for the tile.
+    """
+    operands, geometry, wn = core.operands, core.geometry, x_sbuf.shape[3]
     if is_transposed(geometry):
-        load_side_by_side(work, geometry, chunk, x_sbuf, (band.d0, h0, band.w0), alone)
+        load_side_by_side(core, geometry, chunk, x_sbuf, (band.d0, h0, band.w0), alone)
         return
-    wn = x_sbuf.shape[3]
     if misses_planes(geometry, band.z0, band.zn):
         clear(x_sbuf, 0, wn)
-    elif chunk[2] > 1:
+    elif chunk.depth > 1:
         clear_beside(x_sbuf, geometry, chunk, band)
-    if held and geometry.depth != None:
+    if held and geometry.depth is not None:
         # a column of all boxes: those that wait for nothing would overtake what is wanted before
         clear(x_sbuf, wn // 2, wn // 2 + 1)
     load_copies(operands, geometry, chunk, x_sbuf, band, band.d0, h0)
 
 
-def load_side_by_side(work, geometry, chunk, x_sbuf, first, alone):
+def load_side_by_side(core, geometry, chunk, x_sbuf, first, alone):
     """The same of channels side by side in HBM, from (plane, row, column) `first` on."""
     count, dn, hn, wn = x_sbuf.shape
     for piece in plane_pieces(geometry, first[0], dn):
-        offset = offset_at(piece.strides, (chunk[0], piece.plane, first[1], first[2]))
+        offset = offset_at(piece.strides, (chunk.c0, piece.plane, first[1], first[2]))
         dst = x_sbuf[0:count, piece.first : piece.first + piece.count, 0:hn, 0:wn]
-        source = tensor_of(work.operands, piece.framed)
-        load_transposed(dst, source, piece.strides, offset, alone, work.ledger)
+        load_transposed(dst, tensor_of(core.operands, piece.framed), piece.strides, offset, alone, core.ledger)
 
 
 def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
-    """Copies of a chunk, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
+    """Copies of a K tile, a column of taps further each, of planes from d0 and rows from h0 on: of x or, where rows of
     taps are channels, of the rows of x that there are for each."""
-    first, cn, depth = chunk[:3]
-    _, dn, hn, wn = x_sbuf.shape
-    own, rows = geometry, None
-    if geometry.direct != None:
+    own, rows, (_, dn, hn, wn) = geometry, None, x_sbuf.shape
+    if geometry.direct is not None:
         own, rows = geometry.direct, geometry.depth
     w0 = chunk_window(geometry, chunk, band)[0]
-    for copy_index in range(depth):
-        for piece in row_pieces(geometry, first, cn):
-            at, row, c, count = piece
-            at += copy_index * cn
-            h = h0
-            if rows != None:
-                h += row * rows.dilation - rows.before
+    for copy_index in range(chunk.depth):
+        for at, row, c, count in row_pieces(geometry, chunk.c0, chunk.cn):
+            at += copy_index * chunk.cn
+            h = h0 if rows is None else h0 + row * rows.dilation - rows.before
             low, high = max(0, h), min(own.rows.size, h + hn)
             if low < high:
                 dst = x_sbuf[at : at + count, 0:dn, low - h : high - h, 0:wn]
@@ -65,9 +72,13 @@ def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
 
 
 def rows_tile(operands, geometry, chunk, band):
-    """A tile for x of a chunk in a band."""
-    shape = (chunk[2] * chunk[1], band.dn, band.hn, chunk_window(geometry, chunk, band)[1])
-    return nl.ndarray(shape, dtype=operands.x_dtype, buffer=nl.sbuf)
+    """A tile for x of a K tile in an output tile."""
+    return nl.ndarray(rows_shape(geometry, chunk, band), dtype=operands.x_dtype, buffer=nl.sbuf)
+
+
+def rows_shape(geometry, chunk, band):
+    """Its shape."""
+    return chunk.depth * chunk.cn, band.dn, band.hn, chunk_window(geometry, chunk, band)[1]
 
 
 def rows_in(tile_sbuf, first, count):
@@ -93,23 +104,22 @@ def clear(x_sbuf, w0, w1):
 
 
 def clear_beside(x_sbuf, geometry, chunk, band):
-    """Zeros in the columns beside x that copies of a chunk's channels lack."""
+    """Zeros in the columns beside x that copies of a K tile's channels lack."""
     columns = geometry.columns
     w0, wn = chunk_window(geometry, chunk, band)
     left = min(wn, max(0, -w0))
     clear(x_sbuf, 0, left)
-    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (chunk[2] - 1) * columns.dilation)), wn)
+    clear(x_sbuf, max(left, min(wn, columns.size - w0 - (chunk.depth - 1) * columns.dilation)), wn)
 
 
 def load_residual(operands, geometry, job, band, ledger):
-    """The residual of a band times beta, fp32 if it was multiplied, or None."""
-    if operands.residual == None:
+    """The residual of an output tile times beta, fp32 if it was multiplied, or None."""
+    if operands.residual is None:
         return None
-    pairs = div_ceil(band.pn, job.rows)
+    pairs, strides = div_ceil(band.pn, job.rows), geometry.y_strides
     shape = (job.rows * job.kn, band.zn, pairs, band.qn)
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
-    strides = geometry.y_strides
-    if strides[0] == 1 and is_last(geometry):
+    if stores_channels(geometry):
         offset = offset_at(strides, (job.k0, band.z0, band.p0, band.q0))
         load_transposed(residual_sbuf, operands.residual, strides, offset, False, ledger)
         return scale_residual(residual_sbuf, operands.beta)
@@ -121,8 +131,8 @@ def load_residual(operands, geometry, job, band, ledger):
 
 
 def boxes_of_bank(strides, job, band, bank):
-    """Boxes of a result with these strides that a bank of a job's band has: one for each of the rows of outputs that
-    the job makes at once."""
+    """Boxes of a result with these strides that a bank of an M tile's output tile has: one for each of the rows of
+    outputs that the M tile makes at once."""
     found, by = [], (strides[0], strides[1], job.rows * strides[2], strides[3])
     for u in range(job.rows):
         count = min(bank.pn, div_ceil(max(0, band.pn - u), job.rows) - bank.p)
@@ -134,19 +144,51 @@ def boxes_of_bank(strides, job, band, bank):
 
 
 def window(tile_sbuf, bank):
-    """What a bank holds of a band's tile [kn, images, rows, columns]."""
+    """What a bank holds of an output tile's tile [kn, images, rows, columns]."""
     n, p, q = bank.z, bank.p, bank.q
     return tile_sbuf[0 : tile_sbuf.shape[0], n : n + bank.zn, p : p + bank.pn, q : q + bank.qn]
 
 
 def store_banks(operands, y_sbuf, geometry, job, band, banks):
-    """Stores of some banks of a job's band: one DMA where they are whole rows, next to each other."""
-    whole = True
-    for bank in banks:
-        whole = whole and bank.zn == band.zn and bank.qn == band.qn
-    parts = banks
-    if whole:
+    """Stores of some banks of an M tile's output tile: one DMA where they are whole rows, next to each other."""
+    if all(bank.zn == band.zn and bank.qn == band.qn for bank in banks):
         first, end = banks[0], banks[-1]
-        parts = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
-    for part in parts:
-        store_boxes(operands.y, y_sbuf, boxes_of_bank(geometry.y_strides, job, band, part), operands.moved)
+        banks = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
+    for bank in banks:
+        store_boxes(operands.y, y_sbuf, boxes_of_bank(geometry.y_strides, job, band, bank), operands.moved)
+
+
+@dataclass
+class Waiting(nl.NKIObject):
+    """Results that wait: y_sbuf [k, images, rows, columns], the first one's offset in y, and matmuls of the array until
+    they are transposed."""
+
+    y_sbuf: object
+    offset: int
+    matmuls: int
+
+
+class Late:
+    """Results as NHWC, in the order in which they are transposed."""
+
+    def __init__(self, operands, geometry, ledger):
+        self.operands, self.geometry, self.ledger, self.waiting = operands, geometry, ledger, []
+
+    def add(self, y_sbuf, job, band, bank):
+        """Results from the first of a bank on, [k, images, rows, columns] in SBUF."""
+        self.finish(WAITING_MAX - 1)
+        first = (job.k0, band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
+        self.waiting.append(Waiting(y_sbuf, offset_at(self.geometry.y_strides, first), WAIT_MATMULS))
+
+    def after_matmul(self):
+        """Transpose results that have waited long enough."""
+        for one in self.waiting:
+            one.matmuls -= 1
+        if self.waiting and self.waiting[0].matmuls <= 0:
+            self.finish(len(self.waiting) - 1)
+
+    def finish(self, most=0):
+        """Transpose and store the results that have waited longest, until so many wait."""
+        while len(self.waiting) > most:
+            one = self.waiting.pop(0)
+            store_transposed(self.operands.y, self.geometry.y_strides, one.y_sbuf, one.offset, self.ledger)

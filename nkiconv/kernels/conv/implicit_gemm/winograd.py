@@ -1,40 +1,40 @@
 """precision="winograd": filters as sums of planes of taps, x as sums of frames, four banks of sums as two planes of y.
 
-`pairs_of_planes` says of what. Taps become sums just before their transposes; rows of frames take tiles in turn, and
-sums of those of the next band are made in the course of one (`parts`).
+`pairs_of_planes` says of what. Taps become sums just before their transposes; rows of frames rotate through tiles,
+and sums of those of the next output tile are made in the course of one (`preparing`).
 """
 
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.cuts import chunks_of
-from ....schedules.geometry import filter_rows, num_taps
+from ....schedules.boxes import offset_at, pattern_of
+from ....schedules.geometry import filter_rows
+from ....schedules.implicit_gemm_outputs import chunk_window
+from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, TURNS_MIN
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
-from ....schedules.tiles import BANK_BYTES, div_ceil
+from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
 from ..._epilogue import finish_joined
-from ..boxes import load_box, offset_at, pattern_of
+from ..boxes import load_box
 from ..transposes import is_transposed
-from .fold import chunk_window
+from .matmuls import Factor
+from .preparing import Pace, Preparing
 from .rows import clear, clear_beside, load_copies, load_side_by_side
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
-#: Bytes a partition of frames that are added together, if more than a row.
-FRAMES_PART_BYTES = 8192
-#: Tiles that frames of a chunk take in turn, at least and at most.
-TURNS_MIN, TURNS_MAX = 2, 4
-#: Banks of PSUM whose sums are on their way out together, in parts.
-SUMS_BANKS = 6
-#: Share of a band's first job before the frames of the next are added, as they are on their way, and until they are.
+#: Tiles that frames of a K tile rotate through, at most.
+TURNS_MAX = 4
+#: Share of an output tile's first M tile before the frames of the next are added, as they are on their way, and until
+#: they are.
 ADD_FROM, ADD_UNTIL = 0.35, 0.95
 
 
 @dataclass
 class PlanesOfTaps(nl.NKIObject):
-    """Filters of channels c0 .. c0+channels-1: [kn, c, rows of taps, columns] of each of `row_pieces`, as they lie, or
-    sums of their planes."""
+    """Filters of channels c0 .. c0+channels-1: [kn, c, rows of taps, columns] of each of `row_pieces`, in memory order,
+    or sums of their planes."""
 
     c0: int
     channels: int
@@ -44,46 +44,11 @@ class PlanesOfTaps(nl.NKIObject):
 
 @dataclass
 class FrameTurns(nl.NKIObject):
-    """Tiles of a shape, and first column, that frames of a chunk take in turn, and how many have."""
+    """Tiles of a shape, and first column, that frames of a K tile rotate through, and how many have."""
 
-    key: tuple
-    tiles: list
-    taken: int
-
-
-def adding_bytes(geometry, plan, row_bytes, x_bytes):
-    """Bytes a partition beside those of other precisions: frames that are not added yet, and sums on their way out.
-    row_bytes, x_bytes: of all sums of frames in a row of a band, and in a band."""
-    if geometry.direct == None:
-        return 0
-    chunks, pairs = 1, geometry.planes.out
-    for item in plan.items:
-        chunks = max(chunks, len(chunks_of(plan.batches[item.batch])))
-        pairs = min(pairs, item.band.zn)
-    frames_bytes = min(x_bytes, max(row_bytes, chunks * FRAMES_PART_BYTES))
-    if row_bytes >= chunks * FRAMES_PART_BYTES:
-        frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
-    return TURNS_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
-
-
-def adding_instructions(geometry, band, chunks):
-    """Instructions for the frames of a band that so many chunks of a job see, and its filters, at most."""
-    if geometry.direct == None:
-        return 0
-    return chunks * ((band.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
-
-
-def adding_raw_bytes(geometry, ahead_bytes, block_bytes, other_bytes):
-    """Bytes a partition of blocks of taps on their way, where a block is as long as its sums: three quarters of those
-    that wait, two of sums, and one of fp32 for a plane; of other precisions `other_bytes`."""
-    if geometry.direct == None:
-        return other_bytes
-    return max(ahead_bytes, block_bytes) + 2 * block_bytes
-
-
-def taps_in_hbm(geometry):
-    """Taps that come for each channel of a block, whatever becomes of them."""
-    return num_taps(geometry) if geometry.direct == None else num_taps(geometry.direct)
+    key: tuple = ()
+    tiles: tuple = ()
+    taken: int = 0
 
 
 def load_planes_of_taps(operands, geometry, job, block):
@@ -101,7 +66,7 @@ def load_planes_of_taps(operands, geometry, job, block):
 
 def sums_of_taps(taps, geometry):
     """Filters of PlanesOfTaps as [kn, channels, rows of taps of four planes, columns] in fp16."""
-    if taps.sums_sbuf != None:
+    if taps.sums_sbuf is not None:
         return taps.sums_sbuf
     R, S, own = geometry.rows.taps, geometry.columns.taps, geometry.direct.rows.taps
     places = row_pieces(geometry, taps.c0, taps.channels)
@@ -124,53 +89,91 @@ def sums_of_taps(taps, geometry):
     return taps.sums_sbuf
 
 
-def load_frames(work, part, row_bytes):
-    """A RowPart's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of x
-    that there are for each. row_bytes: a partition of a row of them."""
-    geometry, band, chunk = work.geometry, part.band, part.chunk
-    first, count, before = frames_of_x(geometry, band)
-    w0, width = chunk_window(geometry, chunk, band)
-    frames_sbuf = next_tile(work, part, (chunk[2] * chunk[1], frames_seen(band.zn), part.hn, width), row_bytes)
-    parts, seen, hn, _ = frames_sbuf.shape
-    for run in ((0, before), (before + count, seen)):
-        if run[0] < run[1]:
-            clear(frames_sbuf[0:parts, run[0] : run[1], 0:hn, 0:width], 0, width)
-    if count == 0:
-        return frames_sbuf
-    found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
-    h0, rows = band.h0 + part.h0, geometry.depth
-    if is_transposed(geometry):
-        load_side_by_side(work, geometry.direct, chunk, found_sbuf, (first, h0, w0), True)
-        return frames_sbuf
-    if rows != None:
-        reach = (rows.taps - 1) * rows.dilation
-        if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
-            clear(found_sbuf, 0, width)
-    load_copies(work.operands, geometry, chunk, found_sbuf, band, first, h0)
-    return frames_sbuf
+class Frames(Preparing):
+    """Rows of frames on their way to sums of two."""
 
+    def __init__(self, core, most_bytes):
+        super().__init__(core, FRAMES_PART_BYTES, most_bytes)
+        self.turns = {}
 
-def next_tile(work, part, shape, row_bytes):
-    """The next of the tiles that frames of a chunk take in turn, so that loads do not run further ahead; zeros are in
-    the columns beside x that copies of channels lack, once for all loads."""
-    preparing, chunk = work.preparing, part.chunk
-    key = shape + (chunk_window(work.geometry, chunk, part.band)[0],)
-    while len(preparing.turns) <= part.index:
-        preparing.turns.append(FrameTurns(key=(), tiles=[], taken=0))
-    turns = preparing.turns[part.index]
-    if turns.key != key:
-        turns.key = key
-        turns.tiles = []
-        turns.taken = 0
-    most = preparing.most_bytes // (part.chunks * part.hn * row_bytes)
-    turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
-    turns.taken = turns.taken + 1
-    if turn == len(turns.tiles):
-        tile_sbuf = nl.ndarray(shape, dtype=work.operands.x_dtype, buffer=nl.sbuf)
-        if chunk[2] > 1:
-            clear_beside(tile_sbuf, work.geometry, chunk, part.band)
-        turns.tiles.append(tile_sbuf)
-    return turns.tiles[turn]
+    def planes(self, band):
+        """Frames of an output tile that come."""
+        return frames_seen(band.zn)
+
+    def least(self, part):
+        """Parts that come whatever room there is: one of each K tile."""
+        return part.chunks
+
+    def load(self, part):
+        """A part's frames, zeros where there are none: copies of x or, where rows of taps are channels, of the rows of
+        x that there are for each."""
+        geometry, band, chunk = self.geometry, part.band, part.chunk
+        first, count, before = frames_of_x(geometry, band)
+        w0, width = chunk_window(geometry, chunk, band)
+        frames_sbuf = self._next_tile(part, (chunk.depth * chunk.cn, frames_seen(band.zn), part.hn, width), w0)
+        parts, seen, hn, _ = frames_sbuf.shape
+        for low, high in ((0, before), (before + count, seen)):
+            if low < high:
+                clear(frames_sbuf[0:parts, low:high, 0:hn, 0:width], 0, width)
+        if count == 0:
+            return frames_sbuf
+        found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
+        h0, rows = band.h0 + part.h0, geometry.depth
+        if is_transposed(geometry):
+            load_side_by_side(self, geometry.direct, chunk, found_sbuf, (first, h0, w0), True)
+            return frames_sbuf
+        if rows is not None:
+            reach = (rows.taps - 1) * rows.dilation
+            if h0 < rows.before or h0 + hn - 1 + reach - rows.before >= rows.size:
+                clear(found_sbuf, 0, width)
+        load_copies(self.operands, geometry, chunk, found_sbuf, band, first, h0)
+        return frames_sbuf
+
+    def _next_tile(self, part, shape, w0):
+        """The next of the tiles that frames of a K tile rotate through, so that loads do not run further ahead; zeros
+        are in the columns beside x that copies of channels lack, once for all loads."""
+        turns = self.turns.setdefault(part.index, FrameTurns())
+        if turns.key != (*shape, w0):
+            turns.key, turns.tiles, turns.taken = (*shape, w0), [], 0
+        most = self.most_bytes // (part.chunks * part.hn * self.row_bytes(part.chunk, part.band))
+        turn = turns.taken % min(TURNS_MAX, max(TURNS_MIN, most))
+        turns.taken += 1
+        if turn == len(turns.tiles):
+            tile_sbuf = nl.ndarray(shape, dtype=self.operands.x_dtype, buffer=nl.sbuf)
+            if part.chunk.depth > 1:
+                clear_beside(tile_sbuf, self.geometry, part.chunk, part.band)
+            turns.tiles.append(tile_sbuf)
+        return turns.tiles[turn]
+
+    def begin(self, part, tiles):
+        """Add the frames of a part that is there."""
+        add_frames(part.raw_sbuf, tiles[0], self.ledger)
+        self.ended, part.raw_sbuf, part.tile = self.started, None, None
+        self.bring()
+
+    def advance(self):
+        """Load what there is room for."""
+        self.bring()
+
+    def set_pace(self, matmuls):
+        """RowParts that are not begun yet are in the course of so many matmuls, but for those while they are on their
+        way."""
+        self.pace = Pace(len(self.parts) - self.started, matmuls, ADD_FROM, ADD_UNTIL)
+
+    def after_matmul(self, index, factors):
+        """What is due after a matmul."""
+        self.prepare_due()
+
+    def factors(self, banks, w_sbuf, low_sbuf, tile, parts, ends):
+        """Factors of a K tile: those of each plane of taps, whose sums stay apart."""
+        x_sbuf, found = tile.tiles[0], []
+        count, planes, height, width = x_sbuf.shape
+        _, taps, S, rows, kn = w_sbuf.shape
+        each = taps // self.geometry.planes.taps
+        for plane in (plane for plane in ORDER_OF_SUMS if plane < len(banks)):
+            own_sbuf = w_sbuf[0:count, plane * each : (plane + 1) * each, 0:S, 0:rows, 0:kn]
+            found.append(Factor(banks[plane], own_sbuf, x_sbuf[0:count, plane:planes, 0:height, 0:width]))
+        return found
 
 
 def add_frames(frames_sbuf, x_sbuf, ledger):
@@ -194,7 +197,7 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
     kn, pairs, pn, qn = sums[1].shape
     elements = pairs * pn * qn
     half_sbuf = nl.ndarray(sums[1].shape, dtype=nl.float32, buffer=nl.sbuf)
-    if bias_sbuf == None:
+    if bias_sbuf is None:
         nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5)
     else:
         nisa.activation(dst=half_sbuf, op=nl.copy, data=sums[1], scale=0.5, bias=bias_sbuf)
@@ -214,8 +217,8 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
             op1=nl.add,
             operand1=half_sbuf[0:kn, 0:count, 0:pn, 0:qn],
         )
-        residual = None if residual_sbuf == None else residual_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
-        if residual != None and not adds_last(epilogue):
+        residual = None if residual_sbuf is None else residual_sbuf[0:kn, plane:planes:2, 0:pn, 0:qn]
+        if residual is not None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
         own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
         finish_joined(y, own_psum, rest_sbuf, None, residual, epilogue, nisa.engine.gpsimd)

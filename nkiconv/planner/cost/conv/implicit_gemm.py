@@ -8,26 +8,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....kernels.conv.implicit_gemm.defaults import (
-    TAPS_WARM_UP,
-    fold_refusal,
-    loop_refusal,
-    taps_config_refusal,
-    taps_defaults,
-)
-from ....kernels.conv.implicit_gemm.jobs import TAPS_FILTER_BYTES, jobs_of
-from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, products_refusal
-from ....kernels.conv.implicit_gemm.plan import (
-    can_together,
-    count_taps_instructions,
-    item_bytes,
-    make_plan,
-    sums_together,
-    taps_sbuf_bytes,
-)
-from ....kernels.conv.implicit_gemm.refusal import plan_taps
 from ....kernels.conv.relayout import plain_of
 from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
+from ....schedules.implicit_gemm_build import (
+    SHORTER,
+    WARM_UP,
+    config_refusal,
+    default_settings,
+    fold_refusal,
+    loop_refusal,
+    plan_implicit_gemm,
+    products_refusal,
+)
+from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, can_together, jobs_of
+from ....schedules.implicit_gemm_schedule import build
 from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS, share
 from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
@@ -72,7 +66,7 @@ class Taps(ByTap):
         return shape.once(("taps, settled", config), lambda: self._settled(shape, config))
 
     def _settled(self, shape: Shape, config: Config) -> Config:
-        if taps_config_refusal(plain(shape), shape.extras, config):
+        if config_refusal(plain(shape), shape.extras, config):
             return config
         given = dict(config or ())
         names = declarations(ImplicitGemmSettings)
@@ -90,13 +84,13 @@ class Taps(ByTap):
 
     def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
-        plan, reason = plan_taps(plain(shape), shape.extras, pairs_of(settings), shape.cores)
+        plan, reason = plan_implicit_gemm(plain(shape), shape.extras, pairs_of(settings), shape.cores)
         return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
         own = plain(shape).direct is None
-        for shorter, x_bytes in itertools.product((1, 2, 4, 8), (X_BYTES,) if own else PAIRS_X_BYTES):
-            tried = {"filter_bytes": TAPS_FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
+        for shorter, x_bytes in itertools.product(SHORTER, (X_BYTES,) if own else PAIRS_X_BYTES):
+            tried = {"filter_bytes": FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
             found, room = _Choice(shape, tried).settings()
             if room >= 0 or ("filter_bytes" in given and (own or "x_bytes" in given)):
                 break
@@ -124,7 +118,7 @@ class Taps(ByTap):
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = {"x_bytes": X_BYTES, "filter_bytes": TAPS_FILTER_BYTES, **dict(config or ())}
+        now = {"x_bytes": X_BYTES, "filter_bytes": FILTER_BYTES, **dict(config or ())}
         known = {"x_bytes": now["x_bytes"], "filter_bytes": now["filter_bytes"]}
         return list(ImplicitGemmSettings.near(config, {**known, "warmup": self.plan(shape, config).warmup}))
 
@@ -137,12 +131,12 @@ class Taps(ByTap):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
-        return {**super().symbols(shape, config), "chunks_outside": int(any(plan.together))}
+        return {**super().symbols(shape, config), "chunks_outside": int(plan.together)}
 
 
 def _scaled(geometry: Any, plan: Any, cores: int) -> int:
     """Instructions of a core, at most, of all parts that a problem has."""
-    return int(count_taps_instructions(geometry, plan, cores)) * int(geometry.times)
+    return int(plan.instructions(cores)) * int(geometry.times)
 
 
 class _Choice:
@@ -155,27 +149,27 @@ class _Choice:
     def settings(self) -> tuple[ImplicitGemmSettings, int]:
         """(all settings, bytes per partition of SBUF that they leave)."""
         geometry, extras = self.geometry, self.extras
-        defaults = taps_defaults(geometry, extras, self.given["filter_bytes"], self.given["product"])
+        defaults = default_settings(geometry, extras, self.given["filter_bytes"], self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
         jobs = self._jobs(defaults, fold)
         by_channels = self._by_channels(jobs)
         first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
         first |= {"order": "banks", "wide": 0}
         draft = dataclasses.replace(defaults, **{**first, **self.given})
-        plan = make_plan(geometry, extras, draft)
+        plan = build(geometry, extras, draft)
         found: dict[str, Any] = {"wide": self._wide(plan.items)}
         if found["wide"] > 0 and "wide" not in self.given:
-            plan = make_plan(geometry, extras, dataclasses.replace(draft, **found))
+            plan = build(geometry, extras, dataclasses.replace(draft, **found))
         if geometry.packed == 0:
-            least = TAPS_WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            least = WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
             found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
         found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
         waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
         found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
-        plan.together = [self.given.get("order", found["order"]) == "chunks" for _ in plan.batches]
-        room = SBUF_USABLE_BYTES_PER_PARTITION - taps_sbuf_bytes(geometry, plan, extras)
+        plan = dataclasses.replace(plan, together=self.given.get("order", found["order"]) == "chunks")
+        room = SBUF_USABLE_BYTES_PER_PARTITION - plan.sbuf_bytes(extras)
         found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
         chosen = dataclasses.replace(draft, **{**found, **self.given})
         return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
@@ -191,15 +185,13 @@ class _Choice:
 
     def _instructions(self, chosen: ImplicitGemmSettings) -> int:
         """What a compiler sees of a core, at most."""
-        plan = make_plan(self.geometry, self.extras, chosen)
+        plan = build(self.geometry, self.extras, chosen)
         return _scaled(self.geometry, plan, PARTS)
 
     def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> Sequence[Any]:
         channels = self.given.get("channels", defaults.channels)
-        apart = self.extras.strict_nonfinite
-        filter_bytes, product = self.given["filter_bytes"], defaults.product
-        found: Sequence[Any] = jobs_of(self.geometry, filter_bytes, channels, apart, fold, product)
-        return found
+        settings = dataclasses.replace(defaults, channels=channels, fold=fold)
+        return jobs_of(self.geometry, settings, self.extras.strict_nonfinite)
 
     def _fold(self, defaults: ImplicitGemmSettings) -> str:
         """What is best folded."""
@@ -232,9 +224,7 @@ class _Choice:
     def _few_banks(self, plan: Any) -> bool:
         """Whether the sums of all jobs of each batch for a band can be made together, and need few banks."""
         return all(
-            len(batch) > 1
-            and can_together(self.geometry, batch)
-            and sums_together(self.geometry, batch, index, plan.items) <= TOGETHER_BANKS
+            len(batch) > 1 and can_together(self.geometry, batch) and plan.banks_together(index) <= TOGETHER_BANKS
             for index, batch in enumerate(plan.batches)
         )
 
@@ -249,7 +239,7 @@ class _Choice:
         chunks = plan.batches[0][0].chunks
         if len(chunks) > 1 and chunks[-1][2] > 1:
             return False
-        sizes: list[int] = [item_bytes(self.geometry, plan, item) for item in plan.items]
+        sizes: list[int] = [plan.x_bytes(item) for item in plan.items]
         parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
         return max(sum(sizes[first : first + count]) for first, count in parts) > room + 2 * max(sizes)
 

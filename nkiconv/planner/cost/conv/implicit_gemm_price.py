@@ -11,14 +11,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ....kernels.conv.implicit_gemm.cuts import banks_of, lead_chunks, row_parts
-from ....kernels.conv.implicit_gemm.fold import folded_width, tap_groups
-from ....kernels.conv.implicit_gemm.jobs import is_depthwise_job, lies_ready
-from ....kernels.conv.implicit_gemm.last import is_last
-from ....kernels.conv.implicit_gemm.pairs_fp8 import slots_of
 from ....kernels.conv.transposes import is_transposed
-from ....schedules.cuts import chunks_of
 from ....schedules.geometry import filter_rows
+from ....schedules.implicit_gemm_channels import is_depthwise_job, lies_ready, stores_channels, tap_groups
+from ....schedules.implicit_gemm_outputs import banks_of, folded_width, lead_chunks, row_parts
 from ....schedules.pairs_of_planes import planes_at_once
 from ....schedules.tiles import BANK_BYTES, PARTS, share, whole_words
 from ....simulator.hardware import PARTITIONS
@@ -77,7 +73,9 @@ def taps_ns(target: Target, geometry: Any, plan: Any) -> float:
     price = _Price(target, geometry, plan)
     parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
     beside_ns = START_NS if geometry.direct is not None else 0.0
-    beside_ns += (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (TRANSPOSE_OUT_NS if is_last(geometry) else 0.0)
+    beside_ns += (TRANSPOSED_NS if is_transposed(geometry) else 0.0) + (
+        TRANSPOSE_OUT_NS if stores_channels(geometry) else 0.0
+    )
     return max(price.core_ns(plan.items[first : first + count]) for first, count in parts if count) + beside_ns + END_NS
 
 
@@ -139,7 +137,7 @@ class _Price:
         jobs = self.plan.batches[item.batch]
         banks = banks_of(item.band, item.last)
         found = self.sums_in(jobs[:1], pixels_of(banks[-1]), 1)
-        if len(jobs) > 1 and not self.plan.together[item.batch]:
+        if len(jobs) > 1 and not self.plan.together:
             found += self.sums_in(jobs[1:], pixels_of(item.band), len(banks))
         return found
 
@@ -173,11 +171,11 @@ class _Price:
         """
         target, geometry = self.target, self.geometry
         chunks, chunk = len(job.chunks), job.chunks[0]
-        w_ns = slots_of(chunk) * self.work.filters_ns(job) * self.work.filters_on(job)
+        w_ns = chunk.slots * self.work.filters_ns(job) * self.work.filters_on(job)
         parts, x_ns = row_parts(geometry, item.band, True, job.rows), 0.0
         if parts and not is_transposed(geometry):
             partitions = min(chunk[1] * chunk[2], target.rows_an_engine)
-            x_ns = slots_of(chunk) * self.rows_ns(item.band, chunk, parts[0][1]) * partitions
+            x_ns = chunk.slots * self.rows_ns(item.band, chunk, parts[0][1]) * partitions
         w_skew_ns = skew(target, job.kn, target.load_skew_ns)
         later_ns = target.static_issue_ns + skew(target, chunk[1], target.load_skew_ns) - w_skew_ns
         ahead = 0 if later_ns < 0.0 else 1 + int(later_ns / (2 * target.static_issue_ns))
@@ -222,7 +220,7 @@ class _Price:
         target, geometry = self.target, self.geometry
         if geometry.packed > 0 or geometry.flipped or is_depthwise_job(geometry, job):
             return Busy()
-        count = filter_rows(geometry) * sum(slots_of(chunk) * tap_groups(geometry, chunk) for chunk in job.chunks)
+        count = filter_rows(geometry) * sum(chunk.slots * tap_groups(geometry, chunk) for chunk in job.chunks)
         each_ns, waits_ns = self.work.transpose_ns, 0.0
         if job.pack > 1:
             taps = self.piece_taps(job)
@@ -248,7 +246,7 @@ class _Price:
                 found += self.filters_moved(jobs, 0, 1, moved_from)
                 after += self.filters_moved(jobs, 1, len(jobs), moved_from)
             if rows_come(self.plan, item, before):
-                found += self.rows_moved(chunks_of(jobs), item.band)
+                found += self.rows_moved(self.plan.chunks[item.batch], item.band)
             found += after
             before = item
         return found, after
@@ -263,7 +261,7 @@ class _Price:
         engine_ns = hbm_bytes = 0.0
         for index, job in enumerate(jobs[first:end], first):
             channels = job.chunks[0][1] // job.pack
-            slots = sum(map(slots_of, job.chunks))
+            slots = sum(chunk.slots for chunk in job.chunks)
             engine_ns += slots * self.work.filters_on(job) * self.work.filters_ns(job)
             hbm_bytes += slots * channels * job.kn * self.work.hbm_taps * self.geometry.hbm_itemsize
             if index >= moved_from:
@@ -275,12 +273,12 @@ class _Price:
         rows_an_engine = self.target.rows_an_engine
         engine_ns = hbm_bytes = 0.0
         for chunk in chunks:
-            elements = frames_share(self.geometry, band.zn) * band.dn * band.hn * band.wn * chunk[1] * slots_of(chunk)
+            elements = frames_share(self.geometry, band.zn) * band.dn * band.hn * band.wn * chunk[1] * chunk.slots
             hbm_bytes += elements * self.geometry.hbm_itemsize
             if is_transposed(self.geometry):
                 engine_ns += rows_an_engine * self.work.transposed_ns(elements / PARTITIONS)
             else:
-                rows_ns = frames_share(self.geometry, band.zn) * slots_of(chunk) * self.rows_ns(band, chunk, band.hn)
+                rows_ns = frames_share(self.geometry, band.zn) * chunk.slots * self.rows_ns(band, chunk, band.hn)
                 engine_ns += min(chunk[1] * chunk[2], rows_an_engine) * rows_ns
         return Traffic(engine_ns, hbm_bytes, len(chunks) if is_transposed(self.geometry) else 0)
 
@@ -300,7 +298,7 @@ class _Price:
         planes = planes_at_once(geometry)
         for job in jobs:
             hbm_bytes += planes * pixels_of(band) * job.kn * geometry.hbm_itemsize
-            if is_last(geometry):
+            if stores_channels(geometry):
                 engine_ns += target.rows_an_engine * self.work.runs_out_ns(planes * pixels_of(band), job.kn)
                 continue
             y_ns = self.work.plane_out_ns(job, band.pn, band.qn)

@@ -6,15 +6,26 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ....kernels.conv.implicit_gemm.cuts import TAPS_RAW_BYTES, images_together
-from ....kernels.conv.implicit_gemm.fold import job_axis, tap_groups
-from ....kernels.conv.implicit_gemm.fp16x3 import kinds_of
-from ....kernels.conv.implicit_gemm.jobs import by_input, can_move, is_depthwise_job
-from ....kernels.conv.implicit_gemm.last import is_last
-from ....kernels.conv.implicit_gemm.pairs_fp8 import ALONE, HALVES, STAGED, slots_of, stores_zeros, sums_pitch, word_of
 from ....kernels.conv.transposes import is_transposed
 from ....schedules.cuts import tap_blocks
 from ....schedules.geometry import num_taps
+from ....schedules.implicit_gemm_channels import (
+    ALONE,
+    HALVES,
+    STAGED,
+    Chunk,
+    by_input,
+    can_move,
+    is_depthwise_job,
+    job_axis,
+    stores_channels,
+    sums_pitch,
+    tap_groups,
+    word_of,
+)
+from ....schedules.implicit_gemm_outputs import images_together
+from ....schedules.implicit_gemm_products import RAW_BYTES
+from ....schedules.implicit_gemm_schedule import kinds_of
 from ....schedules.pairs_of_planes import planes_at_once
 from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil, share
 from ....simulator.hardware import PARTITIONS
@@ -62,7 +73,7 @@ class Work:
         column_ns, fixed_ns = matmul_rates(target, geometry)
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
         for (together, depth, how), count in self._chunks(jobs).items():
-            columns, passes = self._columns_of(together, (0, 0, depth, how))
+            columns, passes = self._columns_of(together, Chunk(0, 0, depth, how))
             columns = kinds * columns * part
             matmuls = kinds * div_ceil(banks, together) * passes
             one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
@@ -89,7 +100,7 @@ class Work:
         geometry = self.geometry
         taps, rows_met = self._rows[together]
         groups = tap_groups(geometry, chunk)
-        if stores_zeros(chunk):
+        if chunk.stores_zeros:
             passes = div_ceil(taps * groups, 2)
             pixels = geometry.planes.out * self._apart([chunk]) * geometry.columns.out
             return pixels * (taps * groups / 2 if chunk[3] == HALVES else passes), passes
@@ -148,7 +159,7 @@ class Work:
         columns = self.geometry.columns
         rest = columns.size - (columns.out - 1) * columns.stride - (columns.taps - 1) * columns.dilation - 1
         dense = chunk[2] == 1 and columns.before == 0 and 0 <= rest < columns.stride
-        return chunk[3] != STAGED and (chunk[2] > 1 or stores_zeros(chunk)) and not dense
+        return chunk[3] != STAGED and (chunk[2] > 1 or chunk.stores_zeros) and not dense
 
     def transposes_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the array to transpose a core's filters: all, or the first job's where DMA may do the others."""
@@ -159,7 +170,7 @@ class Work:
         if can_move(geometry):
             idle_ns = max(0.0, self._dma_idle_ns(jobs, by_channels))
             count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
-        return float(count * sum(map(slots_of, jobs[0].chunks)) * self.taps * self.transpose_ns)
+        return float(count * sum(chunk.slots for chunk in jobs[0].chunks) * self.taps * self.transpose_ns)
 
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
         """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
@@ -177,15 +188,15 @@ class Work:
             x_ns = self.transposed_ns(self.planes * rows.size * columns.size * geometry.C / PARTITIONS)
         last = jobs[0].chunks[-1]
         if self.row_by_row(last):
-            x_ns += self.planes * (slots_of(last) * x_rows - x_image)
+            x_ns += self.planes * (last.slots * x_rows - x_image)
         y_ns = w_ns = 0.0
         planes = planes_at_once(geometry) * geometry.planes.out
         for job in jobs:
-            if is_last(geometry):
+            if stores_channels(geometry):
                 y_ns += self.runs_out_ns(planes_at_once(geometry) * self.outputs, job.kn)
             else:
                 y_ns += planes * self.plane_out_ns(job, rows.out, columns.out)
-            w_ns += sum(map(slots_of, job.chunks)) * self.filters_ns(job)
+            w_ns += sum(chunk.slots for chunk in job.chunks) * self.filters_ns(job)
         channels = geometry.C + (last[1] if last[3] == HALVES else 0)
         x_bytes = self.planes * channels * rows.size * columns.size * item
         y_bytes = planes_at_once(geometry) * self.outputs * geometry.K * item
@@ -245,7 +256,7 @@ class Work:
         """ns from a core's start until the first block of a job's filters is there."""
         geometry, target = self.geometry, self.target
         channels = job.chunks[0][1] // job.pack
-        _, rn, _, sn = tap_blocks(geometry, channels, TAPS_RAW_BYTES)[0]
+        _, rn, _, sn = tap_blocks(geometry, channels, RAW_BYTES)[0]
         whole = geometry.w_strides[3] == 1 and geometry.w_strides[1] == self.hbm_taps
         load_ns = target.row_ns(channels * rn * sn, 1 if whole else 2, geometry.itemsize)
         if by_input(geometry):
@@ -266,7 +277,7 @@ class Work:
 
     def _transposed_out_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array to transpose all results."""
-        if not is_last(self.geometry):
+        if not stores_channels(self.geometry):
             return 0.0
         return float(len(jobs) * div_ceil(self.outputs, PARTITIONS) * self.transpose_ns)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....kernels.conv.implicit_gemm.cuts import banks_of
-from ....schedules.cuts import chunks_of, same_place
+from ....schedules.cuts import same_place
+from ....schedules.implicit_gemm_outputs import banks_of
 from ....schedules.pairs_of_planes import PAIR, PRODUCTS_OF_PAIR, frames_seen
 from ....simulator.timing.target import Target
 
@@ -25,7 +25,7 @@ def rows_come(plan: Any, item: Any, before: Any) -> bool:
     """Whether x of an item is not there from the one before it, or None."""
     if before is None or not same_place(item.band, before.band):
         return True
-    return bool(chunks_of(plan.batches[item.batch]) != chunks_of(plan.batches[before.batch]))
+    return bool(plan.chunks[item.batch] != plan.chunks[before.batch])
 
 
 def pairs_ns(target: Target, geometry: Any, plan: Any, items: Sequence[Any]) -> float:
@@ -38,7 +38,7 @@ def pairs_ns(target: Target, geometry: Any, plan: Any, items: Sequence[Any]) -> 
     for item in items:
         jobs, band = plan.batches[item.batch], item.band
         if rows_come(plan, item, before):
-            added += PRODUCTS_OF_PAIR * len(chunks_of(jobs)) * band.zn * band.hn * band.wn
+            added += PRODUCTS_OF_PAIR * len(plan.chunks[item.batch]) * band.zn * band.hn * band.wn
         for job in jobs:
             fixed_ns = len(banks_of(band, False)) * target.vector_fixed_psum_ns
             one_ns = band.zn * band.pn * band.qn * target.vector_ns + fixed_ns

@@ -1,0 +1,88 @@
+"""Boxes of HBM: (first, pattern, offset), where one begins in a tile, an index for each axis, and an access pattern of
+HBM whose last entries are the tile's free axes; what is before them are its partitions. One of x also says whether it
+is of the frames in front."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .frames import plane_pieces
+from .geometry import Geometry
+from .planes import channel_pieces, is_by_plane, sources_of, taps_inside
+
+Pattern = list[list[int]]
+#: (first, pattern, offset), and of x whether it is of frames
+Box = tuple[Any, ...]
+
+
+def offset_at(strides: Sequence[int], first: Sequence[int]) -> int:
+    """Offset in HBM of an element of a tensor with strides along four axes, and between several volumes."""
+    inside = first[0] * strides[0] + first[2] * strides[2] + first[3] * strides[3]
+    if len(strides) == 4:
+        return inside + first[1] * strides[1]
+    return inside + first[1] // strides[5] * strides[4] + first[1] % strides[5] * strides[1]
+
+
+def pattern_of(strides: Sequence[int], counts: Sequence[int]) -> Pattern:
+    """Access pattern of so many neighbours along four axes."""
+    return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
+
+
+def box_at(strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> Box:
+    """The box of so many neighbours along four axes, at `place` in a tile, `first` in a tensor with these strides."""
+    return place, pattern_of(strides, counts), offset_at(strides, first)
+
+
+def boxes_of_x(
+    geometry: Geometry,
+    channels: tuple[int, int],
+    planes: tuple[int, int],
+    first: tuple[int, int],
+    counts: tuple[int, int],
+) -> list[Box]:
+    """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
+
+    channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
+    outside x have no box.
+    """
+    c0, cn = channels
+    found: list[Box] = []
+    if geometry.depth is not None:
+        for source in sources_of(geometry):
+            for piece in channel_pieces(geometry, c0, cn):
+                _append_channel_boxes(found, source, piece, is_by_plane(geometry), planes, (first, counts))
+        return found
+    for part in plane_pieces(geometry, planes[0], planes[1]):
+        extents, there = (cn, part.count, counts[0], counts[1]), (c0, part.plane, first[0], first[1])
+        found.append((*box_at(part.strides, (0, part.first, 0, 0), there, extents), part.framed))
+    return found
+
+
+def _append_channel_boxes(
+    found: list[Box], source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
+) -> None:
+    """Append the boxes from one tensor of a piece of planes of taps that are channels; see `boxes_of_x`. window: first
+    and counts there; by_plane: see `planes.is_by_plane`."""
+    depth, strides, framed = source
+    part, c, count, t, tn = piece
+    d0, dn = planes
+    first, counts = window
+    z = 0
+    while z < dn:
+        tap, seen, plane = taps_inside(depth, t, tn, d0 + z)
+        together = 1
+        while seen == tn and z + together < dn and taps_inside(depth, t, tn, d0 + z + together)[1] == tn:
+            together += 1
+        own = [[strides[1] * depth.stride, together], [strides[2], counts[0]], [strides[3], counts[1]]]
+        taps, channels = [strides[1] * depth.dilation, seen], [strides[0], count]
+        if seen == tn or (by_plane and seen > 0):
+            leading = [taps] if count == 1 else [taps, channels] if by_plane else [channels, taps]
+            place = (part + tap * count, z, 0, 0)
+            found.append((place, leading + own, offset_at(strides, (c, plane, first[0], first[1])), framed))
+        elif seen > 0:
+            for index in range(count):
+                place = (part + index * tn + tap, z, 0, 0)
+                offset = offset_at(strides, (c + index, plane, first[0], first[1]))
+                found.append((place, [taps, *own], offset, framed))
+        z += together

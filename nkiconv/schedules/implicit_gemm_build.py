@@ -1,0 +1,264 @@
+"""`implicit_gemm`: what it does not take, what settings come to, and defaults of a kernel that is called without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .frames import is_transposed
+from .geometry import Geometry, images_refusal, instructions_refusal, num_taps
+from .implicit_gemm import FOLDS, FP8_PRODUCTS, X_BYTES, ImplicitGemmSettings
+from .implicit_gemm_channels import (
+    ALONE,
+    FILTER_BYTES,
+    by_input,
+    can_move,
+    can_together,
+    depth_of,
+    rows_of,
+    stores_channels,
+)
+from .implicit_gemm_outputs import chunk_window, x_elements
+from .implicit_gemm_products import RAW_BYTES
+from .implicit_gemm_schedule import Schedule, build
+from .options import Extras
+from .settings import Config, setting
+from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, SBUF_BYTES, div_ceil
+
+#: Matmuls that warm the array up while the first filters are on their way, where they are few: a load of 128 rows of w
+#: takes some 2.1 us to the array, a matmul 107 ns at half rate. Of packed filters fewer, as nothing is transposed. Of
+#: long ones so many, and one more for so many bytes of a row, up to a limit.
+WARM_UP, WARM_UP_PACKED = 20, 18
+WARM_UP_FIRST, WARM_UP_BYTES, WARM_UP_LONG = 12, 363, 64
+#: Outputs of an axis above which channels are folded; products of an element of x from which on the array has more to
+#: do with it than DMA.
+FOLD_MIN, WORK_MIN = 8, 512
+#: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
+LONG_ROW, HALVES_WORK_MIN = 128, 8
+#: Bytes of a row of x that cost less than another run does.
+RUN_BYTES = 127
+#: Parts of FILTER_BYTES for a group's filters, tried until SBUF holds the rest.
+SHORTER = (1, 2, 4, 8)
+#: Elements a partition from one slot, or tap, to the next, at most (a stride of an access pattern).
+SLOT_MAX = 32_767
+
+
+def plan_implicit_gemm(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of this on `cores` cores, or (None, why not); without fp8 pairs where SBUF does not hold them."""
+    reason = config_refusal(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    product = asked_product(geometry, extras, config)
+    found = _plan_product(geometry, extras, config, cores, product)
+    if found[1] != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
+        return _plan_product(geometry, extras, config, cores, "single")
+    return found
+
+
+def _plan_product(
+    geometry: Geometry, extras: Extras, config: Config, cores: int, product: str
+) -> tuple[Schedule | None, str]:
+    """The same of products that are taken so."""
+    filter_bytes = default_settings(geometry, extras, setting(config, "filter_bytes", 0), product).filter_bytes
+    schedule = build(geometry, extras, read_settings(geometry, extras, config, filter_bytes, product))
+    count, most = schedule.instructions(cores), INSTRUCTIONS_MAX
+    open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
+    if count * geometry.times > most and open_loop:
+        schedule = build(geometry, extras, replace(schedule.settings, loop=1))
+        count = schedule.instructions(cores)
+    needed = schedule.sbuf_bytes(extras)
+    if needed > SBUF_BYTES:
+        return None, (
+            f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: "
+            f"implicit_gemm needs {needed} bytes per partition of SBUF for the window of one output and its filters, "
+            f"there are {SBUF_BYTES}; split C over several calls and add, or use a smaller filter"
+        )
+    # whether a loop on the device makes most of them, of a part
+    looped = geometry.times > 1 and schedule.loop > 0
+    looped = looped and 2 * count < _with_loop(schedule, 0).instructions(cores)
+    reason = _order_refusal(geometry, schedule) or _slots_refusal(geometry, schedule)
+    reason = reason or instructions_refusal(geometry, "implicit_gemm", count, looped)
+    return (replace(schedule, spare_bytes=SBUF_BYTES - needed), "") if reason == "" else (None, reason)
+
+
+def _with_loop(schedule: Schedule, loop: int) -> Schedule:
+    return replace(schedule, settings=replace(schedule.settings, loop=loop))
+
+
+def _slots_refusal(geometry: Geometry, schedule: Schedule) -> str:
+    """Why what pairs lies too far apart; "" if it does not."""
+    rows, most = geometry.rows, 0
+    for item in schedule.items if geometry.itemsize == 1 else ():
+        for chunk in schedule.chunks[item.batch]:
+            if chunk.slots > 1:
+                most = max(most, x_elements(geometry, chunk, item.band) // chunk.slots)
+            elif chunk.pairing != ALONE:
+                most = max(most, (rows.taps - 1) * rows.dilation * chunk_window(geometry, chunk, item.band)[1])
+    if most <= SLOT_MAX:
+        return ""
+    return (
+        f"config product: pairs of fp8 with W={geometry.columns.size}, R={rows.taps}, S={geometry.columns.taps} lie "
+        f"{most} elements apart, at most {SLOT_MAX} are possible; use 'single', or a smaller x_bytes"
+    )
+
+
+def _order_refusal(geometry: Geometry, schedule: Schedule) -> str:
+    """Why the sums of groups cannot be made K tile by K tile of x, where they are; "" if they can."""
+    for index, batch in enumerate(schedule.batches if schedule.together else ()):
+        if not can_together(geometry, batch):
+            return (
+                f"config order=chunks, C={geometry.C}, K={geometry.K}: needs jobs that take the same several chunks of "
+                f"128 channels, no folded outputs, and rows of x and y in HBM, not channels side by side; use 'banks'"
+            )
+        needed = schedule.banks_together(index) + 1  # the last bank of all may be cut in two
+        if needed > PSUM_BANKS:
+            return (
+                f"config order=chunks: the sums of a band and filters take {needed} banks of PSUM, there are "
+                f"{PSUM_BANKS}; use 'banks', or a smaller x_bytes"
+            )
+    return ""
+
+
+def config_refusal(geometry: Geometry, extras: Extras, config: Config) -> str:
+    """What is wrong with settings, whatever they come to; "" if nothing is."""
+    reason = ImplicitGemmSettings.refusal(config)
+    if reason != "":
+        return reason
+    product, moved, loop = (
+        asked_product(geometry, extras, config),
+        setting(config, "moved", 0),
+        setting(config, "loop", 0),
+    )
+    reason = products_refusal(geometry, extras, product)
+    reason = reason or fold_refusal(geometry, extras, setting(config, "fold", FOLDS[0]), product)
+    if reason == "" and moved > 0 and not can_move(geometry):
+        reason = (
+            f"config moved={moved}: DMA transposes plain filters of 16 bits and one group only, none of transposed "
+            f"convolutions; use 0"
+        )
+    return reason or (loop_refusal(geometry, extras, loop, product) if loop > 0 else "")
+
+
+def loop_refusal(geometry: Geometry, extras: Extras, loop: int, product: str) -> str:
+    """Why output tiles cannot be worked on in a loop on the device; "" if they can."""
+    reason = ""
+    if geometry.direct is not None:
+        reason = "precision=winograd adds frames of a band between the matmuls of another"
+    elif product != "single":
+        reason = f"product={product} prepares x of a band between the matmuls of another"
+    elif is_transposed(geometry) or stores_channels(geometry):
+        reason = "needs rows of x and y in HBM, not channels side by side"
+    return reason and f"config loop={loop}: {reason}; use 0"
+
+
+def fold_refusal(geometry: Geometry, extras: Extras, fold: str, product: str) -> str:
+    """Why these channels cannot be folded; "" if they can."""
+    if fold != "none" and extras.strict_nonfinite:
+        return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
+    if fold in ("inputs", "both") and depth_of(geometry) == 1:
+        return (
+            f"config fold={fold}: needs C={geometry.C} with 1 to 64 channels beyond a multiple of 128, several "
+            f"columns of taps, one group, no lhs_dilation of columns, and rows of x in HBM, not channels side by side; "
+            f"use 'none' or 'outputs'"
+        )
+    if fold in ("outputs", "both") and product in FP8_PRODUCTS:
+        return f"config fold={fold}, product={product}: outputs of fp8 pairs are not folded; use 'none' or 'inputs'"
+    if fold in ("outputs", "both") and rows_of(geometry) == 1:
+        return (
+            f"config fold={fold}: needs K={geometry.K} with 1 to 64 channels beyond a multiple of 128, two rows of "
+            f"outputs that share rows of x, one group, blocks of a packed filter that divide 128, no lhs_dilation of "
+            f"rows, and rows of y in HBM, not channels side by side; use 'none' or 'inputs'"
+        )
+    return ""
+
+
+def products_refusal(geometry: Geometry, extras: Extras, product: str) -> str:
+    """Why products are not to be taken so; "" if they can be."""
+    if (product == "fp16x3") != (geometry.precision == "fp16x3"):
+        return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
+    if product not in FP8_PRODUCTS:
+        return ""
+    if geometry.itemsize != 1:
+        return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"
+    if geometry.groups > 1 or geometry.C == 1:
+        return f"config product={product}: needs one group and several channels, not C={geometry.C}; use 'single'"
+    reason = images_refusal(geometry.planes, f"config product={product}", "'single'")
+    if reason != "":
+        return reason
+    if geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1:
+        return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"
+    if extras.strict_nonfinite:
+        return f"config product={product}: multiplies stored zeros, which strict_nonfinite=True forbids; use 'single'"
+    return ""
+
+
+def default_settings(geometry: Geometry, extras: Extras, filter_bytes: int, product: str) -> ImplicitGemmSettings:
+    """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for;
+    product: how they are taken."""
+    for shorter in SHORTER:
+        found = read_settings(geometry, extras, None, filter_bytes or FILTER_BYTES // shorter, product)
+        if filter_bytes > 0 or build(geometry, extras, found).sbuf_bytes(extras) <= SBUF_BYTES:
+            break
+    return found
+
+
+def read_settings(
+    geometry: Geometry, extras: Extras, config: Config, filter_bytes: int, product: str
+) -> ImplicitGemmSettings:
+    """All settings of a config; what that leaves open is as of a kernel that is called without."""
+    return ImplicitGemmSettings.read(
+        config,
+        shard=_default_shard(geometry),
+        x_bytes=X_BYTES if geometry.direct is None else X_BYTES // 2,
+        filter_bytes=filter_bytes,
+        warmup=_default_warmup(geometry),
+        fold=_default_fold(geometry, extras, product),
+        wide=RUN_BYTES // geometry.itemsize,
+        product=product,
+    )
+
+
+def _default_shard(geometry: Geometry) -> str:
+    """Whether cores share output channels: whole M tiles each, of filters that are longer than x or of much work on
+    it."""
+    rows, columns = geometry.rows, geometry.columns
+    x = geometry.planes.out * rows.size * columns.size
+    work = num_taps(geometry) * geometry.K
+    outputs = geometry.planes.out * rows.out * columns.out
+    long = x * geometry.groups <= work or outputs * work >= WORK_MIN * geometry.groups * x
+    return "channels" if long and div_ceil(geometry.K, P_MAX) % PARTS == 0 else "images"
+
+
+def _default_warmup(geometry: Geometry) -> int:
+    """Matmuls on zeros until the first block of filters is there."""
+    if geometry.packed > 0:
+        return WARM_UP_PACKED
+    row_bytes, least = num_taps(geometry) * geometry.itemsize, 0
+    if by_input(geometry):
+        row_bytes *= min(P_MAX, geometry.K)
+    else:
+        row_bytes, least = min(RAW_BYTES, row_bytes * min(P_MAX, geometry.C // geometry.groups)), WARM_UP
+    return min(WARM_UP_LONG, max(least, WARM_UP_FIRST + row_bytes // WARM_UP_BYTES))
+
+
+def asked_product(geometry: Geometry, extras: Extras, config: Config) -> str:
+    """How products are taken by a config, or where it does not say: fp8 that pairs has no folded outputs."""
+    rows, columns = geometry.rows, geometry.columns
+    usual = "fp16x3" if geometry.precision == "fp16x3" else "single"
+    folds = setting(config, "fold", "none") in ("outputs", "both")
+    if products_refusal(geometry, extras, "fp8_pairs") == "" and usual == "single" and not folds:
+        work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, P_MAX)
+        usual = "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
+        if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
+            usual = "fp8_staged"
+    return str(setting(config, "product", usual))
+
+
+def _default_fold(geometry: Geometry, extras: Extras, product: str) -> str:
+    """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice; not where
+    most taps of a row meet zeros, which are skipped if nothing is folded."""
+    rows, columns = geometry.rows, geometry.columns
+    inputs = columns.out > FOLD_MIN or geometry.C <= P_MAX
+    inputs = inputs and columns.size >= columns.taps and fold_refusal(geometry, extras, "inputs", product) == ""
+    outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
+    outputs = outputs and fold_refusal(geometry, extras, "outputs", product) == ""
+    return "both" if inputs and outputs else "inputs" if inputs else "outputs" if outputs else "none"

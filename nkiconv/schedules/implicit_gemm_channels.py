@@ -1,0 +1,308 @@
+"""`implicit_gemm`: K tiles of input channels, M tiles of output channels, and which of them are folded or pair.
+
+Channels left over beside whole 128s are folded, so that the Tensor Engine's rows and columns are used all the same.
+Inputs: x of a K tile lies `depth` times on the partitions, each copy a column of taps further, so that one matmul takes
+the products of `depth` taps; zeros stand where a tap meets none, as all share one window. Outputs: an M tile makes two
+rows of y at once, (row, k) in the columns: its filters are there twice, the second copy shifted by the stride, and one
+matmul meets the rows of x that either row needs. Neither is for channels that are neighbours in HBM: x is transposed as
+it comes, results as they leave.
+
+Of fp8 the Tensor Engine contracts [K, 2, M] with [K, 2, N] in the time of [K, M] with [K, N] (double_row). The two are
+*slots*: of a K tile of up to 256 channels its halves, at one tap; of a K tile that is left alone two taps, for which
+zeros are stored around x, so that both meet windows of one shape at a constant distance.
+
+    ALONE    one slot, a matmul a tap, as without pairs
+    CHUNKS   two slots of channels, a matmul a tap; the last `again` of the K tile's partitions are counted once
+    TAPS     one slot, two taps a matmul; the last one of an odd number has a matmul of its own
+    HALVES   TAPS of 128 channels whose last tap takes half a matmul: channels 0..63 and 64..127 are a pair on the first
+             64 rows of the array for one bank of sums, on the last 64 for the next, side by side; a second slot has x
+             and that tap with both halves exchanged
+    STAGED   TAPS whose rows of x are short: they come as one run, and are put between the zeros on chip
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .cuts import in_batches, window_of
+from .frames import is_transposed
+from .geometry import Axis, Geometry, num_taps, span
+from .implicit_gemm import FP8_PRODUCTS, ImplicitGemmSettings
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, WORD_BYTES, cut, cut_at, div_ceil, share, whole_words
+
+#: How the products of a K tile pair.
+ALONE, CHUNKS, TAPS, HALVES, STAGED = "alone", "chunks", "taps", "halves", "staged"
+#: Channels of a folded K tile of pairs, so that each copy begins at a partition that engines can address.
+FOLDED = (32, 64)
+#: Rows of outputs of a folded M tile.
+ROWS = 2
+#: Bytes a partition of SBUF for the filters of a weight-resident group.
+FILTER_BYTES = 90_112
+
+
+class Chunk(NamedTuple):
+    """A K tile: channels c0 .. c0+cn-1, at most 128 on each of its slots."""
+
+    c0: int
+    cn: int
+    depth: int = 1
+    pairing: str = ALONE
+    again: int = 0
+
+    @property
+    def stores_zeros(self) -> bool:
+        """Whether all of its windows are stored, zeros and all."""
+        return self.pairing in (TAPS, HALVES, STAGED)
+
+    @property
+    def slots(self) -> int:
+        """Slots of its x and filters."""
+        return 2 if self.pairing in (CHUNKS, HALVES) else 1
+
+    def slot_channels(self, slot: int) -> list[tuple[int, int, int]]:
+        """(first partition, first channel from c0 on, how many) of the parts of a slot."""
+        if slot == 0:
+            return [(0, 0, self.cn)]
+        if self.pairing == CHUNKS:
+            return [(0, self.cn - self.again, self.cn)]
+        half = self.cn // 2
+        return [(0, half, half), (half, 0, half)]
+
+    def again_of(self, slot: int) -> int:
+        """Partitions of a slot, from the first, whose channels count elsewhere."""
+        return self.again if slot + 1 == self.slots else 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """An M tile: output channels k0 .. k0+kn-1, all of one group or of `pack` whole groups, their K tiles, and the rows
+    of outputs made at once."""
+
+    k0: int
+    kn: int
+    pack: int
+    chunks: tuple[Chunk, ...]
+    rows: int
+
+
+#: M tiles whose filters are in SBUF together
+Batch = tuple[Job, ...]
+
+
+def stores_channels(geometry: Geometry) -> bool:
+    """Whether results are transposed: neighbours in y are channels."""
+    return geometry.y_strides[0] == 1 and geometry.K > 1
+
+
+def left_over(count: int) -> int:
+    """How many of `count` channels are left over beside whole 128s, if two copies fit; else 0."""
+    rest = count % P_MAX
+    return rest if ROWS * rest <= P_MAX else 0
+
+
+def depth_of(geometry: Geometry) -> int:
+    """Copies of the channels that are left over; 1 where they cannot be folded."""
+    rest, plain = left_over(geometry.C), geometry.groups == 1 and geometry.C > 1
+    if rest == 0 or is_transposed(geometry) or not plain or geometry.columns.lhs_dilation > 1:
+        return 1
+    return min(P_MAX // rest, geometry.columns.taps)
+
+
+def rows_of(geometry: Geometry) -> int:
+    """Rows of outputs at once where output channels are left over; 1 where they cannot be folded."""
+    rows, plain = geometry.rows, geometry.groups == 1 and geometry.C > 1
+    packs = geometry.packed > 0 and (P_MAX % geometry.packed != 0 or geometry.planes.taps > 1)
+    if left_over(geometry.K) == 0 or stores_channels(geometry) or not plain or rows.lhs_dilation > 1 or packs:
+        return 1
+    apart = rows.stride % rows.dilation != 0 or rows.taps + rows.stride // rows.dilation >= 2 * rows.taps
+    return 1 if rows.out < ROWS or apart else ROWS
+
+
+def job_axis(geometry: Geometry, job: Job) -> Axis:
+    """The rows' Axis of an M tile: where it makes two rows of outputs at once, of pairs of rows."""
+    rows = geometry.rows
+    if job.rows == 1:
+        return rows
+    taps, stride = rows.taps + rows.stride // rows.dilation, ROWS * rows.stride
+    return Axis(rows.size, taps, div_ceil(rows.out, ROWS), stride, rows.dilation, before=rows.before)
+
+
+def tap_groups(geometry: Geometry, chunk: Chunk) -> int:
+    """Groups of columns of taps that one matmul of a K tile takes at once."""
+    return div_ceil(geometry.columns.taps, chunk.depth)
+
+
+def group_depth(geometry: Geometry, chunk: Chunk, group: int) -> int:
+    """Columns of taps of a group; the last one may have fewer."""
+    return min(chunk.depth, geometry.columns.taps - group * chunk.depth)
+
+
+def jobs_of(geometry: Geometry, settings: ImplicitGemmSettings, apart: bool) -> list[Job]:
+    """M tiles whose filters fit. apart: whether groups must not share one."""
+    per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
+    pack = 1
+    if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
+        pack = max(1, min(geometry.groups, P_MAX // per_c, P_MAX // per_k))
+    fitting = most_channels(per_c, num_taps(geometry), geometry.itemsize, settings.filter_bytes)
+    most_k = min(settings.channels, fitting)
+    while pack > 1 and pack * per_k > most_k:
+        pack //= 2
+    rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
+    found = []
+    for g0 in range(0, geometry.groups, pack):
+        gn = min(pack, geometry.groups - g0)
+        outputs = [(0, gn * per_k)]
+        if rows > 1:
+            outputs = cut_at(per_k, P_MAX)
+        elif gn == 1 and geometry.packed > 0:
+            each = geometry.packed
+            outputs = [(b0 * each, bn * each) for b0, bn in cut(per_k // each, max(1, most_k // each))]
+        elif gn == 1:
+            outputs = cut(per_k, most_k)
+        chunks = (Chunk(g0 * per_c, gn * per_c),) if gn > 1 else _chunks_of_group(geometry, g0, settings)
+        found += [Job(g0 * per_k + k0, kn, gn, chunks, 1) for k0, kn in outputs[:-1]]
+        found.append(Job(g0 * per_k + outputs[-1][0], outputs[-1][1], gn, chunks, rows))
+    return found
+
+
+def _chunks_of_group(geometry: Geometry, group: int, settings: ImplicitGemmSettings) -> tuple[Chunk, ...]:
+    """K tiles of a group that has an M tile of its own."""
+    per_c = geometry.C // geometry.groups
+    depth = depth_of(geometry) if settings.fold in ("inputs", "both") else 1
+    if settings.product in FP8_PRODUCTS:
+        return paired_chunks(geometry, settings.product, left_over(geometry.C) if depth > 1 else 0, depth)
+    parts = cut(per_c, P_MAX) if depth == 1 else cut_at(per_c, P_MAX)
+    whole = [Chunk(group * per_c + c0, cn) for c0, cn in parts]
+    return (*whole[:-1], whole[-1]._replace(depth=depth))
+
+
+def most_channels(C: int, taps: int, itemsize: int, filter_bytes: int = FILTER_BYTES) -> int:
+    """Output channels whose filters fit and that the Tensor Engine takes at once."""
+    return max(1, min(P_MAX, filter_bytes // (div_ceil(C, P_MAX) * taps * itemsize)))
+
+
+def packed_channels(K: int, C: int, taps: int, itemsize: int) -> int:
+    """Output channels of a block of a packed filter: the largest divisor of K whose blocks make fewest M tiles."""
+    most = most_channels(C, taps, itemsize)
+    divisors = [count for count in range(1, min(K, most) + 1) if K % count == 0]
+    return min(reversed(divisors), key=lambda count: div_ceil(K // count, most // count))
+
+
+def paired_chunks(geometry: Geometry, product: str, rest: int, depth: int) -> tuple[Chunk, ...]:
+    """K tiles of channels that pair; the last `rest` of them are folded `depth` times, where that is not 0."""
+    columns, taps, whole = geometry.columns, num_taps(geometry), geometry.C - rest
+    in_line = geometry.x_strides[3] == 1 and geometry.x_strides[2] == columns.size and geometry.frames is None
+    # rows of an image are neighbours in HBM, all columns of them in one output tile and none cropped
+    staged = product == "fp8_staged" and in_line and columns.out <= BANK_COLUMNS and columns.before >= 0
+    count = div_ceil(whole, P_MAX)
+    paired = whole if count % 2 == 0 else (count - 1) * div_ceil(whole, count)
+    found = []
+    for c0, cn in cut(paired, 2 * P_MAX):
+        each = div_ceil(cn, 2)
+        found.append(Chunk(c0, each, 1, CHUNKS, 2 * each - cn))
+    if paired < whole:
+        how = ALONE if taps == 1 else STAGED if staged else TAPS
+        if how == TAPS and product == "fp8_halves" and whole - paired == P_MAX and taps % 2 == 1 and rest == 0:
+            how = HALVES
+        found.append(Chunk(paired, whole - paired, 1, how))
+    if rest > 0:
+        # partitions of a copy, some of which are in the K tile before too
+        of = next((some for some in FOLDED if rest <= some), FOLDED[-1])
+        of = of if geometry.C >= of else rest
+        deep = min(depth, P_MAX // of)
+        within = of in FOLDED and (deep - 1) * columns.dilation <= columns.size
+        found.append(Chunk(geometry.C - of, of, deep, STAGED if staged and within else TAPS, of - rest))
+    return tuple(found)
+
+
+def word_of(geometry: Geometry) -> int:
+    """Elements of a row of x that are copied as one."""
+    return next(word for word in (WORD_BYTES, 2, 1) if geometry.columns.size % word == 0)
+
+
+def sums_pitch(geometry: Geometry, chunks: Sequence[Chunk], images: int, own: int) -> int:
+    """Rows of sums from one image of a bank to the next: more than its own where zeros lie between them, which both
+    share, as rows of all images are one dimension of a pair's access pattern."""
+    if images == 1 or all(chunk.pairing == ALONE for chunk in chunks):
+        return own
+    extent, above, below = extent_of(geometry, geometry.rows.out)
+    return max(own, div_ceil(extent - min(above, below), geometry.rows.stride))
+
+
+def extent_of(geometry: Geometry, count: int) -> tuple[int, int, int]:
+    """(rows that `count` outputs from the first on need, zeros above and below those of x among them)."""
+    extent, (first, rows) = window_of(geometry.rows, count), span(geometry.rows, 0, count)
+    above = first + geometry.rows.before
+    return extent, above, extent - above - rows
+
+
+def counted(chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+    """(K tile, how many are alike) of those of x: only the last two may differ from the first."""
+    alike = max(1, len(chunks) - 2)
+    return [(chunks[0], alike), *((chunk, 1) for chunk in chunks[alike:])]
+
+
+def job_bytes(geometry: Geometry, job: Job) -> int:
+    """Bytes a partition of an M tile's stationaries."""
+    taps = sum(many * chunk.slots * tap_groups(geometry, chunk) for chunk, many in counted(job.chunks))
+    rows = geometry.planes.taps * job_axis(geometry, job).taps * job.rows
+    return rows * taps * stationary_columns(geometry, job) * geometry.itemsize
+
+
+def stationary_columns(geometry: Geometry, job: Job) -> int:
+    """Columns of a stationary, and a few more of fp8, so that what is transposed is copied by whole words."""
+    plain = geometry.itemsize == 1 and job.pack == 1 and geometry.packed == 0 and geometry.C > 1
+    return whole_words(job.kn, geometry.itemsize) if plain else job.kn
+
+
+def is_depthwise_job(geometry: Geometry, job: Job) -> bool:
+    """Whether each channel has its own filters, and the M tile all of them; a packed filter is in its place as it
+    is."""
+    own = geometry.groups == geometry.C and geometry.packed == 0 and geometry.direct is None
+    return own and job.kn == job.chunks[0].cn * (geometry.K // geometry.C)
+
+
+def batches_of(geometry: Geometry, jobs: Sequence[Job], settings: ImplicitGemmSettings) -> tuple[Batch, ...]:
+    """M tiles in groups whose filters fit together; where there are several, as many for one half of the M tiles as for
+    the other, so that two cores can share them: several even if one would do where cores share channels."""
+    most = min(len(jobs), *(max(1, settings.filter_bytes // job_bytes(geometry, job)) for job in jobs))
+    by_channels = settings.shard == "channels" or most < len(jobs)
+    return tuple(map(tuple, in_batches(jobs, most, PARTS if len(jobs) > 1 and by_channels else 1)))
+
+
+def moved_from(batches: Sequence[Batch], count: int) -> tuple[int, ...]:
+    """By group, the first of its M tiles whose filters DMA transposes: of the last `count` of all, or of each half."""
+    halves, found = PARTS if len(batches) > 1 else 1, []
+    for half in range(halves):
+        first, many = share(len(batches), halves, half)
+        left, own = count, []
+        for batch in reversed(batches[first : first + many]):
+            own.append(max(0, len(batch) - left))
+            left = max(0, left - len(batch))
+        found += own[::-1]
+    return tuple(found)
+
+
+def can_move(geometry: Geometry) -> bool:
+    """Whether DMA can transpose filters: plain ones of 16 bits and one group."""
+    plain = geometry.groups == 1 and geometry.packed == 0 and geometry.direct is None and not geometry.flipped
+    return geometry.itemsize == 2 and plain
+
+
+def by_input(geometry: Geometry) -> bool:
+    """Whether filters come in by input channels, taps reversed: of transposed convolutions of one group."""
+    return geometry.flipped and geometry.groups == 1
+
+
+def lies_ready(geometry: Geometry, job: Job, chunk: Chunk) -> bool:
+    """Whether the filters of a transposed convolution are stationaries as they come: [c, k, taps reversed]."""
+    return by_input(geometry) and job.rows == 1 and chunk.depth == 1
+
+
+def can_together(geometry: Geometry, batch: Batch) -> bool:
+    """Whether a group's M tiles need the same of x, several K tiles of it; not where x or results are transposed, which
+    takes banks of its own."""
+    several = len(batch[0].chunks) > 1 and not is_transposed(geometry) and not stores_channels(geometry)
+    return several and all(job.chunks == batch[0].chunks and job.rows == 1 for job in batch)

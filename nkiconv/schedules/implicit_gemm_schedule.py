@@ -1,0 +1,333 @@
+"""Schedule of `implicit_gemm`: groups of M tiles and output tiles from shapes and settings; any number of cores share
+the same list. What it takes of SBUF, its instructions, and the output tiles that one body of a device loop does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from .boxes import Box, boxes_of_x, offset_at
+from .cuts import Band, chunks_of
+from .device_loops import Register, register_of
+from .frames import is_transposed
+from .geometry import Axis, Geometry, met, num_taps
+from .implicit_gemm import ImplicitGemmSettings
+from .implicit_gemm_channels import (
+    Batch,
+    Chunk,
+    batches_of,
+    by_input,
+    counted,
+    job_axis,
+    job_bytes,
+    jobs_of,
+    moved_from,
+    stores_channels,
+)
+from .implicit_gemm_outputs import bands_of, banks_of, x_elements
+from .implicit_gemm_products import RAW_BYTES, needs_order
+from .options import Extras
+from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
+from .planes import misses_planes, window_channels
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, div_ceil, share
+
+#: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
+#: least.
+AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
+#: Of y as NHWC: banks that wait for their transposes, at most; transposed results that are on their way together.
+WAITING_MAX, ON_THE_WAY = 4, 3
+#: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
+#: elements that become pairs together, if more than a row, and of all that are no pairs yet.
+PRODUCTS_OF_FP32, PAIRS_MAX, STAGE_PART_BYTES, STAGE_BYTES = 3, 3, 4096, 16_384
+#: Of winograd: bytes a partition of frames that are added together, if more than a row; tiles that frames of a K tile
+#: rotate through, at least; banks of PSUM whose sums are on their way out together, in parts.
+FRAMES_PART_BYTES, TURNS_MIN, SUMS_BANKS = 8192, 2, 6
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output tile for one group; last: whether it is the last of a core, of two."""
+
+    batch: int
+    band: Band
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Output tiles as `count` iterations of a body of `bands` of them, from item `first` on."""
+
+    first: int
+    bands: int
+    count: int
+    register: Register
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All work: groups of M tiles whose filters are in SBUF together, and items in the order of the work.
+
+    moved: by group the first of the M tiles whose filters DMA transposes. together: whether the sums of all M tiles of
+    an output tile are made together, K tile by K tile of x. spare_bytes: bytes per partition of SBUF that are left.
+    """
+
+    geometry: Geometry
+    settings: ImplicitGemmSettings
+    batches: tuple[Batch, ...]
+    items: tuple[Item, ...]
+    moved: tuple[int, ...]
+    together: bool
+    spare_bytes: int = 0
+
+    @property
+    def loop(self) -> int:
+        """Pairs of output tiles that the body of a loop on the device holds; 0: all are unrolled."""
+        return self.settings.loop
+
+    @property
+    def warmup(self) -> int:
+        """Matmuls on zeros."""
+        return self.settings.warmup
+
+    @property
+    def first_bytes(self) -> int:
+        """Bytes per partition that blocks of taps of a core's first M tile may take together."""
+        return AHEAD_BYTES if self.geometry.direct is not None else FIRST_BYTES + self.spare_bytes
+
+    @cached_property
+    def chunks(self) -> tuple[list[Chunk], ...]:
+        """K tiles of x by group."""
+        return tuple(map(chunks_of, self.batches))
+
+    def x_bytes(self, item: Item) -> int:
+        """Bytes a partition of x of an item."""
+        elements = sum(n * x_elements(self.geometry, one, item.band) for one, n in counted(self.chunks[item.batch]))
+        return elements * self.geometry.itemsize
+
+    def banks_together(self, index: int) -> int:
+        """Banks of the sums of a group's M tiles for an output tile, whole ones, and one for filters that are
+        transposed, at most."""
+        most = max((len(banks_of(item.band, False)) for item in self.items if item.batch == index), default=0)
+        return len(self.batches[index]) * most * sums_of(self.geometry) + 1
+
+    def sbuf_bytes(self, extras: Extras) -> int:
+        """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
+        geometry, item, taps = self.geometry, self.geometry.itemsize, num_taps(self.geometry)
+        sizes = [(one.band, self.x_bytes(one)) for one in self.items]
+        x_bytes = max(num_bytes for _, num_bytes in sizes)
+        row_bytes = max(num_bytes // max(1, band.hn) for band, num_bytes in sizes)
+        y_elements = max(planes_at_once(geometry) * band.zn * band.pn * band.qn for band, _ in sizes)
+        y_item = 4 if geometry.direct is None or extras.residual else extras.epilogue.y_itemsize
+        jobs = [job for batch in self.batches for job in batch]
+        channels = [job.chunks[0].cn // job.pack for job in jobs]
+        blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
+        if by_input(geometry):
+            blocks = [job.kn * taps * item for job in jobs]
+        # a block in the order of x on the partitions too
+        own = 2 if needs_order(geometry) else 1
+        raw_bytes = 2 * (max(max(AHEAD_BYTES, block) + own * block for block in blocks) + P_MAX * item)
+        filters = max(sum(job_bytes(geometry, job) for job in batch) for batch in self.batches)
+        if len(self.batches) > 1:
+            # stationaries of a K tile of the next group's first M tile
+            filters += max(div_ceil(job_bytes(geometry, batch[0]), len(batch[0].chunks)) for batch in self.batches)
+        beside = 0
+        if stores_channels(geometry):
+            # two tiles of results are counted for rows, of four bytes an element: of two bytes, one that waits fits
+            y = extras.epilogue.y_itemsize
+            tile = y_elements * y_item // 4
+            waiting = WAITING_MAX * min(tile, BANK_COLUMNS) + (tile if y == 4 else 0)
+            beside += y * (waiting + ON_THE_WAY * BANK_COLUMNS)
+        if is_transposed(geometry) and geometry.hbm_itemsize != item:
+            beside += 2 * geometry.hbm_itemsize * max(band.dn * band.hn * band.wn for band, _ in sizes)
+        if geometry.precision == "fp16x3":
+            beside += min(2 * x_bytes, STAGE_BYTES) + max(row_bytes, STAGE_PART_BYTES) + (PAIRS_MAX + 5) * BANK_BYTES
+            raws = sum(len(job.chunks) * cn for job, cn in zip(jobs, channels, strict=True)) * taps * item
+            raw_bytes = min(raw_bytes, raws + 2 * filters + 2 * BANK_BYTES)
+        if geometry.direct is not None:
+            most = max(len(self.chunks[one.batch]) for one in self.items) * FRAMES_PART_BYTES
+            pairs = min(geometry.planes.out, *(band.zn for band, _ in sizes))
+            frames_bytes = min(x_bytes, max(row_bytes, most))
+            if row_bytes >= most:
+                frames_bytes = frames_bytes * frames_seen(pairs) // (PRODUCTS_OF_PAIR * pairs)
+            beside += TURNS_MIN * frames_bytes + SUMS_BANKS * BANK_BYTES
+            # where a block is as long as its sums: blocks that wait, two of sums, and one of fp32 for a plane
+            block = max(channels) * max(taps, num_taps(geometry.direct)) * item
+            raw_bytes = max(AHEAD_BYTES, block) + 2 * block
+        at_once = max(map(len, self.batches)) if self.together else 1
+        results = (4 if extras.residual else 2) * at_once * y_elements * y_item
+        return 2 * x_bytes + filters + raw_bytes + results + beside
+
+    def instructions(self, cores: int) -> int:
+        """Instructions of the busiest core, at most, as the compiler sees them: the body of a loop once."""
+        geometry, taps, most = self.geometry, num_taps(self.geometry), 0
+        for core in range(cores):
+            first, count = share(len(self.items), cores, core)
+            total = 64
+            for index in self._unrolled(first, count):
+                item, band = self.items[index], self.items[index].band
+                pixels = band.zn * band.pn * band.qn
+                banks = pixels // 256 + 2 + band.pn
+                begins = index == first or self.items[index - 1].batch != item.batch
+                for job in self.batches[item.batch]:
+                    chunks = len(job.chunks)
+                    total += banks * (kinds_of(geometry) * taps * chunks + 3 * sums_of(geometry)) + 12
+                    if geometry.direct is not None:
+                        total += chunks * ((band.hn + 4) * (PRODUCTS_OF_PAIR + 4) + 5)
+                    if stores_channels(geometry):
+                        total += self._transposed_out(band, banks, pixels)
+                    elif is_transposed(geometry):
+                        total += banks
+                    if begins:
+                        # of channels by plane copies of runs, or DMAs of those of each block of a packed filter
+                        runs = window_channels(geometry) * (1 if geometry.packed == 0 else job.kn)
+                        by_plane = geometry.by_plane and geometry.depth is not None and geometry.direct is None
+                        total += chunks * (taps * 5 + 8 + (runs if by_plane else 0)) + 8
+            most = max(most, total)
+        return most
+
+    def _transposed_out(self, band: Band, banks: int, pixels: int) -> int:
+        """Instructions for the results of an M tile as NHWC, at most."""
+        Q, strides = self.geometry.columns.out, self.geometry.y_strides
+        together = strides[2] == Q * strides[3] and band.qn == Q
+        runs = banks * band.zn if together else band.zn * band.pn + banks
+        return banks + div_ceil(pixels, P_MAX) + runs + 4 * (runs + div_ceil(pixels, BANK_COLUMNS))
+
+    def _unrolled(self, first: int, count: int) -> list[int]:
+        """Indices of the items of a core that the compiler sees: all but those that bodies of loops stand for."""
+        found: list[int] = []
+        index = first
+        for repeat in self.repeats(first, count):
+            found += range(index, repeat.first + repeat.bands)
+            index = repeat.first + repeat.count * repeat.bands
+        return [*found, *range(index, first + count)]
+
+    def repeats(self, first: int, count: int) -> list[Repeat]:
+        """The Repeats among items first .. first + count - 1, which are a core's; x of the item after each comes in
+        it."""
+        bands, index, end = 2 * self.loop, first + 1, first + count
+        found: list[Repeat] = []
+        looped = _Loops(self)
+        while bands > 0 and index + bands < end:
+            times, register = looped.times(index, bands, end), None
+            if times > 1:
+                register = register_of(self.geometry, looped.apart(index, index + bands))
+            if register is not None:
+                found.append(Repeat(index, bands, times, register))
+            index += 1 if register is None else times * bands
+        return found
+
+
+def build(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings) -> Schedule:
+    """The Schedule of settings without a reason against them, whether SBUF holds it or not."""
+    jobs = jobs_of(geometry, settings, extras.strict_nonfinite)
+    batches = batches_of(geometry, jobs, settings)
+    halves, items = 1 if len(batches) > 1 else PARTS, []
+    for index, batch in enumerate(batches):
+        bands = bands_of(geometry, chunks_of(batch), jobs[-1].rows, halves, settings)
+        items += [Item(index, band) for band in bands]
+    for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
+        items[first + count - 1] = replace(items[first + count - 1], last=True)
+    moved = moved_from(batches, settings.moved)
+    return Schedule(geometry, settings, batches, tuple(items), moved, settings.order == "chunks")
+
+
+def kinds_of(geometry: Geometry) -> int:
+    """Products that stand for one."""
+    return PRODUCTS_OF_FP32 if geometry.precision == "fp16x3" else 1
+
+
+def sums_of(geometry: Geometry) -> int:
+    """Banks of PSUM for sums of one bank of outputs."""
+    if geometry.direct is not None:
+        return PRODUCTS_OF_PAIR
+    return 2 if geometry.precision == "fp16x3" else 1
+
+
+class _Loops:
+    """Which items do the same to other elements of HBM, evenly spaced: each meets as many planes and rows of x by every
+    tap as the one before it, which holds for all but those at the edges of x. What differs is where x, residual and y
+    begin, which a register moves."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.geometry, self.items = schedule, schedule.geometry, schedule.items
+        self._boxes: dict[int, list[Box]] = {}
+
+    def times(self, first: int, bands: int, end: int) -> int:
+        """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
+        item behind them is alike too."""
+        one, index = self.items[first], first
+        others = self.items[first + 1 : first + bands + 1]
+        if self.items[first - 1].batch != one.batch or any(_sizes(one.band) != _sizes(two.band) for two in others):
+            return 0
+        while index + bands < end and self._is_alike(index, index + bands):
+            if self.apart(index, index + bands) != self.apart(first, first + bands):
+                break
+            index += 1
+        return (index - first + bands - 1) // bands
+
+    def apart(self, first: int, second: int) -> tuple[int, int]:
+        """Elements of HBM from an item's x and y to another's, by index."""
+        y = []
+        for band in (self.items[first].band, self.items[second].band):
+            y.append(offset_at(self.geometry.y_strides, (0, band.z0, band.p0, band.q0)))
+        return self._boxes_of(second)[0][2] - self._boxes_of(first)[0][2], y[1] - y[0]
+
+    def _boxes_of(self, index: int) -> list[Box]:
+        """Boxes of x of an item, of all channels, each found once."""
+        if index not in self._boxes:
+            band, channels = self.items[index].band, (0, self.geometry.C)
+            first, extents = (band.h0, band.w0), (band.hn, band.wn)
+            self._boxes[index] = boxes_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
+        return self._boxes[index]
+
+    def _is_alike(self, first: int, second: int) -> bool:
+        geometry, one, other = self.geometry, self.items[first], self.items[second]
+        a, b = one.band, other.band
+        same = (one.batch, one.last, _sizes(a), a.zn, a.pn, a.q0, a.w0) == (
+            (other.batch, other.last, _sizes(b), b.zn, b.pn, b.q0, b.w0)
+        )
+        if not same or a.dn * a.hn * a.wn == 0:
+            return False
+        if misses_planes(geometry, a.z0, a.zn) != misses_planes(geometry, b.z0, b.zn):
+            return False
+        if not _sees_alike(geometry.planes, a.zn, (a.z0, a.d0), (b.z0, b.d0)):
+            return False
+        for job in {job.rows: job for job in self.schedule.batches[one.batch]}.values():
+            rows, axis = job.rows, job_axis(geometry, job)
+            here, there = (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)
+            if a.p0 % rows != b.p0 % rows or not _sees_alike(axis, div_ceil(a.pn, rows), here, there):
+                return False
+        # all boxes of x, those of frames in front too, are equally far apart
+        before, after = self._boxes_of(first), self._boxes_of(second)
+        if len(before) != len(after) or not before:
+            return False
+        far = after[0][2] - before[0][2]
+        pairs = zip(before, after, strict=True)
+        return all(q[2] - p[2] == far and (p[0], p[1], p[3]) == (q[0], q[1], q[3]) for p, q in pairs)
+
+
+def _sizes(band: Band) -> tuple[int, ...]:
+    """Sizes of x of an output tile, and its columns of outputs: those of one fill tiles of one shape."""
+    return band.dn, band.hn, band.wn, band.qn
+
+
+def _sees_alike(axis: Axis, count: int, one: Part, other: Part) -> bool:
+    """Whether each tap meets the same of an axis at so many outputs from two on, each (first output, first element)."""
+    if one == other:
+        return True
+    if _is_inside(axis, one[0], count) and _is_inside(axis, other[0], count):
+        return one[0] * axis.stride - one[1] == other[0] * axis.stride - other[1]
+    return _seen(axis, count, *one) == _seen(axis, count, *other)
+
+
+def _is_inside(axis: Axis, first: int, count: int) -> bool:
+    """Whether every tap meets an element at all outputs first .. first + count - 1, of an axis without gaps."""
+    begin = first * axis.stride - axis.before
+    end = begin + (count - 1) * axis.stride + (axis.taps - 1) * axis.dilation
+    return axis.lhs_dilation == 1 and axis.images == 1 and begin >= 0 and end < axis.size
+
+
+def _seen(axis: Axis, count: int, first: int, element: int) -> list[tuple[int, ...]]:
+    """What each tap meets of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
+    every = [(tap, met(axis, tap, first, count)) for tap in range(axis.taps)]
+    return [(tap, one[0] - first, *one[1:3], one[3] - element, one[4]) for tap, one in every if one[2] > 0]
