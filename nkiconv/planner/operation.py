@@ -167,13 +167,17 @@ class Operation(ABC):
             if not self.refusal_of(of_stream[0], shape, config):
                 return [(of_stream[0], config)]
         near = self.near_least(shape, self.algorithms)
-        refined = sorted(
-            ((name, self.algorithm(name).refined(shape, guess)) for name, guess in near), key=lambda one: one[1].ns
-        )
+        refined = [
+            (place, name, one)
+            for name, guess in near
+            for place, one in enumerate(self.algorithm(name).refined(shape, guess))
+        ]
         if not refined:
             return [(self.fallback, None)]
-        least_ns = refined[0][1].ns
-        return list(dict.fromkeys((name, one.config) for name, one in refined if one.ns <= clock.NEAR * least_ns))
+        # the best of each before the others of any
+        refined.sort(key=lambda each: (each[0] > 0, each[2].ns))
+        least_ns = refined[0][2].ns
+        return list(dict.fromkeys((name, one.config) for _, name, one in refined if one.ns <= clock.NEAR * least_ns))
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
         """Whether an algorithm refuses a problem whatever its settings, for reasons that are not its own."""

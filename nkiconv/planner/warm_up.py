@@ -22,6 +22,7 @@ from .request import Config
 #: counts them too.
 FIRST = "warmup"
 SECOND = {"late_warmup": True, "rewarm": False}
+SETTINGS = frozenset((FIRST, *SECOND))
 #: Of a traced kernel, in each place: they fill the bank that sums take over (`kernels/_warm.py`).
 PROBE = 4
 #: Work at full rate that they are, at most: no setting is refused for it.

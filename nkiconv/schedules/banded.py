@@ -1,14 +1,14 @@
 """`banded`: depthwise rows as products with banded matrices. Settings, and the sizes of the work that they come to.
 
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
-B / stride columns, needs blocks j .. j + num_taps - 1. `banded_tiles` cuts the work in tiles.
+B / stride columns, needs blocks j .. j + num_taps - 1. `banded_tiles` cuts the work in tiles, `banded_rule` chooses
+settings.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from .depthwise import Extras, RowGeometry, part_most
@@ -18,7 +18,6 @@ from .settings import (
     Settings,
     choice,
     count,
-    declarations,
     double,
     flag,
     half,
@@ -27,22 +26,12 @@ from .settings import (
     setting,
     warm_up,
 )
-from .tiles import BANK_COLUMNS, PARTS, div_ceil, fits_sbuf
+from .tiles import BANK_COLUMNS, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
 #: Bytes a partition of one tile's rows, of its blocks and of its results, each.
 BANDED_TILE_BYTES = 16384
-#: Positions of a block at least; bytes of a group's bands up to which blocks need not be longer.
-BLOCK_MIN, GROUP_BYTES = 16, 32768
-#: Bytes of a run, one chunk of one row, from which a DMA is fast; groups up to which one tile is better than more.
-RUN_BYTES, GROUPS = 128, 8
-#: Band buffers, and columns of the array's work that each lasts at least.
-BAND_BUFFERS, BUFFER_COLUMNS = 5, 1500
-#: Columns of the array's work on one core from which it is to be at full rate at once.
-WARM_COLUMNS = 1000
-#: Columns of a group's work up to which a DMA for each channel of it is too many, for each channel.
-SCRATCH_COLUMNS = 160
 
 
 def _other(now: bool) -> bool:
@@ -59,8 +48,8 @@ class BandedSettings(Settings):
 
     algorithm = "banded"
     tried = (
-        *("scratch", "rewarm", "edge", "buffers", "warmup", "block", "groups", "buffer_groups", "shard", "images"),
-        "streamed",
+        *("groups", "images", "buffer_groups", "buffers", "scratch", "edge", "streamed", "warmup", "rewarm", "block"),
+        "shard",
     )
 
     block: int = count(
@@ -83,24 +72,6 @@ class BandedSettings(Settings):
     streamed: int = count("columns of a matmul, at least", 1, PARTITIONS, default=96, near=(half, double))
     warmup: int = warm_up("by shape", most=PARTITIONS, near=(0, 12))
     rewarm: int = count("matmuls on zeros before the first bands", 0, PARTITIONS, near=(0, 12))
-    bands_first: bool = flag("whether groups of the first tile go before their share of the second tile's rows")
-
-
-def banded_config_refusal(geometry: Any, config: Config) -> str:
-    """What is wrong with a config for this geometry; "" if nothing is."""
-    reason = BandedSettings.refusal(config)
-    if reason != "":
-        return reason
-    block = setting(config, "block", geometry.stride)
-    if block > PARTITIONS or block % geometry.stride != 0:
-        return (
-            f"block={block}, stride={geometry.stride}: a block is 1 to {PARTITIONS} positions and a multiple of the "
-            f"stride; use another block, mixed or taps_on_partition"
-        )
-    images, groups = setting(config, "images", 1), setting(config, "groups", 1)
-    if images * groups > PARTITIONS:
-        return f"config images={images}, groups={groups}: their product must not exceed {PARTITIONS}; use smaller tiles"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -208,66 +179,26 @@ def fits(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule) -> bool:
     return fits_sbuf(banded_sbuf_bytes(geometry, extras, blocks))
 
 
-def banded_settings(geometry: RowGeometry, extras: Extras, config: Config) -> BandedSettings:
-    """All settings of a config: what it leaves open is as the rule has it, smaller until it fits SBUF."""
-    if config is not None and len(config) == len(declarations(BandedSettings)):
-        return BandedSettings.read(config)
-    block = setting(config, "block", 0)
-    if block == 0:
-        block = default_block(geometry)
-    buffers, groups, images = BAND_BUFFERS, PARTITIONS, PARTITIONS
-    found = by_rule(geometry, None, block, buffers, groups, images)
-    while not fits(geometry, extras, build(geometry, found, extras.state)) and buffers + groups + images > 3:
-        groups, images = found.groups, found.images
-        if buffers > 2:
-            buffers -= 1
-        elif groups > 1:
-            groups = groups // 2
-        elif images > 1:
-            images = images // 2
-        else:
-            buffers = 1
-        found = by_rule(geometry, None, block, buffers, groups, images)
-    return by_rule(geometry, config, block, buffers, groups, images)
-
-
-def default_block(geometry: RowGeometry) -> int:
-    """Positions of a block: more for long rows, few channels and many taps."""
-    most, S = PARTITIONS, geometry.S
-    block = geometry.stride * max(1, BLOCK_MIN // geometry.stride)
-    taps = min(3100, 200 + 4 * S)
-    while 2 * block <= most and (
-        block * (block * block * geometry.C // taps) < geometry.N * geometry.W
-        or most // block * (S + block) * geometry.itemsize > GROUP_BYTES
-    ):
-        block = 2 * block
-    return block
-
-
-def by_rule(
-    geometry: RowGeometry, config: Config, block: int, buffers: int, groups_most: int, images_most: int
-) -> BandedSettings:
-    """All settings of a config with a block; what it leaves open has so many buffers, groups and images at most."""
-    per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
-    shard, core_groups, images = "channels", div_ceil(num_groups, PARTS), geometry.N
-    if num_groups < PARTS:
-        shard = "batch" if geometry.N >= PARTS else "columns"
-        images = div_ceil(geometry.N, PARTS) if shard == "batch" else geometry.N
-    images = max(1, min(min(images, images_most), BANK_COLUMNS // num_columns))
-    rows = PARTITIONS // images
-    runs = max(1, num_columns * block * geometry.itemsize // RUN_BYTES)
-    groups = min(min(max(rows // runs, GROUPS), groups_most), min(core_groups, rows))
-    group_columns = num_taps * max(PARTITIONS, images * num_columns) * (4 if geometry.itemsize == 4 else 1)
-    warm = core_groups * div_ceil(geometry.N, images) * group_columns > WARM_COLUMNS
-    return BandedSettings.read(
-        config,
-        block=block,
-        shard=shard,
-        groups=groups,
-        images=images,
-        buffer_groups=min(groups, 1 + BUFFER_COLUMNS // group_columns),
-        buffers=buffers,
-        scratch=group_columns < SCRATCH_COLUMNS * per_group,
-        warmup=6 if warm else 0,
-        rewarm=4 if warm else 0,
+def shape_refusal(geometry: RowGeometry, extras: Extras, config: Config) -> str:
+    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
+    reason = BandedSettings.refusal(config)
+    if reason != "":
+        return reason
+    block, images, groups = (
+        setting(config, name, least) for name, least in (("block", 0), ("images", 1), ("groups", 1))
     )
+    if max(block, geometry.stride) > PARTITIONS or block % geometry.stride != 0:
+        return (
+            f"block={block or geometry.stride}, stride={geometry.stride}: a block is 1 to {PARTITIONS} positions and a "
+            f"multiple of the stride; use another block, mixed or taps_on_partition"
+        )
+    if images * groups > PARTITIONS:
+        return f"config images={images}, groups={groups}: their product must not exceed {PARTITIONS}; use smaller tiles"
+    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
+        return (
+            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
+            f"are neighbouring elements; use mixed or vector"
+        )
+    if extras.strict_nonfinite:
+        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
+    return ""

@@ -10,10 +10,9 @@ import itertools
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from .banded import BandedSchedule, banded_config_refusal, banded_sbuf_bytes, banded_settings, build, fits
+from .banded import BandedSchedule, banded_sbuf_bytes, fits
 from .depthwise import FEW_TAPS, Extras, RowGeometry, instructions_refusal, part_span
 from .options import finish_instructions
-from .settings import Config
 from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 
 #: (first, how many).
@@ -195,30 +194,6 @@ def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
 def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
     """Pieces of the stage that makes rows of sums: one PSUM bank each."""
     return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
-
-
-def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
-    """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = shape_refusal(geometry, extras, config)
-    if reason != "":
-        return reason
-    blocks = build(geometry, banded_settings(geometry, extras, config), extras.state)
-    return size_refusal(geometry, extras, blocks, cores)
-
-
-def shape_refusal(geometry: RowGeometry, extras: Extras, config: Config) -> str:
-    """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
-    reason = banded_config_refusal(geometry, config)
-    if reason != "":
-        return reason
-    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
-        return (
-            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
-            f"are neighbouring elements; use mixed or vector"
-        )
-    if extras.strict_nonfinite:
-        return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
-    return ""
 
 
 def size_refusal(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, cores: int) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .options import Epilogue
+from .settings import SHARDS
 from .tiles import INSTRUCTIONS_MAX, PARTS, div_ceil, share
 
 #: Taps that run backwards: up to which copying each is the less work; of a filter that is copied in HBM, at most.
 FEW_TAPS, COPIED_TAPS = 16, 8192
+#: Columns of an image below which two cores do not share them.
+COLUMNS_TO_SHARE = 64
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,12 @@ def part_span(count: int, is_shared: bool, part: int) -> tuple[int, int]:
 def part_most(count: int, is_shared: bool) -> int:
     """Most of an axis in one of the PARTS."""
     return div_ceil(count, PARTS) if is_shared else count
+
+
+def shards_of(geometry: RowGeometry, first: str | None = None) -> list[str]:
+    """Ways to share the work that leave neither core idle, `first` before the others."""
+    works = {"channels": geometry.C >= 2, "columns": geometry.Q >= COLUMNS_TO_SHARE, "batch": geometry.N >= 2}
+    return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
 
 
 def place_of_tap(geometry: RowGeometry, s: int, taps: int) -> int:

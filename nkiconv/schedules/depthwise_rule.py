@@ -5,7 +5,7 @@ Every call on the host chooses by cost models, and `nkiconv.plan` by the timelin
 
 from __future__ import annotations
 
-from . import banded_tiles, dot, mixed, update
+from . import banded_rule, dot, mixed, update
 from .depthwise import Extras, RowGeometry, flip_refusal
 from .rows import shares_tiles
 from .settings import Config
@@ -32,7 +32,7 @@ def refusal(algorithm: str, geometry: RowGeometry, extras: Extras, config: Confi
         return reason
     if algorithm in ("mixed", "vector"):
         return mixed.unsupported(geometry, extras, config, cores, algorithm == "mixed")
-    of_name = {"banded": banded_tiles.unsupported, "dot": dot.unsupported, "update": update.unsupported}
+    of_name = {"banded": banded_rule.unsupported, "dot": dot.unsupported, "update": update.unsupported}
     return of_name[algorithm](geometry, extras, config, cores)
 
 

@@ -31,6 +31,8 @@ ALL = "all"
 WARM_UP_MAX = 256
 #: Their numbers that a search tries.
 WARM_UPS = (0, 12, 20, 28, 40)
+#: How much less settings must take than the best so far, and a whole round for another one; rounds.
+BETTER, WORTHWHILE, ROUNDS = 0.999, 0.99, 2
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,27 @@ class Settings:
                 if value != given.get(name) and value != now.get(name) and one.refusal(name, value) == "":
                     found.append(tuple({**given, name: value}.items()))
         return found
+
+
+def descended(
+    start: Own, ns_of: Callable[[Own], float], near_of: Callable[[Own], Iterable[Config]], kept: frozenset[str]
+) -> dict[Own, float]:
+    """ns of settings that were tried, changing one after the other for what takes less, but those that are kept."""
+    found, best = {start: ns_of(start)}, start
+    for _ in range(ROUNDS):
+        before = best
+        for config in near_of(before):
+            changed = {name: value for name, value in _pairs(config) if value != getattr(before, name)}
+            if not kept.isdisjoint(changed):
+                continue
+            one = dataclasses.replace(best, **changed)
+            if one not in found:
+                found[one] = ns_of(one)
+            if found[one] < BETTER * found[best]:
+                best = one
+        if found[best] >= WORTHWHILE * found[before]:
+            break
+    return found
 
 
 def is_hashable(config: object) -> bool:

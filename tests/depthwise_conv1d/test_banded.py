@@ -20,7 +20,8 @@ from epilogue import (
 
 from nkiconv.planner.cost.algorithm import Shape, pairs_of
 from nkiconv.planner.cost.depthwise_conv1d.banded import ALGORITHM
-from nkiconv.schedules.banded import banded_settings, build
+from nkiconv.schedules.banded import build
+from nkiconv.schedules.banded_rule import banded_settings
 from nkiconv.simulator.memory import SBUF
 from nkiconv.simulator.timing import Rates
 
@@ -162,7 +163,9 @@ def band_matmuls(execution):
 @pytest.mark.parametrize(("block", "taps"), [(8, 9), (16, 5), (32, 3), (64, 2)])
 def test_a_group_takes_one_matmul_for_each_block_of_taps(block, taps):
     """ceil((S + B - 1) / B) for 128 / B channels, whatever the width up to 512 block columns."""
-    execution = trace(row("filter of tens").problem("bf16"), "banded", lnc=1, config=(("block", block),))
+    execution = trace(
+        row("filter of tens").problem("bf16"), "banded", lnc=1, config=(("block", block), ("shard", "channels"))
+    )
     assert len(band_matmuls(execution)) == taps * -(-40 * block // 128)
     assert {i.params["contraction"] for i in band_matmuls(execution)[:taps]} == {128}
 

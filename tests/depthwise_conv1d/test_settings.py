@@ -70,7 +70,6 @@ def settings_of(algorithm, S):
             "streamed": st.integers(1, 12),
             "scratch": st.booleans(),
             "rewarm": st.integers(0, 8),
-            "bands_first": st.booleans(),
         },
         "dot": {
             "block": st.sampled_from([1, 2, 4, 8, 16]),

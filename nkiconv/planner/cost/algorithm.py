@@ -80,9 +80,9 @@ class Algorithm:
         """Whether a core has at most MOST_INSTRUCTIONS, about, of these settings, which are complete."""
         return True
 
-    def refined(self, shape: Shape, guess: Guess) -> Guess:
-        """Better settings than a guess, for an algorithm that may be the fastest."""
-        return guess
+    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
+        """Settings to time for an algorithm that may be the fastest, that with the least ns first."""
+        return [guess]
 
     def settle(self, shape: Shape, config: Config) -> Config:
         """A config with all settings: those that it leaves open as the cost model has them best.

@@ -28,7 +28,8 @@ must not meet the mirror matrix's zeros.
 from dataclasses import dataclass, replace
 
 from ...._nki import nl
-from ....schedules.banded import BandedSchedule, banded_settings, build
+from ....schedules.banded import BandedSchedule, build
+from ....schedules.banded_rule import banded_settings
 from ....schedules.banded_tiles import even, tiles_of_part
 from ....schedules.depthwise import Extras, RowGeometry
 from ....schedules.options import Epilogue
@@ -187,9 +188,8 @@ def banded(operands, geometry, extras, config):
         spread = max(1, tile.gn - LAG)
         run.held[index].bias = spread_bias(run, tile)
         run.held[index].y_blocks = start_results(run, tile)
-        bands_first = index == 0 and run.blocks.settings.bands_first
         for group in range(tile.gn):
-            if not bands_first and group < spread:
+            if group < spread:
                 transpose_in(run, index + 1, spread, group)
             if group >= tile.gn - spread:
                 transpose_out(run, index - 1, spread, group - (tile.gn - spread))
@@ -199,6 +199,4 @@ def banded(operands, geometry, extras, config):
             if slot == at_once - 1 or group == tile.gn - 1:
                 prefetch_bands(run, position + len(run.buffers))
                 position += 1
-            if bands_first and group < spread:
-                transpose_in(run, index + 1, spread, group)
     transpose_out(run, len(run.tiles) - 1, 1, 0)

@@ -82,15 +82,6 @@ class OfVolumes(Algorithm):
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.inner.is_short(*self._of(shape, config))
 
-    def refined(self, shape: Shape, guess: Guess) -> Guess:
-        own, config = self._of(shape, guess.config)
-        if own is shape:
-            return self.inner.refined(shape, guess)
-        before_ns = self._borders_ns(own, config)
-        found = self.inner.refined(own, dataclasses.replace(guess, config=config, ns=guess.ns - before_ns))
-        after_ns = found.ns + self._borders_ns(own, found.config)
-        return dataclasses.replace(found, config=_channels(found.config), ns=after_ns)
-
     def settle(self, shape: Shape, config: Config) -> Config:
         own, inner = self._of(shape, config)
         found = self.inner.settle(own, inner)

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from ....schedules.depthwise import RowGeometry
-from ....schedules.settings import SHARDS
+from ....schedules.settings import Settings
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timeline import ENGINES
 from ..algorithm import Shape
 
-#: Columns of an image below which two cores do not share them.
-COLUMNS_TO_SHARE = 64
+Own = TypeVar("Own", bound=Settings)
+
+#: Settings that are timed, at most.
+TIMED = 12
 
 
 def columns_of(shape: Shape) -> float:
     """Columns of 128 channels that a core works on."""
     geometry = shape.geometry
     return float(geometry.N * geometry.Q * geometry.C / PARTITIONS / shape.cores)
-
-
-def shards_of(geometry: RowGeometry, first: str | None = None) -> list[str]:
-    """Ways to share the work that leave neither core idle, `first` before the others."""
-    works = {"channels": geometry.C >= 2, "columns": geometry.Q >= COLUMNS_TO_SHARE, "batch": geometry.N >= 2}
-    return sorted((name for name in SHARDS if works[name] or name == first), key=lambda name: name != first)
-
-
-def block_sizes(stride: int, own: int) -> list[int]:
-    """Blocks that are multiples of the stride, in powers of 2, and the kernel's own."""
-    sizes = {own}
-    size = stride
-    while size <= PARTITIONS:
-        sizes.add(size)
-        size *= 2
-    return sorted(size for size in sizes if 1 <= size <= PARTITIONS)
 
 
 @functools.lru_cache(maxsize=256)
@@ -64,3 +52,12 @@ def row_elements_us(shape: Shape) -> float:
     geometry, rates = shape.geometry, shape.rates
     elements = geometry.N * geometry.C / rates("dma.engines") / shape.cores
     return float(elements * rates("dma.element_overhead_ns") / 1e3)
+
+
+def timed(found: Iterable[tuple[Own, float]], same: Callable[[Own], Any]) -> list[tuple[Own, float]]:
+    """Settings with their ns, the least first, that differ in what they come to: as many as are timed."""
+    distinct: dict[Any, tuple[Own, float]] = {}
+    for one, ns in sorted(found, key=lambda each: each[1]):
+        if len(distinct) < TIMED and ns < float("inf"):
+            distinct.setdefault(same(one), (one, ns))
+    return list(distinct.values())

@@ -34,8 +34,8 @@ class OfRows(Algorithm):
         found = self.base.guess(self.rows(shape), config)
         return None if found is None else self._longer(shape, found)
 
-    def refined(self, shape: Shape, guess: Guess) -> Guess:
-        return self._longer(shape, self.base.refined(self.rows(shape), guess))
+    def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
+        return [self._longer(shape, one) for one in self.base.refined(self.rows(shape), guess)]
 
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.base.is_short(self.rows(shape), config)

@@ -1,7 +1,7 @@
-"""Walks with a clock for each engine, by which settings are chosen, against the model's timelines.
+"""Bounds of depthwise rows, in whose order settings are timed, and the walks' clock, against the model's timelines.
 
-A walk leaves out room in memory and takes what is on the edge of the array's full rate for slow, so it is held to
-shares: nearly all within 15 %. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
+A bound leaves out what hardly depends on settings and takes the array to be warm where it can be, so it is held to
+shares. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
 """
 
 import random
@@ -14,17 +14,16 @@ from nkiconv import ConvProblem, cases
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
-from nkiconv.planner.cost.depthwise_conv1d import banded_walk as banded
-from nkiconv.planner.cost.depthwise_conv1d import mixed_walk as mixed
 from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of
 from nkiconv.planner.request import Asked
+from nkiconv.schedules import banded_bound, mixed_bound
 from nkiconv.schedules.depthwise_rule import refusal
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.simulator_only
 NAMED = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "odd_c", "short", "nkl_n1_c256_w129_s128")
-CLOSE = 0.15
+CLOSE = 0.25
 TARGET = Target.of(Rates())
 
 
@@ -32,10 +31,11 @@ def shape_of(problem):
     return Shape(geometry_of(problem), extras_of(problem, Asked()), 2, Rates())
 
 
-def walked_us(shape, algorithm, config):
-    """What a walk says."""
-    walk = banded if algorithm == "banded" else mixed
-    return walk.walk_ns(shape, cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)) / 1e3
+def bound_us(shape, algorithm, config):
+    """What a bound says."""
+    bound = banded_bound if algorithm == "banded" else mixed_bound
+    plan = cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)
+    return bound.bound_ns(shape.geometry, shape.extras, plan, shape.target) / 1e3
 
 
 def tries(problems, algorithm, seed):
@@ -54,10 +54,10 @@ def tries(problems, algorithm, seed):
 
 
 def errors(problems, algorithm, seed=0):
-    """Walked over modelled times, less 1, in order of size."""
+    """Bounds over modelled times, less 1, in order of size."""
     found = []
     for problem, config in tries(problems, algorithm, seed):
-        found.append(walked_us(shape_of(problem), algorithm, config) / modelled_us(problem, algorithm, config) - 1)
+        found.append(bound_us(shape_of(problem), algorithm, config) / modelled_us(problem, algorithm, config) - 1)
     return sorted(abs(one) for one in found)
 
 
@@ -76,7 +76,7 @@ def test_random_problems(algorithm):
     problems = [one for one in random_problems.depthwise(120, seed=5) if one.N * one.C * one.W < 2**21]
     found = errors(problems, algorithm)
     assert len(found) >= 100
-    assert found[len(found) // 2] <= 0.05, found
+    assert found[len(found) // 2] <= 0.1, found
     assert found[int(0.85 * len(found))] <= CLOSE, found
 
 
@@ -110,51 +110,13 @@ def test_a_load_that_waits_holds_up_nobody():
     assert late > 5000.0 + TARGET.first_packet_ns
 
 
-#: Images whose tiles follow each other for each range of groups, the first of which is a small one: N, C, W, S.
-EDGES = [(42, 864, 514, 59), (14, 1728, 514, 59), (16, 834, 1325, 235)]
-
-
-@pytest.mark.parametrize("shard", ["channels", "columns"])
-@pytest.mark.parametrize("block", [4, 8])
-@pytest.mark.parametrize("extents", EDGES, ids=str)
-def test_a_long_walk_goes_on_at_the_rate_of_its_large_tiles(extents, block, shard, monkeypatch):
-    N, C, W, S = extents
-    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
-    shape = shape_of(problem)
-    config = (("block", block), ("shard", shard))
-    found = walked_us(shape, "banded", config)
-    monkeypatch.setattr(banded, "BANDED_WALKED", 10**6)
-    assert found == pytest.approx(walked_us(shape, "banded", config), rel=0.15)
-
-
-@pytest.mark.slow
-def test_a_long_walk_is_what_the_timeline_says():
-    """Of the edges, that whose walk was least in proportion."""
-    N, C, W, S = EDGES[-1]
-    problem = ConvProblem(N=N, C=C, W=W, S=S, groups=C, padding=((0, 0), (S // 2, S // 2)), dtype="bf16")
-    shape = shape_of(problem)
-    config = cost.algorithm("depthwise_conv1d", "banded").settle(shape, (("block", 8), ("shard", "channels")))
-    assert walked_us(shape, "banded", config) == pytest.approx(modelled_us(problem, "banded", config), rel=CLOSE)
-
-
-def test_walked_times_grow_with_channels():
-    """What C=3456 takes is not less than what half as many take."""
-    found = {}
+@pytest.mark.parametrize("algorithm", ["mixed", "banded"])
+def test_bounds_grow_with_channels(algorithm):
+    """What C=3456 takes is about twice what half as many take."""
+    found = []
     for C in (1728, 3456):
         problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
         shape = shape_of(problem)
-        for block in (4, 8, 16, 32):
-            found[C, block] = walked_us(shape, "banded", (("block", block), ("shard", "channels")))
-    for block in (4, 8, 16, 32):
-        assert 1.7 < found[3456, block] / found[1728, block] < 2.3, found
-
-
-@pytest.mark.parametrize("algorithm", ["mixed", "banded"])
-def test_a_long_walk_is_a_short_one_and_a_rate(algorithm, monkeypatch):
-    problem = cases.get("nkl_n1_c2048_w2048_s256" if algorithm == "banded" else "qwen3_next_gdn").problem
-    shape = shape_of(problem)
-    config = cost.algorithm("depthwise_conv1d", algorithm).configs(shape, False)[0]
-    found = walked_us(shape, algorithm, config)
-    module, name = (banded, "BANDED_WALKED") if algorithm == "banded" else (mixed, "MIXED_WALKED")
-    monkeypatch.setattr(module, name, 10**6)
-    assert found == pytest.approx(walked_us(shape, algorithm, config), rel=0.05)
+        config = cost.algorithm("depthwise_conv1d", algorithm).settle(shape, (("shard", "channels"),))
+        found.append(bound_us(shape, algorithm, config))
+    assert 1.7 < found[1] / found[0] < 2.3, found

@@ -1,0 +1,152 @@
+"""How long `mixed` and `vector` take, about: pieces one by one through the engines, each at work or waiting.
+
+Matmuls on zeros are taken to fill the wait for the first diagonals, as `planner.warm_up` finds as many. States, gaps of
+a dilated x and the residual's loads are left out: they hardly depend on settings.
+"""
+
+from __future__ import annotations
+
+from ..simulator.timing.target import Target
+from .depthwise import Extras, RowGeometry
+from .engines import Engines
+from .mixed import MixedPiece, MixedSchedule, cut_pieces, filter_block, mixed_cuts, widths_of
+from .options import Epilogue
+from .recipes import vector_steps
+from .rows import RowTile, held_by_all, positions_of, run_length, tile_count, tile_list
+from .tiles import BANK_COLUMNS, PARTS, div_ceil
+
+#: Tiles that are looked at; the others go on at the rate of the second half of these.
+LOOKED_AT = 24
+#: Share of a window's time in which matmuls on zeros bring the array to its full rate.
+WARM_SHARE = 0.45
+#: ns that they fill at most, and share of a window that the array may wait and stay there.
+WARM_MOST_NS = 13_600.0
+WAIT_SHARE = 0.5
+
+
+def bound_ns(
+    geometry: RowGeometry, extras: Extras, plan: MixedSchedule, target: Target, *, is_slow: bool = False
+) -> float:
+    """ns of a core, about. is_slow: with the array at half rate throughout, as where it has less to do than keeps it at
+    its full rate."""
+    tiles, engines, x = tile_list(geometry, plan.rows, PARTS - 1, LOOKED_AT), Engines(target), []
+    if not tiles:
+        return 0.0
+    filters: list[float] = []
+    diagonals: list[float] = []
+    for i, tile in enumerate(tiles):
+        filters += filters[-1:]
+        if (i == 0 or tile.t != tiles[i - 1].t) and (tile.t - tiles[0].t) % filter_block(geometry) == 0:
+            taps = min(filter_block(geometry), tiles[-1].t + 1 - tile.t) * geometry.S
+            filters[i:] = [engines.load(tile.rows, target.row_ns(taps, geometry.w_s, 4), 4 * tile.rows * taps)]
+        x.append(_loads(geometry, extras, plan, engines, tile, (i == 0, i == len(tiles) - 1)))
+    for i, tile in enumerate(tiles):
+        diagonals += diagonals[-1:] if plan.taps else [filters[i]]
+        if plan.taps and (i == 0 or tile.t != tiles[i - 1].t):
+            busy_ns = target.gpsimd_fixed_ns + plan.taps * tile.rows * target.gpsimd_select_ns
+            diagonals[i:] = [engines.on("gpsimd", filters[i], busy_ns, busy_ns + target.gpsimd_done_ns)]
+    engines.gpsimd, first_ns = diagonals[0], max(diagonals[0], x[0][0][1])
+    full_at = float("inf") if is_slow else target.window_ns * (1 if first_ns > WARM_SHARE * target.window_ns else 2)
+    column_ns, matmul_ns = target.tensor_column_ns, target.matmul_ns
+    if geometry.itemsize == 4:
+        column_ns, matmul_ns = target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
+    streamed_ns, all_ns, gap_ns = 0.0, 0.0, first_ns if first_ns > WARM_MOST_NS else 0.0
+    stores, item, ends = [], extras.epilogue.y_itemsize, [0.0] * len(tiles)
+    for piece in cut_pieces(plan, extras.epilogue, tiles):
+        there_ns = next((ns for end, ns in x[piece.tile] if end >= piece.q0 + piece.qn), x[piece.tile][-1][1])
+        taps = piece.recipe[0]
+        if taps:
+            streamed_ns += taps * piece.qn * column_ns
+            busy_ns = taps * (piece.qn * column_ns + div_ceil(piece.qn, BANK_COLUMNS) * matmul_ns)
+            busy_ns = max(busy_ns, taps * target.matmul_columns_min * column_ns)
+            start = max(engines.tensor, there_ns, diagonals[piece.tile])
+            gap_ns, all_ns = max(gap_ns, start - max(engines.tensor, first_ns)), all_ns + busy_ns
+            slow_ns = max(0.0, min(full_at - start, busy_ns / target.half_rate))
+            engines.tensor = start + slow_ns + busy_ns - slow_ns * target.half_rate
+        stores.append((_sums(piece, extras.epilogue, engines, there_ns), piece))
+    for ready_ns, piece in sorted(stores, key=lambda one: one[0]):
+        tile = tiles[piece.tile]
+        rows, row_ns = tile.rows, target.row_ns(piece.qn, geometry.y_q, item)
+        engines.store(ready_ns - target.hop_ns, rows, row_ns, rows * piece.qn * item, _dmas(tile))
+        ends[piece.tile] = engines.stores
+    least_ns = target.window_work * (engines.tensor - first_ns)
+    # what does not bring the array back to its full rate must not let it wait
+    if gap_ns > WAIT_SHARE * target.window_ns and streamed_ns < target.window_work / target.half_rate * all_ns:
+        least_ns = streamed_ns + 1
+    if not is_slow and 0.0 < streamed_ns < least_ns:
+        return bound_ns(geometry, extras, plan, target, is_slow=True)
+    end, late, middle = max(engines.stores, target.first_packet_ns + engines.moved), len(tiles) - 2, len(tiles) // 2
+    more = tile_count(geometry, plan.rows) - len(tiles) if late > middle else 0
+    rate_ns = max((ends[late] - ends[middle]) / (late - middle), engines.moved / len(tiles)) if more else 0.0
+    return end + more * rate_ns + target.dma_end_ns
+
+
+def _dmas(tile: RowTile) -> int:
+    """DMAs for the groups of a tile, about: one for each image where these have several groups each."""
+    images = len({n for n, _ in tile.groups})
+    return 1 if images == len(tile.groups) else images
+
+
+def _loads(
+    geometry: RowGeometry,
+    extras: Extras,
+    plan: MixedSchedule,
+    engines: Engines,
+    tile: RowTile,
+    ends: tuple[bool, bool],
+) -> list[tuple[int, float]]:
+    """(end column, ns) of each load of a tile's x, and zeros. ends: whether it is the first, whether the last."""
+    found, target, item, place = [], engines.target, geometry.itemsize, 0
+    if not plan.rows.runs:
+        row_ns = target.row_ns(tile.qn, geometry.x_w * geometry.stride, item)
+        return [(tile.qn, [engines.load(tile.rows, row_ns, tile.rows * tile.qn * item) for _ in range(geometry.S)][-1])]
+    size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile, 0), 0.0
+    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, extras, firsts, size)
+    name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
+    if plan.vector_fills:
+        name, element_ns, fixed_ns = "vector", target.vector_memset_ns, target.vector_fixed_memset_ns
+    for columns in (left, size - right):
+        if columns > 0:
+            zeros_ns = engines.on(name, 0.0, fixed_ns + columns * element_ns, fixed_ns + columns * element_ns)
+    # zeros of some groups lie where others have x
+    after_ns = zeros_ns if len(set(firsts)) > 1 else 0.0
+    for columns in mixed_cuts(tile.qn, widths_of(tile.qn, plan, *ends)[0]):
+        end = run_length(geometry, columns)
+        elements, place = min(geometry.W, div_ceil(end - place, geometry.lhs_dilation)), end
+        row_ns = target.row_ns(elements, geometry.x_w, item)
+        there_ns = engines.load(tile.rows, row_ns, tile.rows * elements * item, _dmas(tile), after_ns)
+        found.append((columns, max(there_ns, zeros_ns)))
+    return found
+
+
+def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float) -> float:
+    """When a piece's y is there, behind the array's taps."""
+    target, (taps, chain, head, second), qn = engines.target, piece.recipe, piece.qn
+    chains = [engines.tensor + target.matmul_done_ns + target.hop_ns] if taps else []
+    product_ns = target.scalar_fixed_operand_ns + qn * target.scalar_ns
+    done_ns = target.scalar_act_done_ns + target.scalar_operand_done_ns + qn * target.scalar_ns
+    chains += [engines.on("scalar", there, product_ns, done_ns) for _ in range((not taps) + head)]
+    ready, both = chains[0], max(chains)
+    if chain + second:
+        step_ns = qn * target.vector_sum_ns + target.vector_fixed_sum_ns
+        wait_ns = target.vector_done_ns + target.vector_operand_done_ns + target.hop_ns - target.vector_fixed_sum_ns
+        # two chains alternate, or the halves of one chain of two pieces
+        steps = max(chain, second) if head else div_ceil(chain, 2)
+        busy_ns = max((chain + second) * step_ns, steps * (step_ns + wait_ns))
+        start = max(ready if chain else both, both + second * (step_ns + wait_ns) - busy_ns)
+        ready = engines.on("vector", start, busy_ns, max(busy_ns, 0 if head else chain * (step_ns + wait_ns)) + wait_ns)
+    if head:
+        name = "vector" if piece.vector_joins or (taps and not chain) else "gpsimd"
+        element_ns, fixed_ns = target.gpsimd_ns * qn, target.gpsimd_fixed_ns
+        if name == "vector":
+            element_ns, fixed_ns = target.vector_ns * qn, target.vector_fixed_psum_ns
+        ready = engines.on(name, max(ready, both), fixed_ns + element_ns, fixed_ns + element_ns)
+    if piece.last > vector_steps(piece.recipe) + head:
+        if epilogue.residual or piece.vector_reads:
+            busy_ns = target.vector_fixed_psum_ns + qn * target.vector_ns
+            ready = engines.on("vector", ready, busy_ns, busy_ns)
+        if not piece.vector_reads and (epilogue.activation or not epilogue.residual):
+            done_ns = target.scalar_act_done_ns if epilogue.activation or epilogue.bias else target.scalar_done_ns
+            busy_ns = target.scalar_fixed_ns + qn * target.scalar_ns
+            ready = engines.on("scalar", ready, busy_ns, done_ns + qn * target.scalar_ns)
+    return ready
