@@ -6,7 +6,7 @@ import pytest
 import random_problems
 
 from nkiconv import cases
-from nkiconv.planner import child, clock, warm_up
+from nkiconv.planner import child, clock
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
@@ -82,13 +82,11 @@ RACES = [
 @pytest.mark.parametrize(("times", "place"), RACES)
 def test_the_fastest_by_the_slower_core_is_chosen(times, place):
     """Core 0 may have nothing to do, so the first by its time is confirmed by core 1."""
-
-    def probe(us):
-        return SimpleNamespace(least=warm_up.Warmed(us, (0, 0)))
-
-    found = sorted(((core, at, probe(core)) for at, (core, _) in enumerate(times)), key=lambda one: one[0])
-    chosen, slower = clock._confirmed(found, lambda at: probe(times[at][1]))
-    assert (chosen, slower.least.us) == (place, max(times[place]))
+    race = clock._Race(None, Rates())
+    race.found = {at: SimpleNamespace(us=core) for at, (core, _) in enumerate(times)}
+    race.probe = lambda at, core, most: SimpleNamespace(us=times[at][core])
+    chosen, slower = race.confirmed()
+    assert (chosen, slower.us) == (place, max(times[place]))
 
 
 #: Problems, and counts of matmuls on zeros in both places of their kernels.
@@ -103,13 +101,13 @@ def test_a_probe_takes_what_a_trace_of_as_many_zeros_takes(name, first, second):
     algorithm, config = operation.ranked(operation.shape(request, Rates()))[0]
 
     def traced(counts):
-        own = warm_up.with_counts(config, counts)
+        own = clock.with_counts(config, counts)
         args, kwargs = operation.arguments(request, algorithm, own)
         return execute(operation.kernel[2], args, kwargs, trace_only=True, alone=0), own
 
-    execution, own = traced((warm_up.PROBE, warm_up.PROBE))
-    found = warm_up.Probe(execution, Rates(), own).warmed((first, second))[0]
-    assert found.us == pytest.approx(in_time(traced((first, second))[0], Rates()).us, rel=0.01)
+    execution, own = traced((clock.PROBE, clock.PROBE))
+    us = clock.Probe(execution, Rates(), own).at((first, second))
+    assert us == pytest.approx(in_time(traced((first, second))[0], Rates()).us, rel=0.01)
 
 
 def test_matmuls_on_zeros_fill_the_wait_for_the_first_filters():
@@ -119,7 +117,7 @@ def test_matmuls_on_zeros_fill_the_wait_for_the_first_filters():
     count = dict(found.config)["warmup"]
 
     def us(warmup):
-        return both_cores_us(launch_of(problem, found.algorithm, warm_up.with_counts(found.config, (warmup, 0))))
+        return both_cores_us(launch_of(problem, found.algorithm, clock.with_counts(found.config, (warmup, 0))))
 
     assert us(count) < 0.95 * us(0)
     assert us(count) <= 1.01 * min(map(us, WARM_UPS))

@@ -3,87 +3,127 @@
 The two cores of a kernel do the same to two halves of its outputs, so core 0 is timed with half of the HBM's rate, at
 half the cost of a plan's timing. `python tests/choice --clock` prints how far that is from both cores' time. There is
 no second model: prices, dependencies, throttle and queues are the timeline's.
+
+The Tensor Engine starts at half rate, and a window of its throttle in which it works enough brings it to its full rate:
+kernels begin with as many matmuls on zeros as fill the time in which it would wait. A kernel is traced once, with
+`PROBE` of them wherever it has some; the timeline is run again with their streams as long as those of other counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
 from ..simulator.profiling import in_time
-from ..simulator.timing import Rates
-from . import warm_up
+from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repeated_ns, run
+from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
-from .warm_up import Probe
 
-#: Instructions of a core, those of all candidates of an estimate together: some 15 ms of CPU.
-INSTRUCTIONS = 300
+#: Instructions of a core, those of all candidates of an estimate together: some 10 ms of CPU.
+INSTRUCTIONS = 200
 #: Candidates whose cost model is further above the least than this are not timed.
 NEAR = 1.3
+#: How much less a neighbour must take.
+BETTER = 0.998
+#: The setting that counts all matmuls on zeros; settings that count those of a second place, and whether the first
+#: counts them too.
+FIRST = "warmup"
+SECOND = {"late_warmup": True, "rewarm": False}
+SETTINGS = frozenset((FIRST, *SECOND))
+#: Matmuls on zeros of a traced kernel, in each place: they fill the bank that sums take over (`kernels/_warm.py`).
+PROBE = 4
+#: Their work at full rate, at most: no setting is refused for it.
+MOST_NS = 13_600.0
+#: Instructions of a cut trace that are looked at.
+LOOKED_AT = 150
+#: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by.
+PHASES = 0.0, 0.5
+#: How much less a kernel must take with more matmuls on zeros.
+WORTHWHILE = 0.999
 
-#: A kernel with its launch grid, args, kwargs
+#: Matmuls on zeros in the first place and in the second.
+Counts = tuple[int, int]
+#: An algorithm with settings; a kernel with its launch grid, args, kwargs.
+Choice = tuple[str, Config]
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def fastest(
-    candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Config], Launch], rates: Rates
-) -> tuple[str, Config]:
-    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for, with the matmuls on zeros that
-    pay; the first where they reach for one.
+    candidates: Sequence[Choice],
+    launch: Callable[[str, Config], Launch],
+    rates: Rates,
+    near: Callable[[str, Config], Iterable[Config]] = lambda *_: (),
+) -> Choice:
+    """The candidate that takes least, among the first that `INSTRUCTIONS` reach for and neighbours of the best of them,
+    with the matmuls on zeros that pay; the first where they reach for one.
 
     Args:
         candidates: algorithms with settings, in the order in which they are timed. launch: what runs one.
+        near: settings that differ from some in one thing, complete, which the algorithm takes.
     """
     with without_collector():
-        return _fastest(candidates, launch, rates)
+        return _Race(launch, rates).fastest(candidates, near)
 
 
-def _fastest(
-    candidates: Sequence[tuple[str, Config]], launch: Callable[[str, Config], Launch], rates: Rates
-) -> tuple[str, Config]:
-    def probe(place: int, core: int, most: int | None, cut: bool) -> Probe:
-        algorithm, config = candidates[place]
-        config = warm_up.probed(config)
-        execution, own = _core(launch(algorithm, config), rates, most, core, cut=cut)
-        return Probe(execution, own, config)
+class _Race:
+    """The candidates of one estimate on the clock."""
 
-    left = INSTRUCTIONS
-    found: list[tuple[float, int, Probe]] = []
-    for place in range(len(candidates)):
+    def __init__(self, launch: Callable[[str, Config], Launch], rates: Rates) -> None:
+        self.launch, self.rates, self.left = launch, rates, INSTRUCTIONS
+        self.found: dict[Choice, Probe] = {}
+
+    def fastest(self, candidates: Sequence[Choice], near: Callable[[str, Config], Iterable[Config]]) -> Choice:
+        for one in candidates:
+            self.time(one)
+        if not self.found:
+            return candidates[0]
+        best = min(self.found, key=lambda one: self.found[one].us)
+        tried = iter(near(*best))
+        while self.left > 0 and (config := next(tried, None)) is not None:
+            one = best[0], config
+            if self.time(one, self.found[best].least) and self.found[one].us < BETTER * self.found[best].us:
+                best, tried = one, iter(near(*one))
+        best, probe = self.confirmed()
+        return best[0], with_counts(best[1], probe.refined())
+
+    def time(self, one: Choice, counts: Counts | None = None) -> bool:
+        """Time core 0 of a candidate while there are instructions left for it, with so many matmuls on zeros or the
+        best of a few; whether that is new."""
+        if one in self.found or self.left <= 0:
+            return False
         try:
-            one = probe(place, 0, left, not found)
+            probe = self.found[one] = self.probe(one, 0, self.left, counts)
         except TraceLimitError:
-            break
+            self.left = 0
+            return False
         except NkiError:  # a search tells of it
-            continue
-        found.append((one.least.us, place, one))
-        left -= len(one.execution.instructions)
-        if one.execution.is_cut:
-            break
-    if not found:
-        return candidates[0]
-    _, place, best = found[0]
-    if len(found) > 1:
-        place, best = _confirmed(sorted(found, key=lambda one: one[:2]), lambda place: probe(place, 1, None, False))
-    algorithm, config = candidates[place]
-    return algorithm, warm_up.with_counts(config, best.refined().counts)
+            return False
+        self.left = 0 if probe.execution.is_cut else self.left - len(probe.execution.instructions)
+        return True
 
+    def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
+        config = with_counts(one[1], (PROBE, PROBE))
+        execution, own = _core(self.launch(one[0], config), self.rates, most, core, cut=not self.found)
+        return Probe(execution, own, config, counts)
 
-def _confirmed(found: Sequence[tuple[float, int, Probe]], other: Callable[[int], Probe]) -> tuple[int, Probe]:
-    """The place of the least time of the slower core and that core's trace, given those of core 0, the least first, and
-    what traces core 1."""
-    _, chosen, best = found[0]
-    best_us = float("inf")
-    for us, place, one in found:
-        if us >= best_us:
-            break
-        slower = max(one, other(place), key=lambda core: core.least.us)
-        if slower.least.us < best_us:
-            best_us, chosen, best = slower.least.us, place, slower
-    return chosen, best
+    def confirmed(self) -> tuple[Choice, Probe]:
+        """The candidate of the least time of the slower core and that core's trace."""
+        order = sorted(self.found, key=lambda one: self.found[one].us)
+        best, slower = order[0], self.found[order[0]]
+        if len(order) > 1:
+            least_us = math.inf
+            for one in order:
+                if self.found[one].us >= least_us:
+                    break
+                probe = max(self.found[one], self.probe(one, 1, None), key=lambda core: core.us)
+                if probe.us < least_us:
+                    least_us, best, slower = probe.us, one, probe
+        return best, slower
 
 
 def core_us(launch: Launch, rates: Rates, most: int) -> tuple[float, int]:
@@ -92,27 +132,159 @@ def core_us(launch: Launch, rates: Rates, most: int) -> tuple[float, int]:
     Raises NkiError: the kernel breaks a rule of NKI, or needs more memory than there is; TraceLimitError: a core has
     more instructions than `most`.
     """
-    return _core_us(launch, rates, most, 0)
-
-
-def _core_us(launch: Launch, rates: Rates, most: int | None, core: int) -> tuple[float, int]:
-    execution, rates = _core(launch, rates, most, core)
+    execution, rates = _core(launch, rates, most, 0)
     return in_time(execution, rates).us, len(execution.instructions)
 
 
 def _core(launch: Launch, rates: Rates, most: int | None, core: int, *, cut: bool = False) -> tuple[Execution, Rates]:
-    """A trace of one core, or of both that meet, and the constants that it is timed with. cut: as of `execute`."""
+    """A trace of one core, or of both that meet, and the constants that it is timed with, half of the HBM's rate for
+    one. cut: as of `execute`."""
     kernel, args, kwargs = launch
     most = most and most * kernel.grid
     if kernel.grid > 1:
+        of_hbm = {
+            "dma.hbm_shared_gbps": rates("dma.hbm_shared_gbps") / 2,
+            "dma.hbm_run_ns": 2 * rates("dma.hbm_run_ns"),
+        }
         try:
-            return execute(kernel, args, kwargs, trace_only=True, most=most, alone=core, cut=cut), halved(rates)
+            execution = execute(kernel, args, kwargs, trace_only=True, most=most, alone=core, cut=cut)
+            return execution, Rates({**rates.overrides, **of_hbm})
         except MeetingError:
             pass
     return execute(kernel, args, kwargs, trace_only=True, most=most), rates
 
 
-def halved(rates: Rates) -> Rates:
-    """The constants of a core that has the HBM to itself at half its rate."""
-    of_hbm = {"dma.hbm_shared_gbps": rates("dma.hbm_shared_gbps") / 2, "dma.hbm_run_ns": 2 * rates("dma.hbm_run_ns")}
-    return Rates({**rates.overrides, **of_hbm})
+def with_counts(config: Config, counts: Counts) -> Config:
+    """The config with so many matmuls on zeros; a config without such settings as it is."""
+    given = dict(config or ())
+    if FIRST not in given:
+        return config
+    second = next((name for name in SECOND if name in given), None)
+    given[FIRST] = counts[0] + (counts[1] if second and SECOND[second] else 0)
+    if second:
+        given[second] = counts[1]
+    return tuple(given.items())
+
+
+class Probe:
+    """A kernel that was traced with `PROBE` matmuls on zeros in each place.
+
+    Attributes: us: modelled us, or of a cut trace until the last matmul's end, with the counts of a few that take
+    least, `least`.
+    """
+
+    def __init__(self, execution: Execution, rates: Rates, config: Config, counts: Counts | None = None) -> None:
+        self.execution, self.rates = execution, rates
+        if execution.is_cut:
+            for program in execution.programs:
+                del program.instructions[LOOKED_AT:]
+        self.tasks, self.prices = build(execution.programs, PriceList(rates))
+        tensor = ENGINES.index("tensor")
+        queues: list[list[int]] = [[] for _ in execution.programs]
+        for i, engine in enumerate(self.tasks.engine):
+            if engine % len(ENGINES) == tensor and not self.tasks.is_dma[i]:
+                queues[engine // len(ENGINES)].append(i)
+        #: of the first core that has some, in order
+        self.queue: list[int] = next((queue for queue in queues if queue), [])
+        by_core = [list(_places(self.tasks, queue)) for queue in queues if queue] if FIRST in dict(config or ()) else []
+        #: tasks of each place, those of that core first
+        self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
+        self.known: dict[tuple[Counts, float], float] = {}
+        self.least = counts or self.filled() if self.places else (0, 0)
+
+    @property
+    def us(self) -> float:
+        return self.at(self.least)
+
+    def filled(self) -> Counts:
+        """None, as many as fill the waits, or as many as are enough: what takes least."""
+        bare = self.timed((0, 0))
+        self.known[(0, 0), 0.0] = self.us_of(bare)
+        fill = self.fill(bare, 0)
+        counts = [(fill, 0)]
+        if len(self.places) > 1:
+            counts.append((fill, self.fill(self.timed((fill, 0)) if fill else bare, 1)))
+        found = (0, 0)
+        if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
+            found = min(reversed([found, *counts]), key=self.at)
+        return self.best(found, *counts, (max(fill, self.enough()), 0))
+
+    def refined(self) -> Counts:
+        """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
+        first, second = self.least
+        more = [(first + PROBE, second), (2 * first, second), (first, second + PROBE)]
+        return self.best(self.least, *(more[: len(self.places) + 1] if self.places else ()), phases=PHASES)
+
+    def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:
+        """The first counts, or others that take clearly less in the mean over phases of the throttle's grid."""
+        for one in others:
+            if sum(self.at(one, each) for each in phases) < WORTHWHILE * sum(self.at(found, each) for each in phases):
+                found = one
+        return found
+
+    def at(self, counts: Counts, phase: float = 0.0) -> float:
+        """Modelled us with so many, at a phase of the throttle's grid."""
+        if (counts, phase) not in self.known:
+            self.known[counts, phase] = self.us_of(self.timed(counts, phase))
+        return self.known[counts, phase]
+
+    def timed(self, counts: Counts, phase: float = 0.0) -> Timeline:
+        """The timeline of these counts."""
+        prices = list(self.prices)
+        for place, count in zip(self.places, counts, strict=False):
+            for task in place:
+                prices[task] = _times(prices[task], count / PROBE)
+        return run(self.tasks, prices, self.rates, Options(phase=phase))
+
+    def us_of(self, line: Timeline) -> float:
+        """Modelled us of a timeline."""
+        if self.execution.is_cut:
+            return max((line.visible[task] for task in self.queue), default=0.0) / 1e3
+        return (line.total_ns + repeated_ns(self.execution.programs, self.tasks, line)) / 1e3
+
+    def fill(self, line: Timeline, which: int) -> int:
+        """Matmuls that fill the time that the engine waits at a place, at half rate until the end of the throttle's
+        first window, at full rate then; 0 where that is too long to fill."""
+        place, window_ns = self.places[which], self.rates("throttle.window_ns")
+        at = self.queue.index(place[0])
+        begin = line.start[place[0]] if at == 0 else line.free[self.queue[at - 1]]
+        after = self.queue[at + PROBE :]
+        end = line.start[after[0]] if after else begin
+        each_ns, slow_ns = self.stream_ns(), max(0.0, min(end, window_ns) - begin)
+        fast_ns = max(0.0, end - max(begin, window_ns))
+        count = int(slow_ns * self.rates("throttle.half_rate") / each_ns + fast_ns / each_ns)
+        return count if count * each_ns <= MOST_NS else 0
+
+    def enough(self) -> int:
+        """Matmuls that bring the engine to its full rate without others."""
+        needed_ns = self.rates("throttle.threshold") * self.rates("throttle.window_ns")
+        return math.ceil(needed_ns / self.stream_ns())
+
+    def stream_ns(self) -> float:
+        """ns of a matmul on zeros at full rate."""
+        price = self.prices[self.places[0][0]]
+        assert type(price) is TensorPrice
+        return price.interval_ns
+
+
+def _places(tasks: Tasks, queue: Sequence[int]) -> Iterator[list[int]]:
+    """The tasks of each place of a core: the first matmuls of something by itself."""
+    zeros = [task for task in queue if _is_on_zeros(tasks.source[task])]
+    for first in range(0, min(len(zeros), 2 * PROBE), PROBE):
+        place = zeros[first : first + PROBE]
+        at = queue.index(place[0])
+        if list(queue[at : at + PROBE]) != place or len(place) < PROBE:
+            return
+        yield place
+
+
+def _is_on_zeros(source: Any) -> bool:
+    """Whether an instruction multiplies a tile by itself."""
+    return source.op == "nc_matmul" and source.reads[0].info is source.reads[1].info
+
+
+def _times(price: AnyPrice, factor: float) -> AnyPrice:
+    """The price of so many of a matmul, one after the other."""
+    assert type(price) is TensorPrice
+    times = {name: factor * getattr(price, name) for name in ("stream_ns", "interval_ns", "gap_ns")}
+    return dataclasses.replace(price, **times)

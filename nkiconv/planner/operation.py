@@ -143,13 +143,19 @@ class Operation(ABC):
         Args: shape: that of the request.
         """
         candidates = self.ranked(shape)
-        if shape.whole is not None:
+        if shape.whole is not None or shape.by_rule:
             return candidates[0]
 
         def launch(algorithm: str, config: Config) -> clock.Launch:
             return self.kernel[request.lnc], *self.arguments(request, algorithm, config)
 
-        return clock.fastest(candidates, launch, shape.rates)
+        def near(algorithm: str, config: Config) -> Iterator[Config]:
+            for one in self.algorithm(algorithm).near(shape, config):
+                settled = self.settle(algorithm, shape, one)
+                if not self.refusal(algorithm, shape, settled):
+                    yield settled
+
+        return clock.fastest(candidates, launch, shape.rates, near)
 
     def ranked(self, shape: Shape) -> list[tuple[str, Config]]:
         """Algorithms with settings that are near the least by cost models, the least first; of a video the one whose

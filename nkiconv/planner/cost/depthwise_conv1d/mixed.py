@@ -22,7 +22,7 @@ from ....schedules.recipes import PIECE, ColumnPrices, edge_recipes, ranked_reci
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
 from ....schedules.tiles import PARTS
-from ... import warm_up
+from ... import clock
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .banded import runs_banded
@@ -73,7 +73,7 @@ class Mixed(Algorithm):
         )
 
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
-        return descended(start, lambda one: self._ns(shape, one), lambda one: self._near(shape, one), warm_up.SETTINGS)
+        return descended(start, lambda one: self._ns(shape, one), lambda one: self._near(shape, one), clock.SETTINGS)
 
     def _ns(self, shape: Shape, settings: MixedSettings) -> float:
         """ns of settings, about; infinity where they do not run."""
