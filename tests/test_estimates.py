@@ -13,11 +13,11 @@ import nkiconv
 import nkiconv.axis
 from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.kernels.conv.narrow import cuts
-from nkiconv.planner import effort
+from nkiconv.planner import parts
 from nkiconv.planner.cost.gradients import blocks
-from nkiconv.planner.effort import part_of, pieces_of
 from nkiconv.planner.entry import answer, estimated
 from nkiconv.planner.operations import operation_for
+from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules.axis import outputs_met
@@ -47,7 +47,7 @@ def test_estimates_of_big_problems(quickly, name):
     request = Request(problem=big_problems.BIG[name]())
     shape = operation_for(request).shape(request, Rates())
     part, times = part_of(request.problem, request.asked, operation_for(request).kept)
-    assert pieces_of(part) <= 2 * effort.PIECES or shape.by_rule or operation_for(request).kept
+    assert pieces_of(part) <= 2 * parts.PIECES or shape.by_rule or operation_for(request).kept
     assert (times > 1) == (part != request.problem)
     if name in REFUSED:
         with pytest.raises(UnsupportedError, match=r"instructions on a core|of SBUF"):
@@ -73,14 +73,14 @@ def test_what_the_default_rule_chose_is_said(quickly):
 
 def test_what_an_estimate_chooses_for_many_images_is_what_it_chooses_for_some():
     some, many = (ConvProblem(N=N, C=3, K=16, H=56, W=56, R=3, S=3) for N in (400, 1000))
-    assert pieces_of(some) < effort.PIECES < pieces_of(many)
+    assert pieces_of(some) < parts.PIECES < pieces_of(many)
     assert estimated(Request(problem=some)).algorithm == estimated(Request(problem=many)).algorithm
 
 
 @pytest.mark.parametrize("operation", random_problems.OF)
 def test_parts(monkeypatch, operation):
     """A part has no more of anything, the same filter and the same epilogue; settings for it run the whole."""
-    monkeypatch.setattr(effort, "PIECES", 40)
+    monkeypatch.setattr(parts, "PIECES", 40)
     count = 0
     for problem in random_problems.OF[operation](12, 3):
         request = Request(problem=problem)

@@ -7,7 +7,7 @@ from nkiconv import ConvProblem, UnsupportedError, plan
 from nkiconv.planner import search, timekeeper
 from nkiconv.planner.entry import answer
 from nkiconv.planner.operations import operation_for
-from nkiconv.planner.parts import parts
+from nkiconv.planner.parts import reductions
 from nkiconv.planner.plan import ESTIMATED, Plan
 from nkiconv.planner.request import Asked, Request
 from nkiconv.simulator.errors import TraceLimitError
@@ -46,7 +46,7 @@ def test_a_search_traces_no_more_than_its_budget(monkeypatch, name, share):
     for module, limit in (*limits, (search, "WHOLE_INSTRUCTIONS")):
         monkeypatch.setattr(module, limit, int(share * getattr(module, limit)))
     found = plan(LONG_PROBLEMS[name], use_cache=False)
-    assert sum(traced) <= timekeeper.BUDGET * (1 + timekeeper.PART)
+    assert sum(traced) <= timekeeper.BUDGET + timekeeper.WHOLE_INSTRUCTIONS
     assert found.whole or found.extrapolated_from > 0
     assert found.explain()
 
@@ -56,9 +56,8 @@ def test_parts_of_a_long_kernel_foretell_its_time(monkeypatch):
     """Of one that is short enough for no loop on the device, which is timed as a whole."""
     problem = ConvProblem(N=3, C=128, H=256, W=256, K=128, R=3, S=3, padding=SAME)
     whole = plan(problem, use_cache=False)
-    for module in (search, timekeeper):
-        monkeypatch.setattr(module, "WHOLE_INSTRUCTIONS", 1_000)
-    monkeypatch.setattr(timekeeper, "VERIFIED_INSTRUCTIONS", 1_000)
+    for module, limit in ((search, "WHOLE"), (timekeeper, "WHOLE"), (timekeeper, "VERIFIED")):
+        monkeypatch.setattr(module, f"{limit}_INSTRUCTIONS", 1_000)
     part = plan(problem, use_cache=False)
     assert whole.whole
     assert part.extrapolated_from is not None
@@ -144,8 +143,8 @@ def test_parts_that_a_quick_plan_traces_foretell_the_time(monkeypatch, name):
 def test_parts_have_less_of_one_extent_after_another(name):
     """Each is of the least part of the one before, which counts as often as the problem has it."""
     problem, times, seen = big_problems.BIG[name](), 1.0, set()
-    for reduction, units in parts(problem, Asked()):
-        least = reduction.of(reduction.each)
+    for reduction in reductions(problem, Asked()):
+        units, least = reduction.all_units, reduction.of(reduction.least)
         assert reduction.times == pytest.approx(times)
         assert reduction.units(least) < units
         assert reduction.name.split(" of ")[0] not in seen

@@ -10,6 +10,7 @@ from nkiconv.planner import Asked, Request, candidates, conv, cost
 from nkiconv.planner.cost.conv import activation_stationary
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_of
+from nkiconv.planner.timekeeper import CLOSE
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -105,7 +106,7 @@ def test_a_plan_of_64_columns_is_at_its_full_rate_at_any_phase():
 def test_a_plan_avoids_row_tiles_that_take_turns():
     problem, turns = cases.get("mobilenet_dw").problem, {"pe.row_tiles_overlap": 0.0}
     usual = plan(problem, use_cache=False)
-    best = candidates.Candidate(usual.algorithm, usual.config, 1, 0.0)
+    best = candidates.Candidate(usual.algorithm, usual.config)
     slow = time(trace(Request(problem=problem), best, Rates(turns)), Rates(turns))
     assert slow.us > 1.4 * usual.phase0_us
     assert plan(problem, use_cache=False, constants=turns).phase0_us < 0.9 * slow.us
@@ -138,10 +139,12 @@ def test_candidates_and_their_neighbours_run(problem):
 @pytest.mark.parametrize("name", ["rn50_1x1", "mobilenet_dw", "whisper_conv1", "rect_filter"])
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_no_timeline_beats_its_lower_bound(name, lnc):
+    """By more than a search allows for: DMAs overlap by their last packets."""
     wanted = Request(problem=cases.get(name).problem, lnc=lnc)
     rates = Rates()
     for one in candidates.field_of(wanted, rates).start(wide=True)[0]:
-        assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
+        traced = trace(wanted, one, rates)
+        assert traced.least_us <= CLOSE * time(traced, rates).us, one
 
 
 def test_symbols():
@@ -168,7 +171,7 @@ def test_the_plan_is_the_fastest_and_none_is_slower_than_the_kernels_choice(prob
     found = plan(problem, use_cache=False)
     assert found.phase0_us == min(one.us for one in found.alternatives if not one.at_least)
     field = candidates.field_of(Request(problem=problem), Rates())
-    own = candidates.Candidate(*field.operation.choice(field.request, field.shape), 1, 0.0)
+    own = candidates.Candidate(*field.operation.choice(field.request, field.shape))
     assert found.phase0_us <= time(trace(Request(problem=problem), own, Rates()), Rates()).us
 
 
@@ -213,7 +216,8 @@ def test_settings_of_pairs_run_and_none_beats_its_lower_bound(name, lnc):
     [*accepted] = field.start(wide=True)[0]
     for one in [*accepted, *field.near(accepted[0])]:
         assert one.algorithm == "implicit_gemm"
-        assert one.least_us <= time(trace(wanted, one, rates), rates).us, one
+        traced = trace(wanted, one, rates)
+        assert traced.least_us <= CLOSE * time(traced, rates).us, one
         assert candidates.symbols_of(wanted, one.algorithm, one.config)["tiles"] >= 1
 
 

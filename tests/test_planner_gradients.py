@@ -11,7 +11,7 @@ import nkiconv
 from nkiconv import ConvProblem, UnsupportedError, cases
 from nkiconv.planner import Asked, Request
 from nkiconv.planner.estimate import estimate
-from nkiconv.planner.operations import OPERATIONS, operation_of
+from nkiconv.planner.operations import operation_of
 from nkiconv.reference import conv_ref
 
 pytestmark = pytest.mark.simulator_only
@@ -128,9 +128,3 @@ def test_cases_have_gradients():
     assert case.toward("forward") == case
     assert case.toward("wgrad").name == "rn50_c3_s2 wgrad"
     assert operation_of(case.toward("dgrad").problem).name == "conv_transpose2d"
-
-
-def test_batches_of_depthwise_images_are_extrapolated_from_channels():
-    problem = cases.get("convnext_dw7").problem.replace(N=32)
-    reduction = OPERATIONS["conv2d"].reduction(problem, Asked())
-    assert reduction.name == "groups"

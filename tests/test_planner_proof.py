@@ -19,7 +19,7 @@ def test_what_was_left_out_for_an_extrapolated_time_is_timed_when_that_proves_to
     )
     found = plan(problem, use_cache=False)
     assert found.whole
-    best = Candidate(found.algorithm, found.config, 1, 0.0)
+    best = Candidate(found.algorithm, found.config)
     assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
 
 
@@ -28,7 +28,7 @@ def test_no_plan_is_slower_than_the_estimate_in_the_mean_over_phases():
     request = Request(problem=cases.get("nkl_n1_c256_w512_s64").problem)
     found = plan(request.problem, use_cache=False)
     guess = estimate(request, use_cache=False)
-    guessed = Candidate(guess.algorithm, guess.config, 1, 0.0)
+    guessed = Candidate(guess.algorithm, guess.config)
     spread = phases(time(trace(request, guessed, Rates()), Rates()), found.phases)
     assert found.phase0_us <= spread.phase0_us
     assert found.modelled_us <= spread.mean_us

@@ -7,6 +7,7 @@ times the rest.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +31,6 @@ class Candidate:
 
     algorithm: str
     config: Config
-    #: channels that one core works on at once: times are linear in the number of such tiles
-    channels: int
-    #: a time in us that it cannot beat, found without a trace
-    least_us: float
 
 
 @dataclass(frozen=True)
@@ -51,24 +48,27 @@ class Field:
         return self.operation.choice(self.request, self.shape)
 
     @functools.cached_property
+    def guessed(self) -> dict[str, float]:
+        """ns of algorithms by cost models, the least first."""
+        near = [] if self.shape.by_rule else self.operation.near_least(self.shape, self.algorithms, math.inf)
+        found: dict[str, float] = {}
+        for name, guess in sorted(near, key=lambda one: one[1].ns):
+            found.setdefault(name, guess.ns)
+        return found
+
+    @property
     def likely(self) -> frozenset[str]:
         """Algorithms whose first guess is near the least; all where there is no guess."""
-        if self.shape.by_rule:
-            return frozenset(self.algorithms)
-        near = self.operation.near_least(self.shape, self.algorithms, LIKELY)
-        return frozenset(name for name, _ in near) or frozenset(self.algorithms)
+        least_ns = min(self.guessed.values(), default=0.0)
+        near = [name for name, ns in self.guessed.items() if ns <= LIKELY * least_ns]
+        return frozenset(near or self.algorithms)
 
     def check(self, algorithm: str, config: Config) -> Candidate | Rejection:
         """A candidate, or why the kernel refuses it."""
         reason = self.operation.refusal(algorithm, self.shape, config)
         if not reason and self.keeps_order:
             reason = self._order_refusal(algorithm, config)
-        if reason:
-            return Rejection(algorithm, config, reason)
-        if self.shape.by_rule:
-            return Candidate(algorithm, config, 1, 0.0)
-        least_us = self.operation.algorithm(algorithm).least_us(self.shape, config)
-        return Candidate(algorithm, config, self.operation.unit(self.shape, algorithm, config), least_us)
+        return Rejection(algorithm, config, reason) if reason else Candidate(algorithm, config)
 
     @functools.cached_property
     def keeps_order(self) -> bool:
@@ -89,7 +89,7 @@ class Field:
         return ""
 
     def start(self, *, wide: bool) -> tuple[list[Candidate], list[Rejection]]:
-        """What a search starts from, the estimate first, then by least time; what is refused, and why."""
+        """What a search starts from, the estimate's algorithm first, then by cost models; what is refused, and why."""
         accepted: list[Candidate] = []
         rejected: list[Rejection] = []
         for algorithm in self.algorithms:
@@ -99,8 +99,12 @@ class Field:
                     accepted.append(found)
                 else:
                     rejected.append(found)
-        own = self.estimate[0]
-        return sorted(accepted, key=lambda one: (one.algorithm != own, one.least_us)), rejected
+        own, order = self.estimate[0], list(self.guessed)
+
+        def place(one: Candidate) -> int:
+            return -1 if one.algorithm == own else (*order, one.algorithm).index(one.algorithm)
+
+        return sorted(accepted, key=place), rejected
 
     def _configs(self, algorithm: str, wide: bool) -> list[Config]:
         """Settings to start from; of a problem that is too big for cost models those of the kernel's default rule."""
@@ -125,12 +129,6 @@ class Field:
 
     def _settled(self, algorithm: str, config: Config) -> Any:
         return config if self.shape.by_rule else self.operation.algorithm(algorithm).settled(self.shape, config)
-
-    def is_looped(self, candidate: Candidate) -> bool:
-        """Whether the kernel has a loop on the device: its trace has one loop body and the number of iterations."""
-        if self.shape.by_rule:
-            return False
-        return self.operation.algorithm(candidate.algorithm).is_looped(self.shape, candidate.config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting; none by the default rule."""

@@ -41,8 +41,9 @@ PROBE = 4
 MOST_NS = 13_600.0
 #: Instructions of a cut trace that are looked at.
 LOOKED_AT = 150
-#: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by.
-PHASES = 0.0, 0.5
+#: Phases of the throttle's grid, which no program knows, that the last choice of counts is made by, of those that are
+#: as near the least at the first.
+PHASES, NEAR_PHASE0 = (0.0, 0.5), 1.03
 #: How much less a kernel must take with more matmuls on zeros.
 WORTHWHILE = 0.999
 
@@ -213,7 +214,8 @@ class Probe:
         """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
         first, second = self.least
         more = [(first + PROBE, second), (2 * first, second), (first, second + PROBE)]
-        return self.best(self.least, *(more[: len(self.places) + 1] if self.places else ()), phases=PHASES)
+        near = [one for one in more[: len(self.places) + 1] if self.places and self.at(one) <= NEAR_PHASE0 * self.us]
+        return self.best(self.least, *near, phases=PHASES)
 
     def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:
         """The first counts, or others that take clearly less in the mean over phases of the throttle's grid."""

@@ -27,8 +27,8 @@ from ..schedules.pairs_of_planes import beside_pairs_refusal, pairs_refusal, wit
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .effort import part_of, size_for
-from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
+from .operation import Operation, epilogue_arguments, epilogue_of
+from .parts import part_of
 from .request import Asked, Config, Request, nl_name
 
 #: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
@@ -36,18 +36,8 @@ X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4),
 Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 2, 3, 4, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
-#: Rows of outputs of the smallest part, and output channels where there are more weights than pixels.
-LEAST_ROWS, LEAST_K = 4, 128
-#: Channels of the smallest part of many groups, and how many such parts there must be.
-LEAST_CHANNELS, MANY = 32, 4
-#: Images from which on whole images are taken, and rows of outputs that these have at most.
-MANY_IMAGES, WHOLE_ROWS = 256, 64
-#: Rows below which columns are reduced where rows are as long as this, and columns of the smallest part.
-FEW_ROWS, LONG_ROW, LEAST_COLUMNS = 8, 2048, 512
 #: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of some.
 STREAM_PLANES = (4, 16)
-#: Flops, and elements of x or y, up to which a kernel is short enough to be timed as a whole.
-BIG_FLOPS, BIG_ELEMENTS = 4e9, 2**24
 
 
 class Conv(Operation):
@@ -121,38 +111,6 @@ class Conv(Operation):
         geometry = (shape.whole or shape).geometry
         return letters_of(geometry.direct or geometry, self.volumes)
 
-    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
-        """Rows of outputs of one image, or images; columns where there are few rows; groups; channels of small images.
-
-        Output channels share loads of x, and short kernels are timed as a whole.
-        """
-        x_elements = math.prod(problem.input_shape)
-        if problem.flops <= BIG_FLOPS and x_elements * max(problem.C, problem.K) // problem.C <= BIG_ELEMENTS:
-            return None
-        if problem.groups == 1 and not asked.packed and math.prod(problem.filter_shape) > x_elements:
-            return Reduction(lambda count: problem.replace(K=count), lambda one: one.K, "K", LEAST_K, exact=False)
-        few = max(1, LEAST_CHANNELS * problem.groups // problem.C)
-        if problem.groups >= MANY * few:
-            return Reduction(
-                lambda count: _of_groups(problem, count), lambda one: one.groups, "groups", few, exact=False
-            )
-        by_rows = problem.P >= FEW_ROWS or problem.Q < LONG_ROW
-        axis, whole = (problem.height, problem.P) if by_rows else (problem.width, problem.Q)
-        each = LEAST_ROWS if by_rows else LEAST_COLUMNS
-        if problem.N >= MANY_IMAGES and whole <= WHOLE_ROWS:
-            each = whole
-
-        def of_outputs(count: int) -> ConvProblem:
-            if count >= whole:
-                return problem.replace(N=min(problem.N, round(count / whole)))
-            size = size_for(axis, count)
-            return problem.replace(N=1, **({"H": size} if by_rows else {"W": size}))
-
-        def outputs(one: ConvProblem) -> int:
-            return one.N * (one.P if by_rows else one.Q)
-
-        return Reduction(of_outputs, outputs, "rows of outputs" if by_rows else "columns", each, exact=False)
-
 
 class Conv2d(Conv):
     """Images."""
@@ -195,11 +153,6 @@ def letters_of(geometry: Geometry, volumes: bool) -> dict[str, int]:
     found["contraction"] = num_taps(geometry) * (geometry.C // geometry.groups)
     found["itemsize"] = geometry.itemsize
     return {name: int(value) for name, value in found.items()}
-
-
-def _of_groups(problem: ConvProblem, count: int) -> ConvProblem:
-    C, K = problem.C // problem.groups, problem.K // problem.groups
-    return problem.replace(C=count * C, K=count * K, groups=count)
 
 
 def is_stream(problem: ConvProblem, asked: Asked) -> bool:

@@ -20,11 +20,8 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .conv import X_PERMS, Y_PERMS, geometry_of, letters_of
 from .cost.algorithm import Shape
-from .operation import Operation, Reduction
+from .operation import Operation
 from .request import Asked, Config, Request, nl_name
-
-#: Images from which on fewer are timed, a few of them at a time.
-MANY_IMAGES = 256
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,6 @@ class ConvWeight(Operation):
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return letters_of((shape.whole or shape).geometry, self.volumes)
-
-    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
-        if problem.N < MANY_IMAGES:
-            return None
-        return Reduction(lambda N: problem.replace(N=N), lambda one: one.N, "images", MANY_IMAGES // 8, exact=False)
 
 
 def asked_violations(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

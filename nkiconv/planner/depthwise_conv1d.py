@@ -18,16 +18,11 @@ from ..schedules.depthwise_rule import default_of, refusal
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
-from .operation import Operation, Reduction, epilogue_arguments, epilogue_of
+from .operation import Operation, epilogue_arguments, epilogue_of
 from .request import Asked, Config, Request, nl_name
 
 #: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
 _PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
-
-#: Columns of the smallest part of a long row, a channel of a candidate's.
-LEAST_COLUMNS = 2048
-#: Elements of x from which on images are reduced as well as channels, and how far.
-BIG_ELEMENTS, IMAGES_ELEMENTS, FEW_IMAGES = 2**24, 2**19, 2
 
 
 @dataclass(frozen=True)
@@ -85,27 +80,6 @@ class DepthwiseConv1d(Operation):
         names = ("N", "C", "W", "S", "Q", "stride", "dilation", "lhs_dilation", "pad_left", "pad_right", "itemsize")
         geometry = (shape.whole or shape).geometry
         return {name: int(getattr(geometry, name)) for name in names}
-
-    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
-        most = IMAGES_ELEMENTS // max(1, min(4, problem.S // 16))
-        images = min(problem.N, max(FEW_IMAGES, most // problem.W))
-        if problem.N * problem.C * problem.W > BIG_ELEMENTS and problem.W > IMAGES_ELEMENTS:
-            return Reduction(lambda W: problem.replace(W=W), lambda one: one.W, "columns", LEAST_COLUMNS, exact=False)
-        if images == problem.N or problem.N * problem.C * problem.W <= BIG_ELEMENTS:
-            return Reduction(lambda count: _part(problem, problem.N, count), lambda one: one.C, "channels")
-
-        def of_rows(count: int) -> ConvProblem:
-            channels = min(problem.C, count // images)
-            return _part(problem, count // channels, channels)
-
-        return Reduction(of_rows, lambda one: one.N * one.C, "rows", images, exact=False)
-
-    def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
-        return min(int(shape.geometry.C), super().unit(shape, algorithm, config))
-
-
-def _part(problem: ConvProblem, images: int, channels: int) -> ConvProblem:
-    return problem.replace(N=images, C=channels, K=channels, groups=channels)
 
 
 def geometry_of(problem: ConvProblem, times: int = 1) -> RowGeometry:

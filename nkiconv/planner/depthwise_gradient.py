@@ -33,7 +33,7 @@ from .conv_weight import asked_violations
 from .cost.algorithm import Algorithm, Shape
 from .cost.gradients.of_rows import OfRows
 from .depthwise_conv1d import DepthwiseConv1d, geometry_of, kernel_arguments
-from .operation import Operation, Reduction
+from .operation import Operation
 from .request import Asked, Config, Request, nl_name
 
 _ROWS = DepthwiseConv1d()
@@ -120,11 +120,6 @@ class DepthwiseConv1dWeight(Operation):
 
     def letters(self, shape: Shape) -> dict[str, int]:
         return _ROWS.letters(shape)
-
-    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction:
-        return Reduction(
-            lambda count: problem.replace(C=count, K=count, groups=count), lambda one: one.C, "channels", exact=False
-        )
 
 
 def rows_arguments(problem: ConvProblem, *, algorithm: str | None, config: Config) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .._nki import nl
@@ -18,27 +17,12 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from . import clock, cost, stream
 from .cost.algorithm import Algorithm, Guess, Shape
-from .effort import is_too_much, part_of
+from .parts import is_too_much, part_of
 from .request import Asked, Config, Request, nl_name
 
 #: How far above the least an algorithm's first guess may be for its settings to be looked for further: what that gains
 #: at most.
 CHOICE_NEAR = 1.35
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How a problem is made smaller: `of` gives one of so many units, or about as many, which `units` counts."""
-
-    of: Callable[[int], ConvProblem]
-    units: Callable[[ConvProblem], int]
-    #: what a plan calls the units, and how many of them make one of a candidate's
-    name: str
-    each: int = 1
-    #: whether settings mean the same and times are linear, so that also short kernels are extrapolated
-    exact: bool = True
-    #: how often the problem has what all units make, where that is a part already
-    times: float = 1.0
 
 
 class Operation(ABC):
@@ -56,7 +40,7 @@ class Operation(ABC):
     of_rows = False
     #: whether its calls are those of a transposed convolution, whose words refusals use
     transposed = False
-    #: extents of which a part has as many as the whole, see `effort.part_of`
+    #: extents of which a part has as many as the whole, see `parts.part_of`
     kept: frozenset[str] = frozenset()
     #: the algorithm that says why nothing runs, where nothing does
     fallback: str
@@ -67,7 +51,7 @@ class Operation(ABC):
 
     def shape(self, request: Request, rates: Rates) -> Shape:
         """A request as the kernel's own compile-time code describes it; of a big problem that of a part, which
-        `effort.part_of` says, with the whole in its `whole`."""
+        `parts.part_of` says, with the whole in its `whole`."""
         part, times = part_of(request.problem, request.asked, self.kept)
         whole = self.whole_shape(request, rates)
         by_rule = not self.of_rows and is_too_much(part)
@@ -101,10 +85,6 @@ class Operation(ABC):
     @abstractmethod
     def letters(self, shape: Shape) -> dict[str, int]:
         """The problem's letters and parameters by name."""
-
-    @abstractmethod
-    def reduction(self, problem: ConvProblem, asked: Asked) -> Reduction | None:
-        """How a problem is made smaller, for its time to be extrapolated; None for one that is timed as a whole."""
 
     def algorithm(self, name: str) -> Algorithm:
         """What the host knows of one of its algorithms."""
@@ -202,10 +182,6 @@ class Operation(ABC):
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""
         return {name: int(value) for name, value in self.algorithm(algorithm).symbols(shape, config).items()}
-
-    def unit(self, shape: Shape, algorithm: str, config: Config) -> int:
-        """Channels that one core works on at once, at least 1."""
-        return max(1, self.algorithm(algorithm).unit(shape, config))
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

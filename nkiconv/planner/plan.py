@@ -43,7 +43,7 @@ class Estimate:
 
     algorithm: str
     config: Config
-    #: whether they are those of the kernel's default rule, as the problem is too big for cost models (`effort`)
+    #: whether they are those of the kernel's default rule, as the problem is too big for cost models (`parts`)
     by_rule: bool = False
 
     @property

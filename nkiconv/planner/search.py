@@ -3,14 +3,13 @@
 How much is timed is counted in instructions, not in seconds: a machine's load never changes a plan. Settings that come
 to the same run of the kernel are timed once, and counted as often as they are tried.
 
-1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at
-   the end, if what leads leaves room for it: no plan is slower than that.
-2. Screening. Candidates come by their lower bounds, and those whose bound is above the best time so far are left out;
-   where the estimate is long, also algorithms whose cost model is far above the least. A big problem is timed at two
-   reduced sizes (`Operation.reduction`), and its time extrapolated along the line through them; once one is timed as
-   a whole, those of the same tiles are corrected by what its line was off by. Where channels never meet the sizes are
-   whole tiles on all cores; other parts stand in only for kernels of more than `WHOLE_INSTRUCTIONS`. A trace whose
-   busiest engine alone has more work than the best candidate takes is not put on a timeline.
+1. The estimate is timed as a whole, up to `WHOLE_INSTRUCTIONS` at once, up to `VERIFIED_INSTRUCTIONS` at the end, if
+   what leads leaves room for it: no plan is slower than that.
+2. Screening. Candidates come by cost models, those of the estimate's algorithm first; where the estimate is long,
+   algorithms that are far above the least are left out. A kernel of more than `WHOLE_INSTRUCTIONS` is timed at two
+   reduced sizes (`parts`), and its time extrapolated along the line through them; once one is timed as a whole, those
+   of its algorithm are corrected by what its line was off by. A trace whose busiest engine alone has more work than
+   the best candidate takes is not put on a timeline.
 3. Refinement. Settings of the fastest candidate change one at a time, until nothing gets better or what the search
    may trace is used up; a wide search goes on from the next best.
 4. The proof. Candidates that seem faster than all that were timed as a whole are timed so, as many as fit, and what
@@ -29,14 +28,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..errors import UnsupportedError
 from ..simulator.collector import without_collector
 from ..simulator.dtypes import canonical
-from ..simulator.errors import TraceLimitError
 from ..simulator.profiling import Phases, in_time
 from ..simulator.profiling.roofline import roofline
 from ..simulator.timing import Rates
 from ..simulator.timing.prices import TensorPrice
 from .candidates import Candidate, field_of, symbols_of
 from .explain import InTurns, Rejection
-from .parts import parts
 from .plan import ESTIMATED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
@@ -98,23 +95,23 @@ class _Search:
         self.field = field_of(request, Rates(dict(request.constants)))
         self.times = Timekeeper(request, self.field, wide, advance)
         self.began = clock.perf_counter()
-        #: why times are of parts, where that needs saying
-        self.why = ""
         self.default_key: tuple[str, Config] | None = None
 
     def plan(self) -> Plan:
         """Screen, refine, prove, and tell."""
         accepted, self.times.rejected = self.field.start(wide=self.wide)
         default = self.field.default(accepted)
-        if default is not None:
-            self._time_first(default)
+        first = None if default is None else self._time_first(default)
         self.times.spent = 0  # the rest of the search is the same however big the estimate is
-        is_long = not self.wide and self.times.default_effort > LONG
+        is_long = not self.wide and first is not None and first.effort > LONG
         likely = self.field.likely if is_long else frozenset(self.field.algorithms)
         for i, candidate in enumerate(accepted):
             self.advance(f"timing {candidate.algorithm}", 0.4 * i / len(accepted))
             if candidate.algorithm in likely:
                 self.times.screen(candidate)
+        if default is not None and not self.times.found:  # it has no parts that are short
+            whole = self.times.whole(default)
+            self.times.found |= {whole.key: whole} if whole else {}
         if not self.times.found:
             raise NothingRuns(self.times.rejected)
         self._refine()
@@ -126,13 +123,16 @@ class _Search:
         """The plan of the estimate alone, or where that does not run, of the first candidate that does."""
         self.times.most = ESTIMATE_INSTRUCTIONS
         for candidate in self._in_turn():
-            try:
-                self._time_first(candidate)
-            except TraceLimitError:
-                self._time_parts(candidate)
+            self._time_first(candidate)
             trials = [one for one in self.times.ranked() if not one.at_least]
             if trials:
                 return self._told(trials, ESTIMATED)
+            if self.times.is_too_long(candidate):
+                raise UnsupportedError(
+                    f"{candidate.algorithm}: the least part of the problem too has more than "
+                    f"{min(ESTIMATE_INSTRUCTIONS):,} instructions, which a quick plan does not trace; search, by "
+                    f"nkiconv plan or plan-model --search"
+                )
         raise NothingRuns(self.times.rejected)
 
     def _in_turn(self) -> Iterator[Candidate]:
@@ -144,30 +144,11 @@ class _Search:
         self.times.rejected += rejected
         yield from (one for one in accepted if one != first)
 
-    def _time_first(self, candidate: Candidate) -> None:
-        """Time what others are held against, as a whole unless it is too big: also to tell what extrapolation is off
-        by."""
+    def _time_first(self, candidate: Candidate) -> Trial | None:
+        """Time what others are held against."""
         self.default_key = key_of(candidate)
         self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
-        found = self.times.screen(candidate)
-        if found is not None and found.extrapolated_from is not None and found.effort <= WHOLE_INSTRUCTIONS:
-            found = self.times.settle(found)
-        if found is not None:
-            self.times.default_effort = found.effort
-
-    def _time_parts(self, candidate: Candidate) -> None:
-        """Extrapolate the time of a kernel that is too long for a quick plan."""
-        self.why = f", as the whole has more than {min(ESTIMATE_INSTRUCTIONS):,} instructions"
-        for reduction, units in parts(self.request.problem, self.request.asked):
-            self.advance(f"timing a part of {reduction.name}", None)
-            found = self.times.by_parts(candidate, reduction, units)
-            if found is not None:
-                self.times.found[found.key] = found
-                return
-        raise UnsupportedError(
-            f"{candidate.algorithm}: the least part of the problem too has more than {min(ESTIMATE_INSTRUCTIONS):,} "
-            f"instructions, which a quick plan does not trace; search, by nkiconv plan or plan-model --search"
-        )
+        return self.times.screen(candidate)
 
     def _refine(self) -> None:
         """Change settings of the best algorithms, one at a time, unless the best is as fast as moving the data."""
@@ -282,9 +263,6 @@ class _Search:
         assert timing is not None
         flops, dtype = array_work(problem, request.asked)
         share = best.us / found.phase0_us  # other than 1 for an extrapolated time, which moves as the reduced one
-        part = ""
-        if best.extrapolated_from is not None and self.times.reduction is not None:
-            part = f"{best.extrapolated_from} of {self.times.units} {self.times.reduction.name}{self.why}"
         return Plan(
             problem=problem,
             operation=self.field.operation.name,
@@ -308,7 +286,7 @@ class _Search:
             rejected=tuple(dict.fromkeys(self.times.rejected)),
             in_turns=self._in_turns(best, trials),
             extrapolated_from=best.extrapolated_from,
-            part=part,
+            part=best.part,
             by_rule=self.field.shape.by_rule and best.candidate.config is None,
             effort=effort,
             seconds=clock.perf_counter() - self.began,

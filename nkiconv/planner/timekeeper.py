@@ -13,32 +13,26 @@ from ..simulator.errors import TraceLimitError
 from .candidates import Candidate, Field
 from .explain import Alternative, Rejection
 from .floors import floors
-from .operation import Reduction
+from .parts import SPARE, Reduction, reductions
 from .request import Config, Request
 from .timing import Timing, Traced, time, trace
 
-#: Instructions, all cores, of the larger of the two reduced problems that a candidate is screened with.
-SCREEN_INSTRUCTIONS = 2_000
-#: Of a kernel that is timed as a whole without being asked to; the estimate is, before all others.
+#: Instructions, all cores, of a kernel that is timed as a whole without being asked to.
 WHOLE_INSTRUCTIONS = 14_000
-#: Of the larger of two parts of a long kernel whose parts are not all alike.
+#: Of the larger of two parts of a longer one.
 SLICE_INSTRUCTIONS = 6_000
 #: Of all traces of a quick search: some 10 s. What it leaves decides whether a kernel can still be timed as a whole.
 BUDGET = 120_000
-#: Of what is left of that, what the larger of two parts of a candidate may take.
-PART = 0.2
 #: Candidates whose screened time is at most this much of the best one's are timed as a whole: what screening is off by.
 CLOSE = 1.04
 #: A time within this of the copy floor cannot be improved upon by much: the search ends.
 AT_FLOOR = 1.002
-#: Tiles that each core works on in the smaller of the two reduced problems, at least.
+#: Of the least parts, what each core works on in the smaller of two parts, if the whole has enough.
 FEW_TILES = 2
 #: Of a kernel that is timed as a whole before it is the plan (some 3 s and 0.3 GB for as many).
 VERIFIED_INSTRUCTIONS = 100_000
 #: Of the kernel of an estimate, and of a part of it, where nothing else is timed: some 3 s.
 ESTIMATE_INSTRUCTIONS = 40_000, 16_000
-#: How often the whole has the smaller of two parts, at least.
-SPARE = 3
 #: Told what is being done, and the share of it that is done.
 Advance = Callable[[str, "float | None"], None]
 
@@ -54,6 +48,7 @@ class Trial:
     effort: float  # instructions that a trace of the whole problem records
     extrapolated_from: int | None = None
     at_least: bool = False
+    part: str = ""  # what it is extrapolated from, as in "64 of 512 images"
 
     @property
     def key(self) -> tuple[str, Config]:
@@ -94,25 +89,21 @@ class Timekeeper:
     """What a search knows of candidates' times, and what it may still trace to know more."""
 
     def __init__(self, request: Request, field: Field, wide: bool, advance: Advance) -> None:
-        self.request, self.field, self.wide, self.advance = request, field, wide, advance
+        self.request, self.field, self.advance = request, field, advance
         self.rates = field.shape.rates
-        self.reduction = field.operation.reduction(request.problem, request.asked)
-        self.units = self.reduction.units(request.problem) if self.reduction else 1
         #: instructions that may still be traced, and what has been, runs that were known counted again
         self.left = float("inf") if wide else float(BUDGET)
         self.spent = 0
         #: instructions of the whole kernel, and of a part of it, at which a trace gives up
-        self.most: tuple[int | None, int | None] = (None, None)
+        self.most = WHOLE_INSTRUCTIONS, SLICE_INSTRUCTIONS
         self.rejected: list[Rejection] = []
         self.found: dict[tuple[str, Config], Trial] = {}
         self.best_us = float("inf")
-        #: effort of the estimate
-        self.default_effort = 0.0
-        # runs of the whole problem, and instructions a unit, by algorithm; times of whole problems over extrapolated
-        # ones, by algorithm and channels of a tile
+        #: by algorithm: runs of the whole problem; along which extent kernels that are too long have parts, and units
+        #: of the smaller one; times of whole problems over extrapolated ones
         self._runs: dict[str, list[_Run]] = {}
-        self._pace: dict[str, float] = {}
-        self._off_by: dict[tuple[str, int], float] = {}
+        self._parts: dict[str, tuple[Reduction, int] | None] = {}
+        self._off_by: dict[str, float] = {}
 
     @functools.cached_property
     def copy_floor_us(self) -> float:
@@ -134,92 +125,79 @@ class Timekeeper:
         """Time a candidate, if it may be the fastest, and keep what is found; None if it turns out not to run."""
         key = key_of(candidate)
         if key not in self.found:
-            found: Trial | None = None
-            if candidate.least_us > self.best_us * CLOSE:
-                found = Trial(candidate, candidate.least_us, 0, None, 0.0, at_least=True)
-            elif self.left > 0:
-                found = self._timed(candidate)
+            found = self._timed(candidate) if self.left > 0 else None
             if found is None:
                 return None
             self.found[key] = found
         return self.found[key]
 
-    def _is_too_long(self, candidate: Candidate, units: int) -> bool:
-        """Whether so many units seem to take more than a part of the budget, or an algorithm's first all of it."""
-        pace = self._pace.get(candidate.algorithm)
-        seems = units * max(pace or 0.0, self.default_effort / self.units)
-        return bool(self.found) and seems > (self.left if pace is None else self.left * PART)
-
     def _timed(self, candidate: Candidate) -> Trial | None:
-        """By parts, or whole: a short kernel, one that loops on the device, and in a wide search what is not linear."""
-        reduction, few = self.reduction, self.units
-        if reduction is not None and not self.field.is_looped(candidate) and (reduction.exact or not self.wide):
-            few = FEW_TILES * candidate.channels * reduction.each * self.request.lnc
-        whole = reduction is None or SPARE * few >= self.units
-        if self._is_too_long(candidate, self.units if whole else few):
-            return None
-        if reduction is None or whole:
-            return self.whole(candidate)
-        small = self._traced(candidate, few)
-        if small is not None and (reduction.exact or small.instructions * self.units / few > WHOLE_INSTRUCTIONS):
-            half = few
-            while 4 * half / few * small.instructions <= (
-                SCREEN_INSTRUCTIONS if reduction.exact else SLICE_INSTRUCTIONS
-            ):
-                half *= 2
-            if not reduction.exact or SPARE * half < self.units:
-                return self.extrapolated(candidate, small if half == few else None, half)
-        runs = small is not None or not reduction.exact  # a part may break a rule that the whole does not
-        return self.whole(candidate) if runs and self.default_effort <= self.left else None
-
-    def by_parts(self, candidate: Candidate, reduction: Reduction, units: int) -> Trial | None:
-        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run.
-
-        Args: reduction, units: how the problem, or a part of it, is made smaller, and how many units that has.
-        """
-        self.reduction, self.units = reduction, units
-        most = self.most[1] or SLICE_INSTRUCTIONS
-        several = FEW_TILES * reduction.each * self.request.lnc
-        for few in dict.fromkeys((min(several, units // SPARE), reduction.each)):
+        """Whole, or by parts where the kernel is too long, or another one of its algorithm was."""
+        if candidate.algorithm not in self._parts:
             with suppress(TraceLimitError):
-                half, small = few, self._traced(candidate, few)
-                while small is not None and 4 * small.instructions <= most and 2 * SPARE * half < units:
-                    half, small = 2 * half, self._traced(candidate, 2 * half)
-                found = self.extrapolated(candidate, small, half) if small is not None else None
-                if found is not None:
-                    return found
+                return self.whole(candidate, self.most[0])
+            self._parts[candidate.algorithm] = None
+        known = self._parts[candidate.algorithm]
+        found = None if known is None else self._extrapolated(candidate, *known)
+        return found or self._by_parts(candidate)
+
+    def is_too_long(self, candidate: Candidate) -> bool:
+        """Whether a kernel, or another one of its algorithm, was too long to be timed as a whole at once."""
+        return candidate.algorithm in self._parts
+
+    def _by_parts(self, candidate: Candidate) -> Trial | None:
+        """The time of a kernel that is too long, from parts that are not; None where those are, or do not run."""
+        for reduction in reductions(self.request.problem, self.request.asked):
+            units, least = reduction.all_units, reduction.least
+            for half in dict.fromkeys((min(FEW_TILES * least * self.request.lnc, units // SPARE), least)):
+                with suppress(TraceLimitError):
+                    small = self._traced(candidate, self.most[1], reduction, half)
+                    while small is not None and 4 * small.instructions <= self.most[1] and 2 * SPARE * half < units:
+                        half, small = 2 * half, self._traced(candidate, self.most[1], reduction, 2 * half)
+                    found = small and self._extrapolated(candidate, reduction, half, small)
+                    if found:
+                        self._parts[candidate.algorithm] = reduction, half
+                        return found
         return None
 
-    def extrapolated(self, candidate: Candidate, half: Traced | None, units: int) -> Trial | None:
-        """The line through the times of about `units` and twice as many, at the problem's own number."""
-        assert self.reduction is not None
-        half = half or self._traced(candidate, units)
-        fits = half is not None and (not self.found or 2 * half.instructions <= self.left * PART)
-        full = self._traced(candidate, 2 * units) if fits else None
+    def _extrapolated(
+        self, candidate: Candidate, reduction: Reduction, units: int, half: Traced | None = None
+    ) -> Trial | None:
+        """The line through the times of about so many units and twice as many, at the problem's own number; None where
+        a part is too long, or does not run. half: the smaller one's trace."""
+        try:
+            half = half or self._traced(candidate, self.most[1], reduction, units)
+            full = half and self._traced(candidate, self.most[1], reduction, 2 * units)
+        except TraceLimitError:
+            return None
         if half is None or full is None:
             return None
-        few, more = self.reduction.units(half.request.problem), self.reduction.units(full.request.problem)
+        few, more = reduction.units(half.request.problem), reduction.units(full.request.problem)
         if few == more:  # outputs of padding alone are in every part
-            return self.whole(candidate)
-        times = self.reduction.times
+            return None
+        times, all_units = reduction.times, reduction.all_units
 
         def line(at_half: float, at_full: float) -> float:
-            return times * (at_full + (at_full - at_half) * (self.units - more) / (more - few))
+            return times * (at_full + (at_full - at_half) * (all_units - more) / (more - few))
 
+        part = f"{more} of {all_units} {reduction.name}, as the whole has more than {self.most[0]:,} instructions"
         instructions = round(line(half.compiled, full.compiled))
-        effort = times * full.instructions * self.units / more
+        effort = times * full.instructions * all_units / more
         least_us = line(half.least_us, full.least_us)
         if least_us > self.best_us * CLOSE:
-            return Trial(candidate, least_us, instructions, None, effort, more, at_least=True)
+            return Trial(candidate, least_us, instructions, None, effort, more, True, part)
         small, large = time(half, self.rates), time(full, self.rates)
-        off_by = self._off_by.get((candidate.algorithm, candidate.channels), 1.0)
+        off_by = self._off_by.get(candidate.algorithm, 1.0)
         us = max(large.us, line(small.us, large.us) * off_by, self.copy_floor_us)
         self.best_us = min(self.best_us, us)
-        return Trial(candidate, us, instructions, large, effort, more)
+        return Trial(candidate, us, instructions, large, effort, more, part=part)
 
-    def whole(self, candidate: Candidate) -> Trial | None:
-        """The time of the whole problem, or a bound above the best; None where the kernel does not run it."""
-        run = self._run(candidate)
+    def whole(self, candidate: Candidate, most: int | None = None) -> Trial | None:
+        """The time of the whole problem, or a bound above the best; None where the kernel does not run it.
+
+        Raises TraceLimitError: it has more instructions than `most`.
+        """
+        run = self._run(candidate, most)
         if run is None:
             return None
         traced = run.traced
@@ -230,7 +208,7 @@ class Timekeeper:
         self.best_us = min(self.best_us, run.timing.us)
         return Trial(candidate, run.timing.us, traced.compiled, run.timing, traced.instructions)
 
-    def _run(self, candidate: Candidate) -> _Run | None:
+    def _run(self, candidate: Candidate, most: int | None) -> _Run | None:
         """The kernel's run of the whole problem: an earlier one where settings that differ come to the same.
 
         It counts as traced again, so that idle settings do not let a search try more than others would.
@@ -241,28 +219,36 @@ class Timekeeper:
         if known is not None:
             self.spent += known.traced.instructions
             return known
-        traced = self._traced(candidate, self.units)
+        traced = self._traced(candidate, most)
         if traced is None:
             return None
         runs.append(_Run(settled, traced))
         return runs[-1]
 
-    def _traced(self, candidate: Candidate, units: int) -> Traced | None:
-        """The trace of so many units; None, and a rejection, where the kernel breaks a rule there."""
-        request, where, reduction = self.request, "", self.reduction
-        if reduction is not None and units != self.units:
-            request = dataclasses.replace(request, problem=reduction.of(units))
-            where = f"with {'C=' if reduction.exact else reduction.name + '='}{units}: "
-            if not reduction.exact:  # what is left open is chosen for the whole problem
-                candidate = dataclasses.replace(candidate, config=self.settled(candidate))
+    def _traced(
+        self, candidate: Candidate, most: int | None, reduction: Reduction | None = None, units: int = 0
+    ) -> Traced | None:
+        """The trace of the whole, or of so many units; None, and a rejection, where the kernel breaks a rule there."""
+        request, where = self.request, ""
+        if reduction is not None:
+            request, where = (
+                dataclasses.replace(request, problem=reduction.of(units)),
+                f"with {reduction.name}={units}: ",
+            )
+            # what is left open is chosen for the whole problem
+            candidate = dataclasses.replace(candidate, config=self.settled(candidate))
+        count = 0
         try:
-            most = self.most[units != self.units]
             found = trace(request, candidate, self.rates, most=most, by_rule=self.field.shape.by_rule)
+            count = found.instructions
+        except TraceLimitError:
+            count = most or 0
+            raise
         except NkiError as error:
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
-        self._pace[candidate.algorithm] = found.instructions / units
-        self.spent, self.left = self.spent + found.instructions, self.left - found.instructions
+        finally:
+            self.spent, self.left = self.spent + count, self.left - count
         return found
 
     def screen_again(self, one: Trial) -> None:
@@ -277,8 +263,8 @@ class Timekeeper:
         return one.extrapolated_from is not None and not one.at_least and small
 
     def settle(self, one: Trial) -> Trial | None:
-        """Time an extrapolated candidate as a whole, and correct those that were extrapolated from the same channels;
-        one that turns out not to run is dropped."""
+        """Time an extrapolated candidate as a whole, and correct those of its algorithm; one that turns out not to run
+        is dropped."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
         self.best_us = self._least_whole_us()  # an extrapolated time leaves out nothing any more
         whole = self.whole(one.candidate)
@@ -286,12 +272,11 @@ class Timekeeper:
             del self.found[one.key]
             return None
         self.found[one.key] = whole
-        tiles, share = (one.candidate.algorithm, one.candidate.channels), whole.us / one.us
-        if not whole.at_least and tiles not in self._off_by:
-            self._off_by[tiles] = share
+        algorithm, share = one.candidate.algorithm, whole.us / one.us
+        if not whole.at_least and algorithm not in self._off_by:
+            self._off_by[algorithm] = share
             for key, other in self.found.items():
-                alike = (other.candidate.algorithm, other.candidate.channels) == tiles
-                if alike and other.extrapolated_from is not None and not other.at_least:
+                if other.candidate.algorithm == algorithm and not other.is_whole and not other.at_least:
                     self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
         return whole
 

@@ -53,7 +53,7 @@ class Traced:
     #: as recorded, which is what timing takes, and as a compiler sees them; of all cores
     instructions: int
     compiled: int
-    #: work of the busiest engine of a core: no timeline is shorter
+    #: work of the busiest engine of a core: no timeline is shorter, but for packets with which DMAs overlap
     least_us: float
 
 

@@ -227,7 +227,7 @@ def test_a_loop_takes_hardly_longer(name):
         request = Request(problem=problem)
         shape = operation_for(request).shape(request, Rates())
         config = ALGORITHM.settle(shape, (("x_bytes", 8192), ("loop", loop)))
-        traced = trace(request, Candidate("implicit_gemm", config, 1, 0.0), Rates())
+        traced = trace(request, Candidate("implicit_gemm", config), Rates())
         plan = ALGORITHM.plan(shape, config)
         assert max(map(num_compiled, traced.execution.programs)) <= plan.instructions(2)
         assert traced.execution.sbuf_peak_bytes <= plan.sbuf_bytes(shape.extras)

@@ -330,7 +330,7 @@ def test_long_kernels_take_three_passes_and_little_more(name):
     """The array streams all the time: at most 5 % beside the columns of the products."""
     problem = cases.get(name).problem.replace(dtype="fp32")
     request, rates = Request(problem=problem, lnc=1, asked=Asked(precision="fp16x3")), Rates()
-    candidate = candidates.Candidate("implicit_gemm", None, 1, 0.0)
+    candidate = candidates.Candidate("implicit_gemm", None)
     us = time(traced(request, candidate, rates), rates).us
     least_us = CONV2D.algorithm("implicit_gemm").least_us(CONV2D.shape(request, rates), None)
     assert least_us <= us <= 1.05 * least_us / SURE

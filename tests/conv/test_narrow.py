@@ -375,7 +375,7 @@ def test_windows_in_pieces_are_counted_and_priced(depth, frames):
     shape = operation.shape(request, Rates())
     algorithm = operation.algorithm("narrow")
     guess = algorithm.guess(shape, (("depth", depth),))
-    traced = planner_trace(request, Candidate("narrow", guess.config, 1, 0.0), Rates())
+    traced = planner_trace(request, Candidate("narrow", guess.config), Rates())
     found = algorithm.plan(shape, guess.config)
     said = plan.narrow_instructions(with_windows(shape.geometry, depth), found, shape.extras, 2)
     counted = max(len(program.instructions) for program in traced.execution.programs)

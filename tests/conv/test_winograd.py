@@ -206,7 +206,7 @@ def test_it_needs_no_more_than_it_says(name, config, lnc):
     config = CONV3D.settle("implicit_gemm", shape, config)
     own, reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, lnc)
     assert reason == ""
-    execution = trace(request, Candidate("implicit_gemm", config, 1, 0.0), Rates()).execution
+    execution = trace(request, Candidate("implicit_gemm", config), Rates()).execution
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= own.instructions(lnc)
     assert execution.sbuf_peak_bytes <= own.sbuf_bytes(shape.extras)
@@ -283,5 +283,5 @@ def test_prices_are_near_the_timeline(name, rows):
     request = Request(problem=problem, asked=Asked(precision="winograd"))
     shape = CONV3D.shape(request, Rates())
     guess = min(CONV3D.algorithm("implicit_gemm").guesses(shape), key=lambda one: one.ns)
-    timing = time(trace(request, Candidate("implicit_gemm", guess.config, 1, 0.0), Rates()), Rates())
+    timing = time(trace(request, Candidate("implicit_gemm", guess.config), Rates()), Rates())
     assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.1)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ...simulator.hardware import PARTITIONS
 from ...simulator.timing import Rates
 from ...simulator.timing.target import Target
 from ..request import Config
@@ -31,9 +30,9 @@ class Shape:
     extras: Any
     cores: int
     rates: Rates
-    #: that of the whole where this is of a part (`effort.part_of`), else None
+    #: that of the whole where this is of a part (`parts.part_of`), else None
     whole: Shape | None = field(default=None, compare=False, repr=False)
-    #: whether it is too much for cost models (`effort.is_too_much`)
+    #: whether it is too much for cost models (`parts.is_too_much`)
     by_rule: bool = field(default=False, compare=False)
     #: of a video that may come in chunks: some of these, which say in which order all of them add their products
     chunks: tuple[Shape, ...] = field(default=(), compare=False, repr=False)
@@ -99,21 +98,9 @@ class Algorithm:
         """Settings that differ from these in one thing."""
         return []
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        """Channels that one core works on at once: times are linear in the number of such tiles."""
-        return PARTITIONS
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        """A time, in us, that no timeline can beat; 0 where there is nothing to say beyond the roofline."""
-        return 0.0
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         """Tile sizes and counts by name."""
         return {}
-
-    def is_looped(self, shape: Shape, config: Config) -> bool:
-        """Whether the kernel has a loop on the device, of which a part of the problem may have less or none."""
-        return False
 
     def settled(self, shape: Shape, config: Config) -> Any:
         """What the kernel makes of settings: it does the same under all for which this is equal."""

@@ -23,6 +23,7 @@ from ...planner.request import Config, Request
 from ...problem import ConvProblem
 from ...reference import AnyArray
 from ...simulator import ArraySpec
+from ...simulator.hardware import PARTITIONS
 from .choice import settings_of
 from .comparison import Comparison, compare, merged
 from .report import SAMPLE_CHANNELS, Advance, Channels, Report, ignore
@@ -85,8 +86,7 @@ def verify_depthwise_conv1d(
     chosen = _chosen_channels(problem.C, "all" if keep else channels, trace)
     blocks = [chosen]
     if trace and not keep:
-        unit = OPERATION.unit(shape, algorithm, settings)
-        blocks = list(_blocks(chosen, problem, trace.num_instructions, unit))
+        blocks = list(_blocks(chosen, problem, trace.num_instructions))
     for i, block in enumerate(blocks):
         advance(f"checking {name}", i / len(blocks))
         _run_block(x, w, problem, block, tallies, how)
@@ -176,11 +176,11 @@ def _chosen_channels(C: int, channels: Channels, trace: KernelRun | None) -> lis
     return sorted({round(c) for c in np.linspace(0, C - 1, channels)})
 
 
-def _blocks(chosen: list[int], problem: ConvProblem, num_instructions: int, unit: int) -> Iterator[list[int]]:
+def _blocks(chosen: list[int], problem: ConvProblem, num_instructions: int) -> Iterator[list[int]]:
     """The chosen channels in blocks: whole channel tiles on each of two cores, the rest joined to the last block."""
     by_time = BLOCK_INSTRUCTIONS * problem.C // num_instructions
     by_memory = BLOCK_ELEMS // (problem.N * (problem.W + problem.Q))
-    step = 2 * unit
+    step = 2 * min(problem.C, PARTITIONS)
     size = max(1, min(by_time, by_memory) // step) * step
     ends = [*range(size, len(chosen) - size + 1, size), len(chosen)]
     yield from (chosen[first:end] for first, end in zip([0, *ends], ends, strict=False))

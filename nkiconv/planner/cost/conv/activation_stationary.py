@@ -239,17 +239,11 @@ class ActivationStationary(Conv2dAlgorithm):
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self._own(shape).is_short(shape, config)
 
-    def is_looped(self, shape: Shape, config: Config) -> bool:
-        return self._own(shape).is_looped(shape, config)
-
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return self._own(shape).configs(shape, wide)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return self._own(shape).near(shape, config)
-
-    def unit(self, shape: Shape, config: Config) -> int:
-        return self._own(shape).unit(shape, config)
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return self._own(shape).tiles(shape, plan)

@@ -76,9 +76,6 @@ class Rows(Conv2dAlgorithm):
         count = row_instructions(shape.geometry, self.plan(shape, config), shape.cores)
         return bool(count * shape.geometry.times <= MOST_INSTRUCTIONS)
 
-    def is_looped(self, shape: Shape, config: Config) -> bool:
-        return self.plan(shape, config).steps is not None
-
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(RowSettings.near(config, dict(self.settle(shape, config) or ())))
 

@@ -83,9 +83,6 @@ class Conv2dAlgorithm(Algorithm):
         """
         raise NotImplementedError
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return 1
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)
         return {"tiles": self.tiles(shape, plan), **{name: one for name, one in ints(plan).items() if name != "tiles"}}

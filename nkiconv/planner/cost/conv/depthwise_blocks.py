@@ -52,9 +52,6 @@ class DepthwiseBlocks(Settled):
         each = (ranked(shape, shape.geometry, {"disjoint": one}) for one in kinds)
         return [pairs_of(one) for found in each for one in itertools.islice(found, WIDE_BEST if wide else 1)]
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return int(dict(self.settle(shape, config) or ()).get("channels", 1))
-
     def near(self, shape: Shape, config: Config) -> list[Config]:
         settled = dict(self.settle(shape, config) or ())
         stride = shape.geometry.rows.stride * outputs_apart(shape.geometry.rows)

@@ -96,12 +96,6 @@ class OfVolumes(Algorithm):
         found = self.inner.near(own, inner)
         return found if own is shape else [_channels(one) for one in found]
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return self.inner.unit(*self._of(shape, config))
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        return self.inner.least_us(*self._of(shape, config))
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return self.inner.symbols(*self._of(shape, config))
 

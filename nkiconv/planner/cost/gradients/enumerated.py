@@ -46,8 +46,5 @@ class Enumerated(Algorithm):
         best = shape.once((f"{self.settings.__name__}, best", config), lambda: self.best(shape, given))
         return best[0].config if best else config
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return 1
-
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.settle(shape, config)

@@ -50,18 +50,8 @@ class OfRows(Algorithm):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return self.base.near(self.rows(shape), config)
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        unit = self.base.unit(self.rows(shape), config)
-        return unit if self.images else max(1, unit // int(shape.geometry.N))
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        return self.base.least_us(self.rows(shape), config)
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return self.base.symbols(self.rows(shape), config)
-
-    def is_looped(self, shape: Shape, config: Config) -> bool:
-        return self.base.is_looped(self.rows(shape), config)
 
     def settled(self, shape: Shape, config: Config) -> Any:
         return self.base.settled(self.rows(shape), config)

@@ -47,9 +47,6 @@ class Skewed(Algorithm):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(SkewedSettings.near(config))
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return 1
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return ints(build(shape.geometry, self.settle(shape, config), PARTS)[0])
 
