@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +42,7 @@ MOST_BYTES = 4 << 20
 _NAME = re.compile("[0-9a-f]{32}")
 Kept = TypeVar("Kept", Plan, Estimate)
 
-_memory: OrderedDict[tuple[str, str], Plan | Estimate] = OrderedDict()
+_memory: dict[Path, Plan | Estimate] = {}
 
 
 class CacheWarning(UserWarning):
@@ -55,30 +54,20 @@ def directory() -> Path:
 
     Raises RuntimeError: neither is known, as of a user without a home directory.
     """
-    named = os.environ.get(VARIABLE)
+    named, local, xdg = (os.environ.get(name) for name in (VARIABLE, "LOCALAPPDATA", "XDG_CACHE_HOME"))
     if named:
         return Path(named)
     if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
         return (Path(local) if local else Path.home() / "AppData" / "Local") / "nkiconv" / "cache"
-    xdg = os.environ.get("XDG_CACHE_HOME")
     if xdg and Path(xdg).is_absolute():
         return Path(xdg) / "nkiconv"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "nkiconv"
-    return Path.home() / ".cache" / "nkiconv"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "nkiconv"
 
 
 def key(request: Request) -> dict[str, Any]:
     """Everything that a plan depends on, as JSON has it."""
-    plain = {
-        "format": FORMAT,
-        "target": TARGET,
-        "sources": _sources(),
-        **dataclasses.asdict(request),
-        "operation": operation_for(request).name,
-    }
-    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+    known = {"format": FORMAT, "target": TARGET, "sources": _sources(), "operation": operation_for(request).name}
+    return json.loads(json.dumps({**dataclasses.asdict(request), **known}))  # type: ignore[no-any-return]
 
 
 def _sources() -> str:
@@ -86,27 +75,23 @@ def _sources() -> str:
     return hash_of(kernels, schedules, simulator, problem, sys.modules[__package__ or ""])
 
 
-def path(request: Request) -> Path:
-    """The file of a request's plan."""
-    return directory() / f"{_digest(key(request))}.json"
-
-
-def _digest(of: dict[str, Any]) -> str:
-    return _sha256(of)[:32]
-
-
 def _sha256(document: Any) -> str:
     """Of plain data, as JSON has it."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
+def _name(wanted: dict[str, Any]) -> str:
+    return _sha256(wanted)[:32]
+
+
+def path(request: Request) -> Path:
+    """The file of a request's plan."""
+    return directory() / f"{_name(key(request))}.json"
+
+
 def load(request: Request) -> Plan | None:
     """The plan kept for a request, or None."""
-    found = _load(key(request), "plan", Plan.from_dict)
-    if found is not None and not found.cached:
-        found = dataclasses.replace(found, cached=True)
-        _remember(key(request), found)
-    return found
+    return _load(key(request), "plan", lambda kept: dataclasses.replace(Plan.from_dict(kept), cached=True))
 
 
 def store(request: Request, plan: Plan) -> None:
@@ -116,61 +101,53 @@ def store(request: Request, plan: Plan) -> None:
 
 def load_estimate(request: Request) -> Estimate | None:
     """The estimate kept for a request, or None."""
-    return _load(_of_estimate(request), "estimate", Estimate.from_dict)
+    return _load({**key(request), "effort": "estimate"}, "estimate", Estimate.from_dict)
 
 
 def store_estimate(request: Request, estimate: Estimate) -> None:
     """Keep an estimate."""
-    _store(_of_estimate(request), "estimate", estimate.as_dict(), estimate)
-
-
-def _of_estimate(request: Request) -> dict[str, Any]:
-    return {**key(request), "effort": "estimate"}
+    _store({**key(request), "effort": "estimate"}, "estimate", estimate.as_dict(), estimate)
 
 
 def _load(wanted: dict[str, Any], kind: str, parse: Callable[[Any], Kept]) -> Kept | None:
     """What is kept under a key, parsed; a file that is of no use costs a warning."""
     try:
-        where = directory()
+        file = directory() / f"{_name(wanted)}.json"
     except RuntimeError:
         return None  # `_store` says so
-    name = _digest(wanted)
-    known = _memory.get((str(where), name))
-    if known is not None:
-        return known  # type: ignore[return-value]  # under a plan's key there are plans
-    file = where / f"{name}.json"
+    if file in _memory:
+        return _memory[file]  # type: ignore[return-value]  # under a plan's key there are plans
+    again = f"the {kind} is searched for again"
     try:
         document = _read(file)
+        if not isinstance(document, dict) or document.get("key") != wanted:
+            _warn(f"{file}: is not the {kind} that its name says; it is ignored, and {again}")
+        elif document.get("sha256") != _sha256(document.get(kind)):
+            _warn(f"{file}: was changed after nkiconv wrote it; it is ignored, and {again}")
+        else:
+            found = parse(document.get(kind))
+            _remember(file, found)
+            return found
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        _warn(f"{file}: cannot be read ({_reason(error)}); the {kind} is searched for again")
-        return None
-    if not isinstance(document, dict) or document.get("key") != wanted:
-        _warn(f"{file}: is not the {kind} that its name says; it is ignored, and the {kind} is searched for again")
-        return None
-    if document.get("sha256") != _sha256(document.get(kind)):
-        _warn(f"{file}: was changed after nkiconv wrote it; it is ignored, and the {kind} is searched for again")
-        return None
-    try:
-        return parse(document.get(kind))
+        pass
     except FileFormatError as error:
-        _warn(f"{file}: {error}; the {kind} is searched for again")
-        return None
+        _warn(f"{file}: {error}; {again}")
+    except (OSError, ValueError, RecursionError) as error:
+        _warn(f"{file}: cannot be read ({_reason(error)}); {again}")
+    return None
 
 
 def _store(wanted: dict[str, Any], kind: str, document: dict[str, Any], kept: Plan | Estimate) -> None:
     try:
-        where = directory()
+        file = directory() / f"{_name(wanted)}.json"
     except RuntimeError as error:
         _warn(f"the {kind} is not kept ({error}); set {VARIABLE} to a directory that can be written")
         return
-    _remember(wanted, kept)
-    file = where / f"{_digest(wanted)}.json"
+    _remember(file, kept)
     document = json.loads(json.dumps(document))
     text = json.dumps({"key": wanted, kind: document, "sha256": _sha256(document)}, indent=1)
     try:
-        where.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         _check_regular(file)
         with whole_file(file) as part:
             part.write_text(text, encoding="utf-8")
@@ -233,10 +210,10 @@ def forget() -> None:
     _memory.clear()
 
 
-def _remember(wanted: dict[str, Any], kept: Plan | Estimate) -> None:
-    _memory[str(directory()), _digest(wanted)] = kept
+def _remember(file: Path, kept: Plan | Estimate) -> None:
+    _memory[file] = kept
     while len(_memory) > IN_MEMORY:
-        _memory.popitem(last=False)
+        del _memory[next(iter(_memory))]
 
 
 def _check_regular(file: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
-from . import stream
 from .cost.algorithm import Shape
 from .explain import Rejection
 from .operation import Operation
@@ -77,13 +76,13 @@ class Field:
 
     def _order_refusal(self, algorithm: str, config: Config) -> str:
         """Why chunks of a video would not be rounded as all of it is; "" if they would, or it is no video."""
-        chosen = stream.chosen(self.operation, self.shape)
+        chosen = self.operation.stream_choice(self.shape)
         if chosen is None:
             return ""
         if algorithm != chosen[0] and chosen[0] in self.algorithms:
             return f"rounds otherwise than {chosen[0]}, which chunks of this video take; name it in algorithms"
         own = dict(self.operation.settle(algorithm, self.shape, config) or ())
-        for name, value in stream.order(self.operation, algorithm, self.shape).items():
+        for name, value in self.operation.stream_order(algorithm, self.shape) or ():
             if own.get(name) != value:
                 return f"config {name}={own.get(name)}: rounds otherwise than {name}={value}, which chunks take"
         return ""

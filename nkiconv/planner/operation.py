@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +16,8 @@ from ..rules import RESIDUAL_POSITIONS, in_words_of
 from ..schedules.options import Epilogue
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
-from . import clock, cost, stream
+from . import clock, cost
+from .clock import Choice
 from .cost.algorithm import Algorithm, Guess, Shape
 from .parts import is_too_much, part_of
 from .request import Asked, Config, Request, nl_name
@@ -92,12 +94,11 @@ class Operation(ABC):
 
     def settle(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
-
         if config is None and shape.by_rule:
             return None
 
         def settled() -> Config:
-            of_stream = stream.settings(self, algorithm, shape) if config is None else None
+            of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
             return of_stream or self.algorithm(algorithm).settle(shape, config)
 
         return shape.once((f"{algorithm}, settled", config), settled)
@@ -147,7 +148,7 @@ class Operation(ABC):
         """
         if shape.by_rule:
             return [(self.default_of(shape), None)]
-        of_stream = stream.chosen(self, shape)
+        of_stream = self.stream_choice(shape)
         if of_stream is not None:
             config = self.settle(of_stream[0], shape, None)
             if not self.refusal_of(of_stream[0], shape, config):
@@ -182,6 +183,54 @@ class Operation(ABC):
     def symbols(self, shape: Shape, algorithm: str, config: Config) -> dict[str, int]:
         """An algorithm's tile sizes and counts by name."""
         return {name: int(value) for name, value in self.algorithm(algorithm).symbols(shape, config).items()}
+
+    # One order of sums for a video and all chunks that it may come in, so that they round alike: what decides it is the
+    # algorithm and some of its settings (`Algorithm.order`), those that chunks of a few lengths take best together.
+
+    def stream_choice(self, shape: Shape) -> Choice | None:
+        """The algorithm and settings of the first chunk of a video; None of what is no video.
+
+        What is best for each chunk; where that differs, of what is near the least for one what takes least for all.
+        """
+        return shape.once(("stream", None), lambda: self._stream_choice(shape.chunks) if shape.chunks else None)
+
+    def _stream_choice(self, chunks: Sequence[Shape]) -> Choice | None:
+        near = [self.near_least(one, self.algorithms) for one in chunks]
+        best = [min(found, key=lambda one: one[1].ns) for found in near if found]
+        if not best:
+            return None
+        if len({(name, self._ordered(name, guess.config)) for name, guess in best}) == 1:
+            return best[0][0], best[0][1].config
+
+        def product_ns(order: Choice) -> float:
+            guesses = [self.algorithm(order[0]).guess(one, order[1]) for one in chunks]
+            return math.prod(math.inf if one is None else one.ns for one in guesses)
+
+        orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
+        name, order = min(sorted(orders, key=repr), key=product_ns)
+        return name, self.algorithm(name).settle(chunks[0], order)
+
+    def stream_order(self, algorithm: str, shape: Shape) -> Config:
+        """Settings of an algorithm that all chunks of a video have; none of what is no video."""
+        return self._ordered(algorithm, self._chunk_config(algorithm, shape))
+
+    def _ordered(self, algorithm: str, config: Config) -> Config:
+        """The settings of a config that decide the order."""
+        return tuple((name, value) for name, value in config or () if name in self.algorithm(algorithm).order)
+
+    def _chunk_config(self, algorithm: str, shape: Shape) -> Config:
+        """All settings of an algorithm for the first chunk."""
+        best = self.stream_choice(shape)
+        if best is None or best[0] == algorithm:
+            return best and best[1]
+        return self.algorithm(algorithm).settle(shape.chunks[0], None)
+
+    def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
+        """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
+        where the kernel refuses both, or the algorithm has but one order."""
+        own = self.stream_order(algorithm, shape)
+        tried = (self.algorithm(algorithm).settle(shape, own), self._chunk_config(algorithm, shape)) if own else ()
+        return next((one for one in tried if not self.refusal_of(algorithm, shape, one)), None)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import nkiconv
 from nkiconv import ConvProblem
-from nkiconv.planner import stream
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
@@ -133,7 +132,7 @@ def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
     algorithm = chosen(Request(problem=problem)).algorithm
     plan = nkiconv.plan(problem, use_cache=False)
     assert plan.algorithm == algorithm
-    order, own = stream.order(operation, algorithm, shape), dict(plan.config or ())
+    order, own = dict(operation.stream_order(algorithm, shape)), dict(plan.config or ())
     assert {name: own.get(name) for name in order} == order
     others = [one for one in plan.rejected if "rounds otherwise" in one.reason]
     assert all(one.algorithm != algorithm or one.reason.startswith("config ") for one in others)
@@ -142,6 +141,6 @@ def test_a_plan_of_any_depth_keeps_the_order_of_the_estimate(video):
 def test_padding_behind_and_windows_of_one_plane_are_no_video():
     for other in (CAUSAL.replace(padding=((1, 1),) * 3), CAUSAL.replace(T=1, padding=((0, 0),) * 3)):
         operation, shape = shape_of(other)
-        assert stream.chosen(operation, shape) is None
+        assert operation.stream_choice(shape) is None
     operation, shape = shape_of(CAUSAL)
-    assert stream.chosen(operation, shape) is not None
+    assert operation.stream_choice(shape) is not None
