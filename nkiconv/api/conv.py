@@ -10,10 +10,9 @@ import numpy as np
 from .. import rules, simulator
 from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.conv import X_PERMS, kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS
-from ..planner.request import Config, Request
+from ..planner.request import X_PERMS, Config, Request, kernel_arguments
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from ..rules import FILTER_PERMS

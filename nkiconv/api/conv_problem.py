@@ -9,9 +9,9 @@ from typing import Any
 from .. import rules
 from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, raise_all, refuse, refused
-from ..planner.conv import X_PERMS, precision_violations
+from ..planner.conv import precision_violations
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Config
+from ..planner.request import X_PERMS, Config
 from ..problem import ConvProblem, dtype_name
 from ..rules import (
     CONV2D_DTYPES,

@@ -13,10 +13,9 @@ from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ..planner.depthwise_conv1d import kernel_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Config, Request
+from ..planner.request import Config, Request, kernel_arguments
 from ..problem import DTYPES, ConvProblem, dtype_name
 from ..reference import AnyArray
 from ..rules import KERNEL_DTYPES, PADDINGS
@@ -189,6 +188,7 @@ def run_depthwise_conv1d(
         strict_nonfinite=wanted.strict_nonfinite,
         algorithm=algorithm,
         config=config,
+        rows=True,
     )
     if asked.residual is not None:
         asked = dataclasses.replace(asked, residual=_reshaped(asked.residual, (problem.N, problem.C, 1, problem.Q)))

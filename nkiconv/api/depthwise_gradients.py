@@ -9,10 +9,9 @@ from typing import Any
 from .. import rules
 from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.depthwise_gradient import rows_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
-from ..planner.request import Asked, Config, Request, asked_violations
+from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
 from ..problem import ConvProblem, dtype_name
 from ..reference import AnyArray
 from .calls import has_no_images, launch, nl_dtype, one_array, one_image
@@ -137,6 +136,6 @@ def run_depthwise_weight(
     raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=_OPERATION.name)
     algorithm, config = settled(request, algorithm, config)
-    arguments = rows_arguments(problem, algorithm=algorithm, config=config)
+    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
     arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
     return launch(_OPERATION.kernel, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y

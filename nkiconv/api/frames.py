@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import rules
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
-from ..planner.conv import X_PERMS
+from ..planner.request import X_PERMS
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES
 from .calls import one_array, with_extents

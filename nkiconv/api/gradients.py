@@ -10,10 +10,9 @@ from .. import rules
 from ..axis import Axis, padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
 from ..integers import takes_ints
-from ..planner.conv_weight import weight_arguments
 from ..planner.estimate import settled
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
-from ..planner.request import Asked, Config, Request, asked_violations
+from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
 from ..problem import dtype_name
 from ..reference import AnyArray
 from .calls import Places, has_no_images, launch, nl_dtype, one_array, one_image, per_axis
@@ -300,7 +299,7 @@ def _weight(
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
     algorithm, config = settled(request, algorithm, config)
-    arguments = weight_arguments(problem, algorithm=algorithm, config=config)
+    arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
     arguments |= after | {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
     return launch(operation.kernel, (x, gy, size), arguments, lnc, trace_only=False).y
 

@@ -29,11 +29,8 @@ from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .operation import Operation, epilogue_arguments, epilogue_of
 from .parts import part_of
-from .request import Asked, Config, Request, nl_name
+from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
-#: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
-X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 4, 1, 2, 3)}
-Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 2, 3, 4, 1)}
 #: Output channels of a block of a packed filter, below which its runs are too short.
 LEAST_BLOCK = 16
 #: Planes of y of the chunks of a video whose choice all others follow: of one latent frame of video VAEs, and of some.
@@ -221,29 +218,6 @@ def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
         scaled=asked.scaled,
         strict_nonfinite=asked.strict_nonfinite,
     )
-
-
-def kernel_arguments(
-    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None, config: Config = None
-) -> dict[str, Any]:
-    """The kernel's arguments for a problem, beside arrays and epilogue; nothing for what is plain."""
-    found: dict[str, Any] = {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-    }
-    if problem.transposed:
-        taken_off = tuple((axis.window - 1 - axis.lo, axis.window - 1 - axis.hi) for axis in problem.axes)
-        found = {"padding": taken_off, "stride": problem.lhs_dilation, "dilation": problem.rhs_dilation}
-    found["feature_group_count"] = problem.groups
-    if not problem.channels_first:
-        found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
-    if strict_nonfinite:
-        found["strict_nonfinite"] = True
-    if algorithm is not None:
-        found |= {"algorithm": algorithm, "config": config}
-    return found
 
 
 def asked_against_problem(problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:

@@ -19,10 +19,7 @@ from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
 from .operation import Operation, epilogue_arguments, epilogue_of
-from .request import Asked, Config, Request, nl_name
-
-#: storage -> canonical and canonical -> storage of x and y, by the problem's layout.
-_PERMS = {"NCHW": (None, None), "NHWC": ((0, 3, 1, 2), (0, 2, 3, 1))}
+from .request import X_PERMS, Y_PERMS, Asked, Config, Request, kernel_arguments, nl_name
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,9 @@ class DepthwiseConv1d(Operation):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         problem, asked = request.problem, request.asked
         dtype = nl_name(problem.dtype)
-        kwargs = kernel_arguments(problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config)
+        kwargs = kernel_arguments(
+            problem, strict_nonfinite=asked.strict_nonfinite, algorithm=algorithm, config=config, rows=True
+        )
         kwargs |= epilogue_arguments(problem, asked)
         if asked.initial_state:
             kwargs["initial_state"] = ArraySpec((problem.N, problem.C, problem.width.window - 1), dtype)
@@ -84,11 +83,10 @@ class DepthwiseConv1d(Operation):
 
 def geometry_of(problem: ConvProblem, times: int = 1) -> RowGeometry:
     """The kernel's own description of a depthwise conv1d problem, whose instructions count so many times."""
-    in_perm, out_perm = _PERMS[problem.layout]
     dtype = getattr(nl, nl_name(problem.dtype))
     x, w = _Tensor(problem.input_shape, dtype), _Tensor(problem.filter_shape, dtype)
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
-    perms = in_perm, None, out_perm
+    perms = (None, None, None) if problem.channels_first else (X_PERMS[problem.layout], None, Y_PERMS[problem.layout])
     found: RowGeometry = read_geometry(x, w, places, (problem.C, 1), perms, problem.transposed)[0]
     return replace(found, times=times)
 
@@ -98,26 +96,6 @@ def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
     return Extras(
         epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
-
-
-def kernel_arguments(
-    problem: ConvProblem, *, strict_nonfinite: bool = False, algorithm: str | None = None, config: Config = None
-) -> dict[str, Any]:
-    """The kernel's arguments for a depthwise conv1d problem, beside arrays and epilogue."""
-    in_perm, out_perm = _PERMS[problem.layout]
-    layout = {} if in_perm is None else {"in_perm": in_perm, "out_perm": out_perm}
-    return {
-        "padding": problem.padding,
-        "stride": problem.stride,
-        "rhs_dilation": problem.rhs_dilation,
-        "lhs_dilation": problem.lhs_dilation,
-        "feature_group_count": problem.C,
-        "strict_nonfinite": strict_nonfinite,
-        "algorithm": algorithm,
-        "config": config,
-        **layout,
-        **({"flipped": True} if problem.transposed else {}),
-    }
 
 
 def problem_violations(problem: ConvProblem) -> Iterator[NkiconvError]:

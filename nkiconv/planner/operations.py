@@ -13,9 +13,8 @@ from ..schedules.settings import form_refusal
 from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
-from .conv_weight import ConvWeight
 from .depthwise_conv1d import DepthwiseConv1d
-from .depthwise_gradient import DepthwiseConv1dWeight
+from .gradients import ConvWeight, DepthwiseConv1dWeight
 from .operation import Operation
 from .request import Asked, Config, Request, asked_violations
 

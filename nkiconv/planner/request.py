@@ -13,6 +13,10 @@ from ..schedules.settings import Config as Config
 from ..simulator.dtypes import canonical
 from ..simulator.timing import Rates, UnknownConstantError
 
+#: The permutations of each layout, storage -> canonical for x and canonical -> storage for y.
+X_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 4, 1, 2, 3)}
+Y_PERMS = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 2, 3, 1), "NCDHW": (0, 1, 2, 3, 4), "NDHWC": (0, 2, 3, 4, 1)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -84,6 +88,35 @@ def nl_name(dtype: str) -> str:
     name = canonical(dtype)
     assert name is not None
     return name
+
+
+def kernel_arguments(
+    problem: ConvProblem,
+    *,
+    strict_nonfinite: bool = False,
+    algorithm: str | None = None,
+    config: Config = None,
+    rows: bool = False,
+) -> dict[str, Any]:
+    """A kernel's arguments for a problem, beside arrays and epilogue; nothing for what is plain.
+
+    rows: of the kernel of depthwise rows, which takes transposed ones with taps in reverse order.
+    """
+    names = ("padding", "stride", "rhs_dilation", "lhs_dilation")
+    found: dict[str, Any] = {name: getattr(problem, name) for name in names}
+    if problem.transposed and rows:
+        found["flipped"] = True
+    elif problem.transposed:
+        taken_off = tuple((axis.window - 1 - axis.lo, axis.window - 1 - axis.hi) for axis in problem.axes)
+        found = {"padding": taken_off, "stride": problem.lhs_dilation, "dilation": problem.rhs_dilation}
+    found["feature_group_count"] = problem.groups
+    if not problem.channels_first:
+        found |= {"in_perm": X_PERMS[problem.layout], "out_perm": Y_PERMS[problem.layout]}
+    if strict_nonfinite:
+        found["strict_nonfinite"] = True
+    if algorithm is not None:
+        found |= {"algorithm": algorithm, "config": config}
+    return found
 
 
 def asked_violations(asked: Asked) -> Iterator[NkiconvError]:

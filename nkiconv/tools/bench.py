@@ -22,7 +22,7 @@ from .. import cases, simulator
 from .._nki import CHOICE
 from ..errors import UnsupportedError
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ..planner.depthwise_conv1d import kernel_arguments
+from ..planner.request import kernel_arguments
 from ..reference import AnyArray
 from ..simulator import Instruction, isa, language
 from ..simulator.dtypes import DTYPES
@@ -101,7 +101,7 @@ def time_case(name: str, runs: int) -> Timing:
     problem = case.problem
     x, w = case_arrays(case, seed=0)
     args = x[:, :, np.newaxis], w[:, np.newaxis, np.newaxis]
-    kwargs = kernel_arguments(problem, algorithm=ALGORITHM)
+    kwargs = kernel_arguments(problem, algorithm=ALGORITHM, rows=True)
     kernel = depthwise_conv1d_implicit_gemm[2]
     return _timed(name, lambda traced: simulator.execute(kernel, args, kwargs, trace_only=traced), runs)
 

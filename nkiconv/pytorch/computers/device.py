@@ -17,13 +17,9 @@ import torch
 
 from ...api.calls import plain
 from ...errors import NkiconvError, PlanWarning, UnsupportedError
-from ...planner.conv import kernel_arguments as conv_arguments
-from ...planner.conv_weight import weight_arguments
-from ...planner.depthwise_conv1d import kernel_arguments as depthwise_arguments
-from ...planner.depthwise_gradient import rows_arguments
 from ...planner.entry import answer, estimated
 from ...planner.operations import OPERATIONS, operation_of
-from ...planner.request import Asked, Request
+from ...planner.request import Asked, Request, kernel_arguments
 from ...problem import ConvProblem
 from ..operators.convolution import Convolution, filter_like, is_empty
 from ..operators.frames import shaped
@@ -33,13 +29,7 @@ LNC_VARIABLE, LNC = "NEURON_LOGICAL_NC_CONFIG", "2"
 #: Who chooses: "estimate", a plan that is in the cache, else cost models, in milliseconds; "timed", the planner, which
 #: searches where its cache has none; "kernel", the kernel's default rule.
 PLAN_VARIABLE, EFFORTS = "NKICONV_PLAN", ("estimate", "timed", "kernel")
-#: Who makes the arguments of an operation's kernel, if not `conv_arguments`; and which are of filters' gradients.
-_MAKERS: dict[str, Any] = {
-    "depthwise_conv1d": depthwise_arguments,
-    "depthwise_conv1d_weight": rows_arguments,
-    "conv2d_weight": weight_arguments,
-    "conv3d_weight": weight_arguments,
-}
+#: Operations of filters' gradients.
 _OF_FILTERS = ("depthwise_conv1d_weight", "conv2d_weight", "conv3d_weight")
 
 
@@ -180,7 +170,8 @@ def _arguments(
     later are taken by the next."""
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=operation)
     algorithm, config = (None, None) if effort == "kernel" else _choice(request, effort)
-    found = dict(_MAKERS.get(operation, conv_arguments)(problem, algorithm=algorithm, config=config))
+    rows = operation == "depthwise_conv1d"
+    found = kernel_arguments(problem, algorithm=algorithm, config=config, rows=rows)
     if asked.bias and operation in _OF_FILTERS:
         found["bias_gradient"] = True
     if asked.activation is not None:

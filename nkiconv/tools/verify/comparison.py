@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...bounds import epilogue_bound, products_bound
-from ...planner.conv import X_PERMS
+from ...planner.request import X_PERMS
 from ...problem import ConvProblem, dtype_name
 from ...reference import AnyArray, Float64Array, abs_sum_ref, conv_ref, epilogue_ref, num_terms
 

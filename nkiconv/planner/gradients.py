@@ -1,0 +1,195 @@
+"""How the planner, and callers with arrays, speak to the kernels of filter gradients.
+
+Of an image of depthwise rows such a gradient is the depthwise convolution of x with gy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .. import rules
+from .._nki import nl
+from ..errors import DtypeError, NkiconvError, UnsupportedError, refused
+from ..kernels.gradients import WEIGHT_ALGORITHMS, conv_weight_gradient
+from ..kernels.gradients.depthwise_conv1d import (
+    DOT,
+    DOT_IMAGES,
+    ROWS_ALGORITHMS,
+    SKEWED,
+    depthwise_conv1d_weight_gradient,
+    extras_of_rows,
+    refusal_of_rows,
+    takes_skewed,
+)
+from ..kernels.gradients.rows import flat_rows, gradient_geometry
+from ..problem import ConvProblem
+from ..rules import KERNEL_DTYPES
+from ..schedules import blocks_schedule, diagonals_schedule
+from ..schedules.blocks_candidates import chosen
+from ..schedules.depthwise_rule import refusal
+from ..schedules.geometry import Geometry
+from ..simulator import ArraySpec
+from ..simulator.timing import Rates
+from . import cost
+from .conv import geometry_of, letters_of
+from .cost.algorithm import Algorithm, Shape
+from .cost.gradients.of_rows import OfRows
+from .depthwise_conv1d import DepthwiseConv1d
+from .depthwise_conv1d import geometry_of as rows_of
+from .operation import Operation
+from .request import Asked, Config, Request, kernel_arguments, nl_name
+
+_ROWS = DepthwiseConv1d()
+
+
+class _FilterGradient(Operation):
+    """What gradients of filters share."""
+
+    dtypes = KERNEL_DTYPES
+
+    def violations(self, problem: ConvProblem, asked: Asked) -> Iterator[NkiconvError]:
+        if problem.direction != "wgrad":
+            yield UnsupportedError(
+                f"operation={self.name!r}: the problem's direction is {problem.direction!r}; take its toward('wgrad')"
+            )
+        yield from self.problem_violations(problem)
+        plain = Asked(bias=asked.bias, out_dtype=asked.out_dtype, precision=asked.precision)
+        if self.of_rows:  # a residual is what the gradient is added to
+            plain = dataclasses.replace(plain, residual=asked.residual, precision=None)
+        for one in dataclasses.fields(Asked):
+            if getattr(asked, one.name) != getattr(plain, one.name):
+                yield UnsupportedError(f"{one.name}={getattr(asked, one.name)!r}: {self._lack(one.name)}")
+        yield from refused(UnsupportedError, rules.precision_fits(plain.precision, problem.dtype, "x and gy"))
+
+    def problem_violations(self, problem: ConvProblem) -> Iterator[NkiconvError]:
+        """Why the kernel does not run a problem, whatever the algorithm."""
+        raise NotImplementedError
+
+    def _lack(self, name: str) -> str:
+        if name == "precision":
+            return f"{self.name} has none; use conv2d_weight"
+        return "a filter gradient has none; drop it"
+
+    def arguments(
+        self, request: Request, algorithm: str | None, config: Config
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        problem, asked = request.problem, request.asked
+        dtype, kwargs = nl_name(problem.dtype), kernel_arguments(problem, algorithm=algorithm, config=config)
+        if asked.bias:
+            kwargs["bias_gradient"] = True
+        if asked.precision is not None:
+            kwargs["precision"] = asked.precision
+        if asked.out_dtype is not None:
+            kwargs["out_dtype"] = getattr(nl, nl_name(asked.out_dtype))
+        tensors = ArraySpec(problem.input_shape, dtype), ArraySpec(problem.output_shape, dtype)
+        return (*tensors, problem.filter_shape), kwargs
+
+
+@dataclass(frozen=True)
+class WeightExtras:
+    """What is asked for beside the gradient of w."""
+
+    bias: bool
+
+
+class ConvWeight(_FilterGradient):
+    """Gradients of filters of images or volumes, any groups."""
+
+    kernel = conv_weight_gradient
+    algorithms = WEIGHT_ALGORITHMS
+    fallback = "blocks"
+
+    def __init__(self, name: str, volumes: bool) -> None:
+        self.name, self.volumes = name, volumes
+
+    def problem_violations(self, problem: ConvProblem) -> Iterator[NkiconvError]:
+        if problem.is_volume != self.volumes:
+            has = "has" if problem.is_volume else "lacks"
+            yield UnsupportedError(f"operation={self.name!r}: the problem {has} an axis of planes; leave it out")
+        yield from refused(DtypeError, rules.accepted("dtype", problem.dtype, self.dtypes))
+
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
+        geometry = dataclasses.replace(weight_geometry(request.problem, request.asked), times=times)
+        return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
+
+    def default_of(self, shape: Shape) -> str:
+        return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
+
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
+        asked = shape.extras.bias, shape.cores
+        if algorithm == "diagonals":
+            return diagonals_schedule.build(shape.geometry, config, *asked)[1]
+        return blocks_schedule.build(shape.geometry, chosen(shape.geometry, config, *asked), *asked)[1]
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        return letters_of((shape.whole or shape).geometry, self.volumes)
+
+
+@dataclass(frozen=True)
+class RowsExtras:
+    """The convolution of x with gy as its kernel sees it; whether the bias's gradient is asked for too."""
+
+    rows: Shape
+    bias: bool
+    #: the same with sums over images
+    images: Shape
+
+
+class DepthwiseConv1dWeight(_FilterGradient):
+    """Gradients of filters of depthwise rows."""
+
+    of_rows = True
+    name = "depthwise_conv1d_weight"
+    kernel = depthwise_conv1d_weight_gradient
+    algorithms = ROWS_ALGORITHMS
+    fallback = _ROWS.fallback
+    kept = frozenset({"Q"})  # gy is the filter
+
+    def problem_violations(self, problem: ConvProblem) -> Iterator[NkiconvError]:
+        yield from _ROWS.violations(problem, Asked())
+
+    def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
+        forward = rows_of(request.problem, times)
+        dtype = getattr(nl, nl_name(request.asked.out_dtype or "fp32"))
+
+        def convolution(sums: bool) -> Shape:
+            geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False), sums)
+            extras = extras_of_rows(forward, request.asked.residual, dtype, sums)
+            return Shape(geometry, extras, request.lnc, rates)
+
+        extras = RowsExtras(convolution(False), request.asked.bias, convolution(True))
+        return Shape(forward, extras, request.lnc, rates)
+
+    def default_of(self, shape: Shape) -> str:
+        if takes_skewed(shape.geometry, shape.cores):
+            return str(SKEWED)
+        return _ROWS.default_of(shape.extras.rows)
+
+    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
+        own = str(refusal_of_rows(algorithm, shape.geometry, config, shape.cores))
+        if own or algorithm == SKEWED:
+            return own
+        images = algorithm == DOT_IMAGES
+        rows = shape.extras.images if images else shape.extras.rows
+        return str(refusal(DOT if images else algorithm, rows.geometry, rows.extras, config, shape.cores))
+
+    def whole_refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+        assert shape.whole is not None
+        return self.refusal_of(algorithm, shape.whole, config)
+
+    def algorithm(self, name: str) -> Algorithm:
+        if name == SKEWED:
+            return cost.algorithm(self.name, name)
+        images = name == DOT_IMAGES
+        return OfRows(cost.algorithm(_ROWS.name, DOT if images else name), images)
+
+    def letters(self, shape: Shape) -> dict[str, int]:
+        return _ROWS.letters(shape)
+
+
+def weight_geometry(problem: ConvProblem, asked: Asked) -> Geometry:
+    """The kernel's own description of a filter gradient's convolution."""
+    return geometry_of(problem, Asked(precision=asked.precision))
