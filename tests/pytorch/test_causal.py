@@ -33,59 +33,41 @@ def assert_derivatives(ours, theirs, outputs, expected):
         assert_equal(one, torch.zeros_like(leaf) if other is None else other)
 
 
-@draws(80)
-@given(st.data())
-def test_integers_are_exact(data):
-    """Any width, rows shorter than it, every layout and dtype, in every mode; derivatives too."""
-    width, length = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 12), "length")
-    rows, channels = data.draw(st.integers(1, 2), "rows"), data.draw(st.integers(1, 5), "channels")
-    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
-    flags = [data.draw(st.booleans(), name) for name in ("bias", "initial", "final")]
-    x = laid_out(integers(rows, channels, length, dtype=dtype), layout)
-    w = integers(channels, width, seed=1, dtype=dtype)
-    bias = integers(channels, seed=2, dtype=dtype) if flags[0] else None
-    initial = laid_out(integers(rows, channels, width - 1, seed=3, dtype=dtype), layout) if flags[1] else None
-    ours, theirs = leaves_of(x, w, bias, initial)
-    with computing(data.draw(st.sampled_from(MODES), "mode")):
-        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=flags[2])
-        outputs = found if flags[2] else (found,)
-        expected = causal.rows(*theirs)[: len(outputs)]
-        for one, other in zip(outputs, expected, strict=True):
-            assert one.dtype == dtype
-            assert_equal(one, other)
-        assert causal.lies_as(outputs[0], ours[0])
-        has_state = width > 1 and flags[2]
-        assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
-
-
-@st.composite
-def lengths(draw):
-    found = draw(st.lists(st.integers(0, 7), min_size=1, max_size=4))
-    return found if sum(found) else [*found, 1]
-
-
-@draws(60)
-@given(st.data())
-def test_packed_sequences_are_each_on_their_own(data):
-    offsets = np.cumsum([0, *data.draw(lengths())]).tolist()
+def drawn(data, rows, length, states):
+    """x, weight, bias and initial states of random channels, width, dtype and layout, and the dtype."""
     width, channels = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 4), "channels")
     dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
-    flags = [data.draw(st.booleans(), name) for name in ("bias", "initial", "final")]
-    x = laid_out(integers(1, channels, offsets[-1], dtype=dtype), layout)
-    w = integers(channels, width, seed=1, dtype=dtype)
-    bias = integers(channels, seed=2, dtype=dtype) if flags[0] else None
-    initial = integers(len(offsets) - 1, channels, width - 1, seed=3, dtype=dtype) if flags[1] else None
-    ours, theirs = leaves_of(x, w, bias, initial)
-    numbers = torch.tensor(offsets, dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))
+    x = laid_out(integers(rows, channels, length, dtype=dtype), layout)
+    bias = integers(channels, seed=2, dtype=dtype) if data.draw(st.booleans(), "bias") else None
+    initial = laid_out(integers(states, channels, width - 1, seed=3, dtype=dtype), layout)
+    return x, integers(channels, width, seed=1, dtype=dtype), bias, initial
+
+
+@draws(140)
+@given(st.data())
+def test_integers_are_exact(data):
+    """Of rows, or of packed sequences, each on its own: any width, rows shorter than it; derivatives too."""
+    if data.draw(st.booleans(), "packed"):
+        lengths = data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=4))
+        offsets = np.cumsum([0, *(lengths if sum(lengths) else [*lengths, 1])]).tolist()
+        rows, length, states = 1, offsets[-1], len(offsets) - 1
+        more = {"cu_seqlens": torch.tensor(offsets, dtype=data.draw(st.sampled_from([torch.int32, torch.int64])))}
+    else:
+        rows, length, more = data.draw(st.integers(1, 2), "rows"), data.draw(st.integers(1, 12), "length"), {}
+        states = rows
+    x, w, bias, initial = drawn(data, rows, length, states)
+    final = data.draw(st.booleans(), "final")
+    ours, theirs = leaves_of(x, w, bias, initial if data.draw(st.booleans(), "initial") else None)
     with computing(data.draw(st.sampled_from(MODES), "mode")):
-        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=flags[2], cu_seqlens=numbers)
-        outputs = found if flags[2] else (found,)
-        expected = causal.sequences(theirs[0], offsets, *theirs[1:])[: len(outputs)]
-        assert causal.lies_as(outputs[0], ours[0])
-        for one, other in zip(outputs, expected, strict=True):
+        found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=final, **more)
+        outputs = found if final else (found,)
+        expected = causal.sequences(theirs[0], offsets, *theirs[1:]) if more else causal.rows(*theirs)
+        for one, other in zip(outputs, expected[: len(outputs)], strict=True):
+            assert one.dtype == x.dtype
             assert_equal(one, other)
-        has_state = width > 1 and flags[2]
-        assert_derivatives(ours, theirs, outputs if has_state else outputs[:1], expected if has_state else expected[:1])
+        assert causal.lies_as(outputs[0], ours[0])
+        derived = 2 if final and w.shape[1] > 1 else 1
+        assert_derivatives(ours, theirs, outputs[:derived], expected[:derived])
 
 
 @draws(60)
@@ -93,14 +75,10 @@ def test_packed_sequences_are_each_on_their_own(data):
 def test_numbers_keep_sequences_apart(data):
     """Each row has its own; negative numbers anywhere, also inside a sequence, where they keep their place."""
     length, rows = data.draw(st.integers(1, 10), "length"), data.draw(st.integers(1, 2), "rows")
-    width, channels = data.draw(st.integers(1, 9), "width"), data.draw(st.integers(1, 4), "channels")
     numbers = np.cumsum(data.draw(st.lists(st.integers(0, 1), min_size=rows * length, max_size=rows * length)))
     none = data.draw(st.lists(st.sampled_from([False] * 3 + [True]), min_size=rows * length, max_size=rows * length))
     seq_idx = torch.tensor(np.where(none, -1, numbers).reshape(rows, length), dtype=torch.int32)
-    dtype, layout = data.draw(st.sampled_from(DTYPES)), data.draw(st.sampled_from(LAYOUTS))
-    x = laid_out(integers(rows, channels, length, dtype=dtype), layout)
-    w, bias = integers(channels, width, seed=1, dtype=dtype), integers(channels, seed=2, dtype=dtype)
-    ours, theirs = leaves_of(x, w, bias if data.draw(st.booleans(), "bias") else None)
+    ours, theirs = leaves_of(*drawn(data, rows, length, 1)[:3])
     with computing(data.draw(st.sampled_from(MODES), "mode")):
         y = causal_conv1d_fn(*ours, seq_idx=seq_idx)
         expected = causal.numbered(theirs[0], seq_idx, *theirs[1:])
@@ -110,9 +88,16 @@ def test_numbers_keep_sequences_apart(data):
 
 
 def silu_case(packed):
+    """x, weight, bias and states; where sequences are packed; and y and states by the definition."""
     generator = torch.Generator().manual_seed(11)
     shapes = ((1, 6, 9), (6, 4), (6,), (3, 6, 3)) if packed else ((2, 6, 9), (6, 4), (6,), (2, 6, 3))
-    return [torch.randn(shape, generator=generator) for shape in shapes]
+    offsets = [0, 2, 2, 9]
+
+    def reference(*tensors):
+        return causal.sequences(tensors[0], offsets, *tensors[1:]) if packed else causal.rows(*tensors)
+
+    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
+    return [torch.randn(shape, generator=generator) for shape in shapes], more, reference
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -120,35 +105,28 @@ def silu_case(packed):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_activation(mode, packed, activation, dtype):
-    x, w, bias, initial = (one.to(dtype) for one in silu_case(packed))
-    offsets = [0, 2, 2, 9]
-    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
-
-    def reference(*tensors, act=None):
-        return (causal.sequences(tensors[0], offsets, *tensors[1:], act) if packed else causal.rows(*tensors, act))[0]
-
+    given, more, reference = silu_case(packed)
+    x, w, bias, initial = (one.to(dtype) for one in given)
     with computing(mode):
         y = causal_conv1d_fn(x, w, bias, initial_states=initial, activation=activation, **more)
-    sums = reference(x, w, None, initial).numpy()
-    abs_sum = reference(x.abs(), w.abs(), None, initial.abs()).numpy()
+    sums = reference(x, w, None, initial)[0].numpy()
+    abs_sum = reference(x.abs(), w.abs(), None, initial.abs())[0].numpy()
     name = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     bound = epilogue_bound(4, abs_sum[:, :, None], sums[:, :, None], name, bias.float().numpy(), "silu")[:, :, 0]
-    wrong = np.abs(y.double().numpy() - reference(x, w, bias, initial, act="silu").numpy())
+    wrong = np.abs(y.double().numpy() - reference(x, w, bias, initial, "silu")[0].numpy())
     assert (wrong <= bound).all()
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_derivatives_of_the_activation(mode, packed):
-    ours, theirs = leaves_of(*silu_case(packed))
-    offsets = [0, 2, 2, 9]
-    more = {"cu_seqlens": torch.tensor(offsets)} if packed else {}
+    given, more, reference = silu_case(packed)
+    ours, theirs = leaves_of(*given)
     with computing(mode):
         found = causal_conv1d_fn(*ours[:3], initial_states=ours[3], return_final_states=True, activation="silu", **more)
-        expected = causal.sequences(theirs[0], offsets, *theirs[1:], "silu") if packed else causal.rows(*theirs, "silu")
         gs = [torch.randn(one.shape, generator=torch.Generator().manual_seed(4)) for one in found]
         one = torch.autograd.grad(found, ours, gs)
-    two = torch.autograd.grad(expected, theirs, [g.double() for g in gs])
+    two = torch.autograd.grad(reference(*theirs, "silu"), theirs, [g.double() for g in gs])
     # Sums of at most 18 products of three factors below 4, each made with at most 16 roundings of fp32.
     for mine, wanted in zip(one, two, strict=True):
         np.testing.assert_allclose(mine, wanted, rtol=0, atol=18 * 4**3 * 16 * 2.0**-24)
@@ -220,10 +198,8 @@ def test_tokens_of_no_sequence_are_not_looked_at(mode):
     with computing(mode):
         y = causal_conv1d_fn(*ours, seq_idx=seq_idx, activation="silu")
         found = torch.autograd.grad(y.sum(), ours)
-    for one in (y, *found):
-        assert one.isfinite().all()
-    assert not y[..., seq_idx[0] < 0].any()
-    assert not found[0][..., seq_idx[0] < 0].any()
+    assert all(one.isfinite().all() for one in (y, *found))
+    assert not any(one[..., seq_idx[0] < 0].any() for one in (y, found[0]))
     assert y[..., seq_idx[0] >= 0].ne(0).any()
 
 
@@ -265,28 +241,38 @@ def test_dtypes_mix(x_dtype, w_dtype):
     assert torch.equal(causal_conv1d_fn(x, fine), expected)
 
 
-def test_second_derivatives():
+@pytest.mark.parametrize("mode", ["torch", "simulate"])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"cu_seqlens": torch.tensor([0, 2, 5])}, {"seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}],
+    ids=["rows", "cu_seqlens", "seq_idx"],
+)
+def test_second_derivatives(more, mode):
+    """Of a loss whose gradient is made of x too."""
+
     def second(convolve, x, w, initial):
         (first,) = torch.autograd.grad(convolve(x, w, initial).pow(2).sum(), x, create_graph=True)
         return torch.autograd.grad(first.pow(2).sum(), (x, w, initial))
 
-    ours, theirs = leaves_of(*(integers(*one).clamp(-1, 1) for one in ((1, 2, 5), (2, 3), (1, 2, 2))))  # sums are exact
-    expected = second(lambda x, w, s: causal.rows(x, w, None, s)[0], *theirs)
-    for one, other in zip(
-        second(lambda x, w, s: causal_conv1d_fn(x, w, initial_states=s), *ours), expected, strict=True
-    ):
-        assert torch.equal(one.double(), other.double())
+    def definition(x, w, states):
+        if "seq_idx" in more:
+            return causal.numbered(x, more["seq_idx"], w, None, None, states)
+        return (causal.sequences(x, [0, 2, 5], w, None, states) if more else causal.rows(x, w, None, states))[0]
+
+    shapes = (1, 2, 5), (2, 3), (2 if "cu_seqlens" in more else 1, 2, 2)
+    ours, theirs = leaves_of(*(integers(*one).clamp(-1, 1) for one in shapes))  # sums are exact
+    with computing(mode):
+        found = second(lambda x, w, s: causal_conv1d_fn(x, w, initial_states=s, **more), *ours)
+    for one, other in zip(found, second(definition, *theirs), strict=True):
+        assert_equal(one, other)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None, 0), (1, 0, None, None), (None, 0, 1, 2), (2, None, 0, 1)])
 def test_vmap(dims):
+    tensors = integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)
     given = [
         one if dim is None else torch.stack([(step + 1) * one for step in range(3)], dim)
-        for one, dim in zip(
-            (integers(2, 4, 6), integers(4, 3, seed=1), integers(4, seed=2), integers(2, 4, 2, seed=3)),
-            dims,
-            strict=True,
-        )
+        for one, dim in zip(tensors, dims, strict=True)
     ]
 
     def both(x, w, bias, state):
@@ -344,9 +330,8 @@ def test_opcheck(changed, sequences):
     rest = [changed.get(name, False if name == "return_final_states" else None) for name in names]
     rest = [one.requires_grad_() if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in rest]
     leaves = [integers(sequences, 3, 7), integers(3, 4, seed=1), integers(3, seed=2)]
-    found = torch.library.opcheck(
-        torch.ops.nkiconv.causal_conv1d.default, (*(leaf.requires_grad_() for leaf in leaves), *rest)
-    )
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    found = torch.library.opcheck(torch.ops.nkiconv.causal_conv1d.default, (*leaves, *rest))
     assert set(found.values()) == {"SUCCESS"}
 
 
@@ -402,9 +387,8 @@ def test_on_a_device(monkeypatch, choice, how):
     device._arguments.cache_clear()
     (arguments,) = launched
     assert arguments.get("strict_nonfinite", False) == (how == "packed")
-    assert ("initial_state" in arguments, arguments.get("return_final_state")) == (
-        (True, True) if how == "states" else (False, None)
-    )
+    states = ("initial_state" in arguments, arguments.get("return_final_state"))
+    assert states == ((True, True) if how == "states" else (False, None))
     assert (arguments["algorithm"] is None) == (choice == "kernel")
 
 
@@ -461,6 +445,10 @@ REFUSED = [
     ({"final_states_out": S}, UnsupportedError, "final_states_out: is written with return_final_states=True only"),
     ({"final_states_out": S[:1], "return_final_states": True}, GeometryError,
      r"final_states_out.shape=\(1, 4, 2\): must be \[N, C, width - 1\] = \(2, 4, 2\)"),
+    ({"bias": B.double(), "seq_idx": IDX.float(), "layer": "block.0"}, DtypeError,
+     r"block.0 cannot run this call; 2 reasons\n.*bias.dtype.*\n.*seq_idx.dtype"),
+    ({"x": ONE, "cu_seqlens": torch.arange(20).flip(0)}, GeometryError,
+     r"cu_seqlens=\[19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, \.\.\.\]: "),
 ]  # fmt: skip
 
 
@@ -468,14 +456,3 @@ REFUSED = [
 def test_refusals(changed, error, message):
     with pytest.raises(error, match=message):
         causal_conv1d_fn(**{"x": X, "weight": W, "bias": B, **changed})
-
-
-def test_all_reasons_are_told_at_once():
-    with pytest.raises(DtypeError, match=r"block.0 cannot run this call; 2 reasons\n.*bias.dtype.*\n.*seq_idx.dtype"):
-        causal_conv1d_fn(X, W, B.double(), seq_idx=IDX.float(), layer="block.0")
-
-
-def test_long_numbers_are_cut_short():
-    cu_seqlens = torch.arange(20).flip(0)
-    with pytest.raises(GeometryError, match=r"cu_seqlens=\[19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, \.\.\.\]: "):
-        causal_conv1d_fn(ONE, W, cu_seqlens=cu_seqlens)

@@ -67,23 +67,6 @@ def test_rows_of_numbered_sequences_in_pieces(data):
         assert torch.equal(one.double(), torch.zeros_like(one).double() if other is None else other)
 
 
-def test_second_derivatives_of_packed_sequences_by_the_kernels(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    numbers = torch.tensor([0, 2, 5])
-    ours, _ = leaves_of(integers(1, 2, 5).clamp(-1, 1), integers(2, 3, seed=1).clamp(-1, 1))
-
-    def second(*leaves):
-        (first,) = torch.autograd.grad(
-            causal_conv1d_fn(*leaves, cu_seqlens=numbers).pow(2).sum(), leaves[0], create_graph=True
-        )
-        return torch.autograd.grad(first.pow(2).sum(), leaves)
-
-    found = second(*ours)
-    monkeypatch.setenv("NKICONV_CPU", "torch")
-    for one, other in zip(found, second(*(one.detach().double().requires_grad_() for one in ours)), strict=True):
-        assert torch.equal(one.double(), other)
-
-
 @draws(100)
 @given(st.data())
 def test_edges_are_what_windows_of_no_token_see(data):

@@ -230,11 +230,12 @@ def _remember_packed(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 def _second_derivatives(ctx: Any, *of_each: Tensor | None) -> tuple[Tensor | None, ...]:
     """Derivatives of `_packed_backward`: it runs again, by operators that autograd knows. What stands in other
     sequences is multiplied by zeros here, NaN or not."""
-    saved = ctx.saved_tensors
-    x, weight, *rest = saved[2:]
-    packing = sequences.packing_of(x, weight.shape[1], rest[2], rest[3], rest[1])
-    asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
     with torch.enable_grad():
+        # aliases: g may be made of x, and what reaches x by way of g is not to be counted here too
+        saved: list[Any] = [one if one is None else one.view_as(one) for one in ctx.saved_tensors]
+        x, weight, *rest = saved[2:]
+        packing = sequences.packing_of(x, weight.shape[1], rest[2], rest[3], rest[1])
+        asked = states.causal(weight.shape[0], 0, ctx.activation, ctx.layer, strict_nonfinite=True)
         needs: Any = tuple(ctx.needs)
         found = sequences.backward(
             packing, saved[0], saved[1], x, weight[:, None], rest[0], rest[1], needs, asked, convolve=call
