@@ -79,28 +79,47 @@ def a_tile(*arguments, **settings):
     return _Later(lambda: put(*arguments, **settings))
 
 
-def laid(layout, values, dtype, buffer=nl.sbuf):
+def laid(layout, values, dtype=None, buffer=nl.sbuf):
     """An operand of `result` that is laid out as `place` does."""
+    dtype = dtype or canonical(values.dtype)
     return _Later(lambda: fill(place(layout, values.shape, dtype, buffer), values))
+
+
+def out(shape, dtype, buffer=nl.sbuf, layout="dense"):
+    """A destination of `results`; or an array that is written to."""
+    if isinstance(shape, np.ndarray):
+        return _Later(lambda: fill(place(layout, shape.shape, dtype, buffer), shape), True)
+    return _Later(lambda: place(layout, shape, dtype, buffer), True)
 
 
 @dataclass(frozen=True)
 class _Later:
     made: Callable[[], Any]
+    read: bool = False
+
+
+def results(call, *operands, **settings):
+    """What instructions leave in each `out`; their other operands: arrays, put into SBUF, `a_tile`, `laid`."""
+
+    def body():
+        outs = []
+
+        def operand(one):
+            made = one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
+            if isinstance(one, _Later) and one.read:
+                outs.append(made)
+            return made
+
+        given = [operand(one) for one in operands]
+        call(*given, **{name: operand(one) for name, one in settings.items()})
+        return [get(one) for one in outs]
+
+    return evaluate(body)
 
 
 def result(call, shape, dtype, *operands, to=nl.sbuf, **settings):
-    """What an instruction writes to a fresh tensor in `to`; its operands: arrays, put into SBUF, `a_tile`, `laid`."""
-
-    def operand(one):
-        return one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
-
-    def body():
-        dst = nl.ndarray(shape, dtype, to)
-        call(dst, *map(operand, operands), **{name: operand(one) for name, one in settings.items()})
-        return get(dst)
-
-    return evaluate(body)
+    """What an instruction writes to a fresh tensor in `to`."""
+    return results(call, out(shape, dtype, to), *operands, **settings)[0]
 
 
 def sample(rng, shape, dtype):

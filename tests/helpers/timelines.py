@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from pairs import run
 
@@ -26,6 +28,25 @@ def timed(body, lnc=1, *, throttle=False, **options):
 def ns(*expected):
     """Hand-computed times; they are sums of figures with one or two decimals."""
     return pytest.approx([*expected], abs=0.2)
+
+
+def starts(*expected, **options):
+    """Makes of a kernel body the test that its instructions start at these ns."""
+
+    def of(body):
+        def test():
+            assert timed(body, **options).start == ns(*expected)
+
+        return test
+
+    return of
+
+
+def touched(region):
+    """Every byte that a region meets, one by one."""
+    firsts = [region.offset + sum(i * s for i, s in zip(index, region.strides, strict=True))
+              for index in itertools.product(*map(range, region.shape))]  # fmt: skip
+    return {first * region.itemsize + byte for first in firsts for byte in range(region.itemsize)}
 
 
 def tile(columns=512, dtype=FP32, buffer=SBUF, rows=128):

@@ -1,4 +1,4 @@
-"""Copies, fills and casts against plain NumPy: every pair of dtypes, layouts, memories, predicates."""
+"""Copies, fills, casts and transfers against plain NumPy: every pair of dtypes, layouts, memories, predicates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, rounded, same, sample
+from isa_tiles import LAYOUTS, a_tile, laid, out, result, results, rounded, row, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -17,15 +17,21 @@ FLOATS = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2", "tfloa
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 ALL = (*FLOATS, *INTEGERS, "bool_")
 PARTITIONS = (1, 5, 32, 33, 128)
+DGE = nisa.dge_mode
+#: A copy by an engine, and by a queue.
+COPIES = {"tensor_copy": (nisa.tensor_copy, nl.sbuf), "dma_copy": (nisa.dma_copy, nl.hbm)}
+by_each = pytest.mark.parametrize(("copy", "memory"), COPIES.values(), ids=COPIES)
 
 
-# tensor_copy and memset.
+def copied(values, shape, dtype=None, src=nl.hbm, dst=nl.sbuf, **settings):
+    return result(nisa.dma_copy, shape, dtype or str(values.dtype), a_tile(values, buffer=src), to=dst, **settings)
 
 
+@by_each
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(ALL, ALL)])
-def test_copies_cast_through_fp32(src, dst, rng):
+def test_copies_cast_through_fp32(src, dst, copy, memory, rng):
     values = sample(rng, (5, 7), src)
-    found = result(nisa.tensor_copy, (5, 7), dst, a_tile(values, src))
+    found = result(copy, (5, 7), dst, a_tile(values, src), to=memory)
     same(found, values if src == dst else rounded(values.astype(np.float32), dst))
 
 
@@ -33,6 +39,7 @@ CASTS = [
     ("int8", [0.5, 1.5, -0.5, -2.5, 127.5, 300.0, -1e9, np.inf, -np.inf], [0, 2, 0, -2, 127, 127, -128, 127, -128]),
     ("uint8", [0.5, 2.5, 254.5, 255.5, -1.0, 1e9], [0, 2, 254, 255, 0, 255]),
     ("int16", [32767.5, -32768.5, 12.5], [32767, -32768, 12]),
+    ("uint16", [0.5, 1.5, -2.5, 127.5, -1e9, 1e9], [0, 2, 0, 128, 0, 65535]),
     ("int32", [3e9, -3e9, 2.0**24 + 2], [2**31 - 1, -(2**31), 2**24 + 2]),
     ("uint32", [5e9, -5.0, 2.0**31], [2**32 - 1, 0, 2**31]),
     ("bool_", [0.0, -0.0, 0.25, -3.0], [0, 0, 1, 1]),
@@ -44,90 +51,76 @@ CASTS = [
 ]
 
 
+@by_each
 @pytest.mark.parametrize(("dtype", "values", "expected"), CASTS, ids=[row[0] for row in CASTS])
-def test_casts_round_to_even_and_integers_saturate(dtype, values, expected):
-    found = result(nisa.tensor_copy, (1, len(values)), dtype, np.array([values], np.float32))
+def test_casts_round_to_even_and_integers_saturate(dtype, values, expected, copy, memory):
+    found = result(copy, (1, len(values)), dtype, row(*values), to=memory)
     assert found.astype(np.float64).tolist() == [expected]
 
 
-@pytest.mark.parametrize("engine", ["vector", "scalar", "gpsimd"])
-def test_copies_of_one_dtype_keep_every_bit(engine):
-    bits = np.array([[0x7FC12345, 0x7F800001, 0xFFFFFFFF, 0x80000000, 0x00000001]], np.uint32)
-
-    def body():
-        out, whole = nl.ndarray((1, 5), nl.float32), nl.ndarray((1, 5), nl.int32)
-        nisa.tensor_copy(out, put(bits.view(np.float32)), getattr(nisa.engine, engine))
-        nisa.tensor_copy(whole, put(bits.view(np.int32)), getattr(nisa.engine, engine))
-        return get(out), get(whole)
-
-    for values in evaluate(body):
-        same(values.view(np.uint32), bits)
+@by_each
+def test_integers_lose_bits_on_the_way_to_others_but_not_to_themselves(copy, memory):
+    values = row(2**24 + 1, 2**24 + 3, -(2**31), 2**31 - 1, dtype=np.int32)
+    same(result(copy, (1, 4), nl.int32, values, to=memory), values)
+    found = result(copy, (1, 4), nl.uint32, values, to=memory)
+    assert found.tolist() == [[2**24, 2**24 + 4, 0, 2**31]]
 
 
-def test_int32_goes_through_fp32_to_other_integers():
-    found = result(nisa.tensor_copy, (1, 2), nl.uint32, np.array([[2**24 + 1, 2**24 + 3]], np.int32))
-    assert found.tolist() == [[2**24, 2**24 + 4]]
+BITS = row(0x7FC12345, 0x7F800001, 0xFFFFFFFF, 0x80000000, 0x00000001, dtype=np.uint32)
+HALF = row(0x7FC1, 0xFF81, 0x7F80, 0x8000, dtype=np.uint16)
+
+
+@pytest.mark.parametrize("engine", ["vector", "scalar", "gpsimd", "dma"])
+@pytest.mark.parametrize("values", [BITS.view(np.float32), BITS.view(np.int32), HALF.view(ml_dtypes.bfloat16)])
+def test_copies_of_one_dtype_keep_every_bit(engine, values):
+    call, more = (nisa.dma_copy, ()) if engine == "dma" else (nisa.tensor_copy, (nisa.engine[engine],))
+    same(result(call, values.shape, str(values.dtype), values, *more), values)
+
+
+# tensor_copy and memset.
 
 
 @pytest.mark.parametrize("partitions", PARTITIONS)
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(LAYOUTS, LAYOUTS)])
 def test_copies_between_layouts(src, dst, partitions, rng):
     values = rng.normal(size=(partitions, 3, 4)).astype(ml_dtypes.bfloat16)
-
-    def body():
-        data = fill(place(src, values.shape, "bfloat16", nl.psum), values)
-        out = place(dst, values.shape, "bfloat16")
-        nisa.tensor_copy(out, data)
-        return get(out)
-
-    same(evaluate(body), values)
+    [found] = results(nisa.tensor_copy, out(values.shape, "bfloat16", layout=dst), laid(src, values, buffer=nl.psum))
+    same(found, values)
 
 
-def test_copies_between_shapes_keep_the_order(rng):
+@by_each
+@pytest.mark.parametrize("shape", [(3, 8, 3), (3, 24), (3, 2, 2, 6)])
+def test_copies_between_shapes_keep_the_order(shape, copy, memory, rng):
     values = rng.normal(size=(3, 4, 6)).astype(np.float32)
-    same(result(nisa.tensor_copy, (3, 8, 3), nl.float32, values), values.reshape(3, 8, 3))
+    same(result(copy, shape, nl.float32, values, to=memory), values.reshape(shape))
 
 
 def test_a_broadcast_source_repeats(rng):
     values = rng.normal(size=(3, 4, 1)).astype(np.float32)
-    found = result(lambda out: nisa.tensor_copy(out, put(values).broadcast(2, 5)), (3, 4, 5), nl.float32)
+    found = result(lambda out, data: nisa.tensor_copy(out, data.broadcast(2, 5)), (3, 4, 5), nl.float32, values)
     same(found, np.repeat(values, 5, axis=2))
 
 
 def test_a_copy_onto_itself_reads_before_it_writes():
-    values = np.arange(8, dtype=np.float32)[None]
-
-    def body():
-        data = put(values)
-        nisa.tensor_copy(data[:, 1:8], data[:, 0:7])
-        return get(data)
-
-    assert evaluate(body).tolist() == [[0, 0, 1, 2, 3, 4, 5, 6]]
+    data = out(row(*range(8)), nl.float32)
+    [found] = results(lambda data: nisa.tensor_copy(data[:, 1:8], data[:, 0:7]), data)
+    assert found.tolist() == [[0, 0, 1, 2, 3, 4, 5, 6]]
 
 
 FILLS = [
     *[(dtype, 1.5, 1.5) for dtype in ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2")],
-    ("tfloat32", 1 + 3 * 2.0**-11, 1 + 2.0**-9),
-    ("bfloat16", 1 + 3 * 2.0**-8, 1 + 2.0**-6),
-    ("float32", 3, 3.0),
+    ("tfloat32", 1 + 3 * 2.0**-11, 1 + 2.0**-9), ("bfloat16", 1 + 3 * 2.0**-8, 1 + 2.0**-6), ("float32", 3, 3.0),
     *[(dtype, 7, 7) for dtype in INTEGERS],
-    ("int8", -128, -128),
-    ("uint32", 2**32 - 1, 2**32 - 1),
-    ("bool_", True, 1),
-]
+    ("int8", -128, -128), ("uint32", 2**32 - 1, 2**32 - 1), ("bool_", True, 1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "value", "expected"), FILLS)
 @pytest.mark.parametrize("engine", ["unknown", "gpsimd"])
 def test_memset(dtype, value, expected, engine):
-    def body():
-        out = place("strided", (5, 3), dtype)
-        nisa.memset(out, value, getattr(nisa.engine, engine))
-        return get(out)
-
-    out = evaluate(body)
-    assert out.dtype == DTYPES[dtype].numpy
-    assert np.all(out.astype(np.float64) == expected)
+    [found] = results(nisa.memset, out((5, 3), dtype, layout="strided"), value, nisa.engine[engine])
+    assert found.dtype == DTYPES[dtype].numpy
+    assert np.all(found.astype(np.float64) == expected)
 
 
 # tensor_copy_predicated.
@@ -139,23 +132,116 @@ def test_memset(dtype, value, expected, engine):
 def test_predicated_copy(reverse, predicate, source, rng):
     old, new = rng.normal(size=(2, 33, 4, 6)).astype(np.float16)
     mask = rng.integers(0, 3, size=(33, 24)).astype(predicate)
-
-    def body():
-        dst = fill(place("permuted", old.shape, "float16"), old)
-        src = put(new, buffer=nl.psum) if source == "tile" else 2.5
-        nisa.tensor_copy_predicated(dst, src, put(mask), reverse_pred=reverse)
-        return get(dst)
-
+    src = a_tile(new, buffer=nl.psum) if source == "tile" else 2.5
+    dst = out(old, "float16", layout="permuted")
+    [found] = results(nisa.tensor_copy_predicated, dst, src, mask, reverse_pred=reverse)
     chosen = (mask != 0).reshape(old.shape) != reverse
-    same(evaluate(body), np.where(chosen, new if source == "tile" else np.float16(2.5), old))
+    same(found, np.where(chosen, new if source == "tile" else np.float16(2.5), old))
 
 
 def test_a_predicated_copy_leaves_the_rest_unwritten():
-    def body():
-        dst = nl.ndarray((1, 4), nl.float32)
-        nisa.tensor_copy_predicated(dst, 1.0, put(np.array([[0, 1, 1, 0]], np.uint8)))
-        return get(dst[:, 1:3]), dst.storage.written.view(dst).copy()
+    written = []
 
-    values, written = evaluate(body)
-    assert values.tolist() == [[1.0, 1.0]]
-    assert written.tolist() == [[0, 1, 1, 0]]
+    def copy(dst, mask):
+        whole = nl.ndarray((1, 4), nl.float32)
+        nisa.tensor_copy_predicated(whole, 1.0, mask)
+        nisa.tensor_copy(dst, whole[:, 1:3])
+        written.extend(whole.storage.written.view(whole).copy().tolist())
+
+    assert result(copy, (1, 2), nl.float32, row(0, 1, 1, 0, dtype=np.uint8)).tolist() == [[1.0, 1.0]]
+    assert written == [[0, 1, 1, 0]]
+
+
+# dma_copy.
+
+
+@pytest.mark.parametrize(("src", "dst"), [*itertools.product(("hbm", "sbuf", "shared_hbm"), repeat=2)])
+@pytest.mark.parametrize("shape", [(24, 5), (5, 24), (120, 1), (2, 3, 4, 5), (1, 120)])
+def test_transfers_between_memories_may_change_the_shape(src, dst, shape, rng):
+    values = rng.normal(size=(4, 6, 5)).astype(np.float16)
+    same(copied(values, shape, src=getattr(nl, src), dst=getattr(nl, dst)), values.reshape(shape))
+
+
+SETTINGS = [*({"dge_mode": mode} for mode in DGE), {"oob_mode": nisa.oob_mode.skip}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_way_descriptors_are_made_does_not_matter(settings, rng):
+    values = rng.normal(size=(5, 7)).astype(np.float16)
+    same(copied(values, (7, 5), **settings), values.reshape(7, 5))
+
+
+@pytest.mark.parametrize("buffer", [nl.hbm, nl.sbuf], ids=["hbm", "sbuf"])
+def test_overlapping_reads_make_windows(buffer, rng):
+    values = rng.normal(size=(1, 16)).astype(np.float32)
+    pattern = [[1, 5], [1, 12]] if buffer is nl.hbm else [[16, 1], [1, 5], [1, 12]]
+    data = a_tile(values, buffer=buffer)
+    found = result(lambda out, data: nisa.dma_copy(out, data.ap(pattern)), (5, 12), nl.float32, data)
+    same(found, np.stack([values[0, k : k + 12] for k in range(5)]))
+
+
+def test_strided_sides_and_a_broadcast_source(rng):
+    values = rng.normal(size=(6, 10)).astype(np.float32)
+
+    def copy(dst, data):
+        whole = nl.ndarray((3, 2, 10), nl.float32)
+        nisa.dma_copy(whole[:, 1, 0:10:2], data[0:6:2, 1:10:2])
+        nisa.dma_copy(whole[:, 1, 1:10:2], data[0:1, 0:5].expand_dim(1).broadcast(1, 3)[0])
+        nisa.dma_copy(dst, whole[:, 1])
+
+    expected = np.empty((3, 10), np.float32)
+    expected[:, 0::2], expected[:, 1::2] = values[0::2, 1::2], values[0, 0:5]
+    same(result(copy, (3, 10), nl.float32, a_tile(values, buffer=nl.hbm)), expected)
+
+
+# dma_compute.
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("scales", [None, [1.0]], ids=["none", "ones"])
+def test_dma_compute_adds_in_fp32(count, scales, rng):
+    dtypes = [FLOATS[i % len(FLOATS)] for i in range(count)]
+    parts = [sample(rng, (4, 6), dtype) for dtype in dtypes]
+    tiles = [a_tile(v, d, nl.hbm if i % 2 else nl.sbuf) for i, (v, d) in enumerate(zip(parts, dtypes, strict=True))]
+
+    def add(dst, *srcs):
+        nisa.dma_compute(dst, [*srcs], nl.add, scales and scales * count)
+
+    total = np.float32(0)
+    for part in parts:
+        total = total + part.astype(np.float32)
+    same(result(add, (6, 4), nl.bfloat16, *tiles, to=nl.hbm), rounded(total, "bfloat16").reshape(6, 4))
+
+
+def test_dma_compute_accumulates_in_place(rng):
+    a, b = rng.normal(size=(2, 4, 6)).astype(np.float32)
+    [found] = results(lambda dst, b: nisa.dma_compute(dst, [b, dst], nl.add), out(a, nl.float32), b)
+    same(found, b + a)
+
+
+# dma_transpose.
+
+TRANSPOSES = [((4, 6), (1, 0)), ((128, 3), (1, 0)), ((2, 3, 5), (2, 1, 0)), ((2, 3, 4, 5), (3, 1, 2, 0))]
+BY_HARDWARE = [((16, 8), (1, 0)), ((8, 4, 128), (2, 1, 0)), ((1, 2, 16, 5), (3, 1, 2, 0))]
+
+
+def transposed(values, axes, dtype, src, *given, **settings):
+    shape = tuple(values.shape[a] for a in axes)
+    return result(nisa.dma_transpose, shape, dtype, a_tile(values, dtype, src), *given, **settings)
+
+
+@pytest.mark.parametrize(("shape", "axes"), TRANSPOSES)
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
+@pytest.mark.parametrize("src", ["hbm", "sbuf"])
+def test_dma_transpose(shape, axes, given, dtype, src, rng):
+    values = sample(rng, shape, dtype)
+    found = transposed(values, axes, dtype, getattr(nl, src), axes if given else None)
+    same(found, values.transpose(axes).copy())
+
+
+@pytest.mark.parametrize(("shape", "axes"), BY_HARDWARE)
+def test_hardware_dma_transpose_keeps_nan_payloads(shape, axes, rng):
+    bits = rng.integers(0, 2**16, size=shape).astype(np.uint16)
+    found = transposed(bits.view(ml_dtypes.bfloat16), axes, nl.bfloat16, nl.hbm, axes, dge_mode=DGE.hwdge)
+    same(found.view(np.uint16), bits.transpose(axes).copy())

@@ -1,19 +1,22 @@
-"""max8, nc_find_index8, nc_match_replace8 and topk against Python lists."""
+"""Searches, selections by range, cumulations and gathers against NumPy and Python loops."""
 
 from __future__ import annotations
 
 import itertools
+import operator
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, rounded, same
+from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, laid, out, put, result, results, rounded, row, same, sample
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
+from nkiconv.simulator.ops import OPS
 
-U16, U32 = nl.uint16, nl.uint32
+CMD = nisa.reduce_cmd
+F32, U16, U32 = nl.float32, nl.uint16, nl.uint32
 ONES = {U16: 0xFFFF, U32: 0xFFFFFFFF}
 
 
@@ -26,31 +29,26 @@ def draws(seed, shape, dtype=np.float32, copies=9):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint16", "int32"])
-@pytest.mark.parametrize("out", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
-def test_max8(dtype, out, buffer):
+def test_max8(dtype, to, buffer):
     values = rounded(np.random.default_rng(3).normal(scale=30.0, size=(33, 17)), dtype)
-    found = result(nisa.max8, (33, 8), out, a_tile(values, dtype, buffer))
-    same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], out))
+    found = result(nisa.max8, (33, 8), to, a_tile(values, dtype, buffer))
+    same(found, rounded([sorted(row, reverse=True)[:8] for row in values.astype(np.float32).tolist()], to))
 
 
 def test_max8_keeps_copies_and_infinities():
-    values = np.array([[1, np.inf, -np.inf, 2, 2, 2, -np.inf, 0]], np.float32)
-    assert result(nisa.max8, (1, 8), nl.float32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
+    values = row(1, np.inf, -np.inf, 2, 2, 2, -np.inf, 0)
+    assert result(nisa.max8, (1, 8), F32, values).tolist() == [[np.inf, 2, 2, 2, 1, 0, -np.inf, -np.inf]]
 
 
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, (1, 32, 128))])
 def test_searches_of_views(layout, partitions):
     values = draws(1, (partitions, 3, 7))
-
-    def body():
-        data = fill(place(layout, values.shape, nl.float32), values)
-        top, where = (place(layout, (partitions, 8), dtype) for dtype in (nl.float32, U32))
-        nisa.max8(top, data)
-        nisa.nc_find_index8(where, data, top)
-        return get(top), get(where)
-
-    top, where = evaluate(body)
+    top, where = results(
+        lambda top, where, data: (nisa.max8(top, data), nisa.nc_find_index8(where, data, top)),
+        *(out((partitions, 8), dtype, layout=layout) for dtype in (F32, U32)), laid(layout, values),
+    )  # fmt: skip
     flat = values.reshape(partitions, -1)
     np.testing.assert_array_equal(top, -np.sort(-flat, axis=1)[:, :8])
     np.testing.assert_array_equal(where, np.argsort(-flat, axis=1, kind="stable")[:, :8])
@@ -61,14 +59,12 @@ def test_searches_of_views(layout, partitions):
 
 def found(data, vals, dtype=U32):
     """nc_find_index8 by the definition: each copy of a value takes the next element that equals it."""
-    left = list(data)
-    out = []
+    left, places = list(data), []
     for value in vals:
-        at = left.index(value) if value in left else None
-        out.append(ONES[dtype] if at is None else at)
-        if at is not None:
-            left[at] = None
-    return out
+        places.append(left.index(value) if value in left else ONES[dtype])
+        if value in left:
+            left[places[-1]] = None
+    return places
 
 
 @pytest.mark.parametrize("dtype", [U16, U32])
@@ -81,19 +77,15 @@ def test_nc_find_index8(dtype, of, wanted):
 
 
 def test_a_broadcast_value_finds_its_first_place_first():
-    data = np.array([[3, 9, 1, 9, 0, 0, 0, 0, 0]], np.float32)
-
-    def body():
-        dst = nl.ndarray((1, 8), U16)
-        nisa.nc_find_index8(dst, put(data), put(np.array([[9]], np.float32)).broadcast(1, 8))
-        return get(dst)
-
-    assert evaluate(body).tolist() == [[1, 3, *[0xFFFF] * 6]]
+    data = row(3, 9, 1, 9, 0, 0, 0, 0, 0)
+    where = result(
+        lambda dst, data, one: nisa.nc_find_index8(dst, data, one.broadcast(1, 8)), (1, 8), U16, data, row(9)
+    )
+    assert where.tolist() == [[1, 3, *[0xFFFF] * 6]]
 
 
 def test_a_nan_is_found_nowhere():
-    data = np.array([[np.nan, *range(8)]], np.float32)
-    vals = np.array([[np.nan, -0.0, 1, 2, 3, 4, 5, 6]], np.float32)
+    data, vals = row(np.nan, *range(8)), row(np.nan, -0.0, 1, 2, 3, 4, 5, 6)
     assert result(nisa.nc_find_index8, (1, 8), U16, data, vals).tolist() == [[0xFFFF, 1, 2, 3, 4, 5, 6, 7]]
 
 
@@ -108,64 +100,45 @@ def replaced(data, vals, imm):
 
 def test_the_documented_example_of_copies():
     data, vals = [1, 2, 3, 4, 8, 8, 8, 8, 8, 8, 8], [3, *[8] * 7]
-
-    def body():
-        dst, where = nl.ndarray((1, 11), nl.float32), nl.ndarray((1, 8), U32)
-        nisa.nc_match_replace8(dst, put(np.array([data], np.float32)), put(np.array([vals], np.float32)), 0.0, where)
-        return get(dst), get(where)
-
-    values, where = evaluate(body)
+    values, where = results(nisa.nc_match_replace8, out((1, 11), F32), row(*data), row(*vals), 0.0, out((1, 8), U32))
     assert where.tolist() == [[2, 10, 9, 8, 7, 6, 5, 4]]
     assert values.tolist() == [[1, 2, 0, 4, *[0] * 7]]
 
 
 @pytest.mark.parametrize("imm", [-np.inf, 3.0, 4], ids=str)
-@pytest.mark.parametrize("out", ["float32", "bfloat16", "int16"])
+@pytest.mark.parametrize("to", ["float32", "bfloat16", "int16"])
 @pytest.mark.parametrize("indices", [None, U16, U32])
-def test_nc_match_replace8(imm, out, indices):
+def test_nc_match_replace8(imm, to, indices):
     data, vals = draws(6, (7, 5, 3)), draws(7, (7, 2, 4), copies=11)
-
-    def body():
-        dst = nl.ndarray(data.shape, out, nl.psum)
-        where = None if indices is None else nl.ndarray((7, 8), indices)
-        nisa.nc_match_replace8(dst, put(data), put(vals), imm, where)
-        return get(dst), None if where is None else get(where)
-
-    values, where = evaluate(body)
-    expected = [
-        replaced(row.reshape(-1).tolist(), v.reshape(-1).tolist(), imm) for row, v in zip(data, vals, strict=True)
-    ]
-    same(values, rounded([row for row, _ in expected], out).reshape(data.shape))
-    if indices is not None:
-        places = np.array([row for _, row in expected], np.uint32)
-        same(where, places.astype(indices))
+    places = indices and out((7, 8), indices)
+    values, *where = results(nisa.nc_match_replace8, out(data.shape, to, nl.psum), data, vals, imm, places)
+    rows = zip(data.reshape(7, -1).tolist(), vals.reshape(7, -1).tolist(), strict=True)
+    expected = [replaced(*one, imm) for one in rows]
+    same(values, rounded([one for one, _ in expected], to).reshape(data.shape))
+    for one in where:
+        same(one, np.array([at for _, at in expected], np.uint32).astype(indices))
+    assert len(where) == (indices is not None)
 
 
 def test_replacing_in_place_sorts():
     values = np.random.default_rng(8).permutation(40).reshape(1, 40).astype(np.float32)
 
-    def body():
-        data, top, where = put(values), nl.ndarray((1, 40), nl.float32), nl.ndarray((1, 40), U32)
+    def sort(top, where, data):
         for eight in range(0, 40, 8):
             nisa.max8(top[:, eight : eight + 8], data)
             nisa.nc_match_replace8(data, data, top[:, eight : eight + 8], -np.inf, where[:, eight : eight + 8])
-        return get(top), get(where)
 
-    top, where = evaluate(body)
+    top, where = results(sort, out((1, 40), F32), out((1, 40), U32), values)
     assert top.tolist() == [[*range(39, -1, -1)]]
     np.testing.assert_array_equal(np.take_along_axis(values, where.astype(np.int64), 1), top)
 
 
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=20), st.lists(st.integers(0, 4), min_size=8, max_size=8))
 def test_searches_of_any_row(data, vals):
-    def body():
-        dst, there, here = nl.ndarray((1, len(data)), nl.float32), nl.ndarray((1, 8), U32), nl.ndarray((1, 8), U32)
-        row, eight = put(np.array([data], np.float32)), put(np.array([vals], np.float32))
-        nisa.nc_find_index8(there, row, eight)
-        nisa.nc_match_replace8(dst, row, eight, -1.0, here)
-        return get(there).tolist()[0], get(dst).tolist()[0], get(here).tolist()[0]
-
-    assert evaluate(body) == (found(data, vals), *replaced(data, vals, -1.0))
+    one, eight = row(*data), row(*vals)
+    assert result(nisa.nc_find_index8, (1, 8), U32, one, eight).tolist() == [found(data, vals)]
+    both = results(nisa.nc_match_replace8, out(one.shape, F32), one, eight, -1.0, out((1, 8), U32))
+    assert tuple(found.tolist()[0] for found in both) == replaced(data, vals, -1.0)
 
 
 # topk.
@@ -191,27 +164,24 @@ def test_topk(groups, n, k):
         return values.storage.array(values).copy(), places.storage.array(places).copy()
 
     values, places = evaluate(body)
-    for g, row in enumerate(rows):
+    for g, one in enumerate(rows):
         group = slice(16 * g, 16 * g + 16)
         top = values[group, :written].T.reshape(-1).astype(np.float32)
-        assert top[:k].tolist() == sorted(row)[-k:]
+        assert top[:k].tolist() == sorted(one)[-k:]
         assert np.isnan(top[k:]).all(), "poison beyond the results"
-        np.testing.assert_array_equal(row[places[group, :written].T.reshape(-1)[:k]], sorted(row)[-k:])
+        np.testing.assert_array_equal(one[places[group, :written].T.reshape(-1)[:k]], sorted(one)[-k:])
 
 
 def test_topk_ignores_what_lies_beyond_n_and_leaves_other_columns():
-    def body():
+    def best(values, places):
         src = nl.ndarray((16, 4), nl.bfloat16)
         fill(src[:, 0:1], np.arange(16).reshape(16, 1))  # nothing wrote the other three columns
-        values, places = put(np.full((16, 9), 7, np.float32), nl.bfloat16), put(np.full((16, 9), 7, np.uint32))
         nisa.topk(values[:, 0:8], places[:, 0:8], src, 12)
-        return get(values), get(places)
 
-    values, places = evaluate(body)
+    values, places = results(best, *(out(np.full((16, 9), 7), dtype) for dtype in (nl.bfloat16, U32)))
     assert values[:8, 0].tolist() == places[:8, 0].tolist() == [*range(4, 12)]
     assert (places[8:, 0] == ONES[U32]).all()
-    assert (places[:, 1:] == 7).all()
-    assert (values[:, 1:] == 7).all()
+    assert all((one[:, 1:] == 7).all() for one in (places, values))
 
 
 def test_topk_of_equal_values_prefers_the_lower_place():
@@ -221,3 +191,182 @@ def test_topk_of_equal_values_prefers_the_lower_place():
         return get(places[0:3, 0:1])
 
     assert evaluate(body).tolist() == [[2], [1], [0]]
+
+
+# range_select.
+
+LOWEST = np.finfo(np.float32).min
+TESTS = {
+    "equal": operator.eq, "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
+    "greater_equal": operator.ge,
+}  # fmt: skip
+
+
+def column(values):
+    return np.asarray(values, np.float32).reshape(-1, 1)
+
+
+@pytest.mark.parametrize("op0", TESTS)
+@pytest.mark.parametrize("op1", TESTS)
+def test_range_select(op0, op1, rng):
+    values = rng.normal(size=(5, 3, 4)).astype(np.float32)
+    low, high = column([2, 3, 4.5, 10, -1]), column([6, 3, 12, 4, 2])
+    more = {"reduce_res": out((5, 1), F32), "range_start": 1}
+    data = a_tile(values, buffer=nl.psum)
+    selected, best = results(nisa.range_select, out((5, 12), F32), data, OPS[op0], OPS[op1], low, high, **more)
+    places = 1 + np.arange(12)
+    expected = np.where(TESTS[op0](places, low) & TESTS[op1](places, high), values.reshape(5, 12), LOWEST)
+    same(selected, expected)
+    same(best, expected.max(axis=1, keepdims=True))
+
+
+@pytest.mark.filterwarnings("ignore:overflow")  # of NumPy's cast to fp16 in the expected values
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_range_select_of_views_casts_after_the_maximum(layout, dtype, rng):
+    values, ends = rounded(rng.normal(size=(32, 2, 5)), dtype), column(np.arange(32) % 11)
+    selected, best = results(
+        nisa.range_select, out(values.shape, dtype, layout=layout), laid(layout, values, dtype), nl.greater_equal,
+        nl.less, column([0] * 32), ends, reduce_res=out((32, 1), F32),
+    )  # fmt: skip
+    chosen = np.where(np.arange(10) < ends, values.reshape(32, 10).astype(np.float32), LOWEST)
+    same(selected, rounded(chosen, dtype).reshape(32, 2, 5))
+    same(best, chosen.max(axis=1, keepdims=True))
+    assert best[0] == LOWEST, "an empty range"
+    if dtype != "float32":
+        assert selected[0, 0, 0] == -np.inf
+
+
+def test_range_select_chains_its_maximum():
+    def select(best, low, high):
+        for start, command, to in ((0, CMD.reset_reduce, None), (4, CMD.reduce, best)):
+            data = put(row(9, 1, 2, 3) - start)
+            dst = nl.ndarray((1, 4), F32)
+            nisa.range_select(dst, data, nl.greater, nl.less, low, high, command, to, range_start=start)
+
+    # 9 - 4 at place 4; the 9 at place 0 is outside
+    assert results(select, out((1, 1), F32), column([0]), column([7]))[0].item() == 5
+
+
+# tensor_scalar_cumulative.
+
+STEPS = {
+    "add": (operator.add, 0), "subtract": (operator.sub, 0), "multiply": (operator.mul, 1), "maximum": (max, -np.inf),
+    "minimum": (min, np.inf),
+}  # fmt: skip
+
+
+def cumulated(values, step, start):
+    """reg = values[i] op reg, along each row, in fp32."""
+    return np.array([[*itertools.accumulate(one, lambda reg, x: step(x, reg), initial=np.float32(start))][1:]
+                     for one in values], np.float32)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", STEPS)
+@pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("uint8", "bfloat16")])
+def test_tensor_scalar_cumulative(op, dtype, to, rng):
+    values = rounded(rng.integers(0, 3, (5, 3, 4)), dtype)
+    flat = values.astype(np.float32).reshape(5, 12) - 1
+    found = result(nisa.tensor_scalar_cumulative, (5, 12), to, values, nl.subtract, OPS[op], 1.0, to=nl.psum)
+    same(found, rounded(cumulated(flat, *STEPS[op]), to))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensor_scalar_cumulative_of_views_with_operand_tiles(layout, rng):
+    values = rng.integers(-4, 5, (32, 2, 3)).astype(np.float32)
+    by, start = column(rng.integers(-2, 3, 32)), column(rng.integers(-9, 9, 32))
+    dst, src = out(values.shape, F32, layout=layout), laid(layout, values)
+    [sums] = results(nisa.tensor_scalar_cumulative, dst, src, nl.multiply, nl.add, by, start, CMD.load_reduce)
+    same(sums.reshape(32, 6), ((values.reshape(32, 6) * by).cumsum(axis=1) + start).astype(np.float32))
+
+
+def test_cumulating_goes_on_and_shares_the_registers():
+    def cumulate(dst, total, values):
+        nisa.tensor_scalar_cumulative(dst[:, 0:3], values, nl.multiply, nl.add, 1.0)
+        nisa.tensor_scalar_cumulative(dst[:, 3:6], values, nl.multiply, nl.add, 10.0, reduce_cmd=CMD.reduce)
+        nisa.tensor_scalar_reduce(values, values, nl.multiply, 100.0, nl.add, total, reduce_cmd=CMD.reduce)
+
+    sums, total = results(cumulate, out((1, 6), F32), out(column([0]), F32), row(1, 2, 3))
+    assert sums.tolist() == [[1, 3, 6, 16, 36, 66]]
+    assert total.item() == 666
+
+
+# local_gather and nc_n_gather.
+
+
+@pytest.mark.cover(8)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8", "int32"])
+@pytest.mark.parametrize(("partitions", "columns", "width", "count"), [
+    (16, 1, 1, None), (32, 3, 1, 40), (128, 4, 4, 64), (128, 2, 32, 5), (64, 256, 1, None),
+])  # fmt: skip
+def test_local_gather(dtype, partitions, columns, width, count, rng):
+    values = sample(rng, (partitions, 8, 6), dtype)
+    index = rng.integers(0, 48 - width + 1, (partitions, columns)).astype(np.uint16)
+    used = 16 * columns if count is None else count
+    expected = np.empty((partitions, used, width), values.dtype)
+    for p, k in np.ndindex(partitions, used):
+        first = index[p // 16 * 16 + k % 16, k // 16]
+        expected[p, k] = values[p].reshape(-1)[first : first + width]
+    found = result(nisa.local_gather, (partitions, used, width), dtype, a_tile(values, dtype), index, width, count)
+    same(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "uint32", "bool_"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nc_n_gather(dtype, layout, rng):
+    values, index = sample(rng, (32, 3, 5), dtype), rng.integers(0, 15, (32, 4, 7)).astype(np.uint32)
+    dst = out(index.shape, dtype, layout=layout)
+    [found] = results(nisa.nc_n_gather, dst, laid(layout, values, dtype), laid(layout, index))
+    expected = np.take_along_axis(values.reshape(32, -1), index.reshape(32, -1).astype(np.int64), 1)
+    same(found, expected.reshape(index.shape))
+
+
+def test_gathers_keep_the_payload_of_a_nan():
+    bits = row(0x7F800001, 0xFFC00002, dtype=np.uint32)
+    found = result(nisa.nc_n_gather, (1, 2), F32, bits.view(np.float32), row(1, 0, dtype=np.uint32))
+    same(found.view(np.uint32), bits[:, ::-1])
+
+
+# sequence_bounds and nonzero_with_count.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("to", ["float32", "int32"])
+def test_the_documented_example_of_segments(dtype, to):
+    ids = row(0, 1, 1, 2, 2, 2, 0, 3, 3, dtype=dtype)
+    expected = [[[9, 1, 1, 3, 3, 3, 9, 7, 7], [-1, 3, 3, 6, 6, 6, -1, 9, 9]]]
+    same(result(nisa.sequence_bounds, (1, 2, 9), to, ids), np.array(expected, to))
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=12))
+def test_sequence_bounds_of_any_segments(ids):
+    expected = []
+    for wanted, run in itertools.groupby(ids):
+        first, size = len(expected), len([*run])
+        expected += [[first, first + size] if wanted else [len(ids), -1]] * size
+    found = result(nisa.sequence_bounds, (1, 2, len(ids)), nl.int32, row(*ids, dtype=np.int32))
+    assert found[0].T.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize(("partitions", "shape"), [(1, (8,)), (17, (3, 5)), (128, (4, 4))])
+def test_nonzero_with_count(dtype, partitions, shape, rng):
+    values = rng.integers(-1, 2, (partitions, *shape)).astype(dtype)
+    size = int(np.prod(shape))
+    expected = np.full((partitions, size + 1), 77, np.int32)
+    [found] = results(nisa.nonzero_with_count, out(expected, nl.int32), values, 16, -5)
+    for p in range(0, partitions, 16):
+        places = [16 + i for i, x in enumerate(values[p].reshape(-1)) if x]
+        expected[p] = [*places, *[-5] * (size - len(places)), len(places)]
+    same(found, expected)
+
+
+def test_nonzero_with_count_reads_no_other_partition():
+    def body():
+        src, dst = nl.ndarray((33, 2), F32), nl.ndarray((33, 3), nl.int32)
+        for p in (0, 16, 32):
+            fill(src[p : p + 1], np.array([[0, p]]))
+        nisa.nonzero_with_count(dst, src)
+        return [get(dst[p : p + 1]).tolist()[0] for p in (0, 16, 32)]
+
+    assert evaluate(body) == [[-1, -1, 0], [1, -1, 1], [1, -1, 1]]

@@ -2,6 +2,7 @@
 
 import pytest
 from pairs import run
+from timelines import BF16, DGE, ENGINE, FP32, HBM, tile, timed
 
 from nkiconv.simulator import NkiError
 from nkiconv.simulator import isa as nisa
@@ -9,49 +10,34 @@ from nkiconv.simulator import language as nl
 from nkiconv.simulator import timeline as tl
 from nkiconv.simulator.timing import PriceList, Rates
 
-FP32, HBM, SBUF, SHARED = nl.float32, nl.hbm, nl.sbuf, nl.shared_hbm
-ENGINE, DGE = nisa.engine, nisa.dge_mode
-
-
-def timed(body, lnc=1, **options):
-    rates = Rates()
-    tasks, prices = tl.build(run(body, lnc, trace_only=True).programs, PriceList(rates))
-    return tl.run(tasks, prices, rates, tl.Options(**options))
+SHARED = nl.shared_hbm
 
 
 def filled(engine, address=None):
-    tile = nl.ndarray((128, 64), FP32, SBUF, address=address)
-    nisa.memset(tile, 0.0, engine=engine)
-    return tile
+    made = nl.ndarray((128, 64), FP32, address=address)
+    nisa.memset(made, 0.0, engine=engine)
+    return made
 
 
-@pytest.mark.parametrize(
-    ("second", "waits"),
-    [((0, 0), True), ((0, 128), True), ((0, 256), False), (None, False)],
-    ids=["same", "overlapping", "beside", "anywhere"],
-)
+SECOND = {"same": ((0, 0), True), "overlapping": ((0, 128), True), "beside": ((0, 256), False), "any": (None, False)}
+
+
+@pytest.mark.parametrize(("second", "waits"), SECOND.values(), ids=SECOND)
 def test_tensors_at_overlapping_addresses_share_their_memory(second, waits):
     """The second tensor's first write waits for the last user of the first's memory."""
 
     def body():
-        first = filled(ENGINE.gpsimd, (0, 0))
-        copy = nl.ndarray((128, 64), FP32, SBUF)
-        nisa.tensor_copy(copy, first, engine=ENGINE.gpsimd)
+        nisa.tensor_copy(tile(64), filled(ENGINE.gpsimd, (0, 0)), engine=ENGINE.gpsimd)
         filled(ENGINE.vector, second)
 
     line = timed(body)
-    if waits:
-        assert line.start[2] == pytest.approx(line.visible[1] + 38)
-    else:
-        assert line.start[2] == 0
+    assert line.start[2] == (pytest.approx(line.visible[1] + 38) if waits else 0)
 
 
 def test_depends_on_orders_what_no_data_orders():
     def body():
-        slow = nl.ndarray((128, 2048), FP32, SBUF)
-        first = nisa.memset(slow, 0.0, engine=ENGINE.gpsimd)
-        quick = nl.ndarray((128, 4), FP32, SBUF)
-        nisa.memset(quick, 0.0, engine=ENGINE.vector).depends_on(first)
+        first = nisa.memset(tile(2048), 0.0, engine=ENGINE.gpsimd)
+        nisa.memset(tile(4), 0.0, engine=ENGINE.vector).depends_on(first)
 
     line = timed(body)
     assert line.start[1] == pytest.approx(line.visible[0] + 38)
@@ -70,7 +56,7 @@ def test_registers_take_what_a_load_from_hbm_takes():
 
 def test_sendrecv_ends_a_seam_and_a_transfer_after_the_later_core():
     def body():
-        mine, theirs = (nl.ndarray((128, 8), FP32, SBUF) for _ in range(2))
+        mine, theirs = (tile(8) for _ in range(2))
         for _ in range(1 + nl.program_id(0)):
             nisa.memset(mine, 0.0, engine=ENGINE.vector)
         other = 1 - nl.program_id(0)
@@ -85,23 +71,22 @@ def test_sendrecv_ends_a_seam_and_a_transfer_after_the_later_core():
     assert line.start[2] == line.start[6] == pytest.approx(end + 38), "mine is overwritten after it has been sent"
 
 
-def test_reductions_over_partitions_are_slow():
-    def body():
-        row = nl.ndarray((1, 16), FP32, SBUF)
-        nisa.tensor_partition_reduce(row, nl.add, filled(ENGINE.gpsimd)[:, 0:16])
+# what takes long: an instruction behind another, ns from its start to its end
+SLOW = {
+    "a reduction over partitions": (
+        lambda: nisa.tensor_partition_reduce(tile(16, rows=1), nl.add, filled(ENGINE.gpsimd)[:, 0:16]),
+        176.9 + 16 * 213.3,
+    ),
+    "13 cycles for a triple of bn_aggr": (
+        lambda: (nisa.memset(stats := tile(12), 0.0), nisa.bn_aggr(tile(2), stats)), 153 + 4 * 13 / 0.96
+    ),
+}  # fmt: skip
 
+
+@pytest.mark.parametrize(("body", "takes"), SLOW.values(), ids=SLOW)
+def test_slow_reductions(body, takes):
     line = timed(body)
-    assert line.visible[1] - line.start[1] == pytest.approx(176.9 + 16 * 213.3)
-
-
-def test_bn_aggr_takes_13_cycles_a_triple():
-    def body():
-        stats = nl.ndarray((128, 12), FP32, SBUF)
-        nisa.memset(stats, 0.0)
-        nisa.bn_aggr(nl.ndarray((128, 2), FP32, SBUF), stats)
-
-    line = timed(body)
-    assert line.visible[1] - line.start[1] == pytest.approx(153 + 4 * 13 / 0.96)
+    assert line.visible[1] - line.start[1] == pytest.approx(takes)
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -115,7 +100,7 @@ def test_bad_options(options, words):
 
 
 def test_an_op_without_a_price_is_named():
-    (program,) = run(lambda: nisa.memset(nl.ndarray((128, 4), FP32, SBUF), 0.0), trace_only=True).programs
+    (program,) = run(lambda: nisa.memset(tile(4), 0.0), trace_only=True).programs
     program.instructions[0].engine, program.instructions[0].op = "sync", "teleport"
     with pytest.raises(NotImplementedError, match="no teleport on the sync engine"):
         tl.build([program], PriceList(Rates()))
@@ -127,8 +112,7 @@ def test_a_write_waits_for_reads_of_its_own_bytes_only_and_once():
     def body():
         table = filled(ENGINE.vector)
         for _ in range(2):
-            wide = nl.ndarray((128, 64), FP32, SBUF)
-            nisa.tensor_copy(wide, table, engine=ENGINE.gpsimd)
+            nisa.tensor_copy(tile(64), table, engine=ENGINE.gpsimd)
         for _ in range(2):
             for column in (3, 5):
                 nisa.memset(table[:, column : column + 1], 1.0)
@@ -142,29 +126,25 @@ def test_a_write_waits_for_reads_of_its_own_bytes_only_and_once():
     assert waits_for[7] == reads, "columns 2 and 4 of the tile are overwritten for the first time"
 
 
-def tile():
-    return nl.ndarray((128, 64), FP32, SBUF)
-
-
 def crossed_sendrecvs():
     """Core 0's first tile is ready late, core 1's second: in look-ahead order each could begin with another meeting."""
     core = nl.program_id(0)
-    tiles = tile(), tile()
+    tiles = tile(64), tile(64)
     slow, fast = tiles if core == 0 else tiles[::-1]
     nisa.memset(fast, 0.0)
-    nisa.dma_copy(slow, nl.ndarray((128, 64), FP32, HBM))
+    nisa.dma_copy(slow, tile(64, FP32, HBM))
     for pipe, sent in enumerate(tiles):
-        nisa.sendrecv(sent, tile(), 1 - core, 1 - core, pipe)
+        nisa.sendrecv(sent, tile(64), 1 - core, 1 - core, pipe)
 
 
 def crossed_barriers():
-    core, ready = nl.program_id(0), tile()
-    tensors = [nl.ndarray((256, 64), FP32, SHARED) for _ in range(2)]
+    core, ready = nl.program_id(0), tile(64)
+    tensors = [tile(64, FP32, SHARED, 256) for _ in range(2)]
     nisa.memset(ready, 0.0)
     for position, tensor in enumerate(tensors):
-        source = tile()
+        source = tile(64)
         if position == core:
-            nisa.dma_copy(source, nl.ndarray((128, 64), FP32, HBM))
+            nisa.dma_copy(source, tile(64, FP32, HBM))
         else:
             nisa.memset(source, 0.0)
         nisa.dma_copy(tensor[128 * core : 128 * core + 128], source)
@@ -175,10 +155,10 @@ def crossed_barriers():
 def store_behind_a_meeting():
     """Core 0 still has to trigger a store on Scalar while Scalar waits at a barrier for what core 1 makes of it."""
     core = nl.program_id(0)
-    given, taken = (nl.ndarray((128, 64), FP32, SHARED) for _ in range(2))
-    result = tile()
+    given, taken = (tile(64, FP32, SHARED) for _ in range(2))
+    result = tile(64)
     if core == 0:
-        late = tile()
+        late = tile(64)
         nisa.memset(late, 0.0)
         nisa.activation(result, nl.exp, late)
         nisa.dma_copy(given, result, dge_mode=DGE.hwdge, engine=ENGINE.scalar)
@@ -196,32 +176,25 @@ def test_meetings_do_not_deadlock(body, order):
     assert max(line.visible) < 40_000
 
 
-def test_depends_on_takes_earlier_instructions_only():
+def waiting(for_whom):
     def body():
-        first, second = (nisa.memset(tile(), 0.0) for _ in range(2))
-        first.depends_on(second)
+        first, second = (nisa.memset(tile(64), 0.0) for _ in range(2))
+        first.depends_on({"itself": first, "the next": second}.get(for_whom, for_whom))
 
-    with pytest.raises(ValueError, match=r"instruction 0 \(memset at .*waits for instruction 1"):
-        timed(body)
-
-
-@pytest.mark.parametrize("other", [3, None, "memset"])
-def test_depends_on_takes_instructions(other):
-    with pytest.raises(NkiError, match=f"NKI173.*{other}"):
-        timed(lambda: nisa.memset(tile(), 0.0).depends_on(other))
+    return body
 
 
-def test_an_instruction_does_not_wait_for_itself():
-    def body():
-        one = nisa.memset(tile(), 0.0)
-        one.depends_on(one)
-
-    with pytest.raises(NkiError, match=r"NKI173.*itself"):
-        timed(body)
+@pytest.mark.parametrize(("for_whom", "words"), [
+    ("the next", r"instruction 0 \(memset at .*waits for instruction 1"), ("itself", "NKI173.*itself"),
+    (3, "NKI173.*3"), (None, "NKI173.*None"), ("memset", "NKI173.*memset"),
+])  # fmt: skip
+def test_depends_on_takes_earlier_instructions_only(for_whom, words):
+    with pytest.raises(ValueError if for_whom == "the next" else NkiError, match=words):
+        timed(waiting(for_whom))
 
 
 def test_a_cast_is_not_given_to_hardware_made_descriptors():
     """GpSimd gets it where the kernel leaves the choice: 1200 to prepare a load, 760 + 540 to the last first packet."""
-    line = timed(lambda: nisa.dma_copy(tile(), nl.ndarray((128, 64), nl.bfloat16, HBM)))
+    line = timed(lambda: nisa.dma_copy(tile(64), tile(64, BF16, HBM)))
     assert line.start == [1200.0]
     assert line.arrival[0] == pytest.approx(1200 + 760 + 540)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from timelines import BF16, DGE, ENGINE, FLOW, FP32, HBM, PSUM, load, ns, scalar, store, tile, timed, vector
+from timelines import BF16, DGE, ENGINE, FLOW, FP32, HBM, PSUM, load, ns, scalar, starts, store, tile, timed, vector
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
@@ -19,35 +19,26 @@ from nkiconv.simulator import language as nl
 # Chains.
 
 
-def chain(mode):
+# mode, ns to a load's last first packet, to a store's, to issue either
+CHAINS = [("none", 775 + 300, 775 + 150, 58), ("hwdge", 1330 + 300, 1190 + 150, 530)]
+
+
+@pytest.mark.parametrize(("mode", "to_load", "to_store", "issue"), CHAINS)
+def test_load_copy_store(mode, to_load, to_store, issue):
     def body():
         x, y = tile(), tile()
-        load(x, mode)
+        load(x, DGE[mode])
         vector(y, x)
-        store(y, mode)
+        store(y, DGE[mode])
 
-    return timed(body)
-
-
-def test_static_load_copy_store():
-    line = chain(DGE.none)
-    loaded = 775 + 300 + FLOW + 7  # 1721.9
-    copied = loaded + 380 + 153 + 512 * 0.5208  # the copy starts at 2101.9, LAT 419.6: 2521.6
-    stored = copied + 32 + 775 + 150 + FLOW + 7  # the trigger is on GpSimd at 2553.6: 4125.5
+    line = timed(body)
+    loaded = to_load + FLOW + 7  # 1721.9, or 2276.9
+    copied = loaded + 380 + 153 + 512 * 0.5208  # the copy starts at 2101.9, LAT 419.6: 2521.6, or 3076.6
+    stored = copied + 32 + to_store + FLOW + 7  # the trigger is on GpSimd at 2553.6: 4125.5, or 5095.5
     assert line.start == ns(0, loaded + 380, copied + 32)
     assert line.visible == ns(loaded, copied, stored)
-    assert line.free == ns(58, loaded + 380 + 60 + 512 * 0.5208 + 10.5, copied + 32 + 58)
-    assert line.total_ns == pytest.approx(4125.5, abs=0.2)
-
-
-def test_hwdge_load_copy_store():
-    line = chain(DGE.hwdge)
-    loaded = 1330 + 300 + FLOW + 7  # 2276.9
-    copied = loaded + 380 + 153 + 512 * 0.5208  # 3076.6
-    stored = copied + 32 + 1190 + 150 + FLOW + 7  # 5095.5
-    assert line.visible == ns(loaded, copied, stored)
-    assert line.free[0] == 530
-    assert line.total_ns == pytest.approx(5095.5, abs=0.2)
+    assert line.free == ns(issue, loaded + 380 + 60 + 512 * 0.5208 + 10.5, copied + 32 + issue)
+    assert line.total_ns == pytest.approx({"none": 4125.5, "hwdge": 5095.5}[mode], abs=0.2)
 
 
 @pytest.mark.parametrize("throttle", [False, True], ids=["full", "half"])
@@ -99,7 +90,7 @@ def test_a_fill_that_matmuls_overwrite_costs_nothing(why, steps, costs):
                 vector(out, dst)
         vector(out, acc[:, 511:512])
 
-    (without, with_it) = (timed(lambda filled=filled: body(filled)) for filled in (False, True))
+    without, with_it = (timed(lambda filled=filled: body(filled)) for filled in (False, True))
     assert len(with_it.start) - len(without.start) == costs
     if not costs:
         assert with_it.visible == without.visible
@@ -114,28 +105,24 @@ def test_a_fill_that_others_name_is_kept():
     assert len(timed(body).start) == 2
 
 
+@starts(0, 0, 0, 16)
 def test_independent_engines_run_side_by_side():
-    def body():
-        vector(tile())
-        scalar(tile())
-        nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
-        nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16))
-
-    assert timed(body).start == [0, 0, 0, 16]
+    vector(tile())
+    scalar(tile())
+    nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
+    nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16))
 
 
 # Waits.
 
 
+# LAT 189 + 512 * 0.8333 = 615.7, then 35; the third needs nothing: ISSUE 60 + 426.7 after the second's start
+@starts(0, 615.7 + 35, 615.7 + 35 + 486.7)
 def test_a_read_on_the_same_engine_waits_for_lat_and_35():
-    def body():
-        x, y = tile(), tile()
-        scalar(x)
-        scalar(y, x)
-        scalar(tile())
-
-    # LAT 189 + 512 * 0.8333 = 615.7, then 35; the third needs nothing: ISSUE 60 + 426.7 after the second's start
-    assert timed(body).start == ns(0, 615.7 + 35, 615.7 + 35 + 486.7)
+    x, y = tile(), tile()
+    scalar(x)
+    scalar(y, x)
+    scalar(tile())
 
 
 # consumer, ns from the producer's end (on Vector) to its start
@@ -158,42 +145,32 @@ def test_hops_from_vector(consumer, hop):
     assert line.start[1] - line.visible[0] == pytest.approx(hop)
 
 
+# the matmul ends at 16 + 213.3 + 164 = 393.3; 32 to a DMA trigger
+@starts(16, 393.3 + 32)
 def test_a_load_into_a_tile_that_a_matmul_reads_waits_for_its_end():
-    def body():
-        x = tile(512, BF16)
-        nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), x)
-        load(x)
-
-    # the matmul ends at 16 + 213.3 + 164 = 393.3; 32 to a DMA trigger
-    assert timed(body).start == ns(16, 393.3 + 32)
+    x = tile(512, BF16)
+    nisa.nc_matmul(tile(512, FP32, PSUM), tile(128, BF16), x)
+    load(x)
 
 
+# every 512 / 2.4 + 2.5; the copy follows the last: 16 + 2 * 215.8 + 213.3 + 164 + 38
+@starts(16, 231.8, 447.7, 863.0)
 def test_accumulating_matmuls_do_not_wait_for_each_other():
-    def body():
-        acc, a, b = tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16)
-        for i in range(3):
-            nisa.nc_matmul(acc, a, b, accumulate=i > 0)
-        vector(tile(512), acc)
-
-    # every 512 / 2.4 + 2.5; the copy follows the last: 16 + 2 * 215.8 + 213.3 + 164 + 38
-    assert timed(body).start == ns(16, 231.8, 447.7, 863.0)
+    acc, a, b = tile(512, FP32, PSUM), tile(128, BF16), tile(512, BF16)
+    for i in range(3):
+        nisa.nc_matmul(acc, a, b, accumulate=i > 0)
+    vector(tile(512), acc)
 
 
+# from idle 106; two passes of 1024 / 2.4 + 5, of zeros and ones a single one + 2.5
+@starts(106, 106 + 863.3, 106 + 863.3 + 429.2)
 def test_fp32_matmuls_are_told_apart_by_their_settings():
-    def body():
-        acc, a, b = tile(512, FP32, PSUM), tile(128), tile(512)
-        for onezero in (False, True, False):
-            nisa.nc_matmul(acc, a, b, is_moving_onezero=onezero)
-
-    # from idle 106; two passes of 1024 / 2.4 + 5, of zeros and ones a single one + 2.5
-    assert timed(body).start == ns(106, 106 + 863.3, 106 + 863.3 + 429.2)
+    acc, a, b = tile(512, FP32, PSUM), tile(128), tile(512)
+    for onezero in (False, True, False):
+        nisa.nc_matmul(acc, a, b, is_moving_onezero=onezero)
 
 
 # Who touches what.
-
-
-def second_start(body):
-    return timed(body).start[1]
 
 
 # why                     first write         second write        it waits
@@ -213,7 +190,7 @@ def test_strided_writes(why, first, second, waits):
         scalar(x[:, second[0] :: second[1]])
 
     # a memset of n columns is done by 58 + 0.832 n
-    assert (second_start(body) > 58) == waits
+    assert (timed(body).start[1] > 58) == waits
 
 
 # why                     rows of the second store    it starts behind the first store's end, or its issue
@@ -228,32 +205,27 @@ def test_row_blocks_of_an_output(why, rows, waits):
         store(tile(), dst=out[rows])
 
     # 58 to issue the first; its end is 775 + 150 + FLOW + 7, and 380 to a waiting DMA
-    assert second_start(body) == pytest.approx(925 + FLOW + 7 + 380 if waits else 58, abs=0.2)
+    assert timed(body).start[1] == pytest.approx(925 + FLOW + 7 + 380 if waits else 58, abs=0.2)
 
 
 # DMA queues.
 
 
+# the store waits for 189 + 426.7, then 32; by then Sync issues the load, until 530; it goes on with the store
+@starts(0, 647.7, 0)
 def test_a_ready_trigger_overtakes_a_waiting_one():
-    def body():
-        x = tile()
-        scalar(x)
-        store(x, DGE.hwdge, ENGINE.sync)
-        load(tile(), DGE.hwdge, ENGINE.sync)
-
-    # the store waits for 189 + 426.7, then 32; by then Sync issues the load, until 530; it goes on with the store
-    line = timed(body)
-    assert line.start == ns(0, 647.7, 0)
+    x = tile()
+    scalar(x)
+    store(x, DGE.hwdge, ENGINE.sync)
+    load(tile(), DGE.hwdge, ENGINE.sync)
 
 
+# all are ready at 0 and Scalar takes them in program order: 530 for the first trigger, 650 for the one behind it
+@starts(0, 530, 1180)
 def test_ready_triggers_keep_their_place_before_a_later_instruction():
-    def body():
-        for _ in range(2):
-            load(tile(), DGE.hwdge, ENGINE.scalar)
-        scalar(tile())
-
-    # all are ready at 0 and Scalar takes them in program order: 530 for the first trigger, 650 for the one behind it
-    assert timed(body).start == ns(0, 530, 1180)
+    for _ in range(2):
+        load(tile(), DGE.hwdge, ENGINE.scalar)
+    scalar(tile())
 
 
 def test_a_trigger_right_behind_another_takes_longer():
@@ -347,17 +319,14 @@ def test_both_cores_store_what_they_load_at_published_rates():
         assert least <= 2 * 2 * 8 * 128 * columns * 4 / (spans[1] - spans[0]) <= most
 
 
+# core 0's GpSimd is busy for 126.9 + 512 * 1.6667 = 980.2; core 1's waits from 0
+@starts(0, 980.2, 2980.2, 0, 2980.2, lnc=2)
 def test_a_barrier_lets_both_cores_go_2000_after_the_later_one():
-    def body():
-        data = nl.ndarray((128, 512), FP32, nl.shared_hbm)
-        if nl.program_id(0) == 0:
-            nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
-        nisa.core_barrier(data, (0, 1))
-        nisa.memset(tile(4), 0.0, engine=ENGINE.gpsimd)
-
-    line = timed(body, lnc=2)
-    # core 0's GpSimd is busy for 126.9 + 512 * 1.6667 = 980.2; core 1's waits from 0
-    assert line.start == ns(0, 980.2, 2980.2, 0, 2980.2)
+    data = nl.ndarray((128, 512), FP32, nl.shared_hbm)
+    if nl.program_id(0) == 0:
+        nisa.memset(tile(), 0.0, engine=ENGINE.gpsimd)
+    nisa.core_barrier(data, (0, 1))
+    nisa.memset(tile(4), 0.0, engine=ENGINE.gpsimd)
 
 
 # Activation tables and order.
@@ -377,13 +346,11 @@ def test_an_activation_table_is_loaded_once():
     assert [name for _, _, _, name in line.table_loads] == ["silu", "exp"]
 
 
+@starts(0, 1075 + FLOW + 7 + 380)
 def test_a_table_is_loaded_while_its_operand_is_on_the_way():
-    def body():
-        x = tile()
-        load(x)
-        nisa.activation(tile(), nl.exp, x)
-
-    assert timed(body).start == ns(0, 1075 + FLOW + 7 + 380)
+    x = tile()
+    load(x)
+    nisa.activation(tile(), nl.exp, x)
 
 
 @pytest.mark.parametrize("order", ["program", "lookahead"])

@@ -14,14 +14,13 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from pairs import run
+from timelines import BF16, DGE, ENGINE, FP32, HBM, PSUM, tile, touched
 
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import language as nl
 from nkiconv.simulator import timeline as tl
 from nkiconv.simulator.timing import PriceList, Rates
 
-BF16, FP32, HBM, PSUM = nl.bfloat16, nl.float32, nl.hbm, nl.psum
-ENGINE, DGE = nisa.engine, nisa.dge_mode
 #: settings of a dma_copy, by who triggers it
 WAYS = {
     "static": {"dge_mode": DGE.none},
@@ -112,17 +111,9 @@ def end(line):
 # Order.
 
 
-def touched(region):
-    """(storage, byte) of every byte that a region meets."""
-    size = region.itemsize
-    firsts = [region.offset]
-    for n, stride in zip(region.shape, region.strides, strict=True):
-        firsts = [first + i * stride for first in firsts for i in range(n)]
-    return {(region.info.id, first * size + byte) for first in firsts for byte in range(size)}
-
-
 def all_bytes(regions):
-    return set().union(*map(touched, regions))
+    """(storage, byte) of every byte that regions meet."""
+    return {(region.info.id, byte) for region in regions for byte in touched(region)}
 
 
 @draws(200)
@@ -216,13 +207,13 @@ def test_a_trigger_more_may_shorten_the_whole():
     """
 
     def body(more):
-        long, short, other = (nl.ndarray((128, columns), FP32) for columns in (8192, 8, 8))
-        nisa.tensor_copy(long[:, 0:300], nl.ndarray((128, 300), FP32), engine=ENGINE.scalar)
-        nisa.dma_copy(long, nl.ndarray((128, 8192), FP32, HBM), **WAYS["sync"])
+        long, short, other = (tile(columns) for columns in (8192, 8, 8))
+        nisa.tensor_copy(long[:, 0:300], tile(300), engine=ENGINE.scalar)
+        nisa.dma_copy(long, tile(8192, FP32, HBM), **WAYS["sync"])
         nisa.memset(short, 0.0)
-        nisa.dma_copy(short, nl.ndarray((128, 8), FP32, HBM), **WAYS["sync"])
+        nisa.dma_copy(short, tile(8, FP32, HBM), **WAYS["sync"])
         if more:
-            nisa.dma_copy(other, nl.ndarray((128, 8), FP32, HBM), **WAYS["sync"])
+            nisa.dma_copy(other, tile(8, FP32, HBM), **WAYS["sync"])
 
     (_, without), (_, with_it) = (timed(lambda more=more: body(more)) for more in (False, True))
     assert (without.start[1] > 600, with_it.start[1]) == (True, 530)
@@ -293,11 +284,11 @@ def test_a_tile_of_its_own_lets_a_trigger_overtake_what_is_urgent():
     """
 
     def body(own):
-        x, long = nl.ndarray((128, 8), FP32), nl.ndarray((128, 8192), FP32)
-        nisa.tensor_copy(nl.ndarray((128, 8), FP32), x, engine=ENGINE.scalar)
-        nisa.dma_copy(nl.ndarray((128, 8), FP32) if own else x, nl.ndarray((128, 8), FP32, HBM), **WAYS["sync"])
+        x, long = tile(8), tile(8192)
+        nisa.tensor_copy(tile(8), x, engine=ENGINE.scalar)
+        nisa.dma_copy(tile(8) if own else x, tile(8, FP32, HBM), **WAYS["sync"])
         nisa.memset(long[:, 0:4], 0.0)
-        nisa.dma_copy(long, nl.ndarray((128, 8192), FP32, HBM), **WAYS["sync"])
+        nisa.dma_copy(long, tile(8192, FP32, HBM), **WAYS["sync"])
 
     (_, shared), (_, apart) = (timed(lambda own=own: body(own)) for own in (False, True))
     assert (shared.start[3], apart.start[3]) == pytest.approx((93, 530), abs=12)
@@ -315,10 +306,10 @@ def test_a_warm_start_may_be_worth_more_than_an_early_one(own):
     """
 
     def body():
-        x, y, z = nl.ndarray((128, 50), FP32), nl.ndarray((128, 100), FP32), nl.ndarray((128, 100), FP32)
+        x, y, z = tile(50), tile(100), tile(100)
         nisa.tensor_copy(y, z, engine=ENGINE.scalar)
         nisa.memset(x[:, 0:1], 0.0, engine=ENGINE.gpsimd)
-        nisa.tensor_copy(nl.ndarray((128, 50), FP32), nl.ndarray((128, 50), FP32) if own else x)
+        nisa.tensor_copy(tile(50), tile(50) if own else x)
         nisa.tensor_copy(z, y)
 
     _, line = timed(body)
@@ -338,16 +329,16 @@ def test_a_warm_up_matmul_may_shorten_the_whole():
     """
 
     def body(warm_up):
-        x, w, acc = nl.ndarray((128, 512), BF16), nl.ndarray((128, 128), BF16), nl.ndarray((128, 512), FP32, PSUM)
+        x, w, acc = tile(512, BF16), tile(128, BF16), tile(512, FP32, PSUM)
         if warm_up:
-            other = nl.ndarray((128, 512), FP32)
-            nisa.nc_matmul(nl.ndarray((128, 512), FP32, PSUM), other[:, 0:128], other)
-        nisa.dma_copy(x, nl.ndarray((128, 512), BF16, HBM), **WAYS["static"])
+            other = tile(512)
+            nisa.nc_matmul(tile(512, FP32, PSUM), other[:, 0:128], other)
+        nisa.dma_copy(x, tile(512, BF16, HBM), **WAYS["static"])
         for i in range(16):
             nisa.nc_matmul(acc, w, x, accumulate=i > 0)
-        out = nl.ndarray((128, 512), BF16)
+        out = tile(512, BF16)
         nisa.tensor_copy(out, acc)
-        nisa.dma_copy(nl.ndarray((128, 512), BF16, HBM), out, **WAYS["static"])
+        nisa.dma_copy(tile(512, BF16, HBM), out, **WAYS["static"])
 
     (_, cold), (_, warm) = (timed(lambda on=on: body(on), throttle=True) for on in (False, True))
     released = [[round(at) for at, full in line.throttle_changes[0] if full] for line in (cold, warm)]

@@ -63,8 +63,13 @@ def test_a_small_tile_does_not_wait_behind_a_large_one():
 # Loads that the compiler drops.
 
 
+def loads_of(body):
+    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
+    return sum(task.op == "dma_copy" for task in tasks.source)
+
+
 def again(n, between=0, *, part=False, scope=False):
-    """n loads of the same bytes, others between them, each with a copy that reads its tile."""
+    """How many remain of n loads of the same bytes, others between them, each with a copy that reads its tile."""
 
     def body():
         x = tile(64, FP32, HBM)
@@ -82,9 +87,7 @@ def again(n, between=0, *, part=False, scope=False):
             for i in range(n):
                 one(i)
 
-    rates = Rates()
-    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(rates))
-    return sum(tasks.is_dma) - n * between
+    return loads_of(body) - n * between
 
 
 @pytest.mark.parametrize(("why", "loads", "given"), [
@@ -94,16 +97,11 @@ def again(n, between=0, *, part=False, scope=False):
     ("a part of a tile", 3, {"part": True}),
     ("a loop on the device has one copy of its body", 3, {"scope": True}),
 ], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
-def test_a_load_of_what_a_tile_holds_is_dropped(why, loads, given):
+def test_a_load_of_what_a_tile_holds_is_loads_of(why, loads, given):
     assert again(3, **given) == loads
 
 
-def dropped(body):
-    tasks, _ = tl.build(run(body, trace_only=True).programs, PriceList(Rates()))
-    return len([task for task in tasks.source if task.op == "dma_copy"])
-
-
-def test_a_load_of_what_somebody_writes_is_not_dropped():
+def test_a_load_of_what_somebody_writes_is_not_loads_of():
     def body(*, writes_source=False, writes_tile=False):
         x, kept = tile(64, FP32, HBM), tile(64)
         for _ in range(2):
@@ -115,9 +113,9 @@ def test_a_load_of_what_somebody_writes_is_not_dropped():
         if writes_source:
             store(kept, dst=x)
 
-    assert dropped(body) == 1
-    assert dropped(lambda: body(writes_tile=True)) == 2
-    assert dropped(lambda: body(writes_source=True)) == 3
+    assert loads_of(body) == 1
+    assert loads_of(lambda: body(writes_tile=True)) == 2
+    assert loads_of(lambda: body(writes_source=True)) == 3
 
 
 def test_no_load_is_dropped_where_tiles_would_not_fit():
@@ -134,7 +132,7 @@ def test_no_load_is_dropped_where_tiles_would_not_fit():
             load_into = tile(columns)
             vector(load_into[:, 0:8], other[:, 0:8])
 
-    assert (dropped(lambda: body(8_000)), dropped(lambda: body(14_000))) == (3, 4)
+    assert (loads_of(lambda: body(8_000)), loads_of(lambda: body(14_000))) == (3, 4)
 
 
 @pytest.mark.parametrize(("columns", "stalls"), [(512, True), (256, False)])
