@@ -122,6 +122,15 @@ def result(call, shape, dtype, *operands, to=nl.sbuf, **settings):
     return results(call, out(shape, dtype, to), *operands, **settings)[0]
 
 
+def by_language(name, *operands, **settings):
+    """What `nl.<name>` returns of arrays, which are put into SBUF, of `a_tile`s and of other arguments."""
+
+    def operand(one):
+        return one.made() if isinstance(one, _Later) else put(one) if isinstance(one, np.ndarray) else one
+
+    return evaluate(lambda: get(getattr(nl, name)(*map(operand, operands), **settings)))
+
+
 def sample(rng, shape, dtype):
     """Random values of an NKI dtype: numbers near 1 for floats, small signed or unsigned integers otherwise."""
     values = rng.normal(scale=3.0, size=shape).astype(np.float32)

@@ -1,0 +1,336 @@
+"""What nki.language computes of tiles, against NumPy: rounding, angles, reductions, norms, random numbers, gathers."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import draws
+from hypothesis import given
+from hypothesis import strategies as st
+from isa_tiles import a_tile, by_language, evaluate, get, hbm, laid, put, row, sb
+from pairs import dropped, run
+
+from nkiconv.simulator import NkiError
+from nkiconv.simulator import language as nl
+
+F32, BF16 = nl.float32, nl.bfloat16
+BUFFERS = pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
+ROUNDING = {"floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+by_rounding = pytest.mark.parametrize("name", ROUNDING)
+CALLS = {**ROUNDING, "cos": np.cos, "tan": np.tan, "negative": np.negative, "logical_not": np.logical_not}
+
+#: Ties, neighbours of whole numbers, what has no fraction, what int32 does not hold, and what is no number
+AWKWARD = row(
+    0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.2, -3.7, 0.99999994, -0.99999994, 1e-30, -1e-30, 8388607.5, -8388607.5,
+    2.0**23, -(2.0**23), 2.0**24 + 2, 2.0**31, -(2.0**31), 3e9, -3e38, np.inf, -np.inf, np.nan,
+)  # fmt: skip
+SIXTEENTHS = np.arange(-40, 41, dtype=np.float32).reshape(3, 27) / 16
+NUMBERS = {
+    "fp32": AWKWARD, "bf16": SIXTEENTHS.astype(ml_dtypes.bfloat16), "fp16": SIXTEENTHS.astype(np.float16),
+    "fp8": SIXTEENTHS.astype(ml_dtypes.float8_e4m3), "int32": row(2**31 - 1, -5, 7, dtype=np.int32),
+}  # fmt: skip
+
+
+@BUFFERS
+@pytest.mark.parametrize("x", NUMBERS.values(), ids=NUMBERS)
+@by_rounding
+def test_rounding(name, x, buffer):
+    out = by_language(name, a_tile(x, buffer=buffer))
+    assert out.dtype == x.dtype
+    wide = x.astype(np.float64)
+    np.testing.assert_array_equal(out.astype(np.float64), ROUNDING[name](wide))
+
+
+@draws(60)
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=8), st.sampled_from(sorted(ROUNDING)))
+def test_rounding_any_float(numbers, name):
+    np.testing.assert_array_equal(by_language(name, row(*numbers)), ROUNDING[name](row(*numbers)))
+
+
+@by_rounding
+def test_rounding_into_another_dtype(name):
+    x = row(1.25, -1.25, 3.75, dtype=ml_dtypes.bfloat16)
+    out = by_language(name, x, dtype=nl.int32)
+    assert out.dtype == np.int32
+    np.testing.assert_array_equal(out, ROUNDING[name](x.astype(np.float32)))
+
+
+@pytest.mark.parametrize("layout", ["strided", "shifted"])
+@pytest.mark.parametrize("name", CALLS)
+def test_views_and_dtypes_of_results(name, layout):
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    out = by_language(name, laid(layout, x))
+    # angles are reduced and turned in fp32; all else is exact
+    rtol, atol = (2e-6, 1e-6) if name in ("cos", "tan") else (0, 0)
+    np.testing.assert_allclose(out, CALLS[name](x.astype(np.float64)), rtol=rtol, atol=atol)
+    half = by_language(name, x, dtype=nl.float16)
+    assert (out.dtype, half.dtype) == (np.float32, np.float16)
+    np.testing.assert_array_equal(half, out.astype(np.float16))
+
+
+@pytest.mark.parametrize("name", ["cos", "tan", "sin"])
+def test_angles_of_many_turns(name):
+    x = np.linspace(-60, 60, 1001, dtype=np.float32)[None]
+    wide = getattr(np, name)(x.astype(np.float64))
+    scale = 1 + wide * wide if name == "tan" else 1.0  # what an error of the angle becomes
+    assert np.max(np.abs(by_language(name, x).astype(np.float64) - wide) / scale) < 2e-5
+
+
+KNOWN = [("cos", 0.0, 1.0), ("cos", np.pi, -1.0), ("tan", 0.0, 0.0), ("tan", np.pi / 4, 1.0), ("cos", np.pi / 3, 0.5)]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), KNOWN)
+def test_known_angles(name, value, expected):
+    np.testing.assert_allclose(by_language(name, row(value)), [[expected]], atol=5e-7)
+
+
+EXACT = [
+    *(("negative", np.array([[5, -3, 0]]).astype(dtype), [[-5, 3, 0]])
+      for dtype in (np.float32, np.int32, np.int8, ml_dtypes.bfloat16)),
+    *(("logical_not", row(0, 1, 1, 0, dtype=dtype), [[1, 0, 0, 1]]) for dtype in (np.float32, np.uint8, np.int32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "x", "expected"), EXACT)
+def test_negative_and_logical_not(name, x, expected):
+    out = by_language(name, x)
+    assert out.dtype == x.dtype
+    np.testing.assert_array_equal(out.astype(np.float32), expected)
+
+
+# Reductions.
+
+#: What NumPy computes for each call; mean and var over an axis as there.
+REFERENCES = {
+    "sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod, "mean": np.mean, "var": np.var,
+    "all": lambda x, axis: np.all(x, axis).astype(np.float64),
+}  # fmt: skip
+CASES = [((4, 8), 1, (4, 1)), ((4, 8), (-1,), (4, 1)), ((3, 4, 5), 2, (3, 4)), ((3, 4, 5), [1, 2], (3, 1)),
+         ((2, 3, 4, 5), (2, 3), (2, 3)), ((2, 3, 4, 5), -1, (2, 3, 4)), ((128, 1), 1, (128, 1))]  # fmt: skip
+of_each_shape = pytest.mark.parametrize(("shape", "axis", "reduced"), CASES, ids=str)
+
+
+def small_integers(shape, seed=0):
+    """Halves from -2 to 2, zero among them: sums and products of a few are exact in fp32."""
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32) / 2
+
+
+def axes_of(x, axis):
+    return tuple(a % x.ndim for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
+
+
+@BUFFERS
+@of_each_shape
+@pytest.mark.parametrize("name", REFERENCES)
+def test_reductions(name, shape, axis, reduced, buffer):
+    x = small_integers(shape)
+    expected = REFERENCES[name](x.astype(np.float64), axis=axes_of(x, axis))
+    out = by_language(name, a_tile(x, buffer=buffer), axis)
+    # only a mean divides: by a rounded 1 / n, then it is rounded, and squared differences from it for var
+    tolerance = 8 * 2.0**-24 if name in ("mean", "var") else 0
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=tolerance, atol=tolerance)
+    if name != "var":
+        assert out.shape == reduced
+    assert out.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod", "mean", "var"])
+def test_dims_can_be_kept(name):
+    x = small_integers((3, 4, 5))
+    assert by_language(name, x, (1, 2), keepdims=True).shape == (3, 1, 1)
+    one = by_language(name, x, 2, nl.bfloat16, True)
+    assert (one.shape, one.dtype) == ((3, 4, 1), ml_dtypes.bfloat16)
+    expected = REFERENCES[name](x.astype(np.float64), axis=2)[..., None]
+    np.testing.assert_allclose(one.astype(np.float64), expected, rtol=2**-8, atol=2**-9)
+
+
+def test_var_keeps_dims_whatever_it_is_told():
+    assert by_language("var", small_integers((3, 4, 5)), (1, 2), keepdims=False).shape == (3, 1, 1)
+
+
+def test_all_sees_one_zero():
+    x = np.ones((2, 3, 4), np.float32)
+    x[1, 2, 3] = 0
+    np.testing.assert_array_equal(by_language("all", x, (1, 2), dtype=nl.uint8), [[1], [0]])
+
+
+def test_means_are_fp32_until_they_are_written():
+    x = np.full((1, 512), 1.0, ml_dtypes.bfloat16)
+    x[0, 0] = 3.0
+    assert by_language("mean", x, 1, dtype=F32) == 514 / 512
+    np.testing.assert_allclose(by_language("var", x, 1, dtype=F32), x.astype(np.float64).var(), rtol=1e-6)
+    assert by_language("var", row(4096.0, 4097.0, 4098.0, 4099.0), 1) == 1.25, "large and close to each other"
+
+
+def test_integers():
+    x = np.arange(12, dtype=np.int32).reshape(3, 4)
+    out = by_language("sum", x, 1)
+    assert out.dtype == np.int32
+    np.testing.assert_array_equal(out, x.sum(1, keepdims=True))
+
+
+@draws(30)
+@given(st.data())
+def test_strided_views(data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
+    axes = tuple(range(data.draw(st.integers(1, len(shape) - 1)), len(shape)))
+    x = small_integers(shape, seed=3)
+    total, variance = (by_language(name, laid("strided", x), axes) for name in ("sum", "var"))
+    np.testing.assert_array_equal(total.reshape(-1), x.sum(axes).reshape(-1))
+    np.testing.assert_allclose(variance.reshape(-1), x.var(axes).reshape(-1), rtol=1e-6, atol=1e-7)
+
+
+def softmax(x, axes):
+    powers = np.exp(x - x.max(axes, keepdims=True))
+    return powers / powers.sum(axes, keepdims=True)
+
+
+@of_each_shape
+@BUFFERS
+def test_softmax(shape, axis, reduced, buffer):
+    x = np.random.default_rng(1).normal(scale=20, size=shape).astype(np.float32)
+    out = by_language("softmax", a_tile(x, buffer=buffer), axis)
+    np.testing.assert_allclose(out, softmax(x.astype(np.float64), axes_of(x, axis)), rtol=1e-5, atol=1e-30)
+
+
+def test_softmax_of_what_would_overflow_and_its_dtype():
+    out = by_language("softmax", np.array([[1000.0, 1000.0], [-1000.0, 0.0]], np.float32), dtype=BF16)
+    assert out.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(out.astype(np.float32), [[0.5, 0.5], [0, 1]])
+
+
+@pytest.mark.parametrize("compute", [None, BF16])
+@of_each_shape
+def test_rms_norm(shape, axis, reduced, compute):
+    rng = np.random.default_rng(2)
+    x, w = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    axes, n = axes_of(x, axis), 7
+    out = by_language("rms_norm", x, w, axis, n, epsilon=0.25, compute_dtype=compute)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).sum(axes, keepdims=True) / n + 0.25) * w
+    np.testing.assert_allclose(out, expected, rtol=1e-5 if compute is None else 0.03, atol=1e-6)
+    if compute is not None:
+        assert not np.allclose(out, expected, rtol=1e-5)
+
+
+def test_epsilon_of_rms_norm_is_a_millionth():
+    out = by_language("rms_norm", row(1e-3, 0, 0, 0), np.ones((1, 4), np.float32), 1, 1, dtype=nl.float16)
+    assert out.dtype == np.float16
+    np.testing.assert_allclose(out[0, 0], np.sqrt(0.5), rtol=1e-3)
+
+
+# Random numbers and gathers.
+
+
+def seeded(value):
+    nl.random_seed(nl.full((1, 1), value, nl.int32))
+
+
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm], ids=lambda b: b.name)
+def test_rand_is_uniform(buffer):
+    def body():
+        tensor = nl.rand((128, 400), F32, buffer, name="noise")
+        assert (tensor.shape, tensor.dtype, tensor.buffer, tensor.name) == ((128, 400), F32, buffer, "noise")
+        return get(tensor)
+
+    x = evaluate(body)
+    assert 0 <= x.min() <= x.max() < 1
+    counts, _ = np.histogram(x, bins=16, range=(0, 1))
+    expected = x.size / 16
+    assert np.all(np.abs(counts - expected) < 6 * np.sqrt(expected))
+    assert len(np.unique(x)) > 0.99 * x.size
+    np.testing.assert_array_equal(x * 2**24, np.rint(x * 2**24))
+
+
+@pytest.mark.parametrize("shape", [(300, 5), (3,), (2, 5000), (130, 3, 2)], ids=str)
+def test_rand_fills_hbm(shape):
+    x = by_language("rand", shape, BF16, nl.hbm)
+    assert (x.shape, x.dtype) == (shape, ml_dtypes.bfloat16)
+    assert 0 <= x.astype(np.float32).min() <= x.astype(np.float32).max() <= 1
+
+
+def test_a_seed_repeats_its_numbers():
+    def body():
+        seeded(42)
+        first, second = get(nl.rand((4, 8), F32)), get(nl.rand((4, 8), F32))
+        seeded(42)
+        again = get(nl.rand((4, 8), F32))
+        seeded(43)
+        return first, second, again, get(nl.rand((4, 8), F32))
+
+    first, second, again, other = evaluate(body)
+    np.testing.assert_array_equal(first, again)
+    assert not any(np.any(first == one) for one in (second, other))
+
+
+@pytest.mark.parametrize("dtype", [None, nl.float16])
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_dropout(rate, dtype):
+    x = np.random.default_rng(0).uniform(1, 2, (128, 200)).astype(np.float32)
+    out = by_language("dropout", x, rate, dtype=dtype)
+    assert out.dtype == (np.float32 if dtype is None else np.float16)
+    kept = out != 0
+    np.testing.assert_array_equal(out[kept], x[kept].astype(out.dtype))
+    assert abs(1 - kept.mean() - rate) <= 5 * np.sqrt(rate * (1 - rate) / x.size)
+
+
+def test_dropout_by_partition():
+    out = by_language("dropout", np.ones((2, 50), np.float32), row(0.0, 1.0).T.copy())
+    np.testing.assert_array_equal(out, np.repeat([[1.0], [0.0]], 50, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [None, BF16])
+def test_gather_flattened(dtype):
+    data = np.random.default_rng(1).integers(-9, 9, (4, 3, 5)).astype(np.float32)
+    indices = np.random.default_rng(2).integers(0, 15, (4, 2, 7)).astype(np.uint32)
+    out = by_language("gather_flattened", data, indices, dtype=dtype)
+    expected = np.take_along_axis(data.reshape(4, -1), indices.reshape(4, -1).astype(np.int64), 1).reshape(4, 2, 7)
+    assert out.shape == (4, 2, 7)
+    np.testing.assert_array_equal(out.astype(np.float32), expected)
+
+
+# Instructions, and what is refused.
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("negative", 1), ("logical_not", 1), ("cos", 5), ("tan", 11), ("floor", 5)]
+)
+def test_instructions(name, count):
+    assert len(run(lambda: dropped(getattr(nl, name)(sb(4, 8)))).instructions) == count + 1
+
+
+@pytest.mark.parametrize(("shape", "expected"), [
+    ((4, 8), ["tensor_reduce", "activation", "reciprocal", "tensor_scalar"]),
+    ((4, 8, 2), ["tensor_reduce", "tensor_tensor", "activation", "tensor_reduce", "reciprocal", "tensor_tensor"]),
+])  # fmt: skip
+def test_instructions_of_softmax(shape, expected):
+    assert [i.op for i in run(lambda: dropped(nl.softmax(sb(*shape)))).instructions][1:] == expected
+
+
+REDUCTIONS = [*REFERENCES, "softmax"]
+REFUSED = [
+    *((f"NKI040: {name}: ", name, (make,)) for name in CALLS for make in (3.0, hbm)),
+    *((f"NKI040: {name}: x is not a tile", name, (make, 1)) for name in REDUCTIONS for make in (3.0, hbm)),
+    *((f"NKI062: {name}: axis=", name, (small_integers((2, 3, 4)), axis))
+      for name in REDUCTIONS for axis in (0, (0, 1), (0, 1, 2), 1, (1,), -2, 3, (), 1.0, True, "x")),
+    ("NKI040: rms_norm: w is not a tile", "rms_norm", (sb, 1.0, 1, 8)),
+    ("NKI044: rms_norm", "rms_norm", (sb, np.ones((1, 8), np.float32), 1, 8)),
+    ("NKI062: rms_norm", "rms_norm", (sb, sb, 0, 8)),
+    ("NKI069: rms_norm", "rms_norm", (np.zeros((4, 8), np.float32), sb, 1, 8, 0.0)),
+    ("NKI048: rand", "rand", ((4, 8), nl.int32)),
+    ("NKI003: rand", "rand", ((129, 8), F32)),
+    ("NKI040: random_seed", "random_seed", (42,)),
+    ("NKI040: dropout", "dropout", (hbm, 0.5)),
+    ("NKI062: gather_flattened", "gather_flattened", (sb, np.ones((4, 8), np.uint32), 1)),
+    ("NKI.*gather_flattened", "gather_flattened", (sb, sb)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("match", "name", "operands"), REFUSED, ids=lambda value: str(value)[:40])
+def test_refused(match, name, operands):
+    def operand(one):
+        return one(4, 8) if callable(one) else put(one) if isinstance(one, np.ndarray) else one
+
+    with pytest.raises(NkiError, match=match):
+        run(lambda: dropped(getattr(nl, name)(*map(operand, operands))))
