@@ -22,8 +22,26 @@ class Seen(TorchDispatchMode):
 
     @property
     def only_nkiconvs(self):
-        """Whether there were convolutions and all were nkiconv's."""
-        return {name.partition("::")[0] for name in self.convolutions} == {"nkiconv"}
+        return are_nkiconvs(self.convolutions)
+
+
+def seen(function, *args, **named):
+    """(result, names of the convolutions that ran)."""
+    with Seen() as mode:
+        y = function(*args, **named)
+    return y, mode.convolutions
+
+
+def are_nkiconvs(names):
+    """Whether there were convolutions and all were nkiconv's."""
+    return {name.partition("::")[0] for name in names} == {"nkiconv"}
+
+
+def assert_nkiconvs(call, expected, names=None):
+    """A call has this result, and all its convolutions are nkiconv's, these where they are named."""
+    y, found = seen(call)
+    assert are_nkiconvs(found) if names is None else found == names
+    assert torch.equal(y, expected)
 
 
 def graph_of(function, *args):

@@ -10,6 +10,7 @@ from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, leaves
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_exact import same
 
 import nkiconv
 from nkiconv.bounds import epilogue_bound
@@ -312,8 +313,7 @@ def test_compiles_without_graph_breaks(how, dynamic):
         found, expected = compiled(x, w, more, final), layer(x, w, more, final)
         leaves = [x, w, *(one for one in more.values() if one.requires_grad)]
         sums = [sum(one.sum() for one in each) for each in (found, expected)]
-        for one, other in zip(found, expected, strict=True):
-            assert torch.equal(one, other)
+        assert same(found, expected)
         for one, other in zip(*(torch.autograd.grad(each, leaves) for each in sums), strict=True):
             torch.testing.assert_close(one, other)  # of silu; compiled, the operator's derivative, else torch's own
 

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from operators_seen import Seen, graph_of
+from operators_seen import Seen, assert_nkiconvs, graph_of
 from tolerances import FLOAT32_SUMS, FLOAT64_SUMS, assert_within_share
 from torch import nn
 from torch.nn import functional as F
@@ -177,16 +177,10 @@ def test_other_arguments_go_through():
     model, x = made("causal")
     converted, cache = convert(model).model, torch.randn(2, 3, 2, 5, 6)
     expected = model[1](x, cache)
-    with Seen() as seen:
-        y = converted[1](x, cache)
-    assert seen.convolutions == ["nkiconv::conv3d"]
-    assert torch.equal(y, expected)
+    assert_nkiconvs(lambda: converted[1](x, cache), expected, ["nkiconv::conv3d"])
     tokens = Tokens(3, 4, 3)
     rows = torch.randn(12, 3)
-    with Seen() as seen:
-        found = convert(tokens).model(rows, size=6)
-    assert seen.only_nkiconvs
-    assert torch.equal(found, tokens(rows, size=6))
+    assert_nkiconvs(lambda: convert(tokens).model(rows, size=6), tokens(rows, size=6))
     listed, images = Listed(3, 4, 3), [torch.randn(1, 3, 6, 6), torch.randn(1, 3, 5, 7)]
     with Seen() as seen:
         found = convert(listed).model(images)["maps"]
@@ -201,10 +195,7 @@ def test_copies_and_files(name):
     for one in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
         assert type(one[1]).__name__ == type(model[1]).__name__
         assert isinstance(one[1], type(model[1]))
-        with Seen() as seen:
-            y = one(x)
-        assert seen.only_nkiconvs
-        assert torch.equal(y, model(x))
+        assert_nkiconvs(lambda one=one: one(x), model(x))
 
 
 @pytest.mark.parametrize("name", ["weight_norm", "standardized, weight_norm"])
@@ -213,10 +204,7 @@ def test_parametrizations_can_be_removed(name):
     converted = convert(model).model
     expected = model(x)
     parametrize.remove_parametrizations(converted[1], "weight")
-    with Seen() as seen:
-        y = converted(x)
-    assert seen.only_nkiconvs
-    assert torch.equal(y, expected)
+    assert_nkiconvs(lambda: converted(x), expected)
 
 
 def test_what_was_converted_is_not_converted_again():
@@ -244,10 +232,7 @@ def test_methods_of_an_instance():
     [entry] = convert(model, functional=False).entries
     assert entry.reason == "has its own forward"
     report = convert(model)
-    with Seen() as seen:
-        y = report.model(x)
-    assert seen.convolutions == ["nkiconv::conv3d"] * 2
-    assert torch.equal(y, expected)
+    assert_nkiconvs(lambda: report.model(x), expected, ["nkiconv::conv3d"] * 2)
     assert report.entries[0].function == "torch's, intercepted (has its own forward)"
 
 

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from operators_seen import Seen
+from operators_seen import Seen, assert_nkiconvs
 from tolerances import FLOAT32_SUMS, assert_within_share
 from torch import fx, nn
 from torch.nn import functional as F
@@ -59,10 +59,7 @@ def test_their_convolutions_are_taken(name, model, monkeypatch):
     if name not in ("unflattened", "fx"):
         assert [entry.function for entry in report.entries] == [TAKEN] * 4
         assert report.entries[0].weight == (4, 3, 3, 3)
-    with Seen() as seen:
-        found = report.model(X)
-    assert seen.convolutions == OURS
-    assert torch.equal(found, expected)
+    assert_nkiconvs(lambda: report.model(X), expected, OURS)
     monkeypatch.setenv("NKICONV_CPU", "simulate")
     with torch.no_grad():
         simulated = report.model(X)
@@ -122,10 +119,7 @@ def test_strict_nonfinite_reaches_graphs(name, model):
 def test_converted_models_are_traced_with_nkiconv_s_functions(model):
     traced = fx.symbolic_trace(convert(model).model)
     for one in (traced, copy.deepcopy(traced)):
-        with Seen() as seen:
-            found = one(X)
-        assert seen.convolutions == OURS
-        assert torch.equal(found, model(X))
+        assert_nkiconvs(lambda one=one: one(X), model(X), OURS)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")

@@ -7,6 +7,7 @@ from causal import DTYPES, MODES, computing, integers, leaves_of
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_exact import same
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError
 from nkiconv.pytorch.fla import causal_conv1d, causal_conv1d_update
@@ -48,8 +49,7 @@ def test_rows_and_sequences(data):
         gs = integers(*x.shape, seed=5), integers(*final.shape, seed=6)
         given_to = [one for one in ours if one is not None]
         found = torch.autograd.grad((y, final), given_to, gs, allow_unused=True)
-    for one, other in zip((y, final), expected, strict=True):
-        assert torch.equal(one.double(), other)
+    assert same((y, final), expected)
     wanted = torch.autograd.grad(
         expected, [one for one in theirs if one is not None], [g.double() for g in gs], allow_unused=True
     )

@@ -13,6 +13,7 @@ from operators_seen import Seen
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch_exact import same
 
 from nkiconv import pytorch
 from nkiconv.errors import DtypeError, GeometryError, UnsupportedError
@@ -65,8 +66,7 @@ def test_results_may_be_changed_in_place(shape, groups, computer):
     theirs = nn.Sequential(filled(getattr(nn, kind)(4, 4, 3, groups=groups)), nn.ReLU(inplace=True))
     x = integers(*shape)
     g = integers(*theirs(x).shape)
-    for one, other in zip(*(torch.autograd.grad(m(x), m.parameters(), g) for m in (net, theirs)), strict=True):
-        assert torch.equal(one, other)
+    assert same(*(torch.autograd.grad(m(x), m.parameters(), g) for m in (net, theirs)))
 
 
 def test_causal_results_may_be_changed_in_place(computer):
@@ -321,8 +321,7 @@ def test_mimi_trains(monkeypatch):
     report = pytorch.convert(model)
     assert any(entry.swapped for entry in report.entries)
     expected = run(model)
-    for one, other in zip(run(report.model), expected, strict=True):
-        assert torch.equal(one, other)
+    assert same(run(report.model), expected)
     with Seen() as seen:
         found = run(report.model)
     assert "nkiconv::conv1d" in seen.names
@@ -353,8 +352,7 @@ def test_bias_and_residual_may_be_changed_before_backward(rank, activation, posi
                 offsets.add_(1)
         return torch.autograd.grad(y.sum(), [x, w])
 
-    for one, other in zip(gradients(True), gradients(False), strict=True):
-        assert torch.equal(one, other)
+    assert same(gradients(True), gradients(False))
 
 
 #: Blocks by torch (F) and by us, behind which a result is changed in place, and who has a full backward hook.
@@ -459,5 +457,4 @@ def test_selective_checkpointing_is_never_wrong(computer, monkeypatch):
         with pytest.raises(RuntimeError, match="has been mutated"):
             torch.autograd.grad(y.sum(), leaves)
         return
-    for one, other in zip(torch.autograd.grad(y.sum(), leaves), expected, strict=True):
-        assert torch.equal(one, other)
+    assert same(torch.autograd.grad(y.sum(), leaves), expected)

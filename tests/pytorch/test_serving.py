@@ -8,6 +8,7 @@ from causal import DTYPES, MODES, computing, integers
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_exact import same
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn as of_rows
@@ -183,8 +184,7 @@ def test_what_is_not_finite_stays_in_its_sequence(mode):
             )
         rest = [0, 1, 2, 3, 6, 7]
         results.append((y[[0, 1, 3]], packed[:, rest], held[[1, 2, 3, 4, 5]]))
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    assert same(*results)
     assert not results[1][0][1].any()
 
 
@@ -202,8 +202,7 @@ def test_derivatives():
         causal.row(theirs[0][:, begin:end], theirs[1], theirs[2], before)
         for begin, end, before in zip(starts[:-1], starts[1:], befores, strict=True)
     ]
-    for one, other in zip(found, torch.autograd.grad(torch.cat(pieces, 1), theirs, g.double()), strict=True):
-        assert torch.equal(one.double(), other)
+    assert same(found, torch.autograd.grad(torch.cat(pieces, 1), theirs, g.double()))
     rows = integers(2, 3, 2)
     ours, theirs = causal.leaves_of(rows, w)
     y = causal_conv1d_update(ours[0], held, ours[1], None, None, slots)
@@ -211,8 +210,7 @@ def test_derivatives():
     found = torch.autograd.grad(y.sum(), ours)
     before = torch.stack([x[:, 2:5], x[:, 5:8]])
     expected = sum(causal.row(theirs[0][k], theirs[1], None, before[k].double()).sum() for k in range(2))
-    for one, other in zip(found, torch.autograd.grad(expected, theirs), strict=True):
-        assert torch.equal(one.double(), other)
+    assert same(found, torch.autograd.grad(expected, theirs))
 
 
 @pytest.mark.parametrize("mode", ["torch", "simulate"])
@@ -237,8 +235,7 @@ def test_compiled_without_a_break(mode):
                 tensor(order), torch.tensor([True, False]), integers(7, 2, seed=seed), tensor([1, 2]),
             )  # fmt: skip
             again = [one.clone() for one in given]
-            for one, other in zip(compiled(*given), both(*again), strict=True):
-                assert torch.equal(one, other)
+            assert same(compiled(*given), both(*again))
             assert torch.equal(given[2], again[2])
     assert len(compiles) == 1
 

@@ -18,6 +18,7 @@ import torch
 from tolerances import FLOAT32_SUMS, assert_within_limit, silu_slope_bound
 from torch import nn
 from torch.nn import functional as F
+from torch_exact import same
 
 from nkiconv import pytorch as nkiconv_torch
 from nkiconv.bounds import epilogue_bound, error_bound
@@ -207,8 +208,7 @@ def test_outputs_and_gradients(monkeypatch, name):
     second.watch(monkeypatch, model, again)
     expected = results(model, again)
     assert len(second.calls) == convolutions
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+    assert same(found, expected)
 
 
 def results(model, made):
