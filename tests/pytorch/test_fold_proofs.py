@@ -247,7 +247,8 @@ ALL_BLOCKS = {"block.bn", "layers.0.bn", "layers.1.0.bn", "pool.0.bn"}
 #: Norms that are folded all the same.
 UNTRACED = {
     Scaled: ALL_BLOCKS, Property: set(), InAList: set(), InAFunction: set(),
-    scaled("HandedOn", handed_on): set(), scaled("Renamed", renamed): {"pool.0.bn"}, scaled("LoopedInside", looped_inside): {"block.bn"},
+    scaled("HandedOn", handed_on): set(), scaled("Renamed", renamed): {"pool.0.bn"},
+    scaled("LoopedInside", looped_inside): {"block.bn"},
 }  # fmt: skip
 
 

@@ -227,11 +227,7 @@ def test_volumes_are_planned_and_their_instructions_counted():
     assert (found.graphs, found.flops.fraction) == (1, 1)
     # two frames of 8 x 12 x 14 fp32 in front of `time`; `space` sees one plane
     assert (one.cache_bytes, found.cache_bytes) == (0, 2 * 8 * 12 * 14 * 4)
-    assert found.calls == (
-        ("time", two.plan.instructions),
-        ("space", one.plan.instructions),
-        ("space", one.plan.instructions),
-    )
+    assert found.calls == (("time", two.plan.instructions), *[("space", one.plan.instructions)] * 2)
 
 
 @pytest.mark.parametrize(("most", "cuts"), [
@@ -255,22 +251,18 @@ def test_a_step_of_training_has_gradients_too():
     for one in model[4].parameters():
         one.requires_grad = False
     before = copy.deepcopy(model.state_dict())
-    found = plan_model(model, [torch.zeros(2, 3, 9, 9)], training=True)
+    found = plan_model(model, [torch.zeros(2, 3, 9, 9)], training=True, quick=True)
     assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
     assert all(one.grad is None for one in model.parameters())
-    layers = {one: sorted(row.layers[0] for row in found.toward(one).rows) for one in found.directions}
+    layers = {one: "".join(sorted(row.layers[0] for row in found.toward(one).rows)) for one in found.directions}
     # nobody wants the gradient of the model's input, nor that of frozen filters
-    assert layers == {
-        "forward": ["0", "3", "4", "5", "6"],
-        "dgrad": ["3", "4", "5", "6"],
-        "wgrad": ["0", "3", "5", "6"],
-    }
+    assert layers == {"forward": "03456", "dgrad": "3456", "wgrad": "0356"}
     (first,) = (row for row in found.toward("wgrad").rows if row.layers == ("0",))
     assert first.convolved.asked == Asked(bias=True, out_dtype="fp32")
     assert first.plan.operation == "conv2d_weight"
     assert found.modelled_us == pytest.approx(sum(found.toward(one).modelled_us for one in found.directions))
     assert set(found.as_dict()["directions"]) == set(layers)
-    assert plan_model(model, [torch.zeros(2, 3, 9, 9)]).directions == ("forward",)
+    assert plan_model(model, [torch.zeros(2, 3, 9, 9)], quick=True).directions == ("forward",)
 
 
 def test_what_is_folded_is_not_trained():
@@ -326,7 +318,7 @@ def test_options_that_make_no_sense(more, message):
 def test_advice_is_what_the_planner_says_of_other_forms():
     """A filter gradient that NHWC halves: the sentence names it, with the time that the planner gives."""
     model = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)).to(torch.bfloat16)
-    x = torch.zeros(2, 32, 64, 64, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.zeros(2, 32, 32, 32, dtype=torch.bfloat16, requires_grad=True)
     found = plan_model(model, [x], training=True, advice=True, quick=True)
     one = next(one for one in found.advice if one.direction == "wgrad")
     assert "a filter gradient sums over positions" in " ".join(one.why)
@@ -341,8 +333,8 @@ def test_advice_is_what_the_planner_says_of_other_forms():
 
 
 def test_printed_it_is_a_short_table():
-    layers = [nn.Conv2d(4, 4, 3, dilation=one) for one in range(1, 15)]
-    text = str(plan_model(nn.Sequential(*layers), [torch.zeros(1, 4, 250, 250)], quick=True, advice=True))
+    layers = [nn.Conv2d(4, 4, 3, dilation=one, padding=one) for one in range(1, 15)]
+    text = str(plan_model(nn.Sequential(*layers), [torch.zeros(1, 4, 20, 20)], quick=True, advice=True))
     assert max(map(len, text.splitlines())) <= 80
     assert len(text.splitlines()) <= 40
     assert "2 more" in text
