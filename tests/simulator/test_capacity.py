@@ -29,58 +29,42 @@ def touch(*tensors):
         nisa.memset(tensor, 1.0)
 
 
-def peaks(body, lnc=1):
-    execution = run(body, lnc, trace_only=True)
-    return execution.sbuf_peak_bytes, execution.psum_peak_bytes, execution.psum_peak_banks
+def touches(order, buffer, *columns):
+    """Tiles of so many columns, touched in the order of their letters."""
 
-
-def test_a_tensor_lives_from_its_first_to_its_last_touch():
     def body():
-        a, b, never = tile(1000), tile(2000), tile(4000)
-        touch(a, a, b)
-        assert never.shape == (128, 4000)
+        tiles = [tile(n, buffer) for n in columns]
+        touch(*(tiles["abc".index(letter)] for letter in order))
 
-    assert peaks(body) == (8000, 0, 0)
-
-
-def test_overlapping_lifetimes_add_up():
-    def body():
-        a, b, c = tile(1000), tile(2000), tile(500)
-        touch(a, b, a, c, b)
-
-    assert peaks(body) == (12_000, 0, 0)
+    return body
 
 
-def test_a_copy_holds_source_and_destination():
-    def body():
-        a, b = tile(1000), tile(1000)
-        touch(a)
-        nisa.tensor_copy(b, a)
-
-    assert peaks(body) == (8000, 0, 0)
+def copied():
+    a, b = tile(1000), tile(1000)
+    touch(a)
+    nisa.tensor_copy(b, a)
 
 
-def test_views_keep_the_whole_tile():
-    def body():
-        a, b = tile(1000), tile(10)
-        touch(a[0:4, 0:1], b, a[:, 999])
-
-    assert peaks(body) == (4040, 0, 0)
+def viewed():
+    a, b = tile(1000), tile(10)
+    touch(a[0:4, 0:1], b, a[:, 999])
 
 
-def test_dtype_and_rank_count():
-    def body():
-        touch(nl.ndarray((2, 3, 5, 7), nl.bfloat16))
+# why: a body, and its peaks in bytes of SBUF and of PSUM, and in banks
+PEAKS = {
+    "a tensor lives from its first to its last touch": (touches("aab", nl.sbuf, 1000, 2000, 4000), (8000, 0, 0)),
+    "overlapping lifetimes add up": (touches("abacb", nl.sbuf, 1000, 2000, 500), (12_000, 0, 0)),
+    "a copy holds source and destination": (copied, (8000, 0, 0)),
+    "views keep the whole tile": (viewed, (4040, 0, 0)),
+    "dtype and rank count": (lambda: touch(nl.ndarray((2, 3, 5, 7), nl.bfloat16)), (210, 0, 0)),
+    "banks of PSUM": (touches("abcabc", nl.psum, 512, 100, 400), (0, 4048, 2)),
+}
 
-    assert peaks(body) == (210, 0, 0)
 
-
-def test_psum_banks():
-    def body():
-        a, b, c = tile(512, nl.psum), tile(100, nl.psum), tile(400, nl.psum)
-        touch(a, b, c, a, b, c)
-
-    assert peaks(body) == (0, 4048, 2)
+@pytest.mark.parametrize(("body", "expected"), PEAKS.values(), ids=PEAKS)
+def test_peaks(body, expected):
+    found = run(body, trace_only=True)
+    assert (found.sbuf_peak_bytes, found.psum_peak_bytes, found.psum_peak_banks) == expected
 
 
 def test_cores_are_counted_apart():
@@ -94,17 +78,11 @@ def test_cores_are_counted_apart():
 
 #: sizes in bytes -> banks of 2048
 PACKINGS = [
-    ({}, 0),
-    ({2048: 3}, 3),
-    ({1024: 3}, 2),
-    ({1028: 3}, 3),
-    ({4: 512}, 1),
-    ({4: 513}, 2),
-    ({4096: 1}, 2),
+    ({}, 0), ({2048: 3}, 3), ({1024: 3}, 2), ({1028: 3}, 3), ({4: 512}, 1), ({4: 513}, 2), ({4096: 1}, 2),
     ({2052: 2}, 4),
     ({1200: 2, 800: 2, 48: 2}, 2),  # decreasing: each large one meets a small one
     ({1500: 1, 700: 2, 600: 1}, 2),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("sizes", "expected"), PACKINGS)
@@ -136,22 +114,21 @@ def test_the_message_lists_the_holders():
     assert error.location.startswith(f"{__file__}:")
 
 
-def test_many_holders_are_summed_up():
+# tiles that are live at once, and what the message says
+FULL = {
+    "many holders": (14, 4000, nl.sbuf, r"others = 32,000 B = 2 tensors"),
+    "banks": (9, 300, nl.psum, r"NKI019.*10,800 of 16,384 bytes per partition \(9 of 8 banks\)"),
+}
+
+
+@pytest.mark.parametrize(("count", "columns", "buffer", "match"), FULL.values(), ids=FULL)
+def test_what_the_message_sums_up(count, columns, buffer, match):
     def body():
-        tiles = [tile(4000, name=f"t{i}") for i in range(14)]
+        tiles = [tile(columns, buffer, name=f"t{i}") for i in range(count)]
         touch(*tiles, *tiles)
 
-    with pytest.raises(NkiError, match=r"others = 32,000 B = 2 tensors"):
+    with pytest.raises(NkiError, match=match):
         run(body, trace_only=True)
-
-
-def test_psum_names_its_banks():
-    def body():
-        tiles = [tile(300, nl.psum, name=f"acc{i}") for i in range(9)]
-        touch(*tiles, *tiles)
-
-    with pytest.raises(NkiError, match=r"NKI019.*10,800 of 16,384 bytes per partition \(9 of 8 banks\)"):
-        run(body)
 
 
 @pytest.mark.parametrize(("buffer", "columns", "rule"), [(nl.sbuf, 17_500, "NKI018"), (nl.psum, 512, "NKI019")])
@@ -182,31 +159,18 @@ def test_what_overflows_runs_where_that_is_allowed(buffer, columns, rule):
         simulate(kernel, overflow=True)(2)
 
 
-def test_no_overflow_makes_room_for_addresses():
-    def kernel():
-        a, b = tile(8, address=(0, 0)), tile(8, address=(0, 16))
-        touch(a, b, a)
-
-    with pytest.raises(NkiError, match="NKI020"):
-        execute(kernel, (), overflow=True)
+def placed(interleaved, buffer=nl.sbuf, column=16):
+    a, b = tile(8, address=(0, 0)), tile(8, buffer, address=(0, column))
+    touch(a, b, *((a, b) if interleaved else ()))
 
 
 def test_addresses_may_be_reused_after_the_last_touch():
-    def body(interleaved):
-        a, b = tile(8, address=(0, 0)), tile(8, address=(0, 16))
-        touch(a, b, *((a,) if interleaved else ()))
-
-    run(lambda: body(False))
+    run(lambda: placed(False))
+    run(lambda: placed(True, nl.psum, 0))  # SBUF and PSUM are apart
     with pytest.raises(NkiError, match=r"NKI020.*\(0, 16\) and \(0, 0\) of SBUF overlap"):
-        run(lambda: body(True))
-
-
-def test_addresses_of_sbuf_and_psum_are_apart():
-    def body():
-        a, b = tile(8, address=(0, 0)), tile(8, nl.psum, address=(0, 0))
-        touch(a, b, a, b)
-
-    run(body)
+        run(lambda: placed(True))
+    with pytest.raises(NkiError, match="NKI020"):
+        execute(lambda: placed(True), (), overflow=True)
 
 
 @pytest.mark.slow
@@ -217,9 +181,8 @@ def test_hundreds_of_thousands_of_tensors_take_seconds():
         return made
 
     n = 200_000
-    allocations = [info(i, SBUF, 1000 + i % 50) for i in range(n)] + [
-        info(i, PSUM, 100 + 4 * (i % 50)) for i in range(n)
-    ]
+    sizes = ((SBUF, 1000, 1), (PSUM, 100, 4))
+    allocations = [info(i, buffer, least + step * (i % 50)) for buffer, least, step in sizes for i in range(n)]
     began = time.process_time()
     usage = check_capacity(SimpleNamespace(allocations=allocations, instructions=[], core=0))
     assert usage.sbuf.bytes_per_partition == sum(range(1042, 1050))

@@ -24,31 +24,57 @@ NONE = nisa.dge_mode.none
 X = spec((128, 512), "fp32")
 
 
+def tile_of(x, dtype=None, buffer=nl.sbuf, columns=None):
+    return nl.ndarray((x.shape[0], columns or x.shape[1]), dtype=dtype or x.dtype, buffer=buffer)
+
+
+def between(*work):
+    """A kernel that loads a tile, does work on it, and stores it; static DMA."""
+
+    def kernel(x):
+        out, a = tile_of(x, buffer=nl.shared_hbm), tile_of(x)
+        nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+        for step in work:
+            step(a)
+        nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
+        return out
+
+    return nki.jit(kernel)
+
+
 @nki.jit
 def copied(x):
     """Load, copy on Vector, store; static DMA."""
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    b = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    out, a, b = tile_of(x, buffer=nl.shared_hbm), tile_of(x), tile_of(x)
     nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
     nisa.tensor_copy(dst=b, src=a)
     nisa.dma_copy(dst=out, src=b, dge_mode=NONE)
     return out
 
 
-@nki.jit
-def multiplied(x, count):
-    """`count` matmuls of one bf16 tile with itself into one bank, read out and stored."""
-    out = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.shared_hbm)
-    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
-    acc = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
-    for _ in range(count):
-        nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a)
-    y = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=y, src=acc)
-    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
-    return out
+def on_array(work):
+    """A kernel that loads a bf16 tile, works on it `count` times into one bank, reads that out and stores it."""
+
+    def kernel(x, count):
+        out, a, y = tile_of(x, nl.float32, nl.shared_hbm), tile_of(x), tile_of(x, nl.float32)
+        nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+        acc = tile_of(x, nl.float32, nl.psum)
+        for i in range(count):
+            work(acc, a, i)
+        nisa.tensor_copy(dst=y, src=acc)
+        nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
+        return out
+
+    kernel.__name__ = work.__name__
+    return nki.jit(kernel)
+
+
+@on_array
+def multiplied(acc, a, _):
+    nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a)
+
+
+HALF = spec((128, 512), "bf16")
 
 
 #: 775 + 300 first packet of the last engine, 8 elements of 2 KiB, 7 semaphore, 380 to the consumer, copy (cold)
@@ -76,7 +102,7 @@ def test_the_whole_of_a_load_a_copy_and_a_store():
 
 
 def test_path_and_engines_cover_the_span():
-    found, timed = profile_timed(multiplied, (spec((128, 512), "bf16"), 60))
+    found, timed = profile_timed(multiplied, (HALF, 60))
     links = critical_path(timed.tasks, timed.prices, timed.line)
     assert links[0].begin_ns == timed.line.begin_ns
     assert links[-1].end_ns == timed.line.end_ns
@@ -92,7 +118,7 @@ def test_path_and_engines_cover_the_span():
 
 
 def test_flops_and_rate():
-    found = profile(multiplied)(spec((128, 512), "bf16"), 60)
+    found = profile(multiplied)(HALF, 60)
     flops = 60 * 2 * 128 * 128 * 512
     assert found.matmul_flops == flops
     assert found.mfu == pytest.approx(flops / (found.phases.phase0_us * 78.64e6), rel=1e-6)
@@ -100,9 +126,7 @@ def test_flops_and_rate():
     assert found.phases.phase0_us <= found.phases.worst_us
     assert len(found.phases.at_us) == 8
     assert found.phases.mean_us == pytest.approx(np.mean(list(found.phases.at_us.values())))
-    given = profile(multiplied, problem=Problem(flops=1000, min_bytes=415_000, dtype="bfloat16"))(
-        spec((128, 512), "bf16"), 60
-    )
+    given = profile(multiplied, problem=Problem(flops=1000, min_bytes=415_000, dtype="bfloat16"))(HALF, 60)
     assert given.roofline_us == pytest.approx(1.0)
     assert given.mfu < found.mfu
 
@@ -126,15 +150,12 @@ def test_standalone_adds_preamble_and_postamble():
     assert alone.lookahead_us - inside.lookahead_us == pytest.approx(13.5 + 2.07)
 
 
-@nki.jit
-def on_gpsimd(x):
-    """A kernel whose path rests on GpSimd's inferred rate."""
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+def gpsimd_copies(a):
     nisa.tensor_copy(dst=a, src=a, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
-    return out
+
+
+#: Its path rests on GpSimd's inferred rate.
+on_gpsimd = between(gpsimd_copies)
 
 
 def test_sensitivity_tries_what_the_kernel_rests_on():
@@ -150,30 +171,20 @@ def test_sensitivity_tries_what_the_kernel_rests_on():
     assert profile(copied, sensitivity=True)(X).sensitivity_range_us()[0] == pytest.approx(COPIED_NS / 1e3, rel=1e-3)
 
 
-@nki.jit
-def on_row_tiles(x, count):
-    """`count` matmuls in turns on the four row tiles of the array."""
-    out = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.shared_hbm)
-    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
-    acc = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
-    for i in range(count):
-        rows = slice(32 * (i % 4), 32 * (i % 4) + 32)
-        where = (32 * (i % 4), 0)
-        nisa.nc_matmul(dst=acc, stationary=a[rows, 0:128], moving=a[rows], tile_position=where, tile_size=(32, 128))
-    y = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=y, src=acc)
-    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
-    return out
+@on_array
+def on_row_tiles(acc, a, i):
+    """Matmuls in turns on the four row tiles of the array."""
+    rows, where = slice(32 * (i % 4), 32 * (i % 4) + 32), (32 * (i % 4), 0)
+    nisa.nc_matmul(dst=acc, stationary=a[rows, 0:128], moving=a[rows], tile_position=where, tile_size=(32, 128))
 
 
 def test_sensitivity_tries_row_tiles_that_take_turns():
     """32 matmuls of 512 columns one after the other at half rate, or four at a time, 64 columns after each other."""
-    found = profile(on_row_tiles, sensitivity=True)(spec((128, 512), "bf16"), 32)
+    found = profile(on_row_tiles, sensitivity=True)(HALF, 32)
     (tiles,) = (one for one in found.sensitivity if one.constant == "pe.row_tiles_overlap")
     assert (tiles.low, tiles.high) == (0.0, 1.0)
     assert tiles.high_us == pytest.approx(found.phases.phase0_us)
-    given = profile(on_row_tiles, constants={"pe.row_tiles_overlap": 0.0})(spec((128, 512), "bf16"), 32)
+    given = profile(on_row_tiles, constants={"pe.row_tiles_overlap": 0.0})(HALF, 32)
     assert tiles.low_us == given.phases.phase0_us > found.phases.phase0_us + 2.0
 
 
@@ -193,14 +204,14 @@ def test_arrays_do_as_well_as_specs():
 
 
 def test_json_is_plain():
-    found = profile(multiplied, sensitivity=True)(spec((128, 512), "bf16"), 5)
+    found = profile(multiplied, sensitivity=True)(HALF, 5)
     plain = json.loads(json.dumps(found.as_dict()))
     assert plain["modelled_us"] == found.modelled_us
     assert plain["phases"]["worst_us"] == found.phases.worst_us
 
 
 def test_trace_has_every_track_and_every_instruction():
-    _, timed = profile_timed(multiplied[2], (spec((128, 512), "bf16"), 3))
+    _, timed = profile_timed(multiplied[2], (HALF, 3))
     events = json.loads(json.dumps(trace(timed)))["traceEvents"]
     tracks = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"}
     wanted = {"tensor", "vector", "scalar", "gpsimd", "sync", "tensor rate", "PSUM bank 7", "DMA sync static"}
@@ -220,17 +231,11 @@ def test_trace_has_every_track_and_every_instruction():
 def test_paths_of_a_trace_begin_where_the_command_runs(tmp_path, monkeypatch):
     """Also where that changes between two traces of one process."""
     _, timed = profile_timed(copied, (X,))
-    here = Path(__file__).resolve()
-    for folder, shown in (
-        (here.parent, here.name),
-        (here.parents[1], f"simulator/{here.name}"),
-        (tmp_path, f"simulator/{here.name}"),
-    ):
+    here, whole = Path(__file__).resolve(), f"simulator/{Path(__file__).name}"
+    for folder, shown in ((here.parent, here.name), (here.parents[1], whole), (tmp_path, whole)):
         monkeypatch.chdir(folder)
-        lines = {
-            e["args"]["line"].rpartition(":")[0] for e in trace(timed)["traceEvents"] if "line" in e.get("args", {})
-        }
-        assert lines == {shown}
+        events = trace(timed)["traceEvents"]
+        assert {e["args"]["line"].rpartition(":")[0] for e in events if "line" in e.get("args", {})} == {shown}
 
 
 @pytest.mark.parametrize("was_on", [True, False])
@@ -255,12 +260,12 @@ def test_the_collector_is_left_as_it_was(was_on):
 @nki.jit
 def busy_queues(x):
     """Many loads in flight on two hardware queues, small PSUM tiles, DMA issues beside copies."""
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    out = tile_of(x, buffer=nl.shared_hbm)
     for i in range(12):
         rows = slice(128 * i, 128 * i + 128)
-        a = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+        a = tile_of(x[rows])
         nisa.dma_copy(dst=a, src=x[rows])
-        acc = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.psum)
+        acc = tile_of(a, nl.float32, nl.psum, 64)
         nisa.nc_matmul(dst=acc, stationary=a[0:128, 0:128], moving=a[0:128, 0:64])
         nisa.activation(dst=a[0:128, 0:64], op=nl.silu if i % 3 else nl.exp, data=acc)
         nisa.dma_copy(dst=out[rows], src=a)
@@ -284,7 +289,7 @@ def test_slices_of_one_track_do_not_overlap():
 def test_picture(tmp_path):
     from nkiconv.simulator.profiling.picture import picture
 
-    for kernel, args in ((multiplied, (spec((128, 512), "bf16"), 3)), (copied, (X,))):
+    for kernel, args in ((multiplied, (HALF, 3)), (copied, (X,))):
         found, timed = profile_timed(kernel, args)
         picture(found, timed, tmp_path / "p.png")
         assert (tmp_path / "p.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
@@ -292,8 +297,7 @@ def test_picture(tmp_path):
 
 @nki.jit
 def filled(x, columns):
-    a = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.sbuf)
-    out = nl.ndarray((128, columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    a, out = (tile_of(x, buffer=buffer, columns=columns) for buffer in (nl.sbuf, nl.shared_hbm))
     row = nl.ndarray((1, 4), dtype=x.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=row, src=x[0:1, 0:4], dge_mode=NONE)
     nisa.memset(dst=a, value=0.0)
@@ -363,8 +367,7 @@ def test_an_array_given_twice_is_one():
 
 @nki.jit
 def prepared(x):
-    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    out, a = tile_of(x, buffer=nl.shared_hbm), tile_of(x)
     nisa.memset(dst=a, value=0.0)
     nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
     return out
@@ -385,22 +388,12 @@ def test_standalone_leaves_the_roofline_alone():
 def test_hops_to_gpsimd_are_inferred():
     found = profile(on_gpsimd)(X)
     assert "sync.hop_to_gpsimd_ns" not in found.inferred_constants, "the load's completion is traced"
-
-    @nki.jit
-    def handed_over(x):
-        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-        a = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
-        nisa.tensor_copy(dst=a, src=a)
-        nisa.tensor_copy(dst=a, src=a, engine=nisa.engine.gpsimd)
-        nisa.dma_copy(dst=out, src=a, dge_mode=NONE)
-        return out
-
+    handed_over = between(lambda a: nisa.tensor_copy(dst=a, src=a), gpsimd_copies)
     assert "sync.hop_to_gpsimd_ns" in profile(handed_over)(X).inferred_constants
 
 
 def test_a_profile_prints_itself_within_80_columns():
-    found = profile(multiplied)(spec((128, 512), "bf16"), 3)
+    found = profile(multiplied)(HALF, 3)
     text = str(found)
     assert text.startswith("multiplied on 1 core\n")
     assert max(len(line) for line in text.splitlines()) <= 80
@@ -430,7 +423,7 @@ def test_a_profile_comes_back_from_json_without_its_timeline(tmp_path):
 
 
 def test_comparisons_say_what_moved():
-    one, three = (profile(multiplied)(spec((128, 512), "bf16"), count) for count in (1, 3))
+    one, three = (profile(multiplied)(HALF, count) for count in (1, 3))
     moved = one.compare(three)
     rows = {row.what: row for row in moved.rows()}
     assert rows["flops issued"].after == 3 * rows["flops issued"].before
@@ -442,3 +435,58 @@ def test_comparisons_say_what_moved():
     assert "times as long" in str(moved)
     assert "times as fast" in str(three.compare(one))
     assert moved.as_dict()["after"]["instructions"] == three.instructions
+
+
+# Instructions that the compiler may drop.
+
+
+@nki.jit
+def loads_again(x, between):
+    """The same tile three times, with other DMAs between."""
+    out = tile_of(x, buffer=nl.shared_hbm, columns=512)
+    for _ in range(3):
+        a = tile_of(x, columns=512)
+        nisa.dma_copy(dst=a, src=x[:, 0:512])
+        nisa.dma_copy(dst=out, src=a)
+        for i in range(between):
+            nisa.dma_copy(dst=tile_of(x, columns=8), src=x[:, 8 * i : 8 * i + 8])
+    return out
+
+
+def test_sensitivity_tries_loads_that_the_compiler_may_drop():
+    """Loads 64 DMAs apart are dropped in all of the range, those 200 apart at its end only."""
+    near, far = (profile(loads_again, sensitivity=True)(spec((128, 2048), "bf16"), n) for n in (60, 200))
+    for found, moves in ((near, False), (far, True)):
+        (window,) = (one for one in found.sensitivity if one.constant == "scheduling.reload_window")
+        assert (abs(window.high_us - window.low_us) > 0.5) == moves
+    plain = profile(warmed, sensitivity=True)(HALF, 0)
+    assert "scheduling.reload_window" not in {one.constant for one in plain.sensitivity}
+
+
+@nki.jit
+def warmed(x, count):
+    """`count` matmuls that nobody reads while x is on its way, then one that counts."""
+    out = tile_of(x, nl.float32, nl.shared_hbm)
+    zeros, a = (tile_of(x, columns=512) for _ in range(2))
+    nisa.memset(dst=zeros, value=0.0)
+    nisa.dma_copy(dst=a, src=x, dge_mode=NONE)
+    warm, sums = (tile_of(x, nl.float32, nl.psum) for _ in range(2))
+    for _ in range(count):
+        nisa.nc_matmul(dst=warm, stationary=zeros[:, 0:128], moving=zeros, accumulate=False)
+    for _ in range(20):
+        nisa.nc_matmul(dst=sums, stationary=a[:, 0:128], moving=a)
+    y = tile_of(x, nl.float32)
+    nisa.tensor_copy(dst=y, src=sums)
+    nisa.dma_copy(dst=out, src=y, dge_mode=NONE)
+    return out
+
+
+def test_sensitivity_tries_a_compiler_that_drops_warm_ups():
+    found = profile(warmed, sensitivity=True)(HALF, 10)
+    (dropped,) = (one for one in found.sensitivity if one.constant == "scheduling.drops_unread")
+    cold = profile(warmed)(HALF, 0)
+    assert dropped.high_us == pytest.approx(cold.phases.phase0_us, rel=0.01)
+    assert dropped.low_us == pytest.approx(found.phases.phase0_us)
+    assert abs(dropped.high_us - dropped.low_us) > 0.1
+    plain = profile(warmed, sensitivity=True)(HALF, 0)
+    assert "scheduling.drops_unread" not in {one.constant for one in plain.sensitivity}
