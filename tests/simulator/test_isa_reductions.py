@@ -7,7 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, evaluate, fill, get, place, put, result, rounded, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, get, laid, out, put, result, results, rounded, row, same, sample
 from tolerances import assert_near
 
 from nkiconv.simulator import isa as nisa
@@ -51,19 +51,15 @@ def folded(op, values):
 
 
 @pytest.mark.parametrize("op", REDUCTIONS)
-@pytest.mark.parametrize(("dtype", "out"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
+@pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
 @pytest.mark.parametrize("axis", [3, (2, 3), (1, 2, 3), [3, 2]])
-def test_tensor_reduce(op, dtype, out, axis, rng):
+def test_tensor_reduce(op, dtype, to, axis, rng):
     values = small_integers(rng, (5, 2, 3, 4), dtype)
     first = 3 if axis == 3 else min(axis)
-
-    def body():
-        dst = nl.ndarray((5, *values.shape[1:first]) if first > 1 else (5, 1), out, nl.psum)
-        nisa.tensor_reduce(dst, OPS[op], put(values), axis)
-        return get(dst)
-
+    shape = (5, *values.shape[1:first]) if first > 1 else (5, 1)
     expected = folded(op, values.reshape(*values.shape[:first], -1))
-    same(evaluate(body), rounded(expected, out).reshape(evaluate(body).shape))
+    found = result(nisa.tensor_reduce, shape, to, OPS[op], values, axis, to=nl.psum)
+    same(found, rounded(expected, to).reshape(shape))
 
 
 @pytest.mark.parametrize("op", REDUCTIONS)
@@ -75,14 +71,9 @@ def test_a_reduction_of_one_element(op):
 @pytest.mark.parametrize(("layout", "partitions"), [*itertools.product(LAYOUTS, PARTITIONS)])
 def test_tensor_reduce_of_views(layout, partitions, rng):
     values = small_integers(rng, (partitions, 3, 7), "float32")
-
-    def body():
-        dst = place(layout, (partitions, 3, 1), nl.float32)
-        data = fill(place(layout, values.shape, nl.float32, nl.psum), values)
-        nisa.tensor_reduce(dst, nl.add, data, 2, negate=True, keepdims=True)
-        return get(dst)
-
-    same(evaluate(body), -values.sum(axis=2, keepdims=True))
+    dst, data = out((partitions, 3, 1), nl.float32, layout=layout), laid(layout, values, buffer=nl.psum)
+    [found] = results(nisa.tensor_reduce, dst, nl.add, data, 2, negate=True, keepdims=True)
+    same(found, -values.sum(axis=2, keepdims=True))
 
 
 @pytest.mark.parametrize("op", BITS)
@@ -121,15 +112,11 @@ FOLDS = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum
 @pytest.mark.parametrize("op", FOLDS)
 def test_tensor_scalar_reduce(op, negate, rng):
     values = small_integers(rng, (5, 3, 4), "int8")
-
-    def body():
-        dst, res = nl.ndarray((5, 12), nl.bfloat16), nl.ndarray((5, 1), nl.float32, nl.psum)
-        nisa.tensor_scalar_reduce(dst, put(values), nl.subtract, 0.5, OPS[op], res, reduce_res_negate=negate)
-        return get(dst), get(res)
-
+    dst, res = out((5, 12), nl.bfloat16), out((5, 1), nl.float32, nl.psum)
+    call = nisa.tensor_scalar_reduce
+    found, total = results(call, dst, values, nl.subtract, 0.5, OPS[op], res, reduce_res_negate=negate)
     shifted = values.reshape(5, 12).astype(np.float32) - np.float32(0.5)
-    out, total = evaluate(body)
-    same(out, rounded(shifted, "bfloat16"))
+    same(found, rounded(shifted, "bfloat16"))
     same(total, (-1 if negate else 1) * FOLDS[op].reduce(shifted, axis=1, keepdims=True))
 
 
@@ -171,17 +158,12 @@ CHAINS = {
 def test_chains(name, buffer):
     calls, expected = CHAINS[name]
 
-    def body():
-        dst, res, x = (
-            nl.ndarray((1, 2), nl.int8),
-            nl.ndarray((1, 1), nl.float32, buffer),
-            np.array([[1, 2]], np.float32),
-        )
+    def chain(res, x):
+        dst = nl.ndarray((1, 2), nl.int8)
         for call in calls:
-            call(dst if "dst" in name else nl.ndarray((1, 2), nl.float32), res, put(x))
-        return get(res)
+            call(dst if "dst" in name else nl.ndarray((1, 2), nl.float32), res, x)
 
-    assert evaluate(body).item() == expected
+    assert result(chain, (1, 1), nl.float32, row(1, 2), to=buffer).item() == expected
 
 
 @pytest.mark.parametrize("op", FOLDS)
@@ -190,19 +172,19 @@ def test_a_chain_of_tensor_scalar_reduce(op, start, rng):
     parts = small_integers(rng, (3, 5, 6), "float32")
     column = small_integers(rng, (5, 1), "float32")
 
-    def body():
-        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
+    def chain(res, *parts):
+        dst = nl.ndarray((5, 6), nl.float32)
         begin = {"reset": {}, "number": {"reduce_init": 2.0}, "column": {"reduce_init": put(column)}}[start]
-        command = CMD.load_reduce if begin else CMD.reset_reduce
-        nisa.tensor_scalar_reduce(dst, put(parts[0]), nl.add, 0.0, OPS[op], reduce_cmd=command, **begin)
-        nisa.tensor_scalar_reduce(dst, put(parts[1]), nl.add, 0.0, OPS[op], reduce_cmd=CMD.reduce)
-        last = {"reduce_cmd": CMD.reduce, "reduce_res_negate": True}
-        nisa.tensor_scalar_reduce(dst, put(parts[2]), nl.add, 0.0, OPS[op], res, **last)
-        nisa.tensor_scalar_reduce(dst, put(0 * parts[2]), nl.add, 0.0, OPS[op], reduce_cmd=CMD.reduce)
-        return get(res)
+        first = {"reduce_cmd": CMD.load_reduce if begin else CMD.reset_reduce, **begin}
+        last = {"reduce_res": res, "reduce_res_negate": True, "reduce_cmd": CMD.reduce}
+        for part, more in zip(
+            parts, (first, {"reduce_cmd": CMD.reduce}, last, {"reduce_cmd": CMD.reduce}), strict=True
+        ):
+            nisa.tensor_scalar_reduce(dst, part, nl.add, 0.0, OPS[op], **more)
 
     loaded = {"reset": [], "number": [np.full((5, 1), 2, np.float32)], "column": [column]}[start]
-    same(evaluate(body), -FOLDS[op].reduce(np.concatenate([*loaded, *parts], axis=1), axis=1, keepdims=True))
+    expected = -FOLDS[op].reduce(np.concatenate([*loaded, *parts], axis=1), axis=1, keepdims=True)
+    same(result(chain, (5, 1), nl.float32, *parts, 0 * parts[2]), expected)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
@@ -212,31 +194,27 @@ def test_select_reduce(dtype, reverse, false, rng):
     values = rng.normal(size=(5, 3, 4)).astype(ml_dtypes.bfloat16)
     mask = rng.integers(0, 2, size=(5, 12)).astype(dtype)
     column = rng.normal(size=(5, 1)).astype(np.float32)
-
-    def body():
-        dst, res = nl.ndarray((5, 3, 4), nl.float32, nl.psum), nl.ndarray((5, 1), nl.float32)
-        on_false = put(column) if false == "column" else -0.5
-        commands = {"reduce_cmd": CMD.reset_reduce, "reverse_pred": reverse}
-        nisa.select_reduce(dst, put(mask), put(values, buffer=nl.psum), on_false, res, **commands)
-        return get(dst), get(res)
-
     other = column if false == "column" else np.float32(-0.5)
+    found, largest = results(
+        nisa.select_reduce, out((5, 3, 4), nl.float32, nl.psum), mask, a_tile(values, buffer=nl.psum),
+        column if false == "column" else -0.5, out((5, 1), nl.float32), reduce_cmd=CMD.reset_reduce,
+        reverse_pred=reverse,
+    )  # fmt: skip
     expected = np.where((mask != 0) != reverse, values.reshape(5, 12).astype(np.float32), other)
-    out, largest = evaluate(body)
-    same(out, expected.reshape(5, 3, 4))
+    same(found, expected.reshape(5, 3, 4))
     same(largest, expected.max(axis=1, keepdims=True))
 
 
 def test_activation_reduce_and_a_result_that_aliases_dst(rng):
     values = small_integers(rng, (5, 6), "float32")
 
-    def body():
-        dst, res = nl.ndarray((5, 6), nl.float32), nl.ndarray((5, 1), nl.float32)
-        nisa.activation_reduce(dst, nl.square, put(values), nl.add, res, scale=2.0)
-        nisa.activation_reduce(dst, nl.square, put(values), nl.add, dst[:, 2:3], bias=1.0)
-        return get(res), get(dst[:, 2:3])
+    def reduce(first, second, values):
+        dst = nl.ndarray((5, 6), nl.float32)
+        nisa.activation_reduce(dst, nl.square, values, nl.add, first, scale=2.0)
+        nisa.activation_reduce(dst, nl.square, values, nl.add, dst[:, 2:3], bias=1.0)
+        nisa.tensor_copy(second, dst[:, 2:3])
 
-    first, second = evaluate(body)
+    first, second = results(reduce, out((5, 1), nl.float32), out((5, 1), nl.float32), values)
     same(first, np.square(2 * values).sum(axis=1, keepdims=True))
     same(second, np.square(values + 1).sum(axis=1, keepdims=True))
 
@@ -262,17 +240,15 @@ def test_bn_stats_of_even_and_odd_elements(size, dtype, rng):
 def test_bn_aggr_of_chunks(chunks, rng):
     values = (rng.normal(size=(33, sum(chunks))) + 3).astype(np.float32)
 
-    def body():
-        stats, out = nl.ndarray((33, len(chunks), 6), nl.float32), nl.ndarray((33, 2), nl.float32)
-        at = 0
-        for i, size in enumerate(chunks):
-            nisa.bn_stats(stats[:, i], put(values[:, at : at + size]))
-            at += size
+    def aggregate(out, *parts):
+        stats = nl.ndarray((33, len(chunks), 6), nl.float32)
+        for i, part in enumerate(parts):
+            nisa.bn_stats(stats[:, i], part)
         nisa.bn_aggr(out, stats)
-        return get(out)
 
+    found = result(aggregate, (33, 2), nl.float32, *np.split(values, np.cumsum(chunks)[:-1], axis=1))
     wide = values.astype(np.float64)
-    assert_near(evaluate(body), np.stack([wide.mean(1), wide.var(1)], 1), 4 * wide.shape[1], np.square(wide).max())
+    assert_near(found, np.stack([wide.mean(1), wide.var(1)], 1), 4 * wide.shape[1], np.square(wide).max())
 
 
 # nc_stream_shuffle.
@@ -286,41 +262,30 @@ MASKS = {"reverse": list(range(31, -1, -1)), "broadcast": [3] * 32, "some": [5, 
 )
 def test_stream_shuffle(partitions, mask, rng):
     old, new = rng.normal(size=(2, partitions, 3, 2)).astype(np.float16)
-
-    def body():
-        dst = put(old, buffer=nl.psum)
-        nisa.nc_stream_shuffle(dst, put(new), MASKS[mask])
-        return get(dst)
-
-    expected = old.copy()
-    for p in range(partitions):
-        source = MASKS[mask][p % 32]
-        if source != 255:
-            expected[p] = new[p - p % 32 + source]
-    same(evaluate(body), expected)
+    [found] = results(nisa.nc_stream_shuffle, out(old, "float16", nl.psum), new, MASKS[mask])
+    source = np.array([MASKS[mask][p % 32] for p in range(partitions)])
+    expected = new[np.where(source == 255, 0, np.arange(partitions) // 32 * 32 + source)]
+    expected[source == 255] = old[source == 255]
+    same(found, expected)
 
 
 def test_stream_shuffle_in_place_and_across_quadrants(rng):
     values = rng.normal(size=(64, 4)).astype(np.float32)
 
-    def body():
-        data = put(values)
+    def shuffle(data):
         nisa.nc_stream_shuffle(data[0:32], data[0:32], MASKS["reverse"])
         nisa.nc_stream_shuffle(data[32:64], data[0:1], [0] * 32)
-        return get(data)
 
-    same(evaluate(body), np.concatenate([values[31::-1], np.repeat(values[31:32], 32, axis=0)]))
+    expected = np.concatenate([values[31::-1], np.repeat(values[31:32], 32, axis=0)])
+    same(results(shuffle, out(values, nl.float32))[0], expected)
 
 
 # iota and affine_select.
 
 PATTERNS = [
-    ([[1, 24]], 0, 0),
-    ([[3, 24]], -5, 7),
-    ([[10, 4], [-1, 6]], 2, 1),
-    ([[0, 2], [1, 3], [5, 4]], 0, -2),
+    ([[1, 24]], 0, 0), ([[3, 24]], -5, 7), ([[10, 4], [-1, 6]], 2, 1), ([[0, 2], [1, 3], [5, 4]], 0, -2),
     ([[7, 2], [-3, 2], [1, 3], [0, 2]], 100, 11),
-]
+]  # fmt: skip
 
 
 def affine(partitions, pattern, offset, multiplier):
@@ -338,12 +303,8 @@ def affine(partitions, pattern, offset, multiplier):
 @pytest.mark.parametrize(("pattern", "offset", "multiplier"), PATTERNS)
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16", "int16"])
 def test_iota(pattern, offset, multiplier, dtype):
-    def body():
-        dst = place("permuted", (33, 4, 6), dtype)
-        nisa.iota(dst, pattern, offset, multiplier)
-        return get(dst)
-
-    same(evaluate(body).reshape(33, 24), rounded(affine(33, pattern, offset, multiplier), dtype))
+    [found] = results(nisa.iota, out((33, 4, 6), dtype, layout="permuted"), pattern, offset, multiplier)
+    same(found.reshape(33, 24), rounded(affine(33, pattern, offset, multiplier), dtype))
 
 
 def test_offsets_may_be_registers():
@@ -356,19 +317,15 @@ def test_offsets_may_be_registers():
     assert evaluate(body) == ([[3, 4, 5, 6], [3, 4, 5, 6]], [[5.0, 5.0, 0.0, 0.0]])
 
 
-def test_iota_into_bools():
-    assert result(nisa.iota, (1, 4), nl.bool_, [[1, 4]], -1).tolist() == [[1, 0, 1, 1]]
+IOTAS = [
+    ("bool_", [[1, 4]], -1, [1, 0, 1, 1]), ("int32", [[1, 3]], 2**24 + 1, [2**24 + 1, 2**24 + 2, 2**24 + 3]),
+    ("int8", [[200, 3]], -200, [-128, 0, 127]), ("uint32", [[1, 3]], -1, [0, 0, 1]),
+]  # fmt: skip
 
 
-def test_iota_is_exact_in_int32_and_saturates_narrower_integers():
-    def body():
-        wide, narrow, unsigned = (nl.ndarray((1, 3), dtype) for dtype in ("int32", "int8", "uint32"))
-        nisa.iota(wide, [[1, 3]], 2**24 + 1)
-        nisa.iota(narrow, [[200, 3]], -200)
-        nisa.iota(unsigned, [[1, 3]], -1)
-        return get(wide).tolist(), get(narrow).tolist(), get(unsigned).tolist()
-
-    assert evaluate(body) == ([[2**24 + 1, 2**24 + 2, 2**24 + 3]], [[-128, 0, 127]], [[0, 0, 1]])
+@pytest.mark.parametrize(("dtype", "pattern", "offset", "expected"), IOTAS)
+def test_iota_is_exact_in_int32_and_saturates_narrower_integers(dtype, pattern, offset, expected):
+    assert result(nisa.iota, (1, len(expected)), dtype, pattern, offset).tolist() == [expected]
 
 
 COMPARISONS = {
@@ -383,16 +340,13 @@ def test_affine_select(cmp_op, pattern, offset, multiplier, rng):
     values = rng.normal(size=(33, 4, 6)).astype(ml_dtypes.bfloat16)
     offset -= 30
     chosen = COMPARISONS[cmp_op](affine(33, pattern, offset, multiplier), 0).reshape(33, 4, 6)
-    found = result(
-        nisa.affine_select, (33, 4, 6), nl.bfloat16, pattern, multiplier, values, -9984.0, OPS[cmp_op], offset
-    )
+    given = pattern, multiplier, values, -9984.0, OPS[cmp_op], offset
+    found = result(nisa.affine_select, (33, 4, 6), nl.bfloat16, *given)
     same(found, np.where(chosen, values, ml_dtypes.bfloat16(-9984.0)))
 
 
 def test_affine_select_compares_for_equality_by_default_and_makes_a_diagonal():
-    def body():
-        dst = nl.ndarray((4, 4), nl.float32)
-        nisa.affine_select(dst, [[-1, 4]], 1, put(np.full((4, 1), 7, np.int16)).broadcast(1, 4), 0.0)
-        return get(dst)
+    def select(dst, column):
+        nisa.affine_select(dst, [[-1, 4]], 1, column.broadcast(1, 4), 0.0)
 
-    same(evaluate(body), 7 * np.eye(4, dtype=np.float32))
+    same(result(select, (4, 4), nl.float32, np.full((4, 1), 7, np.int16)), 7 * np.eye(4, dtype=np.float32))

@@ -7,7 +7,8 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import LAYOUTS, a_tile, evaluate, fill, get, place, put, result, same, sample
+from isa_tiles import LAYOUTS, a_tile, evaluate, get, laid, put, result, results, same, sample
+from isa_tiles import out as made
 
 from nkiconv.simulator import OverwriteWarning
 from nkiconv.simulator import isa as nisa
@@ -73,13 +74,9 @@ def test_tfloat32_operands_have_ten_mantissa_bits():
 def test_layouts(left, right, out, rng):
     a, b = integers(rng, (20, 2, 4), "bfloat16"), integers(rng, (20, 3, 5), "bfloat16")
 
-    def body():
-        dst = place(out, (8, 3, 5), nl.float32, nl.psum)
-        stationary = fill(place(left, a.shape, nl.bfloat16), a)
-        nisa.nc_matmul(dst, stationary, fill(place(right, b.shape, nl.bfloat16), b))
-        return get(dst)
-
-    same(evaluate(body), product(a, b).reshape(8, 3, 5))
+    dst = made((8, 3, 5), nl.float32, nl.psum, out)
+    [found] = results(nisa.nc_matmul, dst, laid(left, a), laid(right, b))
+    same(found, product(a, b).reshape(8, 3, 5))
 
 
 @pytest.mark.parametrize(("stride_h", "stride_w"), [(1, 1), (2, 1), (2, 3)])

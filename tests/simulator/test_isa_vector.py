@@ -8,7 +8,8 @@ import operator
 import ml_dtypes
 import numpy as np
 import pytest
-from isa_tiles import a_tile, evaluate, fill, get, laid, place, put, result, rounded, row, same, sample
+from isa_tiles import a_tile, evaluate, get, laid, put, result, results, rounded, row, same, sample
+from isa_tiles import out as made
 from tolerances import assert_relative
 
 from nkiconv.simulator import isa as nisa
@@ -76,12 +77,9 @@ def test_tensor_tensor_is_fp32(op, left, right, out, rng):
     a, b = sample(rng, (33, 4, 6), left), sample(rng, (33, 4, 6), right)
     a[:, 0], b[:, 1], b[:, 2] = 0, 0, a[:, 2].astype(b.dtype)
 
-    def body():
-        dst = place("strided", a.shape, out, nl.psum)
-        nisa.tensor_tensor(dst, fill(place("permuted", a.shape, left), a), put(b, right, nl.psum), OPS[op])
-        return get(dst)
-
-    same(evaluate(body), rounded(ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32)), out))
+    dst = made(a.shape, out, nl.psum, "strided")
+    [found] = results(nisa.tensor_tensor, dst, laid("permuted", a, left), a_tile(b, right, nl.psum), OPS[op])
+    same(found, rounded(ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32)), out))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
