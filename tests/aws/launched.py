@@ -20,21 +20,10 @@ def problem_of(launch):
         )  # fmt: skip
     K = filters[0] if len(filters) == 4 else filters[0] * filters[4]
     return ConvProblem(
-        N=N,
-        C=C,
-        H=H,
-        W=W,
-        K=K,
-        R=filters[2],
-        S=filters[3],
-        groups=told["feature_group_count"],
-        stride=told["stride"],
-        padding=told["padding"],
-        rhs_dilation=told["rhs_dilation"],
-        lhs_dilation=told["lhs_dilation"],
-        transposed=told.get("flipped", False),
-        dtype=DTYPE,
-    )
+        N=N, C=C, H=H, W=W, K=K, R=filters[2], S=filters[3], groups=told["feature_group_count"], stride=told["stride"],
+        padding=told["padding"], rhs_dilation=told["rhs_dilation"], lhs_dilation=told["lhs_dilation"],
+        transposed=told.get("flipped", False), dtype=DTYPE,
+    )  # fmt: skip
 
 
 def follows_plan(launch):

@@ -130,14 +130,10 @@ def _stand_in() -> None:
         sys.modules[f"{package.__name__}.nki.{name}"] = found
     sys.modules[f"{package.__name__}.nki"] = nki
     _module(
-        "neuron_dtypes",
-        bfloat16=ml_dtypes.bfloat16,
-        float8_e4m3=ml_dtypes.float8_e4m3,
-        float8_e5m2=ml_dtypes.float8_e5m2,
-        is_float_type=_is_float,
-        static_cast=lambda values, dtype: np.asarray(values).astype(dtype),
-        __getattr__=_unknown_dtype,
-    )
+        "neuron_dtypes", bfloat16=ml_dtypes.bfloat16, float8_e4m3=ml_dtypes.float8_e4m3,
+        float8_e5m2=ml_dtypes.float8_e5m2, is_float_type=_is_float,
+        static_cast=lambda values, dtype: np.asarray(values).astype(dtype), __getattr__=_unknown_dtype,
+    )  # fmt: skip
     for name in ("neuronxcc", "neuronxcc.nki"):
         _module(name)
     _module("neuronxcc.nki.typing", tensor=object, mutable_tensor=object)

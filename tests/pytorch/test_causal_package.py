@@ -91,13 +91,10 @@ def test_states_refused(x, ends, state_len, message):
 
 
 CALLS = {
-    "plain": {},
-    "state": {"initial": True, "final": True},
-    "silu": {"silu": True},
-    "all": {"initial": True, "final": True, "silu": True},
-    "packed": {"packed": True},
+    "plain": {}, "state": {"initial": True, "final": True}, "silu": {"silu": True},
+    "all": {"initial": True, "final": True, "silu": True}, "packed": {"packed": True},
     "mixed": {"silu": True, "x_dtype": torch.bfloat16},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CALLS)

@@ -24,10 +24,8 @@ def cut(data, length):
 @given(st.data())
 def test_chunks_of_convolutions(data):
     S, dilation, groups = (
-        data.draw(st.integers(1, 5)),
-        data.draw(st.integers(1, 3)),
-        data.draw(st.sampled_from([1, 2, 4])),
-    )
+        data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 4])),
+    )  # fmt: skip
     window = (S - 1) * dilation + 1
     stride, length = data.draw(st.integers(1, window)), data.draw(st.integers(window, 14))
     dtype = data.draw(st.sampled_from(DTYPES))
@@ -48,10 +46,8 @@ def test_chunks_of_convolutions(data):
 @given(st.data())
 def test_chunks_of_transposed_convolutions(data):
     S, dilation, groups = (
-        data.draw(st.integers(1, 6)),
-        data.draw(st.integers(1, 2)),
-        data.draw(st.sampled_from([1, 2, 4])),
-    )
+        data.draw(st.integers(1, 6)), data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 2, 4])),
+    )  # fmt: skip
     stride, length, window = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)), (S - 1) * dilation + 1
     dtype = data.draw(st.sampled_from(DTYPES))
     x, w = integers(2, 4, length, dtype=dtype), integers(4, 4 // groups, S, seed=1, dtype=dtype)

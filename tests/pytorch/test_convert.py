@@ -231,11 +231,9 @@ def test_subclasses_without_a_forward():
 
 
 WEIGHTS = {
-    "weight_norm": parametrizations.weight_norm,
-    "spectral_norm": parametrizations.spectral_norm,
-    "orthogonal": parametrizations.orthogonal,
-    "pruned": lambda module: prune.l1_unstructured(module, "weight", 0.5),
-}
+    "weight_norm": parametrizations.weight_norm, "spectral_norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal, "pruned": lambda module: prune.l1_unstructured(module, "weight", 0.5),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -340,16 +338,9 @@ def test_report():
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["flops"] is None
     assert plain["entries"][2] == {
-        "name": "2",
-        "kind": "Conv2d",
-        "weight": [6, 1, 5, 5],
-        "operator": "conv2d",
-        "reason": "",
-        "packed": False,
-        "packing": "",
-        "function": "",
-        "swapped": True,
-    }
+        "name": "2", "kind": "Conv2d", "weight": [6, 1, 5, 5], "operator": "conv2d", "reason": "", "packed": False,
+        "packing": "", "function": "", "swapped": True,
+    }  # fmt: skip
     assert (plain["entries"][1]["swapped"], plain["folds"]) == (False, [])
 
 

@@ -138,13 +138,11 @@ def test_all_of_it_is_taken(name, monkeypatch):
 
 #: Flops of modules and of functions, by hand: two for each pair of an output and a tap, of a transposed one an input.
 FLOPS = {
-    "RepViT": (2 * 2 * 72 * (4 * 27 + 4 * 9), 0),
-    "a loop": (2 * 2 * 42 * (4 * 27 + 4 * 4), 0),
-    "by name": (2 * 2 * 4 * (42 * 27 + 20 * 36), 0),
-    "KarrasUnet": (0, 2 * 2 * 72 * 4 * 36),
+    "RepViT": (2 * 2 * 72 * (4 * 27 + 4 * 9), 0), "a loop": (2 * 2 * 42 * (4 * 27 + 4 * 4), 0),
+    "by name": (2 * 2 * 4 * (42 * 27 + 20 * 36), 0), "KarrasUnet": (0, 2 * 2 * 72 * 4 * 36),
     "SPAN": (2 * 2 * 72 * 4 * 27, 2 * 3 * 9 * 4 * 54),
     "BigVGAN": (2 * 2 * 17 * 4 * (9 + 12), 2 * 2 * 3 * (15 + 17) * 6),
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated")

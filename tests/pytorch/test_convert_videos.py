@@ -328,10 +328,8 @@ def test_on_meta_and_compiled():
 def test_a_frozen_filter(monkeypatch):
     """convert leaves those plain whose own forward may read the weight; `pack_filter` of the module freezes them."""
     model, x, cache = (
-        nn.Sequential(Wan(64, 64, 3, padding=1)).eval(),
-        torch.randn(1, 64, 2, 4, 4),
-        torch.randn(1, 64, 2, 4, 4),
-    )
+        nn.Sequential(Wan(64, 64, 3, padding=1)).eval(), torch.randn(1, 64, 2, 4, 4), torch.randn(1, 64, 2, 4, 4),
+    )  # fmt: skip
     report = convert(model, pack_filters="frozen", example_inputs=(x,))
     assert report.entries[0].packing == "filter stays plain: a forward of its own may read it"
     module = report.model[0]

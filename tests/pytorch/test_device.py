@@ -157,16 +157,11 @@ def test_launches_of_filters_gradients(recorder, name, bias):
     request = Request(problem=problem.toward("wgrad"), asked=Asked(bias=bias))
     found = estimate(request)
     assert kwargs == {
-        "filter_shape": (*size[:2], *row, *size[2:]),
-        "padding": (*zeros, *asked.padding),
-        "stride": (*ones, *asked.stride),
-        "rhs_dilation": (*ones, *asked.dilation),
-        "lhs_dilation": (*ones, *asked.lhs_dilation),
-        "feature_group_count": asked.groups,
-        "algorithm": found.algorithm,
-        "config": found.config,
-        **({"bias_gradient": True} if bias else {}),
-    }
+        "filter_shape": (*size[:2], *row, *size[2:]), "padding": (*zeros, *asked.padding),
+        "stride": (*ones, *asked.stride), "rhs_dilation": (*ones, *asked.dilation),
+        "lhs_dilation": (*ones, *asked.lhs_dilation), "feature_group_count": asked.groups, "algorithm": found.algorithm,
+        "config": found.config, **({"bias_gradient": True} if bias else {}),
+    }  # fmt: skip
 
 
 def test_packed_filters_go_instead_of_plain_ones(recorder):

@@ -129,13 +129,10 @@ def test_compare_names_the_layer_that_differs(monkeypatch):
 #: Which of x, w and bias want gradients, and what a backward launches.
 WANTED = {
     (True, True, True): {"convolution": 1, "filters and bias": 1},
-    (True, True, False): {"convolution": 1, "filters": 1},
-    (False, True, True): {"filters and bias": 1},
-    (False, True, False): {"filters": 1},
-    (True, False, True): {"convolution": 1},
-    (True, False, False): {"convolution": 1},
-    (False, False, True): {},
-}
+    (True, True, False): {"convolution": 1, "filters": 1}, (False, True, True): {"filters and bias": 1},
+    (False, True, False): {"filters": 1}, (True, False, True): {"convolution": 1},
+    (True, False, False): {"convolution": 1}, (False, False, True): {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=str)

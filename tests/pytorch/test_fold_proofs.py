@@ -70,10 +70,8 @@ def test_parts_of_a_model_with_several_ways():
     model = exact(Choosing(*parts))
     report = convert(model, fold_batchnorm=True)
     assert {fold.batchnorm: fold.convolution for fold in report.folds} == {
-        "parts.1": "parts.0",
-        "parts.5": None,
-        "block.bn": "block.conv",
-    }
+        "parts.1": "parts.0", "parts.5": None, "block.bn": "block.conv",
+    }  # fmt: skip
     for x in (X.abs(), -X.abs()):
         assert torch.equal(report.model(x), model(x))
 

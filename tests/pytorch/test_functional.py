@@ -160,14 +160,12 @@ def test_gradients_are_exact(data):
 
 #: operator, zeros before and behind rows and columns, gaps between inputs, stride, dilation
 UNEVEN = [
-    ("conv2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]),
-    ("conv2d", [-1, 2, 0, -2], [1, 1], [2, 1], [1, 2]),
-    ("conv2d", [-1, 2, 0, -2], [2, 1], [1, 1], [1, 2]),
-    ("conv2d", [3, 1, 0, 2], [2, 3], [1, 2], [2, 1]),
+    ("conv2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]), ("conv2d", [-1, 2, 0, -2], [1, 1], [2, 1], [1, 2]),
+    ("conv2d", [-1, 2, 0, -2], [2, 1], [1, 1], [1, 2]), ("conv2d", [3, 1, 0, 2], [2, 3], [1, 2], [2, 1]),
     ("conv_transpose2d", [2, 0, 1, 3], [1, 1], [1, 1], [1, 1]),
     ("conv_transpose2d", [-1, 2, 0, -2], [2, 1], [1, 1], [1, 2]),
     ("conv_transpose2d", [3, 1, 1, 2], [2, 3], [1, 1], [2, 1]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.cover(12)
@@ -267,16 +265,12 @@ def test_input_gradients_of_strides_are_transposed(rank):
 
 
 BACKWARDS = [
-    ("conv1d", (4, 8, 3), {"stride": 2}),
-    ("conv2d", (4, 8, 3, 3), {"padding": 1}),
-    ("conv3d", (4, 8, 3, 3, 3), {"stride": (1, 2, 1)}),
-    ("conv2d", (4, 2, 3, 3), {"groups": 4}),
-    ("depthwise_conv1d", (8, 1, 3), {"padding": 2}),
-    ("depthwise_conv1d", (8, 1, 3), {"stride": 2}),
-    ("depthwise_conv2d", (8, 1, 3, 3), {"padding": 1}),
-    ("conv_transpose2d", (8, 4, 3, 3), {"stride": 2}),
+    ("conv1d", (4, 8, 3), {"stride": 2}), ("conv2d", (4, 8, 3, 3), {"padding": 1}),
+    ("conv3d", (4, 8, 3, 3, 3), {"stride": (1, 2, 1)}), ("conv2d", (4, 2, 3, 3), {"groups": 4}),
+    ("depthwise_conv1d", (8, 1, 3), {"padding": 2}), ("depthwise_conv1d", (8, 1, 3), {"stride": 2}),
+    ("depthwise_conv2d", (8, 1, 3, 3), {"padding": 1}), ("conv_transpose2d", (8, 4, 3, 3), {"stride": 2}),
     ("causal_conv1d_fn", (8, 4), {"activation": "silu"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "size", "more"), BACKWARDS, ids=str)

@@ -63,14 +63,10 @@ def test_torch_round_trip(dtype):
 
 
 LAYOUTS = {
-    "transposed": lambda x: x.T,
-    "strided": lambda x: x[:, ::2],
-    "rows reversed": lambda x: x[::-1],
-    "fortran": np.asfortranarray,
-    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
-    "one row": lambda x: x[1],
+    "transposed": lambda x: x.T, "strided": lambda x: x[:, ::2], "rows reversed": lambda x: x[::-1],
+    "fortran": np.asfortranarray, "broadcast": lambda x: np.broadcast_to(x[:1], x.shape), "one row": lambda x: x[1],
     "slice": lambda x: x[1:3],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -39,32 +39,17 @@ def gelu_sigmoid(x):
 
 #: Each function in torch, and the inputs it is tried on: (lowest, highest) of a uniform distribution.
 FUNCTIONS = {
-    "copy": (lambda x: x, (-1e4, 1e4)),
-    "square": (torch.square, (-1e4, 1e4)),
-    "sigmoid": (torch.sigmoid, (-30, 30)),
-    "relu": (torch.relu, (-5, 5)),
-    "gelu": (gelu, (-9, 9)),
-    "gelu_dx": (derivative(F.gelu), (-9, 9)),
+    "copy": (lambda x: x, (-1e4, 1e4)), "square": (torch.square, (-1e4, 1e4)), "sigmoid": (torch.sigmoid, (-30, 30)),
+    "relu": (torch.relu, (-5, 5)), "gelu": (gelu, (-9, 9)), "gelu_dx": (derivative(F.gelu), (-9, 9)),
     "gelu_apprx_tanh": (lambda x: F.gelu(x, approximate="tanh"), (-9, 9)),
-    "gelu_apprx_sigmoid": (gelu_sigmoid, (-9, 9)),
-    "gelu_apprx_sigmoid_dx": (derivative(gelu_sigmoid), (-9, 9)),
-    "silu": (F.silu, (-30, 30)),
-    "silu_dx": (derivative(F.silu), (-30, 30)),
-    "tanh": (torch.tanh, (-12, 12)),
-    "softplus": (lambda x: F.softplus(x, threshold=1e9), (-40, 40)),
-    "mish": (F.mish, (-30, 30)),
-    "erf": (torch.erf, (-4, 4)),
-    "erf_dx": (derivative(torch.erf), (-6, 6)),
-    "exp": (torch.exp, (-20, 20)),
-    "log": (torch.log, (1e-6, 1e6)),
-    "sin": (torch.sin, (-math.pi, math.pi)),
-    "arctan": (torch.arctan, (-1.57, 1.57)),
-    "sqrt": (torch.sqrt, (1e-9, 1e9)),
-    "rsqrt": (torch.rsqrt, (1e-9, 1e9)),
-    "reciprocal": (torch.reciprocal, (-1e4, 1e4)),
-    "sign": (torch.sign, (-3, 3)),
-    "abs": (torch.abs, (-3, 3)),
-}
+    "gelu_apprx_sigmoid": (gelu_sigmoid, (-9, 9)), "gelu_apprx_sigmoid_dx": (derivative(gelu_sigmoid), (-9, 9)),
+    "silu": (F.silu, (-30, 30)), "silu_dx": (derivative(F.silu), (-30, 30)), "tanh": (torch.tanh, (-12, 12)),
+    "softplus": (lambda x: F.softplus(x, threshold=1e9), (-40, 40)), "mish": (F.mish, (-30, 30)),
+    "erf": (torch.erf, (-4, 4)), "erf_dx": (derivative(torch.erf), (-6, 6)), "exp": (torch.exp, (-20, 20)),
+    "log": (torch.log, (1e-6, 1e6)), "sin": (torch.sin, (-math.pi, math.pi)), "arctan": (torch.arctan, (-1.57, 1.57)),
+    "sqrt": (torch.sqrt, (1e-9, 1e9)), "rsqrt": (torch.rsqrt, (1e-9, 1e9)),
+    "reciprocal": (torch.reciprocal, (-1e4, 1e4)), "sign": (torch.sign, (-3, 3)), "abs": (torch.abs, (-3, 3)),
+}  # fmt: skip
 
 
 def truth(op, x):

@@ -346,21 +346,12 @@ def test_who_adds_integers(dtypes, buffers, engine):
 
 #: Calls whose enum parameters get a raw value, which NKI refuses since 0.3.
 RAW = [
-    ("memset", "engine", 5),
-    ("tensor_copy", "engine", "vector"),
-    ("tensor_tensor", "engine", None),
-    ("tensor_scalar", "engine", 2),
-    ("nc_transpose", "engine", 1),
-    ("nc_matmul", "perf_mode", "double_row"),
-    ("activation", "reduce_cmd", 3),
-    ("tensor_scalar_reduce", "reduce_cmd", 3),
-    ("select_reduce", "reduce_cmd", 0),
-    ("dma_copy", "dge_mode", 0),
-    ("dma_copy", "oob_mode", 0),
-    ("dma_copy", "engine", 0),
-    ("dma_transpose", "dge_mode", 2),
-    ("dma_transpose", "oob_mode", 0),
-]
+    ("memset", "engine", 5), ("tensor_copy", "engine", "vector"), ("tensor_tensor", "engine", None),
+    ("tensor_scalar", "engine", 2), ("nc_transpose", "engine", 1), ("nc_matmul", "perf_mode", "double_row"),
+    ("activation", "reduce_cmd", 3), ("tensor_scalar_reduce", "reduce_cmd", 3), ("select_reduce", "reduce_cmd", 0),
+    ("dma_copy", "dge_mode", 0), ("dma_copy", "oob_mode", 0), ("dma_copy", "engine", 0),
+    ("dma_transpose", "dge_mode", 2), ("dma_transpose", "oob_mode", 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "parameter", "value"), RAW, ids=[f"{row[0]}-{row[1]}" for row in RAW])

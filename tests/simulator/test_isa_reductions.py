@@ -27,15 +27,10 @@ def small_integers(rng, shape, dtype):
 
 #: What each reduction means on a list of Python floats.
 REDUCTIONS = {
-    "add": sum,
-    "subtract": lambda xs: xs[0] - sum(xs[1:]),
-    "multiply": lambda xs: np.prod(xs),
-    "maximum": max,
-    "minimum": min,
-    "logical_and": lambda xs: float(all(xs)),
-    "logical_or": lambda xs: float(any(xs)),
+    "add": sum, "subtract": lambda xs: xs[0] - sum(xs[1:]), "multiply": lambda xs: np.prod(xs), "maximum": max,
+    "minimum": min, "logical_and": lambda xs: float(all(xs)), "logical_or": lambda xs: float(any(xs)),
     "logical_xor": lambda xs: float(sum(map(bool, xs)) % 2),
-}
+}  # fmt: skip
 BITS = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 
 

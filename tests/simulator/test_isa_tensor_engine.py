@@ -102,15 +102,13 @@ def test_image_windows_make_a_convolution(stride_h, stride_w, rng):
 
 #: Matmuls into columns of a [4, 12] tile: (operands, first column, accumulate), or columns that a memset clears.
 ACCUMULATED = {
-    "by default": [(0, 0, None), (1, 0, None), (2, 0, None)],
-    "told": [(0, 0, False), (1, 0, True), (2, 0, True)],
+    "by default": [(0, 0, None), (1, 0, None), (2, 0, None)], "told": [(0, 0, False), (1, 0, True), (2, 0, True)],
     "told at first": [(0, 0, False), (1, 0, None), (2, 0, True)],
-    "told once": [(0, 0, None), (1, 0, True), (2, 0, None)],
-    "false overwrites": [(0, 0, False), (1, 0, False)],
+    "told once": [(0, 0, None), (1, 0, True), (2, 0, None)], "false overwrites": [(0, 0, False), (1, 0, False)],
     "overlapping": [(0, 0, None), (1, 6, None), (2, 3, None)],
     "tiles of one bank": [(0, 0, None), (1, 6, None), (1, 0, None)],
     "a part after a memset": [(0, 0, None), slice(0, 2), (1, 2, None)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("error")

@@ -22,21 +22,15 @@ INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 
 #: What each arithmetic operator means, in fp32.
 ARITHMETIC = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "maximum": lambda a, b: np.where(a > b, a, b),
-    "minimum": lambda a, b: np.where(a < b, a, b),
-    "equal": lambda a, b: np.float32(1) * (a == b),
-    "not_equal": lambda a, b: np.float32(1) * (a != b),
-    "greater_equal": lambda a, b: np.float32(1) * (a >= b),
-    "greater": lambda a, b: np.float32(1) * (a > b),
-    "less_equal": lambda a, b: np.float32(1) * (a <= b),
-    "less": lambda a, b: np.float32(1) * (a < b),
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul,
+    "maximum": lambda a, b: np.where(a > b, a, b), "minimum": lambda a, b: np.where(a < b, a, b),
+    "equal": lambda a, b: np.float32(1) * (a == b), "not_equal": lambda a, b: np.float32(1) * (a != b),
+    "greater_equal": lambda a, b: np.float32(1) * (a >= b), "greater": lambda a, b: np.float32(1) * (a > b),
+    "less_equal": lambda a, b: np.float32(1) * (a <= b), "less": lambda a, b: np.float32(1) * (a < b),
     "logical_and": lambda a, b: np.float32(1) * ((a != 0) & (b != 0)),
     "logical_or": lambda a, b: np.float32(1) * ((a != 0) | (b != 0)),
     "logical_xor": lambda a, b: np.float32(1) * ((a != 0) != (b != 0)),
-}
+}  # fmt: skip
 
 #: What each bitvec operator means on non-negative Python ints of `bits` bits.
 BITVEC = {
@@ -101,17 +95,12 @@ def test_bits_of_two_tensors(op, dtype, rng):
 #: Operator, two numbers, and their result: of GpSimd, which has integer arithmetic, of mixed signs, and of Vector.
 I32, U32 = np.int32, np.uint32
 NATIVE = [
-    ("add", (2**31 - 1, I32), (1, I32), -(2**31)),
-    ("subtract", (2**24 + 1, I32), (1, I32), 2**24),
-    ("multiply", (65537, I32), (65537, I32), 131073),
-    ("maximum", (2**24, I32), (2**24 + 1, I32), 2**24 + 1),
-    ("minimum", (-(2**24) - 1, I32), (-(2**24), I32), -(2**24) - 1),
-    ("equal", (2**24, I32), (2**24 + 1, I32), 0),
-    ("greater", (2**24 + 1, I32), (2**24, I32), 1),
-    ("add", (2**32 - 2, U32), (1, I32), 2**32 - 1),
-    ("power", (2, I32), (-1, I32), 0),
-    ("power", (1, I32), (-1, I32), 1),
-]
+    ("add", (2**31 - 1, I32), (1, I32), -(2**31)), ("subtract", (2**24 + 1, I32), (1, I32), 2**24),
+    ("multiply", (65537, I32), (65537, I32), 131073), ("maximum", (2**24, I32), (2**24 + 1, I32), 2**24 + 1),
+    ("minimum", (-(2**24) - 1, I32), (-(2**24), I32), -(2**24) - 1), ("equal", (2**24, I32), (2**24 + 1, I32), 0),
+    ("greater", (2**24 + 1, I32), (2**24, I32), 1), ("add", (2**32 - 2, U32), (1, I32), 2**32 - 1),
+    ("power", (2, I32), (-1, I32), 0), ("power", (1, I32), (-1, I32), 1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "a", "b", "expected"), NATIVE)

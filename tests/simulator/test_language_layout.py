@@ -73,10 +73,8 @@ def tile_of(values, dtype):
 def test_instructions_of_matmul():
     assert ops(lambda: nl.matmul(sb(4, 8), sb(4, 5), transpose_x=True))[2:] == [("tensor", "nc_matmul")]
     assert ops(lambda: nl.matmul(sb(4, 8), sb(8, 5)))[2:] == [
-        ("tensor", "nc_transpose"),
-        ("vector", "tensor_copy"),
-        ("tensor", "nc_matmul"),
-    ]
+        ("tensor", "nc_transpose"), ("vector", "tensor_copy"), ("tensor", "nc_matmul"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [F32, U8, nl.float8_e4m3])

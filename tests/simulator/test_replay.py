@@ -114,12 +114,9 @@ def by_pc(document: dict[str, Any], pc: int) -> dict[str, Any]:
 def test_records_follow_the_queues(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path, tiny()))
     assert [(r.engine, r.opcode, r.pc) for r in trace.records] == [
-        ("tensor", "MATMUL", 11),
-        ("tensor", "MATMUL", 13),
-        ("scalar", "COPY", 20),
-        ("scalar", "DMA_DIRECT2D", 21),
+        ("tensor", "MATMUL", 11), ("tensor", "MATMUL", 13), ("scalar", "COPY", 20), ("scalar", "DMA_DIRECT2D", 21),
         ("sync", "DMA_DIRECT2D", 30),
-    ]
+    ]  # fmt: skip
     first, second, copied, store, load = trace.records
     assert (first.waits, second.waits, copied.waits, store.waits) == (((8, 16),), (), ((5, 2),), ((4, 1),))
     assert (copied.increments, load.increments) == (((4, 1),), ((8, 16),))

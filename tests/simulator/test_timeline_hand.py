@@ -175,11 +175,9 @@ def test_fp32_matmuls_are_told_apart_by_their_settings():
 
 # why                     first write         second write        it waits
 VIEWS = [
-    ("even and odd columns", (0, 2), (1, 2), False),
-    ("even and every fourth", (0, 2), (2, 4), True),
-    ("every third, two apart", (0, 3), (2, 3), False),
-    ("odd and all", (1, 2), (0, 1), True),
-]
+    ("even and odd columns", (0, 2), (1, 2), False), ("even and every fourth", (0, 2), (2, 4), True),
+    ("every third, two apart", (0, 3), (2, 3), False), ("odd and all", (1, 2), (0, 1), True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "first", "second", "waits"), VIEWS, ids=[row[0] for row in VIEWS])

@@ -23,11 +23,9 @@ from nkiconv.simulator.timing import PriceList, Rates
 
 #: settings of a dma_copy, by who triggers it
 WAYS = {
-    "static": {"dge_mode": DGE.none},
-    "software": {"dge_mode": DGE.swdge},
-    "sync": {"dge_mode": DGE.hwdge, "engine": ENGINE.sync},
-    "scalar": {"dge_mode": DGE.hwdge, "engine": ENGINE.scalar},
-}
+    "static": {"dge_mode": DGE.none}, "software": {"dge_mode": DGE.swdge},
+    "sync": {"dge_mode": DGE.hwdge, "engine": ENGINE.sync}, "scalar": {"dge_mode": DGE.hwdge, "engine": ENGINE.scalar},
+}  # fmt: skip
 SLOTS = 3
 
 
@@ -262,17 +260,11 @@ def test_tiles_of_its_own_never_hold_a_program_up(engine, data, own):
 def test_a_tile_of_its_own_lets_gpsimd_have_the_port_before_vector():
     """GpSimd's second copy no longer waits for Scalar's, and Vector's, which the store waits for, then waits for it."""
     program = [
-        *(Step("load", "static", slot, 0) for slot in range(SLOTS)),
-        Step("copy", "vector", 0, 0),
-        Step("drain", "scalar", 0, 0),
-        Step("copy", "scalar", 1, 0, 0, 2, True),
-        Step("copy", "scalar", 1, 0, 0, 3, True),
-        Step("matmul", "tensor", 0, 0),
-        Step("copy", "gpsimd", 0, 1, 1, 3),
-        Step("copy", "vector", 0, 1),
-        Step("copy", "gpsimd", 0, 1),
-        Step("store", "static", 0, 0),
-    ]
+        *(Step("load", "static", slot, 0) for slot in range(SLOTS)), Step("copy", "vector", 0, 0),
+        Step("drain", "scalar", 0, 0), Step("copy", "scalar", 1, 0, 0, 2, True),
+        Step("copy", "scalar", 1, 0, 0, 3, True), Step("matmul", "tensor", 0, 0), Step("copy", "gpsimd", 0, 1, 1, 3),
+        Step("copy", "vector", 0, 1), Step("copy", "gpsimd", 0, 1), Step("store", "static", 0, 0),
+    ]  # fmt: skip
     together, apart = (timed(kernel(program, own=which), {"vector.cold_start_ns": 0})[1] for which in ((), (5, 10)))
     assert end(together) < end(apart) < end(together) + 5
 

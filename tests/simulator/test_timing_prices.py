@@ -237,13 +237,11 @@ def test_transposes_of_32_by_32_pay_for_a_new_quadrant_and_a_register_move():
 
 # why                     functions             ns from the end of the first's ISSUE to the second's start
 TABLES = [
-    ("exp after silu", nl.silu, nl.exp, 1283),
-    ("sigmoid after softplus", nl.sigmoid, nl.softplus, 1283),
-    ("square after exp", nl.exp, nl.square, 1283),
-    ("silu stays", nl.silu, nl.silu, 0),
+    ("exp after silu", nl.silu, nl.exp, 1283), ("sigmoid after softplus", nl.sigmoid, nl.softplus, 1283),
+    ("square after exp", nl.exp, nl.square, 1283), ("silu stays", nl.silu, nl.silu, 0),
     ("square and rsqrt share a table", nl.square, nl.rsqrt, 0),
     ("square and copy share a table", nl.square, nl.copy, 0),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "first", "second", "ns"), TABLES, ids=[row[0] for row in TABLES])
@@ -305,11 +303,9 @@ def test_matmuls_at_full_rate(why, case, n, every, stream):
 
 # why             case               N    stream  full rate, half rate: from operands there to the stream's start
 LOADS = [
-    ("bf16", matmul(), 512, 213.3, 16, -19),
-    ("bf16 transpose", transpose(BF16), 128, 53.3, 16, -19),
-    ("fp32 transpose", transpose(FP32), 128, 106.7, 58, 58),
-    ("fp32", matmul(FP32), 512, 853.3, 106, 163),
-]
+    ("bf16", matmul(), 512, 213.3, 16, -19), ("bf16 transpose", transpose(BF16), 128, 53.3, 16, -19),
+    ("fp32 transpose", transpose(FP32), 128, 106.7, 58, 58), ("fp32", matmul(FP32), 512, 853.3, 106, 163),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "case", "n", "stream", "full", "half"), LOADS, ids=[row[0] for row in LOADS])
@@ -329,11 +325,9 @@ def test_matmuls_from_idle(why, case, n, stream, full, half):
 
 # share of the time that row tiles may overlap, full rate or half, ns from one's start to that of one on other rows
 ROW_TILES = [
-    (1, False, 64 / 2.4 + 2.5),
-    (0.5, False, (64 + 512) / 2 / 2.4 + 2.5),
-    (0, False, 512 / 2.4 + 2.5),
+    (1, False, 64 / 2.4 + 2.5), (0.5, False, (64 + 512) / 2 / 2.4 + 2.5), (0, False, 512 / 2.4 + 2.5),
     (0, True, 2 * 512 / 2.4),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("overlap", "throttle", "ns"), ROW_TILES)
