@@ -353,13 +353,14 @@ def test_NKI021_another_core():
 
     def kernel(core):
         tile = held.setdefault(nl.program_id(0), nl.zeros((4, 8), F32))
-        nisa.memset(held[core] if core is not None else tile, 1.0)
+        nisa.memset(held[core] if core is not None else tile, 1.0 + nl.program_id(0))
 
     execute(jit(kernel)[2], (None,))
     held.clear()
     with pytest.raises(NkiError, match="another core") as caught:
         execute(jit(kernel)[2], (0,))
     check_error(caught.value, "NKI021", "another core or of an ended run", __file__)
+    assert (held[0].storage.data.view(np.float32) == 1).all(), "refused before it was written"
 
 
 @pytest.mark.parametrize("buffer", SIZES.values(), ids=SIZES)
