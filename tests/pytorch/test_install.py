@@ -42,7 +42,7 @@ def no_other(monkeypatch):
             del sys.modules[name]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def stub(monkeypatch, tmp_path):
     for name, text in STUB.items():
         path = tmp_path / name
@@ -70,7 +70,6 @@ def none_of(module):
         importlib.import_module(module)
 
 
-@pytest.mark.usefixtures("stub")
 def test_imports_find_nkiconv_until_it_is_undone():
     none_of("causal_conv1d")
     with install_causal_conv1d():
@@ -93,7 +92,6 @@ def test_imports_find_nkiconv_until_it_is_undone():
         importlib.metadata.version("causal_conv1d")
 
 
-@pytest.mark.usefixtures("stub")
 def test_without_a_context_it_stays():
     installed = install_causal_conv1d()
     assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
@@ -102,14 +100,12 @@ def test_without_a_context_it_stays():
     none_of("causal_conv1d")
 
 
-@pytest.mark.usefixtures("stub")
 def test_it_is_undone_after_errors():
     with pytest.raises(KeyError), install_causal_conv1d():
         raise KeyError
     none_of("causal_conv1d")
 
 
-@pytest.mark.usefixtures("stub")
 def test_installed_twice_and_undone_twice():
     with install_causal_conv1d():
         with install_causal_conv1d():
@@ -119,7 +115,7 @@ def test_installed_twice_and_undone_twice():
     none_of("causal_conv1d")
 
 
-@pytest.mark.usefixtures("stub", "real")
+@pytest.mark.usefixtures("real")
 def test_an_installed_package_is_hidden():
     with install_causal_conv1d():
         assert importlib.import_module("causal_conv1d").causal_conv1d_fn is causal_conv1d_fn
@@ -129,7 +125,7 @@ def test_an_installed_package_is_hidden():
     assert importlib.metadata.version("causal_conv1d") == "9"
 
 
-@pytest.mark.usefixtures("stub", "real")
+@pytest.mark.usefixtures("real")
 def test_an_imported_package_is_replaced_only_on_demand():
     theirs = importlib.import_module("causal_conv1d")
     more = importlib.import_module("causal_conv1d.more")
@@ -143,7 +139,6 @@ def test_an_imported_package_is_replaced_only_on_demand():
     assert sys.modules["causal_conv1d.more"] is more
 
 
-@pytest.mark.usefixtures("stub")
 def test_transformers_is_told():
     with install_causal_conv1d():
         for name in ("transformers.utils", "transformers.utils.import_utils"):
@@ -156,7 +151,6 @@ def test_transformers_is_told():
         assert not importlib.import_module(name).is_causal_conv1d_available()
 
 
-@pytest.mark.usefixtures("stub")
 def test_what_transformers_table_held_comes_back():
     table = importlib.import_module("transformers.integrations.hub_kernels")._KERNEL_MODULE_MAPPING
     table["causal-conv1d"] = None
@@ -165,7 +159,6 @@ def test_what_transformers_table_held_comes_back():
     assert table["causal-conv1d"] is None
 
 
-@pytest.mark.usefixtures("stub")
 def test_files_that_looked_before_get_the_functions_until_it_is_undone():
     early = importlib.import_module("transformers.models.early")
     x, w = torch.ones(1, 2, 5), torch.ones(2, 3)
@@ -178,7 +171,6 @@ def test_files_that_looked_before_get_the_functions_until_it_is_undone():
     assert early.causal_conv1d_fn is None
 
 
-@pytest.mark.usefixtures("stub")
 def test_a_broken_transformers_leaves_nothing_behind(tmp_path):
     (tmp_path / "transformers/integrations/hub_kernels.py").write_text("raise ImportError('broken')")
     with pytest.raises(ImportError, match="broken"):
