@@ -106,10 +106,11 @@ def test_values_and_derivatives_equal_torchs(name, x, w, more, dtype, mode):
         assert same(derivatives(y, leaves), derivatives(expected, wide))
 
 
+@pytest.mark.cover(24)
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("name", ["conv2d", "depthwise_conv1d", "conv_transpose2d"])
-def test_epilogue_and_its_derivatives(name, activation, position):
+def test_epilogue_and_its_derivatives(name, activation, position, mode):
     """Against torch's own autograd of the same formula, in double."""
     shapes, more = small(name)
     ours, theirs = pair(name, **more)

@@ -318,7 +318,7 @@ def test_options_that_make_no_sense(more, message):
 def test_advice_is_what_the_planner_says_of_other_forms():
     """A filter gradient that NHWC halves: the sentence names it, with the time that the planner gives."""
     model = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)).to(torch.bfloat16)
-    x = torch.zeros(2, 32, 32, 32, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.zeros(2, 32, 64, 64, dtype=torch.bfloat16, requires_grad=True)
     found = plan_model(model, [x], training=True, advice=True, quick=True)
     one = next(one for one in found.advice if one.direction == "wgrad")
     assert "a filter gradient sums over positions" in " ".join(one.why)
