@@ -213,14 +213,6 @@ def test_empty_extents_are_torchs(x_shape, w_shape):
         assert getattr(pytorch, name)(x, w).shape == expected.shape
 
 
-def test_kernels_take_no_images(monkeypatch):
-    monkeypatch.setenv("NKICONV_CPU", "simulate")
-    x = torch.zeros(0, 4, 8, requires_grad=True)
-    y = pytorch.conv1d(x, torch.zeros(4, 4, 3))
-    assert y.shape == (0, 4, 6)
-    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
-
-
 @pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("kind", "more", "shape"), [
     ("Conv1d", {"padding": 2}, (2, 4, 9)),
