@@ -97,28 +97,66 @@ def test_indexing_hbm_drops_dims():
     assert values(tensor[1, 2, 3])[0] == array[1, 2, 3]
 
 
-@inside
-def test_select_and_slice():
-    tile, array = filled((4, 6, 5), nl.sbuf)
-    np.testing.assert_array_equal(values(tile.select(1, 3)), array[:, 3])
-    np.testing.assert_array_equal(values(tile.select(-1, 4)), array[..., 4])
-    np.testing.assert_array_equal(values(tile.select(0, 2)), array[2:3])
-    np.testing.assert_array_equal(values(tile.slice(2, 1, 5, 3)), array[:, :, 1:5:3])
-    assert nl.ndarray((4, 6), F32).select(1, 3).shape == (4, 1)
+# a tensor's shape, a view of it, and the same of NumPy's array
+SEEN = [
+    ((4, 6, 5), lambda t: t.select(1, 3), lambda a: a[:, 3]),
+    ((4, 6, 5), lambda t: t.select(-1, 4), lambda a: a[..., 4]),
+    ((4, 6, 5), lambda t: t.select(0, 2), lambda a: a[2:3]),
+    ((4, 6, 5), lambda t: t.slice(2, 1, 5, 3), lambda a: a[:, :, 1:5:3]),
+    ((4, 6), lambda t: t.select(1, 3), lambda a: a[:, 3:4]),
+    ((4, 6), lambda t: t.view(U8), lambda a: a.view(np.uint8)),
+    ((4, 6), lambda t: t.view(I32), lambda a: a.view(np.int32)),
+    ((4, 6), lambda t: t.view(U8).view(F32), lambda a: a),
+    ((4, 6), lambda t: t[1:3, 2:5].view(nl.uint16), lambda a: np.ascontiguousarray(a[1:3, 2:5]).view(np.uint16)),
+    ((4, 6), lambda t: t.reinterpret_cast(U8), lambda a: a.view(np.uint8)),
+    ((4, 6), lambda t: t[:, ::2].view(I32), lambda a: a[:, ::2].view(np.int32)),
+    ((4, 6), lambda t: t[:, 3].view(U8), lambda a: a[:, 3:4].copy().view(np.uint8)),
+    ((4, 12), lambda t: t.ap([[12, 2], [2, 6]], offset=12), lambda a: a[1:3, ::2]),
+    ((4, 12), lambda t: t.ap([[12, 4], [3, 4], [1, 2]]), lambda a: a.reshape(4, 4, 3)[:, :, :2]),
+    ((4, 12), lambda t: t.ap([(12, 4), (-1, 12)], offset=11), lambda a: a[:, ::-1]),
+    ((4, 12), lambda t: t[1:3].ap([[12, 2], [1, 3]]), lambda a: a[1:3, :3]),
+    ((4, 12), lambda t: t.ap([[12, 4], [2, 6]]).ap([[12, 4], [1, 5]]), lambda a: a[:, :5]),
+    ((4, 12), lambda t: t.ap([[24, 4], [1, 24]], offset=0, dtype=nl.uint16), lambda a: a.view(np.uint16)),
+    ((4, 12), lambda t: t[1:].ap([[24, 2], [1, 2]], dtype=nl.uint16), lambda a: a.view(np.uint16)[1:3, :2]),
+    ((4, 24), lambda t: t.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4}),
+     lambda a: a.reshape(4, 4, 6).transpose(0, 2, 1)),
+    ((4, 3, 1, 5), lambda t: t.flatten_dims(1, 3), lambda a: a.reshape(4, 15)),
+    ((4, 3, 1, 5), lambda t: t[..., 2:3].flatten_dims(2, 3), lambda a: a[..., 2:3].reshape(4, 3, 1)),
+    ((4, 3, 1, 5), lambda t: t[..., 2:3].flatten_dims(1, 3), lambda a: a[..., 2].reshape(4, 3)),
+    ((4, 3, 1, 5), lambda t: t[2:3, :, :, 0:2].reshape((1, 3, 2)), lambda a: a[2:3, :, 0, 0:2]),
+    ((4, 3, 1, 5), lambda t: t.expand_dim(1).squeeze_dim(1), lambda a: a),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "view", "picture"), SEEN)
+def test_what_a_view_sees(shape, view, picture):
+    def body():
+        tile, array = filled(shape, nl.sbuf)
+        np.testing.assert_array_equal(values(view(tile)), picture(array))
+
+    run(body)
 
 
 @inside
-def test_view_dtype():
-    tile, array = filled((4, 6), nl.sbuf)
-    np.testing.assert_array_equal(values(tile.view(U8)), array.view(np.uint8))
-    np.testing.assert_array_equal(values(tile.view(I32)), array.view(np.int32))
-    np.testing.assert_array_equal(values(tile.view(U8).view(F32)), array)
-    part = tile[1:3, 2:5].view(nl.uint16)
-    np.testing.assert_array_equal(values(part), np.ascontiguousarray(array[1:3, 2:5]).view(np.uint16))
-    assert tile.reinterpret_cast(U8).shape == (4, 24)
+def test_strides_of_views():
+    tile = nl.ndarray((4, 6), F32)
     assert tile[:, ::2].view(I32).strides == (6, 2)
-    assert tile[:, 3].view(U8).shape == (4, 4)
-    np.testing.assert_array_equal(values(tile[:, 3].view(U8)), array[:, 3:4].copy().view(np.uint8))
+    assert tile.expand_dim(1).squeeze_dim(1).strides == tile.strides
+    pattern = tile.get_pattern()
+    pattern[0][1] = 2
+    assert tile.ap(pattern=pattern).shape == (2, 6)
+
+
+@inside
+def test_views_of_hbm():
+    overlapping, flat = filled((20,), nl.hbm)
+    windows = np.lib.stride_tricks.sliding_window_view(flat, 8)[::3]
+    np.testing.assert_array_equal(values(overlapping.ap([[3, 5], [1, 8]])), windows)
+    tensor, array = filled((4, 6, 5), nl.hbm)
+    merged = tensor.rearrange((("a", "b"), "c", "d"), ("d", "a", ("b", "c")), {"b": 2})
+    expected = array.reshape(2, 2, 6, 5).transpose(3, 0, 1, 2).reshape(5, 2, 12)
+    np.testing.assert_array_equal(values(merged), expected)
+    assert tensor.rearrange(("a", "b", "c"), ("a", "b", (), "c")).shape == (4, 6, 1, 5)
 
 
 @inside
@@ -160,49 +198,6 @@ def test_partial_writes_by_a_mask():
         values(tile)
     nisa.tensor_copy_predicated(tile, 6.0, mask, reverse_pred=True)
     np.testing.assert_array_equal(values(tile), np.where(array, 5.0, 6.0))
-
-
-@inside
-def test_ap():
-    tile, array = filled((4, 12), nl.sbuf)
-    np.testing.assert_array_equal(values(tile.ap([[12, 2], [2, 6]], offset=12)), array[1:3, ::2])
-    np.testing.assert_array_equal(values(tile.ap([[12, 4], [3, 4], [1, 2]])), array.reshape(4, 4, 3)[:, :, :2])
-    np.testing.assert_array_equal(values(tile.ap([(12, 4), (-1, 12)], offset=11)), array[:, ::-1])
-    np.testing.assert_array_equal(values(tile[1:3].ap([[12, 2], [1, 3]])), array[1:3, :3])
-    np.testing.assert_array_equal(values(tile.ap([[12, 4], [2, 6]]).ap([[12, 4], [1, 5]])), array[:, :5])
-    words = tile.ap([[24, 4], [1, 24]], offset=0, dtype=nl.uint16)
-    np.testing.assert_array_equal(values(words), array.view(np.uint16))
-    np.testing.assert_array_equal(
-        values(tile[1:].ap([[24, 2], [1, 2]], dtype=nl.uint16)), array.view(np.uint16)[1:3, :2]
-    )
-    pattern = tile.get_pattern()
-    pattern[0][1] = 2
-    assert tile.ap(pattern=pattern).shape == (2, 12)
-    overlapping, flat = filled((20,), nl.hbm)
-    windows = np.lib.stride_tricks.sliding_window_view(flat, 8)[::3]
-    np.testing.assert_array_equal(values(overlapping.ap([[3, 5], [1, 8]])), windows)
-
-
-@inside
-def test_rearrange():
-    tile, array = filled((4, 24), nl.sbuf)
-    turned = tile.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})
-    np.testing.assert_array_equal(values(turned), array.reshape(4, 4, 6).transpose(0, 2, 1))
-    tensor, array = filled((4, 6, 5), nl.hbm)
-    merged = tensor.rearrange((("a", "b"), "c", "d"), ("d", "a", ("b", "c")), {"b": 2})
-    expected = array.reshape(2, 2, 6, 5).transpose(3, 0, 1, 2).reshape(5, 2, 12)
-    np.testing.assert_array_equal(values(merged), expected)
-    assert tensor.rearrange(("a", "b", "c"), ("a", "b", (), "c")).shape == (4, 6, 1, 5)
-
-
-@inside
-def test_merging_ignores_dims_of_size_1():
-    tile, array = filled((4, 3, 1, 5), nl.sbuf)
-    np.testing.assert_array_equal(values(tile.flatten_dims(1, 3)), array.reshape(4, 15))
-    np.testing.assert_array_equal(values(tile[..., 2:3].flatten_dims(2, 3)), array[..., 2:3].reshape(4, 3, 1))
-    np.testing.assert_array_equal(values(tile[..., 2:3].flatten_dims(1, 3)), array[..., 2].reshape(4, 3))
-    np.testing.assert_array_equal(values(tile[2:3, :, :, 0:2].reshape((1, 3, 2))), array[2:3, :, 0, 0:2])
-    assert tile.expand_dim(1).squeeze_dim(1).strides == tile.strides
 
 
 @inside
