@@ -1,4 +1,4 @@
-"""Bounds of depthwise rows, in whose order settings are timed, and the walks' clock, against the model's timelines.
+"""Bounds of depthwise rows, in whose order settings are timed, against the model's timelines; the throttle's clock.
 
 A bound leaves out what hardly depends on settings and takes the array to be warm where it can be, so it is held to
 shares. What matters is the order of two settings; `test_choice` looks at what is chosen by it.
@@ -89,25 +89,6 @@ def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_on
     assert clock.full
     clock.stream(end + 2 * window_ns, 1.0)
     assert not clock.full
-
-
-def test_loads_follow_each_other_and_share_with_stores():
-    clock = Clock(TARGET)
-    num_bytes = 128 * 8192
-    moved = TARGET.hbm_ns(num_bytes, 8192)
-    first = clock.load(0.0, 1, 128, 100.0, num_bytes)
-    assert clock.load(0.0, 1, 128, 100.0, num_bytes) == pytest.approx(first + moved)
-    before = clock.loads
-    clock.store(TARGET.first_packet_ns / 2, 128, 100.0, num_bytes)
-    assert clock.loads == pytest.approx(before + moved)
-    assert clock.stores == pytest.approx(before + moved, rel=0.3)
-
-
-def test_a_load_that_waits_holds_up_nobody():
-    clock = Clock(TARGET)
-    late = clock.load(5000.0, 1, 128, 100.0, 1000)
-    assert clock.load(0.0, 1, 128, 100.0, 1000) < late
-    assert late > 5000.0 + TARGET.first_packet_ns
 
 
 @pytest.mark.parametrize("algorithm", ["mixed", "banded"])
