@@ -176,7 +176,7 @@ def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout
 
     def found():
         shape = operation_for(request).shape(request, Rates())
-        return [(one.config, one.ns) for one in blocks.ALGORITHM.best(shape, {}, blocks.BEST)]
+        return [(one.config, one.ns) for one in blocks.ALGORITHM.candidates(shape, {}, blocks.ALGORITHM.starts[0])]
 
     priced, ns = [], BlocksBound.ns
 

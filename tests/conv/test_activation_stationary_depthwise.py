@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.depthwise_bound import BlockBound
+from nkiconv.planner.cost.conv.depthwise_blocks import BlockBound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
 from nkiconv.schedules import depthwise_blocks

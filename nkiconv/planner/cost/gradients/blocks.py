@@ -9,35 +9,27 @@ from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_refusal, mos
 from ....schedules.blocks_candidates import EXTENTS, candidates
 from ....schedules.blocks_schedule import build
 from ...request import Config
-from ..algorithm import Guess, Shape, config_of, ints
-from .enumerated import Enumerated
-
-#: Settings of least time that a search starts from, and a wide one.
-BEST, WIDE_BEST = 10, 40
+from ..algorithm import ByBound, Guess, Shape, config_of, ints
 
 
-class Blocks(Enumerated):
+class Blocks(ByBound):
     """A partition is a block of gy with the window of x around it."""
 
-    settings = BlocksSettings
+    settings, starts = BlocksSettings, (10, 40)
 
-    def refused(self, shape: Shape, config: Config) -> bool:
-        return bool(config_refusal(shape.geometry, config))
-
-    def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+    def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+        if config_refusal(shape.geometry, config_of(**given)):
+            return []
         found = candidates(shape.target, shape.geometry, given, count, shape.extras.bias, shape.cores)
         return [Guess(config, ns) for ns, config in found]
-
-    def plan_of(self, shape: Shape, config: Config) -> Any:
-        return build(shape.geometry, config, shape.extras.bias, shape.cores)[0]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         ways = [{"split": value} for value in (0, 1)] + [{"pixels": value} for value in (0, 1, TRANSPOSED)]
         ways += [{"beside": count} for count in (1, 2, 4) if wide and count <= most_beside(shape.geometry)]
-        best = self.best(shape, {}, WIDE_BEST if wide else BEST)
-        if any(dict(one.config or ())["side"] > 1 for one in best):
-            best += self.best(shape, {"side": 1}, BEST)
-        return [*(one.config for one in best), *(self.settle(shape, config_of(**way)) for way in ways)]
+        best = super().configs(shape, wide)
+        if any(dict(one or ()).get("side", 1) > 1 for one in best):
+            best += [one.config for one in self.candidates(shape, {"side": 1}, self.starts[0])]
+        return [*best, *(self.settle(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -47,7 +39,7 @@ class Blocks(Enumerated):
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self.plan_of(shape, self.settle(shape, config))
+        plan: Any = build(shape.geometry, self.settle(shape, config), shape.extras.bias, shape.cores)[0]
         return {
             "passes": len(plan.passes),
             "tiles": sum(len(one.tiles) for one in plan.passes),

@@ -8,30 +8,23 @@ from typing import Any
 from ....schedules.diagonals import DiagonalsSettings, config_refusal
 from ....schedules.diagonals_schedule import build, diagonals_refusal
 from ...request import Config
-from ..algorithm import Guess, Shape, pairs_of
+from ..algorithm import ByBound, Guess, Shape, config_of, pairs_of
 from .diagonals_bound import DiagonalsBound
-from .enumerated import Enumerated
 
 #: Groups below each other of which a search tries some.
 BELOW = (1, 2, 4)
-#: Settings of least time that a search starts from, and a wide one.
-BEST, WIDE_BEST = 8, 32
 
 
-class Diagonals(Enumerated):
+class Diagonals(ByBound):
     """Sums of all pairs of a block of gy and its window of x, of which diagonals are gathered."""
 
     settings = DiagonalsSettings
 
-    def refused(self, shape: Shape, config: Config) -> bool:
-        return bool(config_refusal(shape.geometry, config) or diagonals_refusal(shape.geometry))
-
-    def best(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+    def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+        if config_refusal(shape.geometry, config_of(**given)) or diagonals_refusal(shape.geometry):
+            return []
         found = DiagonalsBound(shape.target, shape.geometry).least(given, count)
         return [Guess(pairs_of(one), ns) for ns, one in found]
-
-    def plan_of(self, shape: Shape, config: Config) -> Any:
-        return build(shape.geometry, config, shape.extras.bias, shape.cores)[0]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         if self.guess(shape, None) is None:
@@ -39,11 +32,11 @@ class Diagonals(Enumerated):
         ways: list[dict[str, Any]] = [{"split": value} for value in (0, 1)]
         ways += [{"split": 1, "strips": value} for value in (0, 1)] + [{"side": side} for side in (1, 2, 4)]
         # some with each number of groups below each other: of which the bound says least
-        count = (WIDE_BEST if wide else BEST) // 2
+        count = self.starts[wide] // 2
         strips = (0, 1) if shape.geometry.rows.out > 1 else (0,)
         given = [{"below": below, "strips": one} for below in BELOW for one in strips]
-        each = [one for some in given for one in self.best(shape, some, count)]
-        each += [one for way in ways for one in self.best(shape, way)]
+        each = [one for some in given for one in self.candidates(shape, some, count)]
+        each += [one for way in ways for one in self.candidates(shape, way)]
         return [one.config for one in sorted(each, key=lambda one: one.ns)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -55,7 +48,7 @@ class Diagonals(Enumerated):
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         settled = self.settle(shape, config)
-        plan = self.plan_of(shape, settled)
+        plan: Any = build(shape.geometry, settled, shape.extras.bias, shape.cores)[0]
         return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
 
 

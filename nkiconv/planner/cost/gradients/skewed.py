@@ -10,7 +10,7 @@ from ....schedules.skewed import BESIDE, SkewedSchedule, SkewedSettings, build, 
 from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
+from ..algorithm import ByBound, Guess, Shape, config_of, ints, pairs_of
 
 #: ns from the first load to the first products and from the last ones to the end of the last store: HBM is met twice.
 ENDS_NS = 11_000.0
@@ -22,36 +22,27 @@ TOGETHER = 1.15
 _SUM_BYTES = 4
 
 
-class Skewed(Algorithm):
+class Skewed(ByBound):
     """Blocks of gy times windows of x, whose skewed diagonals' sums are wanted."""
 
-    def guesses(self, shape: Shape) -> list[Guess]:
-        found = [self.guess(shape, config) for config in self.configs(shape, False)]
-        return [min((one for one in found if one), key=lambda one: one.ns)] if any(found) else []
+    settings = SkewedSettings
 
-    def guess(self, shape: Shape, config: Config) -> Guess | None:
-        config = self.settle(shape, config)
-        plan = build(shape.geometry, config, PARTS)[0]
-        return None if plan is None else Guess(config, skewed_ns(shape.geometry, plan, PARTS, shape.target))
-
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if build(shape.geometry, config, PARTS)[0] is None:
-            return config
-        return pairs_of(completed(shape.geometry, config))
-
-    def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        found = [config_of(beside=beside, shifts=1) for beside in BESIDE if beside <= shape.geometry.C]
-        found += [config_of(beside=1, shifts=shifts) for shifts in SHIFTS if shifts < shape.geometry.S]
-        return [self.settle(shape, one) for one in found]
+    def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
+        geometry, ways = shape.geometry, [{"beside": one, "shifts": 1} for one in BESIDE if one <= shape.geometry.C]
+        ways += [{"beside": 1, "shifts": one} for one in SHIFTS if one < geometry.S]
+        found = []
+        for config in [config_of(**given)] if given else [config_of(**way) for way in ways]:
+            plan = build(geometry, config, PARTS)[0]
+            if plan is not None:
+                ns = skewed_ns(geometry, plan, PARTS, shape.target)
+                found.append(Guess(pairs_of(completed(geometry, config)), ns))
+        return sorted(found, key=lambda one: one.ns)[:count]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         return list(SkewedSettings.near(config))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return ints(build(shape.geometry, self.settle(shape, config), PARTS)[0])
-
-    def settled(self, shape: Shape, config: Config) -> Any:
-        return self.settle(shape, config)
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:
