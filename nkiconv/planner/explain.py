@@ -121,7 +121,7 @@ def alternatives_text(alternatives: Sequence[Alternative], width: int) -> list[s
     others = sum(max(map(len, column)) + 2 for i, column in enumerate(zip(headings, *rows, strict=True)) if i != 1)
     found = table(headings, rows, (2, 3, 5), max(SETTINGS_LEAST, min(SETTINGS_WIDTH, width - others)))
     if any(row[2].startswith("~") for row in rows):
-        found.append("~ extrapolated from fewer channels, to rank only")
+        found.append("~ extrapolated from parts, to rank only")
     if any(row[2].startswith(">") for row in rows):
         found += wrapped(
             ["> at least: one engine alone, or the instructions' issue, takes longer than the best"], width

@@ -151,7 +151,7 @@ def _title(found: Crossover) -> str:
 def _notes(found: Crossover, tables: Any) -> Iterator[str]:
     yield "runner-up: the fastest other algorithm; > at least, by a bound above the best: it is not timed further"
     if any(point.plan.extrapolated_from is not None for point in found.table):
-        yield "~ extrapolated from fewer channels"
+        yield "~ extrapolated from parts"
     if any(one.endswith("...") for point in found.table for one in tables.cells(point)):
         yield "... more settings: --json and --csv have all of them"
     extra = len(found.points) - len(found.table)

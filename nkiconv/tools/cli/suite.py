@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NOTES = (
     "modelled us on trn2, program order: mean over phases of the throttle's grid, phase 0, worst phase; look-ahead is "
     "phase 0 in look-ahead order",
-    "x: how many times faster than the algorithm; ~ its time is extrapolated linearly from fewer channels; - it takes "
+    "x: how many times faster than the algorithm; ~ its time is extrapolated linearly from parts; - it takes "
     "more instructions than the compiler does",
     "reload: bytes moved over x, w and y once each",
     "of the limit: share of the time that bytes or flops need at least; cuDNN: the same of cuDNN on one H200 "
