@@ -15,19 +15,9 @@ KEPT = "NKICONV_NKI"
 
 #: What tests import and nkiconv runs without. Who lacks one of them still runs the tests that do not import it.
 OPTIONAL = (
-    "torch",
-    "transformers",
-    "kernels",
-    "safetensors",
-    "matplotlib",
-    "PIL",
-    "sphinx",
-    "myst_parser",
-    "furo",
-    "build",
-    "mypy",
-    "expecttest",
-)
+    "torch", "transformers", "kernels", "safetensors", "matplotlib", "PIL", "sphinx", "myst_parser", "furo", "build",
+    "mypy", "expecttest",
+)  # fmt: skip
 LACKING = tuple(name for name in OPTIONAL if find_spec(name) is None)
 
 

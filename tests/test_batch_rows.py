@@ -39,19 +39,16 @@ PROBLEMS = {
     "small depthwise": images(N=16, C=2, K=2, groups=2, H=3, W=4, R=3, S=3, padding=ONE),
     "depthwise NHWC": images(N=3, C=8, K=8, groups=8, H=7, W=6, R=3, S=3, stride=(2, 2), layout="NHWC"),
     "transposed": images(N=4, C=32, K=8, H=3, W=3, R=3, S=3, padding=ONE, transposed=True),
-    "transposed with gaps": images(
-        N=4, C=32, K=4, H=3, W=4, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), transposed=True
-    ),
-    "transposed groups": images(
-        N=4, C=8, K=8, groups=4, H=3, W=4, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)), transposed=True
-    ),
+    "transposed with gaps": images(N=4, C=32, K=4, H=3, W=4, R=4, S=4, lhs_dilation=(2, 2), padding=((2, 2), (2, 2)),
+     transposed=True),
+    "transposed groups": images(N=4, C=8, K=8, groups=4, H=3, W=4, R=4, S=4, lhs_dilation=(2, 2),
+     padding=((2, 2), (2, 2)), transposed=True),
     "volumes": images(N=3, C=4, K=4, D=3, H=4, W=4, T=2, R=3, S=3, padding=((1, 0), *ONE)),
     "volumes with one plane of taps": images(N=3, C=8, K=3, D=2, H=4, W=4, T=1, R=3, S=3),
     "depthwise volumes": images(N=3, C=8, K=8, groups=8, D=3, H=4, W=4, T=2, R=3, S=3),
-    "transposed volumes": images(
-        N=3, C=32, K=4, D=2, H=2, W=2, T=2, R=2, S=2, lhs_dilation=(2, 2, 2), padding=((1, 1),) * 3, transposed=True
-    ),
-}
+    "transposed volumes": images(N=3, C=32, K=4, D=2, H=2, W=2, T=2, R=2, S=2, lhs_dilation=(2, 2, 2),
+     padding=((1, 1),) * 3, transposed=True),
+}  # fmt: skip
 
 
 @pytest.mark.cover(3, keep=["long filters-strict"])

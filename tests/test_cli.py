@@ -61,20 +61,14 @@ FILES = ("--input", "x.npy", "--filter", "w.npy")
 BAD_RUNS = [
     ("nothing", [], r"UnsupportedError: CASE, --input: neither is given"),
     ("unknown case", ["nkl_fs_asx"], r"case='nkl_fs_asx': .*did you mean nkl_fs_asr"),
-    (
-        "two refused",
-        ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "weight_stationary"],
-        r"2 reasons\n  - case='vae_512': feature_group_count=1.*\n  - case='rn50_c2'",
-    ),
+    ("two refused", ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "weight_stationary"],
+     r"2 reasons\n  - case='vae_512': feature_group_count=1.*\n  - case='rn50_c2'"),
     ("another operation's", ["rn50_c2", "--algorithm", "dot"], r"case='rn50_c2': algorithm='dot': accepted for conv2d"),
     ("case and files", ["short", *FILES], r"--input, --filter: cannot be combined with named cases"),
     ("case and stride", ["short", "--stride", "2"], r"--stride: cannot be combined with named cases"),
     ("case and lhs dilation", ["short", "--lhs-dilation", "2"], r"--lhs-dilation: cannot be combined"),
-    (
-        "case of another dtype",
-        ["short", "--dtype", "fp8_e4m3"],
-        r"dtype='fp8_e4m3': accepted are bf16, fp16, fp32; use",
-    ),
+    ("case of another dtype", ["short", "--dtype", "fp8_e4m3"],
+     r"dtype='fp8_e4m3': accepted are bf16, fp16, fp32; use"),
     ("case and out", ["short", "--out", "y.npy"], r"--out: cannot be combined with named cases"),
     ("no filter", ["--input", "x.npy"], r"--filter: is needed with --input"),
     ("no input", ["--filter", "w.npy"], r"CASE, --input: neither is given"),
@@ -88,46 +82,25 @@ BAD_RUNS = [
     ("stride", [*FILES, "--stride", "0"], r"GeometryError: stride=0: must be an int of at least 1"),
     ("dilation", [*FILES, "--dilation", "-1"], r"GeometryError: dilation=-1: must be an int of at least 1"),
     ("padding", [*FILES, "--padding", "some"], r"GeometryError: padding='some': must be"),
-    (
-        "three paddings",
-        [*FILES, "--padding", "1,2,3"],
-        r"GeometryError: --padding=1,2,3: must be one number or left,right",
-    ),
-    (
-        "algorithm",
-        ["short", "kda_bf16", "--algorithm", "fft"],
-        r"2 reasons\n  - case='short': algorithm='fft': accepted for depthwise_conv1d are None, banded",
-    ),
-    (
-        "algorithm of files",
-        [*FILES, "--algorithm", "fft"],
-        r"UnsupportedError: algorithm='fft': accepted are None, banded",
-    ),
-    (
-        "a later case is not the algorithm's",
-        ["short", "mamba2_prefill", "--algorithm", "dot"],
-        r"UnsupportedError: case='mamba2_prefill': Q=4096: dot computes at most",
-    ),
-    (
-        "strict is not the algorithm's",
-        ["short", "--algorithm", "banded", "--strict-nonfinite", "--lnc", "both"],
-        r"UnsupportedError: case='short': strict_nonfinite=True: banded",
-    ),
-    (
-        "files are not the algorithm's",
-        [*FILES, "--algorithm", "dot", "--lhs-dilation", "2", "--out", "y.npy"],
-        r"UnsupportedError: lhs_dilation=2: dot",
-    ),
+    ("three paddings", [*FILES, "--padding", "1,2,3"],
+     r"GeometryError: --padding=1,2,3: must be one number or left,right"),
+    ("algorithm", ["short", "kda_bf16", "--algorithm", "fft"],
+     r"2 reasons\n  - case='short': algorithm='fft': accepted for depthwise_conv1d are None, banded"),
+    ("algorithm of files", [*FILES, "--algorithm", "fft"],
+     r"UnsupportedError: algorithm='fft': accepted are None, banded"),
+    ("a later case is not the algorithm's", ["short", "mamba2_prefill", "--algorithm", "dot"],
+     r"UnsupportedError: case='mamba2_prefill': Q=4096: dot computes at most"),
+    ("strict is not the algorithm's", ["short", "--algorithm", "banded", "--strict-nonfinite", "--lnc", "both"],
+     r"UnsupportedError: case='short': strict_nonfinite=True: banded"),
+    ("files are not the algorithm's", [*FILES, "--algorithm", "dot", "--lhs-dilation", "2", "--out", "y.npy"],
+     r"UnsupportedError: lhs_dilation=2: dot"),
     ("no output", [*FILES, "--padding=-20,-20"], r"GeometryError: Q=-3: output width must be at least 1"),
     ("out is there", [*FILES, "--out", "there.npy"], r"UnsupportedError: --out=there\.npy: exists already"),
     ("out is a folder", [*FILES, "--out", "folder", "--force"], r"UnsupportedError: --out=folder: is a directory"),
     ("out in no folder", [*FILES, "--out", "no/y.npy"], r"UnsupportedError: --out=no.y\.npy: no is not a directory"),
-    (
-        "out below a file",
-        [*FILES, "--out", "x.npy/y.npy"],
-        r"UnsupportedError: --out=x\.npy.y\.npy: x\.npy is not a directory",
-    ),
-]
+    ("out below a file", [*FILES, "--out", "x.npy/y.npy"],
+     r"UnsupportedError: --out=x\.npy.y\.npy: x\.npy is not a directory"),
+]  # fmt: skip
 
 # why, --input and --filter without .npy, --dtype, pattern in stderr
 BAD_FILES = [
@@ -143,13 +116,8 @@ BAD_FILES = [
     ("objects", "objects", "w", None, r"--input=objects\.npy: holds Python objects"),
     ("text", "text", "w", None, r"LayoutError.*2 reasons\n.*\n  - x\.dtype=<U1"),
     ("fp64", "x_fp64", "w", None, r"DtypeError: x\.dtype=float64: accepted are bfloat16"),
-    (
-        "big-endian",
-        "x_big_endian",
-        "w",
-        None,
-        r"DtypeError: --input=x_big_endian\.npy: has dtype >f4, the other byte order",
-    ),
+    ("big-endian", "x_big_endian", "w", None,
+     r"DtypeError: --input=x_big_endian\.npy: has dtype >f4, the other byte order"),
     ("2-d input", "x_2d", "w", None, r"LayoutError: x\.shape=\(5, 40\): must have 3 axes"),
     ("3-d filter", "x", "w_3d", None, r"GeometryError: w\.shape=\(5, 1, 4\): has 1 input channels per group"),
     ("no data", "x_empty", "w", None, r"FileFormatError: --input=x_empty\.npy: holds no elements \(shape \(0, 5, 40\)"),
@@ -157,7 +125,7 @@ BAD_FILES = [
     ("raw bf16", "x_bf16", "w_bf16", None, r"DtypeError: .*\|V2.* add --dtype bf16"),
     ("raw is not fp16", "x_bf16", "w", "fp16", r"--input=x_bf16\.npy: has dtype \|V2"),
     ("bf16 and fp32", "x_bf16", "w", "bf16", r"DtypeError: w\.dtype=float32: must be"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.cover(20)

@@ -161,28 +161,19 @@ BAD_CALLS = [
     ("no case of trn2", ["--target", "trn2"], r"UnsupportedError: CASE: none is given"),
     ("unknown case", ["shorn"], r"case='shorn': .*did you mean short"),
     ("lnc", ["short", "--lnc", "3"], r"lnc=3: must be 1 or 2"),
-    (
-        "algorithm",
-        ["short", "--algorithm", "magic"],
-        r"algorithm='magic': accepted for depthwise_conv1d are None, banded",
-    ),
-    (
-        "not the algorithm's",
-        ["short", "mamba2_prefill", "--target", "trn2", "--algorithm", "dot"],
-        r"UnsupportedError: case='mamba2_prefill': Q=4096: dot",
-    ),
+    ("algorithm", ["short", "--algorithm", "magic"],
+     r"algorithm='magic': accepted for depthwise_conv1d are None, banded"),
+    ("not the algorithm's", ["short", "mamba2_prefill", "--target", "trn2", "--algorithm", "dot"],
+     r"UnsupportedError: case='mamba2_prefill': Q=4096: dot"),
     ("dtype", ["short", "--dtype", "fp12"], r"DtypeError: dtype='fp12': accepted are bf16"),
     ("two", ["rn50_c2", "short", "--lnc", "3"], r"2 reasons\n  - lnc=3.*\n  - lnc=3"),
     ("rounds of the model", ["short", "--target", "model", "--rounds", "9"], r"--rounds=9: is of --target trn2"),
     ("out of the model", ["short", "--target", "model", "--append", "x.csv"], r"--append=x\.csv: is of --target trn2"),
     ("speed of trn2", ["short", "--target", "trn2", "--timing-speed"], r"--timing-speed: is of the model"),
-    (
-        "out in no folder",
-        ["short", "--target", "trn2", "--append", "no/x.csv"],
-        r"--append=no.x\.csv: no is not a directory",
-    ),
+    ("out in no folder", ["short", "--target", "trn2", "--append", "no/x.csv"],
+     r"--append=no.x\.csv: no is not a directory"),
     ("out is a folder", ["short", "--target", "trn2", "--append", "."], r"--append=\.: is a directory"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])

@@ -45,14 +45,9 @@ def read_wav(path):
 
 #: Arrays by name: rows for depthwise_conv1d and conv1d, images for conv2d.
 ARRAYS = {
-    "rows": normals(2, 6, 40),
-    "taps": normals(6, 4),
-    "w1": normals(8, 3, 4),
-    "image": normals(2, 4, 9, 8),
-    "w2": normals(6, 2, 3, 2),
-    "b6": normals(6),
-    "b8": normals(8),
-}
+    "rows": normals(2, 6, 40), "taps": normals(6, 4), "w1": normals(8, 3, 4), "image": normals(2, 4, 9, 8),
+    "w2": normals(6, 2, 3, 2), "b6": normals(6), "b8": normals(8),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -114,43 +109,18 @@ def assert_convolved(y, x, w, dtype="fp32", **geometry):
 # operation, x, w, options, geometry of `definition`
 CALLS = [
     ("conv2d", "image", "w2", ["--groups", "2"], {"groups": 2}),
-    (
-        "conv2d",
-        "image",
-        "w2",
-        ["--groups", "2", "--stride", "2,1", "--padding", "1,0,2,3", "--dilation", "1,2"],
-        {"groups": 2, "stride": (2, 1), "pads": ((1, 0), (2, 3)), "dilation": (1, 2)},
-    ),
-    (
-        "conv2d",
-        "image",
-        "w2",
-        ["--groups", "2", "--padding", "1,2", "--lhs-dilation", "2,3"],
-        {"groups": 2, "pads": ((1, 1), (2, 2)), "gaps": (2, 3)},
-    ),
+    ("conv2d", "image", "w2", ["--groups", "2", "--stride", "2,1", "--padding", "1,0,2,3", "--dilation", "1,2"],
+     {"groups": 2, "stride": (2, 1), "pads": ((1, 0), (2, 3)), "dilation": (1, 2)}),
+    ("conv2d", "image", "w2", ["--groups", "2", "--padding", "1,2", "--lhs-dilation", "2,3"],
+     {"groups": 2, "pads": ((1, 1), (2, 2)), "gaps": (2, 3)}),
     ("conv2d", "image", "w2", ["--groups", "2", "--stride", "2"], {"groups": 2, "stride": (2, 2)}),
-    (
-        "conv1d",
-        "rows",
-        "w1",
-        ["--groups", "2", "--stride", "3", "--padding", "2,1"],
-        {"groups": 2, "stride": (1, 3), "pads": ((0, 0), (2, 1))},
-    ),
-    (
-        "conv1d",
-        "rows",
-        "w1",
-        ["--groups", "2", "--padding", "causal", "--dilation", "2"],
-        {"groups": 2, "pads": ((0, 0), (6, 0)), "dilation": (1, 2)},
-    ),
-    (
-        "depthwise_conv1d",
-        "rows",
-        "taps",
-        ["--padding", "3", "--stride", "2", "--lhs-dilation", "2"],
-        {"groups": 6, "stride": (1, 2), "pads": ((0, 0), (3, 3)), "gaps": (1, 2)},
-    ),
-]
+    ("conv1d", "rows", "w1", ["--groups", "2", "--stride", "3", "--padding", "2,1"],
+     {"groups": 2, "stride": (1, 3), "pads": ((0, 0), (2, 1))}),
+    ("conv1d", "rows", "w1", ["--groups", "2", "--padding", "causal", "--dilation", "2"],
+     {"groups": 2, "pads": ((0, 0), (6, 0)), "dilation": (1, 2)}),
+    ("depthwise_conv1d", "rows", "taps", ["--padding", "3", "--stride", "2", "--lhs-dilation", "2"],
+     {"groups": 6, "stride": (1, 2), "pads": ((0, 0), (3, 3)), "gaps": (1, 2)}),
+]  # fmt: skip
 #: FILE or FILE:NAME of an array, what y goes to, and its dtype.
 FORMATS = {
     "npy": ("{}.npy", "y.npy", "fp32"),

@@ -117,13 +117,8 @@ BAD_FILES = [
     ("negative extent", "x.npy", npy(X, shape=(-1, 2, 9)), "", r"--input=x\.npy: is damaged \(shape \(-1, 2, 9\)\)"),
     ("huge extent", "x.npy", npy(X, shape=(1, 2, 10**15)), "", r"--input=x\.npy: is truncated .*takes 8,000,000,000,0"),
     ("two arrays", "x.npy", npy(X) * 2, "", r"--input=x\.npy: has something behind the array \(2\d\d bytes"),
-    (
-        "records",
-        "x.npy",
-        npy(X, descr=[("a", "<f4")]),
-        "",
-        r"--input=x\.npy: holds records of dtype \[\('a', '<f4'\)\]",
-    ),
+    ("records", "x.npy", npy(X, descr=[("a", "<f4")]), "",
+     r"--input=x\.npy: holds records of dtype \[\('a', '<f4'\)\]"),
     ("pickle", "x.npy", npy(X, descr="|O"), "", r"--input=x\.npy: holds Python objects, which are not loaded"),
     ("strange bytes", "x.npy", npy(X, descr="|V4"), "", r"DtypeError: --input=x\.npy: has dtype \|V4, raw bytes that"),
     ("version 3", "x.npy", b"\x93NUMPY\x03\x00" + npy(X)[8:], "", r"--input=x\.npy: .*version 3\.0 of the format"),
@@ -132,33 +127,18 @@ BAD_FILES = [
     ("empty zip", "x.npz", zipped(), "", r"FileFormatError: --input=x\.npz: holds no arrays"),
     ("nothing of ours in a zip", "x.npz", zipped(("x.txt", b"1")), "", r"--input=x\.npz: holds no arrays"),
     ("no name", "x.npz", zipped(("a.npy", npy(X)), ("b.npy", npy(X))), "", r"holds 2 arrays, a, b; add .* x\.npz:a"),
-    (
-        "another name",
-        "x.npz",
-        WHOLE_ZIP,
-        ":y",
-        r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x",
-    ),
+    ("another name", "x.npz", WHOLE_ZIP, ":y",
+     r"UnsupportedError: --input=x\.npz:y: has no array of that name; use .* x"),
     ("path by name", "x.npz", WHOLE_ZIP, ":../x", r"--input=x\.npz:\.\./x: has no array of that name"),
     ("way out", "x.npz", zipped(("../x.npy", npy(X))), ":../x", r"a member named \.\./x\.npy, which points out of"),
-    (
-        "way out beside",
-        "x.npz",
-        zipped(("x.npy", npy(X)), ("/etc/x", b"")),
-        ":x",
-        r"a member named /etc/x, which points",
-    ),
+    ("way out beside", "x.npz", zipped(("x.npy", npy(X)), ("/etc/x", b"")), ":x",
+     r"a member named /etc/x, which points"),
     ("drive", "x.npz", zipped(("C:\\x.npy", npy(X))), "", r"a member named C:.x\.npy, which points"),
     ("terminal codes", "x.npz", zipped(("\x1b[2J.npy", npy(X)), ("b.npy", npy(X))), "", r"arrays, '\\x1b\[2J', b"),
     ("objects in a zip", "x.npz", zipped(("x.npy", npy(X, descr="|O"))), "", r"holds Python objects"),
     ("raw in a zip", "x.npz", zipped(("x.npy", npy(X.astype(ml_dtypes.bfloat16)))), "", r"\|V2.*add --dtype bf16"),
-    (
-        "other byte order in a zip",
-        "x.npz",
-        zipped(("x.npy", npy(X.astype(">f4")))),
-        "",
-        r"has dtype >f4, the other byte",
-    ),
+    ("other byte order in a zip", "x.npz", zipped(("x.npy", npy(X.astype(">f4")))), "",
+     r"has dtype >f4, the other byte"),
     ("less in a zip than promised", "x.npz", lying_zip(), "", r"is truncated or damaged \(72 of 144 bytes of data"),
     ("short in a zip", "x.npz", zipped(("x.npy", npy(X)[:-4])), "", r"is truncated or damaged \(68 bytes of data"),
     ("checksum", "x.npz", zipped(("x.npy", npy(X))).replace(X.tobytes(), (2 * X).tobytes()), "", r"Bad CRC-32"),
@@ -171,59 +151,34 @@ BAD_FILES = [
     ("no such tensor", "x.safetensors", WHOLE_TENSORS, ":v", r"has no array of that name; use one of w, x"),
     ("overlap", "x.safetensors", tensors({"a": tensor(), "b": tensor()}, bytes(24)), ":a", r"is truncated or damaged"),
     ("twice", "x.safetensors", tensors(DUPLICATE, bytes(24)), "", r"has two arrays named x"),
-    (
-        "fp64",
-        "x.safetensors",
-        safetensors.numpy.save({"x": X.astype(np.float64)}),
-        "",
-        r"DtypeError: .* x has dtype F64",
-    ),
-    (
-        "other fp8",
-        "x.safetensors",
-        tensors({"x": tensor("F8_E4M3", (2, 3), (0, 6))}, bytes(6)),
-        "",
-        r"dtype F8_E4M3: ac.* above 240 .*ml_dtypes.float8_e4m3",
-    ),
+    ("fp64", "x.safetensors", safetensors.numpy.save({"x": X.astype(np.float64)}), "",
+     r"DtypeError: .* x has dtype F64"),
+    ("other fp8", "x.safetensors", tensors({"x": tensor("F8_E4M3", (2, 3), (0, 6))}, bytes(6)), "",
+     r"dtype F8_E4M3: ac.* above 240 .*ml_dtypes.float8_e4m3"),
     ("nothing", "x.safetensors", tensors({"x": tensor(shape=(0, 3), offsets=(0, 0))}), "", r"x holds no elements \(sh"),
     ("no picture", "x.png", b"precious", "", r"FileFormatError: --input=x\.png: does not start as such pictures do"),
     ("no end of a picture", "x.png", WHOLE_PNG[:-14], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
     ("half a picture", "x.png", WHOLE_PNG[:50], "", r"FileFormatError: --input=x\.png: is truncated or damaged"),
     ("PNG as JPEG", "x.jpg", WHOLE_PNG, "", r"FileFormatError: --input=x\.jpg: does not start as such pictures do"),
-    (
-        "palette",
-        "x.png",
-        png(RGB, "P"),
-        "",
-        r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG",
-    ),
+    ("palette", "x.png", png(RGB, "P"), "",
+     r"DtypeError: --input=x\.png: has mode P: accepted are grey \(L\), RGB or RG"),
     ("one bit", "x.png", png(GREY, "1"), "", r"DtypeError: --input=x\.png: has mode 1: accepted"),
     ("grey and alpha", "x.png", png(GREY, "LA"), "", r"DtypeError: --input=x\.png: has mode LA: accepted"),
     ("16 bits grey", "x.png", png(GREY.astype(np.uint16)), "", r"DtypeError: --input=x\.png: has mode I;16: accepted"),
     ("16 bits RGB", "x.png", deep_png(), "", r"DtypeError: --input=x\.png: has 16 bits a sample: accepted are grey"),
     ("transparent", "x.png", png(RGB, transparency=(0, 0, 0)), "", r"has a transparent colour, and no channel for it"),
-    (
-        "two pictures",
-        "x.png",
-        png(RGB, save_all=True, append_images=[Image.fromarray(RGB + 9)]),
-        "",
-        r"FileFormatError: --input=x\.png: holds 2 pictures; save one",
-    ),
+    ("two pictures", "x.png", png(RGB, save_all=True, append_images=[Image.fromarray(RGB + 9)]), "",
+     r"FileFormatError: --input=x\.png: holds 2 pictures; save one"),
     ("picture by name", "x.png", WHOLE_PNG, ":red", r"a PNG or JPEG picture has no arrays by name; drop :red"),
     ("no sound", "x.wav", b"precious", "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV file"),
     ("half a sound", "x.wav", WHOLE_WAV[:-2], "", r"FileFormatError: --input=x\.wav: is truncated"),
     ("half a WAV header", "x.wav", WHOLE_WAV[:30], "", r"FileFormatError: --input=x\.wav: is no uncompressed WAV"),
     ("8 bits", "x.wav", wav(width=1), "", r"DtypeError: --input=x\.wav: has 8 bits a sample: accepted are 16"),
     ("24 bits", "x.wav", wav(width=3), "", r"DtypeError: --input=x\.wav: has 24 bits a sample: accepted are 16"),
-    (
-        "floating point",
-        "x.wav",
-        floating_wav(),
-        "",
-        r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk",
-    ),
+    ("floating point", "x.wav", floating_wav(), "",
+     r"FileFormatError: --input=x\.wav: is no uncompressed WAV file \(unk"),
     ("silence", "x.wav", wav(frames=0), "", r"FileFormatError: --input=x\.wav: holds no samples"),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -266,27 +221,18 @@ SOUND = ("--input", "good.wav", "--filter", "all.npz:taps")
 # why, arguments, pattern in stderr
 BAD_CALLS = [
     ("long name", [*ROWS, "--bias", "all.npz:" + 5000 * "b"], r"UnsupportedError: --bias=all\.npz:b{77}\.\.\.: has no"),
-    (
-        "operation",
-        [*ROWS, "--operation", "conv3d"],
-        r"UnsupportedError: --operation=conv3d: accepted are depthwise_conv",
-    ),
+    ("operation", [*ROWS, "--operation", "conv3d"],
+     r"UnsupportedError: --operation=conv3d: accepted are depthwise_conv"),
     ("rank 1", ["--input", "all.npz:x", "--filter", "all.npz:flat"], r"LayoutError: --filter=all\.npz:flat: has shape"),
     ("packed", ["--input", "all.npz:x", "--filter", "all.npz:packed"], r"LayoutError: --filter=.*: must be \[C, S\]"),
     ("other rank", [*ROWS, "--operation", "conv1d"], r"LayoutError: w\.shape=\(2, 3\): must have 3 axes"),
     ("groups of rows", [*ROWS, "--groups", "2"], r"--groups=2: depthwise_conv1d takes none \(each channel has its own"),
-    (
-        "layout of rows",
-        [*ROWS, "--layout", "NHWC"],
-        r"--layout=NHWC: depthwise_conv1d takes none \(rows are \[N, C, W\]",
-    ),
+    ("layout of rows", [*ROWS, "--layout", "NHWC"],
+     r"--layout=NHWC: depthwise_conv1d takes none \(rows are \[N, C, W\]"),
     ("precision of rows", [*ROWS, "--precision", "tf32"], r"--precision=tf32: depthwise_conv1d takes none"),
     ("filter layout of rows", [*ROWS, "--filter-layout", "SCK"], r"--filter-layout=SCK: depthwise_conv1d takes none"),
-    (
-        "groups and gaps of depthwise_conv2d",
-        [*PICTURE, "--operation", "depthwise_conv2d", "--lhs-dilation", "2"],
-        r"2 reasons\n  - --groups=3: depthwise_conv2d takes none.*\n  - --lhs-dilation=2: depthwise_conv2d takes none",
-    ),
+    ("groups and gaps of depthwise_conv2d", [*PICTURE, "--operation", "depthwise_conv2d", "--lhs-dilation", "2"],
+     r"2 reasons\n  - --groups=3: depthwise_conv2d takes none.*\n  - --lhs-dilation=2: depthwise_conv2d takes none"),
     ("no groups", [*LINES, "--groups", "0"], r"GeometryError: groups=0: must be an int of at least 1"),
     ("pair of rows", [*LINES, "--stride", "1,2"], r"GeometryError: --stride=1,2: must be one number \(rows have one"),
     ("three strides", [*PICTURE, "--stride", "1,2,3"], r"GeometryError: --stride=1,2,3: must be one number or height"),
@@ -304,42 +250,21 @@ BAD_CALLS = [
     ("precision of bf16", [*PICTURE, "--precision", "half"], r"UnsupportedError: precision='half': accepted are None"),
     ("bias", [*ROWS, "--bias", "all.npz:x"], r"LayoutError: bias\.shape=\(1, 2, 9\): must have 1 axes, \[C\]"),
     ("long bias", [*LINES, "--bias", "all.npz:flat"], r"GeometryError: bias\.shape=\(3,\): must be \[K\] = \(4,\)"),
-    (
-        "residual",
-        [*ROWS, "--residual", "all.npz:x"],
-        r"GeometryError: residual\.shape=\(1, 2, 9\): must be y's, \[N, C",
-    ),
-    (
-        "no residual",
-        [*ROWS, "--residual-position", "post_activation"],
-        r"--residual-position=post_.*: there is no --res",
-    ),
-    (
-        "no bias there",
-        [*ROWS, "--bias", "all.npz:b"],
-        r"UnsupportedError: --bias=all\.npz:b: has no array of that name",
-    ),
-    (
-        "picture as filter",
-        ["--input", "all.npz:x", "--filter", "good.png"],
-        r"--filter=good\.png: is a PNG or JPEG pict",
-    ),
+    ("residual", [*ROWS, "--residual", "all.npz:x"],
+     r"GeometryError: residual\.shape=\(1, 2, 9\): must be y's, \[N, C"),
+    ("no residual", [*ROWS, "--residual-position", "post_activation"],
+     r"--residual-position=post_.*: there is no --res"),
+    ("no bias there", [*ROWS, "--bias", "all.npz:b"],
+     r"UnsupportedError: --bias=all\.npz:b: has no array of that name"),
+    ("picture as filter", ["--input", "all.npz:x", "--filter", "good.png"],
+     r"--filter=good\.png: is a PNG or JPEG pict"),
     ("sound as bias", [*ROWS, "--bias", "good.wav"], r"--bias=good\.wav: is a 16-bit WAV file, which --input, --resid"),
-    (
-        "picture as rows",
-        ["--input", "good.png", "--filter", "all.npz:w1"],
-        r"good\.png: is a PNG .*, for conv2d and dep",
-    ),
-    (
-        "sound as image",
-        ["--input", "good.wav", "--filter", "all.npz:w2"],
-        r"good\.wav: is a 16-bit WAV file, for conv1d",
-    ),
-    (
-        "picture as a row's residual",
-        [*ROWS, "--residual", "good.png"],
-        r"--residual=good\.png: is a PNG or JPEG pictur",
-    ),
+    ("picture as rows", ["--input", "good.png", "--filter", "all.npz:w1"],
+     r"good\.png: is a PNG .*, for conv2d and dep"),
+    ("sound as image", ["--input", "good.wav", "--filter", "all.npz:w2"],
+     r"good\.wav: is a 16-bit WAV file, for conv1d"),
+    ("picture as a row's residual", [*ROWS, "--residual", "good.png"],
+     r"--residual=good\.png: is a PNG or JPEG pictur"),
     ("picture of rows", [*ROWS, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
     ("picture of sound", [*SOUND, "--out", "y.png"], r"--out=y\.png: a PNG or JPEG picture is written where x is one"),
     ("sound of rows", [*ROWS, "--out", "y.wav"], r"--out=y\.wav: a 16-bit WAV file is written where x is one, and"),
@@ -347,31 +272,19 @@ BAD_CALLS = [
     ("out by name", [*ROWS, "--out", "y.npy:y"], r"UnsupportedError: --out=y\.npy:y: a \.npy file has no arrays by na"),
     ("out of the archive", [*ROWS, "--out", "y.npz:../y"], r"--out=y\.npz:\.\./y: the name points out of the archive"),
     ("root of the archive", [*ROWS, "--out", "y.npz:/y"], r"--out=y\.npz:/y: the name points out of the archive"),
-    (
-        "the format's own",
-        [*ROWS, "--out", "y.safetensors:__metadata__"],
-        r"__metadata__ is the format's own; use another",
-    ),
+    ("the format's own", [*ROWS, "--out", "y.safetensors:__metadata__"],
+     r"__metadata__ is the format's own; use another"),
     ("out is there", [*PICTURE, "--out", "good.png"], r"UnsupportedError: --out=good\.png: exists already, and is not"),
-    (
-        "two channels",
-        ["--input", "good.png", "--filter", "two.npy", "--out", "y.png"],
-        r"--out=y\.png: y has N=1, K=2, the file holds one picture of K = 1 \(L\), 3 \(RGB\), 4 \(RGBA\) channels",
-    ),
-    (
-        "alpha in JPEG",
-        ["--input", "good.png", "--filter", "four.npy", "--out", "y.jpg"],
-        r"--out=y\.jpg: y has N=1, K=4, the file holds one picture of K = 1 \(L\), 3 \(RGB\) channels",
-    ),
-    (
-        "too many tracks",
-        ["--input", "good.wav", "--filter", "tracks.npy", "--out", "y.wav"],
-        r"--out=y\.wav: y is \[1, 65536, 20\], a WAV file holds N=1, up to 65,535 channels",
-    ),
+    ("two channels", ["--input", "good.png", "--filter", "two.npy", "--out", "y.png"],
+     r"--out=y\.png: y has N=1, K=2, the file holds one picture of K = 1 \(L\), 3 \(RGB\), 4 \(RGBA\) channels"),
+    ("alpha in JPEG", ["--input", "good.png", "--filter", "four.npy", "--out", "y.jpg"],
+     r"--out=y\.jpg: y has N=1, K=4, the file holds one picture of K = 1 \(L\), 3 \(RGB\) channels"),
+    ("too many tracks", ["--input", "good.wav", "--filter", "tracks.npy", "--out", "y.wav"],
+     r"--out=y\.wav: y is \[1, 65536, 20\], a WAV file holds N=1, up to 65,535 channels"),
     ("case and bias", ["short", "--bias", "all.npz:flat"], r"--bias: cannot be combined with named cases"),
     ("case and groups", ["short", "--groups", "2"], r"--groups: cannot be combined with named cases"),
     ("case and activation", ["short", "--activation", "relu"], r"--activation: cannot be combined with named cases"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "pattern"), [row[1:] for row in BAD_CALLS], ids=[row[0] for row in BAD_CALLS])
@@ -412,14 +325,11 @@ def test_a_picture_of_too_many_pixels(here, monkeypatch):
 
 # module, arguments
 PACKAGES = [
-    (
-        "safetensors",
-        ["--input", "x.safetensors", "--filter", "all.npz:taps"],
-        "--input=x.safetensors: needs safetensors",
-    ),
+    ("safetensors", ["--input", "x.safetensors", "--filter", "all.npz:taps"],
+     "--input=x.safetensors: needs safetensors"),
     ("safetensors", [*ROWS, "--out", "y.safetensors"], "--out=y.safetensors: needs safetensors"),
     ("PIL", PICTURE, "--input=good.png: needs pillow"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("package", "arguments", "pattern"), PACKAGES)
@@ -456,12 +366,8 @@ def test_nan_has_no_pixel(here):
 
 
 DAMAGED = {
-    "x.npy": npy(X),
-    "x.npz": WHOLE_ZIP,
-    "x.safetensors": WHOLE_TENSORS,
-    "x.png": WHOLE_PNG,
-    "x.wav": WHOLE_WAV,
-}
+    "x.npy": npy(X), "x.npz": WHOLE_ZIP, "x.safetensors": WHOLE_TENSORS, "x.png": WHOLE_PNG, "x.wav": WHOLE_WAV,
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Reading")  # NumPy, of headers that Python 2 may have written

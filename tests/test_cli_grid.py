@@ -109,18 +109,14 @@ def test_a_table_without_rows_is_its_headings():
 @pytest.mark.cover(3, keep=["bench-60"])
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("plan", CASE, "rn50_1x1"),
-        ("profile", CASE),
-        ("bench", "--suite", "depthwise", "--only", "kda"),
-        ("crossover", "--vary", "S", "--values", "3,4", "--C", "16", "--W", "64"),
-        ("cases",),
-        ("run", CASE),
-    ],
-    ids=lambda arguments: arguments[0],
-)
+@pytest.mark.parametrize("arguments", [
+    ("plan", CASE, "rn50_1x1"),
+    ("profile", CASE),
+    ("bench", "--suite", "depthwise", "--only", "kda"),
+    ("crossover", "--vary", "S", "--values", "3,4", "--C", "16", "--W", "64"),
+    ("cases",),
+    ("run", CASE),
+], ids=lambda arguments: arguments[0])  # fmt: skip
 def test_commands_cut_nothing(arguments, width):
     result = run(*arguments, width=width)
     assert result.exit_code == 0, result.output
@@ -150,13 +146,10 @@ def test_version_and_help():
     assert run("plan", "-h").stdout == run("plan", "--help").stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("cases", "--format", "html"), "--format=html: accepted are table, markdown, csv"),
-        (("cases", "--format", "csv", "--json"), "--format=csv: --json prints one document"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("cases", "--format", "html"), "--format=html: accepted are table, markdown, csv"),
+    (("cases", "--format", "csv", "--json"), "--format=csv: --json prints one document"),
+])  # fmt: skip
 def test_bad_input(arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2

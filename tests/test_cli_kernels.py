@@ -95,31 +95,28 @@ def test_what_is_no_rule_names_the_line_too(tmp_path):
     assert "raised IndexError (mine.py:6)" in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("run", PLAIN, "--input", "4x4:fp23"), "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
-        (("run", PLAIN, "--input", "4x0:fp32"), "every extent must be at least 1"),
-        (("run", PLAIN, "--input", "nowhere.npy"), "nowhere.npy"),
-        (("run", PLAIN, "--arg", "eps"), "--arg=eps: must be NAME=VALUE"),
-        (("run", PLAIN, "--arg", "eps=one"), "must be a Python literal or nl.NAME"),
-        (("run", PLAIN, "--arg", "eps=1", "--arg", "eps=2"), "eps is given twice"),
-        (("run", PLAIN, FUSED), "a kernel runs alone"),
-        (("run", PLAIN, "--filter", "w.npy"), "--filter: of convolutions"),
-        (("run", PLAIN, "--channels", "3"), "--channels: of convolutions"),
-        (("run", PLAIN, *INPUTS, "--out", "y.txt", "--lnc", "1"), "go to .npy or .npz"),
-        (("run", PLAIN, *INPUTS, "--out", "nowhere/y.npy"), "nowhere is not a directory"),
-        (("run", PLAIN, *INPUTS, "--out", "{folder}/there.npz"), "exists; name another, or overwrite it with --force"),
-        (("run", PLAIN, "--input", "99999x99999:fp32"), "elements, at most"),
-        (("run", f"{FILE}:rms_nrom", *INPUTS), "did you mean rms_norm"),
-        (("run", "kda_bf16", "--arg", "eps=1"), "--arg=eps=1: is of a kernel"),
-        (("run", "--input", "a.npy", "--input", "b.npy"), "a convolution has one x"),
-        (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
-        (("profile", "kda_bf16", "--arg", "eps=1"), "is of a kernel, FILE.py:KERNEL, and none is named"),
-        (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
-        (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no single profile"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("run", PLAIN, "--input", "4x4:fp23"), "fp23 is no dtype; write SHAPE:DTYPE with one of bf16"),
+    (("run", PLAIN, "--input", "4x0:fp32"), "every extent must be at least 1"),
+    (("run", PLAIN, "--input", "nowhere.npy"), "nowhere.npy"),
+    (("run", PLAIN, "--arg", "eps"), "--arg=eps: must be NAME=VALUE"),
+    (("run", PLAIN, "--arg", "eps=one"), "must be a Python literal or nl.NAME"),
+    (("run", PLAIN, "--arg", "eps=1", "--arg", "eps=2"), "eps is given twice"),
+    (("run", PLAIN, FUSED), "a kernel runs alone"),
+    (("run", PLAIN, "--filter", "w.npy"), "--filter: of convolutions"),
+    (("run", PLAIN, "--channels", "3"), "--channels: of convolutions"),
+    (("run", PLAIN, *INPUTS, "--out", "y.txt", "--lnc", "1"), "go to .npy or .npz"),
+    (("run", PLAIN, *INPUTS, "--out", "nowhere/y.npy"), "nowhere is not a directory"),
+    (("run", PLAIN, *INPUTS, "--out", "{folder}/there.npz"), "exists; name another, or overwrite it with --force"),
+    (("run", PLAIN, "--input", "99999x99999:fp32"), "elements, at most"),
+    (("run", f"{FILE}:rms_nrom", *INPUTS), "did you mean rms_norm"),
+    (("run", "kda_bf16", "--arg", "eps=1"), "--arg=eps=1: is of a kernel"),
+    (("run", "--input", "a.npy", "--input", "b.npy"), "a convolution has one x"),
+    (("profile", PLAIN, *INPUTS, "--dtype", "bf16"), "--dtype=bf16: is of cases"),
+    (("profile", "kda_bf16", "--arg", "eps=1"), "is of a kernel, FILE.py:KERNEL, and none is named"),
+    (("profile", "kda_bf16", "conformer", "--against", "kda_bf16"), "is held against one profile, 2 are named"),
+    (("profile", PLAIN, *INPUTS, "--against", "nowhere.json"), "holds no single profile"),
+])  # fmt: skip
 def test_bad_input(arguments, words, tmp_path):
     (tmp_path / "there.npz").touch()
     result = run(*(one.format(folder=tmp_path) for one in arguments))
@@ -179,14 +176,11 @@ def test_terminals_without_room_wrap_by_themselves(columns):
 OLD = "import neuronxcc.nki as nki\n\n\n@nki.jit\ndef double(x):\n    return x\n"
 CALLS = [
     (("run", "old.py", "--input", "128x64:bf16"), r"old.py: is a file, which defines double, .*; write old.py:double"),
-    (
-        ("profile", "old.py", "--input", "128x64:bf16"),
-        r"is a file, which defines double, .*write old.py:double",
-    ),
+    (("profile", "old.py", "--input", "128x64:bf16"), r"is a file, which defines double, .*write old.py:double"),
     (("run", "old.py:double", "--input", "128,64:bf16"), r"--input=128,64:bf16: 128,64 is no shape; write 128x64:bf16"),
     (("profile", "old.py:double", "--input", "(128, 64)"), r"\(128, 64\) is no shape; write 128x64"),
     (("run", "old.py:double", "--input", "128x64"), r"write import nki, nki\.isa and nki\.language for neuronxcc\.nki"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

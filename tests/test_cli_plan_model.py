@@ -132,15 +132,8 @@ def test_table(script):
 
 def test_options_reach_conversion_and_planner(script):
     arguments = (
-        f"{script(MODEL)}:build_model",
-        "--input",
-        "x=1x3x6x6",
-        "--fold-batchnorm",
-        "--lnc",
-        1,
-        "--dtype",
-        "fp16",
-    )
+        f"{script(MODEL)}:build_model", "--input", "x=1x3x6x6", "--fold-batchnorm", "--lnc", 1, "--dtype", "fp16",
+    )  # fmt: skip
     found = document(*arguments, "--tuned")
     first = next(row for row in found["rows"] if row["layers"] == ["first"])
     assert (first["asked"]["bias"], first["problem"]["dtype"], first["plan"]["lnc"]) == (True, "fp16", 1)
@@ -276,46 +269,30 @@ def test_nothing_is_left_behind(script, tmp_path):
     assert MODULE not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("text", "target", "arguments", "message"),
-    [
-        ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
-        ("", "{folder}:build", (), "is a directory"),
-        ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
-        ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
-        ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
-        ("", "{folder}/model.py:build", (), "has no build; define it"),
-        ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
-        (
-            "1 / 0",
-            "{folder}/model.py:build",
-            (),
-            "importing it raised ZeroDivisionError (model.py:4): division by zero",
-        ),
-        ("import sys\nsys.exit(3)", "{folder}/model.py:build", (), "importing it raised SystemExit (model.py:5): 3"),
-        ("def build(x): ...", "{folder}/model.py:build", (), "build() raised TypeError: build() missing 1 required"),
-        ("def build(): return 3", "{folder}/model.py:build", (), "returned int; return a torch.nn.Module"),
-        (
-            "def build(): return nn.Sequential(nn.Identity(), nn.Linear(4, 2))",
-            "{folder}/model.py:build",
-            (),
-            "model: raised RuntimeError in layer 1, given 1x3 float32: ",
-        ),
-        (
-            "def build(): return nn.Linear(3, 2)",
-            "{folder}/model.py:build",
-            ("--input", "y=1x2"),
-            "model: raised TypeError in its own forward, given 1x3 float32, y=1x2 float32:",
-        ),
-        ("", "{folder}/model.py:build", ("--input", "1x0x3"), "--input=1x0x3: must be [NAME=]SHAPE[:TYPE]"),
-        ("", "{folder}/model.py:build", ("--input", "1,3"), "--input=1,3: must be"),
-        ("", "{folder}/model.py:build", ("--input", "=1x3"), "--input==1x3: must be"),
-        ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
-        ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
-        ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
-        ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
-    ],
-)
+@pytest.mark.parametrize(("text", "target", "arguments", "message"), [
+    ("", "{folder}/nowhere.py:build", (), "nowhere.py does not exist; give the path of a Python script"),
+    ("", "{folder}:build", (), "is a directory"),
+    ("", "{folder}/model.py", (), "must be a path, a colon and a function; write model.py:build_model"),
+    ("", "{folder}/model.py:build()", (), "must be a path, a colon and a function"),
+    ("def build_model(): ...", "{folder}/model.py:build_modle", (), "no build_modle; did you mean build_model?"),
+    ("", "{folder}/model.py:build", (), "has no build; define it"),
+    ("build = 3", "{folder}/model.py:build", (), "build is no function but of type int"),
+    ("1 / 0", "{folder}/model.py:build", (), "importing it raised ZeroDivisionError (model.py:4): division by zero"),
+    ("import sys\nsys.exit(3)", "{folder}/model.py:build", (), "importing it raised SystemExit (model.py:5): 3"),
+    ("def build(x): ...", "{folder}/model.py:build", (), "build() raised TypeError: build() missing 1 required"),
+    ("def build(): return 3", "{folder}/model.py:build", (), "returned int; return a torch.nn.Module"),
+    ("def build(): return nn.Sequential(nn.Identity(), nn.Linear(4, 2))", "{folder}/model.py:build", (),
+     "model: raised RuntimeError in layer 1, given 1x3 float32: "),
+    ("def build(): return nn.Linear(3, 2)", "{folder}/model.py:build", ("--input", "y=1x2"),
+     "model: raised TypeError in its own forward, given 1x3 float32, y=1x2 float32:"),
+    ("", "{folder}/model.py:build", ("--input", "1x0x3"), "--input=1x0x3: must be [NAME=]SHAPE[:TYPE]"),
+    ("", "{folder}/model.py:build", ("--input", "1,3"), "--input=1,3: must be"),
+    ("", "{folder}/model.py:build", ("--input", "=1x3"), "--input==1x3: must be"),
+    ("", "{folder}/model.py:build", ("--input", "1x3:fp8"), "--input=1x3:fp8: accepted types are bf16, fp16"),
+    ("", "{folder}/model.py:build", ("--input", "a=1", "--input", "a=2"), "--input=a=2: a is given twice"),
+    ("", "{folder}/model.py:build", ("--dtype", "int64"), "--dtype=int64: accepted are bf16, fp16, fp32"),
+    ("", "{folder}/model.py:build", ("--dtype", "fp8", "--lnc", 3), "cannot run this call; 2 reasons"),
+])  # fmt: skip
 def test_bad_input(script, tmp_path, plans, text, target, arguments, message):
     script(text)
     result = run("plan-model", target.format(folder=tmp_path), "--input", "1x3", *arguments)
@@ -354,14 +331,11 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
     assert "pip install '.[torch]' in a checkout" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "calls"),
-    [
-        pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of docs/cli.md
-        pytest.param("convnext", "1x3x32x32", 22, marks=pytest.mark.slow),
-        ("whisper_stem", "1x80x40", 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "calls"), [
+    pytest.param("resnet18", "1x3x32x32", 20, marks=pytest.mark.slow),  # a line of docs/cli.md
+    pytest.param("convnext", "1x3x32x32", 22, marks=pytest.mark.slow),
+    ("whisper_stem", "1x80x40", 2),
+])  # fmt: skip
 def test_examples(name, shape, calls):
     found = document(ROOT / "examples" / f"{name}.py:build_model", "--input", shape, "--dtype", "bf16")
     assert sum(row["calls"] for row in found["rows"]) == calls

@@ -97,16 +97,12 @@ NO_SPACE = "UnsupportedError: stdout: cannot be written (No space left on device
 @pytest.mark.cover(3)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full to write to")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("cases", "--json"), NO_SPACE),
-        (("cases",), "OSError: [Errno 28] No space left on device\n"),
-        (("cases", "--suite", "none", "--json"), "UnsupportedError: suite='none'"),
-        (("crossover", "--vary", "S", "--values", "1", "--C", "2", "--no-cache", "--format", "markdown"), NO_SPACE),
-    ],
-    ids=["json", "table", "error as json", "markdown"],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("cases", "--json"), NO_SPACE),
+    (("cases",), "OSError: [Errno 28] No space left on device\n"),
+    (("cases", "--suite", "none", "--json"), "UnsupportedError: suite='none'"),
+    (("crossover", "--vary", "S", "--values", "1", "--C", "2", "--no-cache", "--format", "markdown"), NO_SPACE),
+], ids=["json", "table", "error as json", "markdown"])  # fmt: skip
 def test_a_full_disk_is_2(arguments, said, unbuffered):
     with FULL.open("w") as full:
         done = run(*arguments, stdout=full, PYTHONUNBUFFERED=unbuffered)

@@ -54,19 +54,16 @@ def test_reasons(library, message, reason):
 OURS = ("test/core/test_mask.py", "../lib/site-packages/nkiconv/simulator/isa/dma.py")
 
 
-@pytest.mark.parametrize(
-    ("message", "places", "reason"),
-    [
-        ("NameError: name 'dst' is not defined", OURS, "NameError: name 'dst' is not defined"),
-        ("NameError: name 'dst' is not defined", OURS[:1], "theirs: no dst"),
-        ("SyntaxError: invalid syntax", OURS, "SyntaxError: invalid syntax"),
-        ("SyntaxError: invalid syntax", (), "theirs: does not parse"),
-        ("KeyError: 'out'", OURS, "KeyError: 'out'"),
-        ("KeyError: 'out'", OURS[:1], "theirs: the test finds no out among its own inputs"),
-        ("KeyError: 'out'", (*OURS[:1], "src/mask.py"), "KeyError: 'out'"),
-        ("NKI018: dma_copy: too full", OURS, "refused: NKI018"),
-    ],
-)
+@pytest.mark.parametrize(("message", "places", "reason"), [
+    ("NameError: name 'dst' is not defined", OURS, "NameError: name 'dst' is not defined"),
+    ("NameError: name 'dst' is not defined", OURS[:1], "theirs: no dst"),
+    ("SyntaxError: invalid syntax", OURS, "SyntaxError: invalid syntax"),
+    ("SyntaxError: invalid syntax", (), "theirs: does not parse"),
+    ("KeyError: 'out'", OURS, "KeyError: 'out'"),
+    ("KeyError: 'out'", OURS[:1], "theirs: the test finds no out among its own inputs"),
+    ("KeyError: 'out'", (*OURS[:1], "src/mask.py"), "KeyError: 'out'"),
+    ("NKI018: dma_copy: too full", OURS, "refused: NKI018"),
+])  # fmt: skip
 def test_whose_fault(library, message, places, reason):
     assert library.reason_of(message, places) == reason
 
@@ -132,15 +129,12 @@ def tensor_exp_kernel_(x):
 }
 
 
-@pytest.mark.parametrize(
-    ("first", "status"),
-    [
-        (1, "passed"),
-        (0, "NkiError: NKI131: "),
-        (2, "differs from the reference"),
-        ("{}['odd']", "KeyError: 'odd' (index-case-1.py:10)"),
-    ],
-)
+@pytest.mark.parametrize(("first", "status"), [
+    (1, "passed"),
+    (0, "NkiError: NKI131: "),
+    (2, "differs from the reference"),
+    ("{}['odd']", "KeyError: 'odd' (index-case-1.py:10)"),
+])  # fmt: skip
 def test_tutorials(tutorials, tmp_path, first, status):
     """From column 1 on what is wanted, from 0 more than there is room for, from 2 the wrong ones; and a kernel that
     fails in a way of its own is in the table, with the others."""

@@ -107,16 +107,13 @@ def test_kinds(fake):
     assert crossover.crossover(sweep, kinds=True).changes == (Change(6, 7, "banded B=16", "banded B=32", None),)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (Change(7, 8, "mixed", "banded", 1.25), "mixed up to S=7, banded from S=8 (mixed takes 1.25 x there)"),
-        (Change(7, 8, "mixed", "banded", 1.25, True), "(mixed takes >1.25 x there)"),
-        (Change(7, 8, "mixed", "banded", 1.001), "(a tie: mixed takes 1.001 x there)"),
-        (Change(7, 8, "mixed", "banded", None), "(mixed was not timed)"),
-        (Change(7, 8, "dot", "banded", None, refusal="Q=8: too many"), "(dot is refused there: Q=8: too many)"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (Change(7, 8, "mixed", "banded", 1.25), "mixed up to S=7, banded from S=8 (mixed takes 1.25 x there)"),
+    (Change(7, 8, "mixed", "banded", 1.25, True), "(mixed takes >1.25 x there)"),
+    (Change(7, 8, "mixed", "banded", 1.001), "(a tie: mixed takes 1.001 x there)"),
+    (Change(7, 8, "mixed", "banded", None), "(mixed was not timed)"),
+    (Change(7, 8, "dot", "banded", None, refusal="Q=8: too many"), "(dot is refused there: Q=8: too many)"),
+])  # fmt: skip
 def test_a_change_in_words(change, words):
     assert words in change.text("S")
 
@@ -145,18 +142,15 @@ def test_constants_and_cores_reach_the_planner():
     assert (request.lnc, request.constants) == (1, (("scalar.ns_per_elem", 1.5),))
 
 
-@pytest.mark.parametrize(
-    ("sweep", "kind", "words"),
-    [
-        (Sweep(vary="K"), UnsupportedError, "vary=K: accepted are N, C, W, S, Q"),
-        (Sweep(vary="S", values=(0, 4)), GeometryError, "values=0: must be at least 1 (it is S)"),
-        (Sweep(vary="S", C=0), GeometryError, "C=0: must be at least 1"),
-        (Sweep(vary="S", values=(4, 100), W=64, causal=False), GeometryError, "output width must be at least 1"),
-        (Sweep(vary="S", dtype="fp64"), DtypeError, "dtype='fp64'"),
-        (Sweep(vary="S", dtype="fp8_e4m3"), DtypeError, "accepted are bf16, fp16, fp32"),
-        (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
-    ],
-)
+@pytest.mark.parametrize(("sweep", "kind", "words"), [
+    (Sweep(vary="K"), UnsupportedError, "vary=K: accepted are N, C, W, S, Q"),
+    (Sweep(vary="S", values=(0, 4)), GeometryError, "values=0: must be at least 1 (it is S)"),
+    (Sweep(vary="S", C=0), GeometryError, "C=0: must be at least 1"),
+    (Sweep(vary="S", values=(4, 100), W=64, causal=False), GeometryError, "output width must be at least 1"),
+    (Sweep(vary="S", dtype="fp64"), DtypeError, "dtype='fp64'"),
+    (Sweep(vary="S", dtype="fp8_e4m3"), DtypeError, "accepted are bf16, fp16, fp32"),
+    (Sweep(vary="S", lnc=3), UnsupportedError, "lnc=3: must be 1 or 2"),
+])  # fmt: skip
 def test_refused_before_any_work(plans, sweep, kind, words):
     with pytest.raises(kind) as raised:
         crossover.crossover(sweep)

@@ -20,15 +20,9 @@ from nkiconv.tools.demo import clip, eeg, filters, image, photograph, plots, tra
 from nkiconv.tools.demo.curves import Curves
 
 PICTURES = {
-    "eeg.png",
-    "photograph.png",
-    "photograph-blur.png",
-    "photograph-derivative.png",
-    "photographs.png",
-    "image.png",
-    "clip.png",
-    "training.png",
-}
+    "eeg.png", "photograph.png", "photograph-blur.png", "photograph-derivative.png", "photographs.png", "image.png",
+    "clip.png", "training.png",
+}  # fmt: skip
 ROWS = [
     ("EEG, 4 FIR filters", 1),
     ("EEG, 4 FIR filters", 2),

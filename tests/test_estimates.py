@@ -191,16 +191,13 @@ def test_settings_that_bounds_leave_out_are_none_of_the_best(monkeypatch, layout
     assert count < len(priced) - count
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "algorithm"),
-    [
-        ("rn50_c5", "NHWC", "blocks"),
-        ("rn50_c5", "NCHW", "blocks"),
-        ("rn50_1x1", "NCHW", "blocks"),
-        ("mobilenet_dw", "NCHW", "diagonals"),
-        ("kda", "NHWC", "diagonals"),
-    ],
-)
+@pytest.mark.parametrize(("name", "layout", "algorithm"), [
+    ("rn50_c5", "NHWC", "blocks"),
+    ("rn50_c5", "NCHW", "blocks"),
+    ("rn50_1x1", "NCHW", "blocks"),
+    ("mobilenet_dw", "NCHW", "diagonals"),
+    ("kda", "NHWC", "diagonals"),
+])  # fmt: skip
 def test_bounds_of_filter_gradients_are_near_modelled_times(name, layout, algorithm):
     problem = cases.get(f"{name}_train").problem.replace(layout=layout).toward("wgrad")
     request = Request(problem=problem)

@@ -18,17 +18,14 @@ def test_launch_floor_copies_its_row(lnc):
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(
-    ("reads", "writes", "tile_elems"),
-    [
-        (128 * 64, 128 * 64, 16),
-        (128 * 64 + 5, 128 * 64 + 5, 16),
-        (5000, 1200, 7),
-        (1200, 5000, 7),
-        (2, 1, 1),
-        (3, 9, 4),
-    ],
-)
+@pytest.mark.parametrize(("reads", "writes", "tile_elems"), [
+    (128 * 64, 128 * 64, 16),
+    (128 * 64 + 5, 128 * 64 + 5, 16),
+    (5000, 1200, 7),
+    (1200, 5000, 7),
+    (2, 1, 1),
+    (3, 9, 4),
+])  # fmt: skip
 def test_copy_floor_reads_everything_once_and_writes_as_much_as_asked(reads, writes, tile_elems, lnc):
     x = np.arange(reads, dtype=np.float32)
     execution = execute(copy_floor[lnc], (x, writes, tile_elems))

@@ -33,15 +33,8 @@ def test_tests_that_need_what_is_lacking_are_skipped(tmp_path):
     for name, lines in FILES.items():
         (tmp_path / name).write_text(f"{lines}\n")
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rsfE",
-        "--continue-on-collection-errors",
-        "-p",
-        "no:cacheprovider",
-    ]
+        sys.executable, "-m", "pytest", "-q", "-rsfE", "--continue-on-collection-errors", "-p", "no:cacheprovider",
+    ]  # fmt: skip
     environment = {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     summary = done.stdout.partition("short test summary info")[2].splitlines()

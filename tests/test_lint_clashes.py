@@ -16,14 +16,10 @@ CLASHES = [
     ("a tuple", KERNEL, f"SIZE = «(1,)\n{READS}"),
     ("one of several", KERNEL, f"OTHER, SIZE = 1, «2\n{READS}"),
     ("computed", KERNEL, f"SIZE = «1 + 1\n{READS}"),
-    (
-        "through a class",
-        KERNEL,
-        "SIZE = «2\n\ndef helper(x, size):\n    return A().f(x)\n"
-        + "\nclass A(nl.NKIObject):\n    def f(self, x):\n        return x[SIZE]\n",
-    ),
+    ("through a class", KERNEL, "SIZE = «2\n\ndef helper(x, size):\n    return A().f(x)\n"
+     + "\nclass A(nl.NKIObject):\n    def f(self, x):\n        return x[SIZE]\n"),
     ("by another name", KERNEL, "from .c import THEIRS as SIZE\n" + READS),
-]
+]  # fmt: skip
 
 FINE = [
     ("the same value", KERNEL, f"SIZE = 1\n{READS}"),
@@ -32,12 +28,9 @@ FINE = [
     ("its own", KERNEL, "SIZE = 2\n\ndef helper(x, SIZE):\n    return x[SIZE]\n"),
     ("not read", KERNEL, "SIZE = 2\n\ndef helper(x, size):\n    return x\n\ndef host():\n    return SIZE\n"),
     ("by its module", KERNEL, "from . import c\n\ndef helper(x, size):\n    return x[c.SIZE]\n"),
-    (
-        "another kernel's",
-        KERNEL.replace("helper(x, SIZE)", "x[SIZE]"),
-        f"{HEAD}SIZE = 2\n\n@nki.jit\ndef other(x):\n    return x[SIZE]\n",
-    ),
-]
+    ("another kernel's", KERNEL.replace("helper(x, SIZE)", "x[SIZE]"),
+     f"{HEAD}SIZE = 2\n\n@nki.jit\ndef other(x):\n    return x[SIZE]\n"),
+]  # fmt: skip
 
 
 def found_in(folder, kernel, helper):
@@ -86,23 +79,14 @@ APART = [
     ("by its module", USES, f"from . import c\n\n{HELPS.replace('work(x)', 'c.work(x)')}"),
     ("called otherwise on import", USES, f"from .c import work as other\n\n{HELPS.replace('work(x)', 'other(x)')}"),
     ("a local name", USES, "def helper(work):\n    return work(work)\n"),
-    (
-        "a method",
-        USES,
-        "class A(nl.NKIObject):\n    def work(self):\n        return 1\n\ndef helper(x):\n    return A().work()\n",
-    ),
-    (
-        "not reached",
-        USES,
-        "def work(x):\n    return x\n\ndef helper(x):\n    return x\n\ndef host(x):\n    return work(x)\n",
-    ),
+    ("a method", USES,
+     "class A(nl.NKIObject):\n    def work(self):\n        return 1\n\ndef helper(x):\n    return A().work()\n"),
+    ("not reached", USES,
+     "def work(x):\n    return x\n\ndef helper(x):\n    return x\n\ndef host(x):\n    return work(x)\n"),
     ("in annotations only", CALLS, "from .c import work\n\ndef helper(x: work):\n    return x\n"),
-    (
-        "another kernel's",
-        USES.replace("work(helper(x))", "work(x)"),
-        f"{HEAD}def work(x):\n    return x\n\n@nki.jit\ndef other(x):\n    return work(x)\n",
-    ),
-]
+    ("another kernel's", USES.replace("work(helper(x))", "work(x)"),
+     f"{HEAD}def work(x):\n    return x\n\n@nki.jit\ndef other(x):\n    return work(x)\n"),
+]  # fmt: skip
 
 
 def shared_in(folder, kernel, helper):

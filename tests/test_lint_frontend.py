@@ -84,11 +84,9 @@ MODULES = [
 FINE_MODULES = [
     ("no annotation that says one type", "@nki.jit\ndef kernel(x, n: object = 1):\n    return n == 1.0\n"),
     ("its own len", "def len(x):\n    return x\n\n@nki.jit\ndef kernel(x):\n    return len(x) == 1.0\n"),
-    (
-        "Python beside kernels",
-        "def host(x):\n    x.a, x.b.c = 1, 2\n    if x[0].a == len(x) == 1.0:\n        return x\n",
-    ),
-]
+    ("Python beside kernels",
+     "def host(x):\n    x.a, x.b.c = 1, 2\n    if x[0].a == len(x) == 1.0:\n        return x\n"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rule", "body"), IN_KERNEL, ids=lambda text: text.replace("\n", " "))

@@ -75,11 +75,8 @@ FINE_IN_KERNEL = [
     ("no engine", "nisa.tensor_copy(x, y, engine=None)"),
     ("another function's engine", "x.run(engine=3)"),
     ("an output in shared HBM", "a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\nreturn a"),
-    (
-        "an output that may be there",
-        "if n:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\n"
-        "else:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf)\nreturn a",
-    ),
+    ("an output that may be there", "if n:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.shared_hbm)\n"
+     "else:\n    a = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf)\nreturn a"),
     ("a view of something unknown", "a = nl.ndarray((1, 2), nl.float32)\na = x.reshape(a.shape)\nreturn a"),
     ("a parameter", "return x"),
     ("a tensor or an element", "a = nl.ndarray((1, 2), nl.float32)\nfor a in x:\n    pass\nreturn a"),
@@ -90,13 +87,11 @@ FINE_IN_KERNEL = [
     ("a register as an offset", "r = nisa.register_alloc(1)\nnisa.dma_copy(x, y.ap([[1, 1]], scalar_offset=r))"),
     ("sometimes a number", "r = 1\nif n:\n    r = nisa.register_alloc(1)\nif r:\n    n = 1"),
     ("a loop on the device", f"r = nisa.register_alloc(1)\n{LOOP}nl.fori_loop(0, r, body, 2)"),
-    (
-        "a while loop on the device",
-        "r = nisa.register_alloc(1)\ndef body(r):\n    nisa.register_load(r, x)\n    return r\nnl.while_loop(r, body)",
-    ),
+    ("a while loop on the device",
+     "r = nisa.register_alloc(1)\ndef body(r):\n    nisa.register_load(r, x)\n    return r\nnl.while_loop(r, body)"),
     ("an order kept inside it", "def body(i):\n    with nl.no_reorder():\n        x(y)\nnl.fori_loop(0, n, body)"),
     ("lists of its own", "a = []\na.append(n)\na[0] = 1\nb = {}\nb['c'] = 1"),
-]
+]  # fmt: skip
 
 STATE = [
     ("NKL109", "COUNT = 0\n\n@nki.jit\ndef kernel(x):\n    «global COUNT\n    COUNT = 1\n    return x\n"),
@@ -112,26 +107,19 @@ FINE_STATE = [
     ("a constant", "N = 4\nT = [1, 2]\n\n@nki.jit\ndef kernel(x):\n    return x[N, T[0], len(T)]\n"),
     ("its own list of that name", "S = []\n\n@nki.jit\ndef kernel(x):\n    S = []\n    S.append(1)\n    return x\n"),
     ("a parameter of that name", "S = []\n\n@nki.jit\ndef kernel(S):\n    S.append(1)\n    return S\n"),
-    (
-        "its own name beside a changing one",
-        "def turn():\n    global N\n    N = 2\n\n@nki.jit\ndef kernel(N):\n    return N\n",
-    ),
+    ("its own name beside a changing one",
+     "def turn():\n    global N\n    N = 2\n\n@nki.jit\ndef kernel(N):\n    return N\n"),
     ("host code", "S = []\n\ndef host():\n    S.append(1)\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
-    (
-        "an object's own field",
-        "class A(nl.NKIObject):\n    def add(self):\n        self.a.append(1)\n        self.b = 2\n\n"
-        "@nki.jit\ndef kernel(x):\n    A().add()\n    return x\n",
-    ),
-]
+    ("an object's own field",
+     "class A(nl.NKIObject):\n    def add(self):\n        self.a.append(1)\n        self.b = 2\n\n"
+     "@nki.jit\ndef kernel(x):\n    A().add()\n    return x\n"),
+]  # fmt: skip
 
 ENTRY = [
     ("NKL202", "@nki.jit\ndef kernel(x, stride=«[1, 1]):\n    return x\n"),
     ("NKL202", "@nki.jit\ndef kernel(x, config=«{}):\n    return x\n"),
     ("NKL203", "@nki.jit\ndef kernel(x, stride):\n    return x\n\nkernel(1, «[1, 1])\n"),
-    (
-        "NKL203",
-        "@nki.jit\ndef kernel(x, stride):\n    return x\n\ndef f(x):\n    return kernel[2](x, stride=«[1])\n",
-    ),
+    ("NKL203", "@nki.jit\ndef kernel(x, stride):\n    return x\n\ndef f(x):\n    return kernel[2](x, stride=«[1])\n"),
     ("NKL203", "@nki.jit\ndef kernel(x):\n    return x\n\nkernel(«[i for i in (1, 2)])\n"),
     ("NKL208", "@nki.jit(«platform_target='trn2')\ndef kernel(x):\n    return x\n"),
     ("NKL210", "«import neuronxcc.nki.language as nl\n\n@nki.jit\ndef kernel(x):\n    return nl.add(x, nl.exp(x))\n"),
@@ -139,51 +127,34 @@ ENTRY = [
     ("NKL210", "«import neuronxcc.nki\n\n@neuronxcc.nki.jit\ndef kernel(x):\n    return x\n"),
     ("NKL210", "«import neuronxcc.nki\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
     ("NKL210", "«import neuronxcc.nki.isa\n\n@nki.jit\ndef kernel(x):\n    return neuronxcc.nki.isa.f(x)\n"),
-    (
-        "NKL212",
-        "@nki.jit\ndef kernel(x):\n    i, j = «nl.mgrid[0:8, 0:4]\n    return x\n\nx = «nki.simulate_kernel(kernel)\n",
-    ),
-    (
-        "NKL212",
-        "from nki.language import arange, zeros\nfrom nki import baremetal as timed\n\n@«timed\n@nki.jit\n"
-        "def kernel(x):\n    zeros(«arange(4))\n    return x\n",
-    ),
-    (
-        "NKL307",
-        "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    a = A(1)\n    b = A(1)\n"
-        "    assert «a == b\n    return x\n",
-    ),
-    (
-        "NKL307",
-        "@dataclass(eq=False)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, a: A, b):\n"
-        "    assert «a != b\n    return x\n",
-    ),
-]
+    ("NKL212",
+     "@nki.jit\ndef kernel(x):\n    i, j = «nl.mgrid[0:8, 0:4]\n    return x\n\nx = «nki.simulate_kernel(kernel)\n"),
+    ("NKL212", "from nki.language import arange, zeros\nfrom nki import baremetal as timed\n\n@«timed\n@nki.jit\n"
+     "def kernel(x):\n    zeros(«arange(4))\n    return x\n"),
+    ("NKL307", "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    a = A(1)\n    b = A(1)\n"
+     "    assert «a == b\n    return x\n"),
+    ("NKL307", "@dataclass(eq=False)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, a: A, b):\n"
+     "    assert «a != b\n    return x\n"),
+]  # fmt: skip
 
 FINE_ENTRY = [
     ("a tuple by default", "@nki.jit\ndef kernel(x, stride=(1, 1), name=None):\n    return x\n\nkernel(1, (1, 1))\n"),
     ("names of other packages", "import numpy as np\n\n@nki.jit\ndef kernel(x):\n    return x\n\nx = np.mgrid[0:8]\n"),
     ("a list in a kernel's helper", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
     ("a list to a sub-kernel", "@nki.jit\ndef f(a):\n    return a[0]\n\n@nki.jit\ndef kernel(x):\n    return f([x])\n"),
-    (
-        "what a sub-kernel returns to a kernel",
-        "@nki.jit\ndef f(x):\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\n\n"
-        "@nki.jit\ndef kernel(x):\n    f(x)\n    return x\n",
-    ),
+    ("what a sub-kernel returns to a kernel",
+     "@nki.jit\ndef f(x):\n    a = nl.ndarray((1, 2), nl.float32)\n    return a\n\n"
+     "@nki.jit\ndef kernel(x):\n    f(x)\n    return x\n"),
     ("a list to another function", "def f(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return x\n\nf([1])\n"),
     ("an old import that no kernel uses", "import neuronxcc.nki as old\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
-    (
-        "a dataclass's equality",
-        "@dataclass(frozen=True, eq=True)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, b: A):\n"
-        "    a = A(1)\n    assert a == b\n    return x\n",
-    ),
-    (
-        "an equality of its own",
-        "class A(nl.NKIObject):\n    def __eq__(self, other):\n        return True\n\n@nki.jit\ndef kernel(x, b: A):\n"
-        "    return b == x\n",
-    ),
+    ("a dataclass's equality",
+     "@dataclass(frozen=True, eq=True)\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x, b: A):\n"
+     "    a = A(1)\n    assert a == b\n    return x\n"),
+    ("an equality of its own",
+     "class A(nl.NKIObject):\n    def __eq__(self, other):\n        return True\n\n@nki.jit\ndef kernel(x, b: A):\n"
+     "    return b == x\n"),
     ("none at all", "class A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(b: A):\n    return b == None\n"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("nki", BOTH)

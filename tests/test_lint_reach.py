@@ -20,57 +20,23 @@ ACROSS = [
     ("dotted", f"import p.b\n{HEAD}{KERNEL.format('p.b.helper(x)')}", "p/b.py", BAD),
     ("beside", f"from b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b.py", BAD),
     ("package", f"from .b import helper\n{HEAD}{KERNEL.format('helper(x)')}", "p/b/__init__.py", BAD),
-    (
-        "inside a function",
-        f"{HEAD}def f(x):\n    return helper(x)\n\n{KERNEL.format('f(x)')}\ndef g():\n    from .b import helper\n",
-        "p/b.py",
-        BAD,
-    ),
-    (
-        "with a stand-in",
-        "try:\n    from .b import helper\nexcept ImportError:\n    helper = None\n" + HEAD + KERNEL.format("helper(x)"),
-        "p/b.py",
-        BAD,
-    ),
-    (
-        "with another to stand in",
-        "try:\n    from .b import helper\nexcept ImportError:\n    from c import helper\n"
-        + HEAD
-        + KERNEL.format("helper(x)"),
-        "p/b.py",
-        BAD,
-    ),
-    (
-        "a class",
-        f"from .b import A\n{HEAD}{KERNEL.format('A().f(x)')}",
-        "p/b.py",
-        f"{HEAD}class A(nl.NKIObject):\n    def f(self, x):\n        return «lambda: x\n",
-    ),
-    (
-        "a class that arrives as an argument",
-        f"from .b import A\n{HEAD}@nki.jit\ndef kernel(x: A):\n    return x.f()\n",
-        "p/b.py",
-        f"{HEAD}class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n",
-    ),
-    (
-        "a table of functions",
-        f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0](x)')}",
-        "p/b.py",
-        BAD + "TABLE = (helper,)\n",
-    ),
-    (
-        "a table twice in a table",
-        f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0][0](x)')}",
-        "p/b.py",
-        BAD + "ONE = (helper,)\nTABLE = (ONE, ONE)\n",
-    ),
-    (
-        "a kernel made elsewhere",
-        "from .b import helper\nimport nki\nkernel = nki.jit(helper)\n",
-        "p/b.py",
-        BAD,
-    ),
-]
+    ("inside a function",
+     f"{HEAD}def f(x):\n    return helper(x)\n\n{KERNEL.format('f(x)')}\ndef g():\n    from .b import helper\n",
+     "p/b.py", BAD),
+    ("with a stand-in", "try:\n    from .b import helper\nexcept ImportError:\n    helper = None\n" + HEAD
+     + KERNEL.format("helper(x)"), "p/b.py", BAD),
+    ("with another to stand in", "try:\n    from .b import helper\nexcept ImportError:\n    from c import helper\n"
+     + HEAD + KERNEL.format("helper(x)"), "p/b.py", BAD),
+    ("a class", f"from .b import A\n{HEAD}{KERNEL.format('A().f(x)')}", "p/b.py",
+     f"{HEAD}class A(nl.NKIObject):\n    def f(self, x):\n        return «lambda: x\n"),
+    ("a class that arrives as an argument", f"from .b import A\n{HEAD}@nki.jit\ndef kernel(x: A):\n    return x.f()\n",
+     "p/b.py", f"{HEAD}class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n"),
+    ("a table of functions", f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0](x)')}", "p/b.py",
+     BAD + "TABLE = (helper,)\n"),
+    ("a table twice in a table", f"from .b import TABLE\n{HEAD}{KERNEL.format('TABLE[0][0](x)')}", "p/b.py",
+     BAD + "ONE = (helper,)\nTABLE = (ONE, ONE)\n"),
+    ("a kernel made elsewhere", "from .b import helper\nimport nki\nkernel = nki.jit(helper)\n", "p/b.py", BAD),
+]  # fmt: skip
 
 # why, one file
 REACHED = [
@@ -78,31 +44,22 @@ REACHED = [
     ("a function as an argument", f"def helper(x):\n    return «lambda: x\n\n{KERNEL.format('x.run(helper)')}"),
     ("a default", "def helper(x):\n    return «lambda: x\n\n@nki.jit\ndef kernel(x, f=helper):\n    return f(x)\n"),
     ("a method", f"class A(nl.NKIObject):\n    def f(self):\n        return «lambda: 1\n\n{KERNEL.format('A().f()')}"),
-    (
-        "what is called on construction",
-        f"class A(nl.NKIObject):\n    def __init__(self):\n        self.f = «lambda: 1\n\n{KERNEL.format('A()')}",
-    ),
-    (
-        "a method of a method",
-        "class A(nl.NKIObject):\n    def f(self):\n        self.g()\n\n    def g(self):\n        return «lambda: 1\n\n"
-        + KERNEL.format("A().f()"),
-    ),
+    ("what is called on construction",
+     f"class A(nl.NKIObject):\n    def __init__(self):\n        self.f = «lambda: 1\n\n{KERNEL.format('A()')}"),
+    ("a method of a method",
+     "class A(nl.NKIObject):\n    def f(self):\n        self.g()\n\n    def g(self):\n        return «lambda: 1\n\n"
+     + KERNEL.format("A().f()")),
     ("an alias", f"def helper(x):\n    return «lambda: x\n\nalias = helper\n\n{KERNEL.format('alias(x)')}"),
     ("jit called with arguments", "@nki.jit(debug=True)\ndef kernel(x):\n    return «lambda: x\n"),
     ("jit by its name", "from nki import jit\n@jit\ndef kernel(x):\n    return «lambda: x\n"),
     ("jit as a call", "def kernel(x):\n    return «lambda: x\n\nrun = nki.jit(kernel)\n"),
     ("jit as a call of a call", "def kernel(x):\n    return «lambda: x\n\nrun = nki.jit()(kernel)\n"),
-    (
-        "a kernel in a function, with a helper beside it",
-        "def make():\n    def helper(x):\n        return «lambda: x\n\n"
-        "    @nki.jit\n    def kernel(x):\n        return helper(x)\n\n    return kernel\n",
-    ),
+    ("a kernel in a function, with a helper beside it", "def make():\n    def helper(x):\n        return «lambda: x\n\n"
+     "    @nki.jit\n    def kernel(x):\n        return helper(x)\n\n    return kernel\n"),
     ("jit in a function", "def make():\n    def kernel(x):\n        return «lambda: x\n\n    return nki.jit(kernel)\n"),
-    (
-        "functions that call each other",
-        f"def f(x):\n    return g(x)\n\ndef g(x):\n    f(x)\n    return «lambda: x\n\n{KERNEL.format('f(x)')}",
-    ),
-]
+    ("functions that call each other",
+     f"def f(x):\n    return g(x)\n\ndef g(x):\n    f(x)\n    return «lambda: x\n\n{KERNEL.format('f(x)')}"),
+]  # fmt: skip
 
 # why, one file: a lambda that no kernel reaches
 UNREACHED = [
@@ -111,15 +68,13 @@ UNREACHED = [
     ("a function beside", f"def host(x):\n    return lambda: x\n\n{KERNEL.format('x')}"),
     ("what calls the kernel", f"{KERNEL.format('x')}\ndef host(x):\n    return kernel(lambda: x)\n"),
     ("a name that is its own", "def f():\n    return lambda: 1\n\n@nki.jit\ndef kernel(f):\n    return f\n"),
-    (
-        "a method that none calls",
-        f"class A(nl.NKIObject):\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('A()')}",
-    ),
+    ("a method that none calls",
+     f"class A(nl.NKIObject):\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('A()')}"),
     ("a class that none uses", f"class A:\n    def f(self):\n        return lambda: 1\n\n{KERNEL.format('x.f')}"),
     ("what Python calls on import", f"def make():\n    return (lambda: 1)()\n\nN = make()\n\n{KERNEL.format('x[N]')}"),
     ("the top of the file", f"N = (lambda: 1)()\n\n{KERNEL.format('x[N]')}"),
     ("an annotation", "@nki.jit\ndef kernel(x: (lambda: 1)) -> (lambda: 1):\n    y: (lambda: 1) = x\n    return y\n"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("why", "kernel", "path", "helper"), ACROSS, ids=[row[0] for row in ACROSS])

@@ -104,24 +104,17 @@ MODULES = [
 
 FINE_MODULES = [
     ("a dataclass", "@dataclass\nclass A(nl.NKIObject):\n    a: int\n\n@nki.jit\ndef kernel(x):\n    return A(2).a\n"),
-    (
-        "NKIObject by name",
-        "from nki.language import NKIObject\nclass A(NKIObject):\n    a: int\n\n@nki.jit\ndef k(x: A):\n    return x\n",
-    ),
+    ("NKIObject by name",
+     "from nki.language import NKIObject\nclass A(NKIObject):\n    a: int\n\n@nki.jit\ndef k(x: A):\n    return x\n"),
     ("an enumeration", "class E(Enum):\n    A = 1\n\n@nki.jit\ndef kernel(e):\n    return E.A != e or E.A in e\n"),
     ("its value", "class E(Enum):\n    A = 1\n\n@nki.jit\ndef kernel(e):\n    return E.A.value + 1\n"),
-    (
-        "a static method",
-        "class A(nl.NKIObject):\n    @staticmethod\n    def f(a):\n        return a\n\n"
-        "@nki.jit\ndef kernel(x):\n    return A.f(x)\n",
-    ),
+    ("a static method", "class A(nl.NKIObject):\n    @staticmethod\n    def f(a):\n        return a\n\n"
+     "@nki.jit\ndef kernel(x):\n    return A.f(x)\n"),
     ("its own max", "def max(a):\n    return a\n\n@nki.jit\ndef kernel(x):\n    return max(x)\n"),
     ("a parameter called set", "@nki.jit\ndef kernel(x, set):\n    return set(x)\n"),
-    (
-        "Python beside kernels",
-        "def host(*a, b=[], **c):\n    return [t is None for t in {1}]\n\n@nki.jit\ndef kernel(x):\n    return x\n",
-    ),
-]
+    ("Python beside kernels",
+     "def host(*a, b=[], **c):\n    return [t is None for t in {1}]\n\n@nki.jit\ndef kernel(x):\n    return x\n"),
+]  # fmt: skip
 
 
 def test_tables_hold_something():

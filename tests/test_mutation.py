@@ -153,15 +153,12 @@ def test_which_failed(command):
 
 
 @pytest.mark.cover(1)
-@pytest.mark.parametrize(
-    ("body", "seconds", "fails"),
-    [
-        ("def test_a(): pass\ndef test_b(): assert False", 60, ["test_b"]),
-        ("def test_a(): pass\ndef test_b(): pass", 60, []),
-        ("import os\ndef test_a(): os._exit(3)\ndef test_b(): pass", 60, ["test_a", "test_b"]),
-        ("def test_a():\n    while True: pass\ndef test_b(): pass", 1, ["test_a", "test_b"]),
-    ],
-)
+@pytest.mark.parametrize(("body", "seconds", "fails"), [
+    ("def test_a(): pass\ndef test_b(): assert False", 60, ["test_b"]),
+    ("def test_a(): pass\ndef test_b(): pass", 60, []),
+    ("import os\ndef test_a(): os._exit(3)\ndef test_b(): pass", 60, ["test_a", "test_b"]),
+    ("def test_a():\n    while True: pass\ndef test_b(): pass", 1, ["test_a", "test_b"]),
+])  # fmt: skip
 def test_running_tests(command, tmp_path, body, seconds, fails):
     (tmp_path / "test_few.py").write_text(body, encoding="utf-8")
     names = [f"test_few.py::{name}" for name in ("test_a", "test_b")]

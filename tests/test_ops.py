@@ -94,20 +94,14 @@ BAD_CALLS = [
     ("bools", X > 0, W, {}, DtypeError, "x.dtype=bool"),
     ("complex filter", X, W.astype(np.complex64), {}, DtypeError, "w.dtype=complex64"),
     ("objects", X.astype(object), W, {}, DtypeError, "x.dtype=object"),
-    (
-        "fp32 image, bf16 filter",
-        X,
-        W.astype(ml_dtypes.bfloat16),
-        {},
-        DtypeError,
-        "w.dtype=bfloat16: must be float32 exactly",
-    ),
+    ("fp32 image, bf16 filter", X, W.astype(ml_dtypes.bfloat16), {}, DtypeError,
+     "w.dtype=bfloat16: must be float32 exactly"),
     ("same of gaps", X, W, {"padding": "same", "lhs_dilation": 2}, GeometryError, "not defined with lhs_dilation=2"),
     ("Q is 0", X, np.zeros((5, 41), np.float32), {}, GeometryError, "Q=0: output width must be at least 1"),
     ("cropped away", X, W, {"padding": (-30, -20)}, GeometryError, "crop less"),
     ("window too wide", X, W, {"dilation": 20}, GeometryError, r"window 61 = dilation 20\*\(S-1\)\+1"),
     ("several at once", X.astype(int), W[0], {"lnc": 0}, DtypeError, "3 reasons"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -131,16 +125,10 @@ BAD_KERNEL_CALLS = [
     ("lhs dilation on H", XK, WK, {"lhs_dilation": (3, 1)}, r"lhs_dilation=\(3, 1\): H is 1"),
     ("padding on H", XK, WK, {"padding": ((1, 0), (0, 0))}, r"padding\[0\]=\(1, 0\): H is 1"),
     ("batch groups", XK, WK, {"batch_group_count": 2}, "batch_group_count=2: accepted are 1; split"),
-    (
-        "mixed dtypes",
-        XK,
-        WK.astype(np.float16),
-        {},
-        "filter_ref.dtype=float16: must be float32 exactly",
-    ),
+    ("mixed dtypes", XK, WK.astype(np.float16), {}, "filter_ref.dtype=float16: must be float32 exactly"),
     ("fp8", XK.astype(ml_dtypes.float8_e5m2), WK.astype(ml_dtypes.float8_e5m2), {}, "img_ref.dtype=float8_e5m2"),
     ("no output", XK, WK, {"rhs_dilation": (1, 20)}, "Q=-20: output width must be at least 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -152,17 +140,14 @@ def test_bad_kernel_call(x, w, kwargs, message):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("x", "kwargs", "rule"),
-    [
-        (XK.astype(np.float64), {}, "NKI025"),
-        (XK.astype(np.complex64), {}, "NKI025"),
-        (XK[:0], {}, "NKI002"),
-        (XK, {"padding": [[0, 0], [0, 0]]}, "NKI024"),
-        (XK, {"padding": ((0, 0), [1, 2])}, "NKI024"),
-        (XK, {"stride": [1, 1]}, "NKI024"),
-    ],
-)
+@pytest.mark.parametrize(("x", "kwargs", "rule"), [
+    (XK.astype(np.float64), {}, "NKI025"),
+    (XK.astype(np.complex64), {}, "NKI025"),
+    (XK[:0], {}, "NKI002"),
+    (XK, {"padding": [[0, 0], [0, 0]]}, "NKI024"),
+    (XK, {"padding": ((0, 0), [1, 2])}, "NKI024"),
+    (XK, {"stride": [1, 1]}, "NKI024"),
+])  # fmt: skip
 def test_bad_kernel_argument_is_refused_before_the_kernel(x, kwargs, rule):
     with pytest.raises(NkiError) as caught:
         nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm)(x, WK, **kwargs)
@@ -171,15 +156,9 @@ def test_bad_kernel_argument_is_refused_before_the_kernel(x, kwargs, rule):
 
 # each public argument of the kernel, a value that is not its default, and whether the result must differ
 FLIPS = {
-    "padding": ((0, 0), (1, 2)),
-    "stride": (1, 2),
-    "rhs_dilation": (1, 2),
-    "lhs_dilation": (1, 2),
-    "in_perm": (1, 0, 2, 3),
-    "kern_perm": (3, 1, 2, 0),
-    "out_perm": (3, 1, 2, 0),
-    "strict_nonfinite": True,
-}
+    "padding": ((0, 0), (1, 2)), "stride": (1, 2), "rhs_dilation": (1, 2), "lhs_dilation": (1, 2),
+    "in_perm": (1, 0, 2, 3), "kern_perm": (3, 1, 2, 0), "out_perm": (3, 1, 2, 0), "strict_nonfinite": True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLIPS)

@@ -86,14 +86,11 @@ def test_the_rest_is_conv2ds():
         assert set(inspect.signature(function).parameters) <= set(inspect.signature(nkiconv.conv2d).parameters)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ({"residual": IMAGE}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
-        ({"groups": 4}, GeometryError, "groups=4"),
-        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "kind", "message"), [
+    ({"residual": IMAGE}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
+    ({"groups": 4}, GeometryError, "groups=4"),
+    ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'"),
+])  # fmt: skip
 def test_conv1d_refuses(monkeypatch, arguments, kind, message):
     monkeypatch.setattr("nkiconv.api.conv.launch", None)
     with pytest.raises(NkiconvError, match=message) as caught:
@@ -101,13 +98,10 @@ def test_conv1d_refuses(monkeypatch, arguments, kind, message):
     assert type(caught.value) is kind
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        ({"w": FILTERS[:9]}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
-        ({"w": integers(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "kind", "message"), [
+    ({"w": FILTERS[:9]}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
+    ({"w": integers(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels"),
+])  # fmt: skip
 def test_depthwise_conv2d_refuses(arguments, kind, message):
     with pytest.raises(NkiconvError, match=message) as caught:
         depthwise_conv2d(**({"x": IMAGE, "w": FILTERS} | arguments))

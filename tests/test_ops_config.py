@@ -17,11 +17,9 @@ CALLS = {
     "conv_transpose2d": ("weight_stationary", lambda **how: nkiconv.conv_transpose2d(X, W, **how)),
     "conv2d_weight": ("blocks", lambda **how: nkiconv.conv2d_weight(X, W.shape, GY, **how)),
     "depthwise_conv1d": ("banded", lambda **how: nkiconv.depthwise_conv1d(X[:, :, 0], ROW, **how)),
-    "depthwise_conv1d_weight": (
-        "banded",
-        lambda **how: nkiconv.depthwise_conv1d_weight(X[:, :, 0], (4, 3), GY[:, :, 0], **how),
-    ),
-}
+    "depthwise_conv1d_weight": ("banded", lambda **how: nkiconv.depthwise_conv1d_weight(X[:, :, 0], (4, 3), GY[:, :, 0],
+     **how)),
+}  # fmt: skip
 FORMS = {
     "a list": ([("warmup", 2)], "write tuples in place of lists"),
     "a dict": ({"warmup": 2}, r"write tuple\(config.items\(\)\)"),

@@ -159,62 +159,35 @@ def test_a_trace_needs_no_data():
 
 
 # why, arguments, class, message
-REFUSED_TOGETHER = [  # a wrong argument alone: `test_rules_applied`
+REFUSED_TOGETHER = [
+    # a wrong argument alone: `test_rules_applied`
     ("a list for x", {"x": X.tolist()}, DtypeError, "x: must be a NumPy array, not list; convert it"),
     ("no extent", {"w": W[:0]}, GeometryError, "w.shape=.*: every extent of .* must be at least 1"),
-    (
-        "no rows of y",
-        {"w": np.zeros((4, 6, 10, 2), np.float32)},
-        GeometryError,
-        "P=0: output height must be at least 1",
-    ),
+    ("no rows of y", {"w": np.zeros((4, 6, 10, 2), np.float32)}, GeometryError,
+     "P=0: output height must be at least 1"),
     ("all is cropped", {"padding": -5}, GeometryError, "P=-3: output height.*crop less"),
     ("channels", {"x": X[:, :5]}, GeometryError, "has 6 input channels per group, x has C=5 in groups=1"),
     ("groups", {"groups": 2}, GeometryError, "has 6 input channels per group, x has C=6 in groups=2"),
     ("order", {"filter_layout": "RSCK"}, GeometryError, "in the order of filter_layout='RSCK'"),
     ("gone", {"algorithm": "grouped"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
-    (
-        "setting",
-        {"algorithm": "implicit_gemm", "config": (("speed", 2),)},
-        UnsupportedError,
-        "implicit_gemm has no setting speed",
-    ),
+    ("setting", {"algorithm": "implicit_gemm", "config": (("speed", 2),)}, UnsupportedError,
+     "implicit_gemm has no setting speed"),
     ("value", {"algorithm": "implicit_gemm", "config": (("warmup", -1),)}, UnsupportedError, "config warmup=-1"),
-    (
-        "no config",
-        {"algorithm": "implicit_gemm", "config": 3},
-        UnsupportedError,
-        "config=3: must be None or a tuple of",
-    ),
+    ("no config", {"algorithm": "implicit_gemm", "config": 3}, UnsupportedError,
+     "config=3: must be None or a tuple of"),
     ("strict", {"algorithm": "stacked", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True: stacked"),
-    (
-        "same of gaps",
-        {"padding": "same", "lhs_dilation": (1, 2)},
-        GeometryError,
-        r"not defined with lhs_dilation=\(1, 2",
-    ),
-    (
-        "both groups",
-        {"batch_group_count": 2, "groups": 2, "w": W2},
-        UnsupportedError,
-        "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA",
-    ),
+    ("same of gaps", {"padding": "same", "lhs_dilation": (1, 2)}, GeometryError,
+     r"not defined with lhs_dilation=\(1, 2"),
+    ("both groups", {"batch_group_count": 2, "groups": 2, "w": W2}, UnsupportedError,
+     "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA"),
     ("batch groups and C", {"batch_group_count": 2, "w": W2}, GeometryError, "must have x's C=6 input channels"),
-    (
-        "e4m3fn",
-        {"x": X.astype(ml_dtypes.float8_e4m3fn), "w": W.astype(ml_dtypes.float8_e4m3fn)},
-        DtypeError,
-        r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)",
-    ),
+    ("e4m3fn", {"x": X.astype(ml_dtypes.float8_e4m3fn), "w": W.astype(ml_dtypes.float8_e4m3fn)}, DtypeError,
+     r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)"),
     ("groups and K", {"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
     ("several", {"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
-    (
-        "residual not in layout",
-        {"x": X.transpose(0, 2, 3, 1), "layout": "NHWC", "residual": RESIDUAL},
-        GeometryError,
-        "y's",
-    ),
-]
+    ("residual not in layout", {"x": X.transpose(0, 2, 3, 1), "layout": "NHWC", "residual": RESIDUAL}, GeometryError,
+     "y's"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -242,19 +215,16 @@ def test_batch_groups(count, layout):
     np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), expected)
 
 
-@pytest.mark.parametrize(
-    ("call", "shape"),
-    [
-        (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
-        (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
-        (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
-        (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
-        (lambda: nkiconv.depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
-        (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
-        (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
-        (lambda: conv2d(X[:, :0], W[:, :0], padding=1), (2, 0, 9, 12)),
-    ],
-)
+@pytest.mark.parametrize(("call", "shape"), [
+    (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
+    (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
+    (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
+    (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
+    (lambda: nkiconv.depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
+    (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
+    (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
+    (lambda: conv2d(X[:, :0], W[:, :0], padding=1), (2, 0, 9, 12)),
+])  # fmt: skip
 def test_no_images_or_no_channels(call, shape):
     y = call()
     assert y.shape == shape
@@ -345,13 +315,10 @@ def test_no_filter_of_a_packed_one_is_turned():
     assert turned[1] == turned[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"filter_layout": "RSCK"}, "filter_layout='RSCK': w is packed, which has one order"),
-        ({"w": np.zeros((2, 5, 3, 3, 4), np.float32)}, "has 5 input channels per group, x has C=6"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"filter_layout": "RSCK"}, "filter_layout='RSCK': w is packed, which has one order"),
+    ({"w": np.zeros((2, 5, 3, 3, 4), np.float32)}, "has 5 input channels per group, x has C=6"),
+])  # fmt: skip
 def test_packed_filters_that_are_refused(arguments, message):
     packed = np.zeros((2, 6, 3, 3, 4), np.float32)
     with pytest.raises(NkiconvError, match=message):
@@ -371,14 +338,11 @@ def test_a_packed_filter_of_few_channels(channels, algorithm):
     np.testing.assert_array_equal(conv2d(x, nkiconv.pack_filter(w), algorithm=algorithm), conv2d(x, w))
 
 
-@pytest.mark.parametrize(
-    ("w", "layout", "message"),
-    [
-        (np.zeros((2, 3, 3), np.float32), "KCRS", "w.shape=.*must have 4 axes"),
-        (np.zeros((2, 3, 3, 1), np.int32), "KCRS", "w.dtype=int32"),
-        (np.zeros((2, 3, 3, 1), np.float32), "CKRS", "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
-    ],
-)
+@pytest.mark.parametrize(("w", "layout", "message"), [
+    (np.zeros((2, 3, 3), np.float32), "KCRS", "w.shape=.*must have 4 axes"),
+    (np.zeros((2, 3, 3, 1), np.int32), "KCRS", "w.dtype=int32"),
+    (np.zeros((2, 3, 3, 1), np.float32), "CKRS", "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
+])  # fmt: skip
 def test_pack_filter_refuses(w, layout, message):
     with pytest.raises(NkiconvError, match=message):
         nkiconv.pack_filter(w, filter_layout=layout)

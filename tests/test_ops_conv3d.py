@@ -131,17 +131,11 @@ REFUSED = [
     ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
     ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
     ({"algorithm": "weight_stationary"}, UnsupportedError, "feature_group_count=1, lhs_dilation=1: weight_stationary"),
-    (
-        {"algorithm": "stacked", "config": (("planes", "rows"),)},
-        UnsupportedError,
-        r"config planes=rows: must be one of \('taps', 'channels'\)",
-    ),
-    (
-        {"algorithm": "narrow", "config": (("planes", "channels"),)},
-        UnsupportedError,
-        "config planes=channels: narrow takes them as taps",
-    ),
-]
+    ({"algorithm": "stacked", "config": (("planes", "rows"),)}, UnsupportedError,
+     r"config planes=rows: must be one of \('taps', 'channels'\)"),
+    ({"algorithm": "narrow", "config": (("planes", "channels"),)}, UnsupportedError,
+     "config planes=channels: narrow takes them as taps"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changed", "error", "message"), REFUSED, ids=[case[2][:40] for case in REFUSED])
@@ -150,17 +144,14 @@ def test_refusals(changed, error, message):
         conv3d(**{"x": X, "w": W, **changed})
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"T": 3}, "T=3: filter planes need input planes; give D, or drop T"),
-        ({"D": 2, "T": 3}, "Z=0: output depth must be at least 1"),
-        ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
-        ({"D": 2, "padding": ((0, 0), (0, 0))}, r"padding=.*: must be \(\(front, back\), "),
-        ({"D": 2, "layout": "NCHW"}, "layout='NCHW': accepted are NCDHW, NDHWC"),
-        ({"layout": "NDHWC"}, "layout='NDHWC': accepted are NCHW, NHWC"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"T": 3}, "T=3: filter planes need input planes; give D, or drop T"),
+    ({"D": 2, "T": 3}, "Z=0: output depth must be at least 1"),
+    ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
+    ({"D": 2, "padding": ((0, 0), (0, 0))}, r"padding=.*: must be \(\(front, back\), "),
+    ({"D": 2, "layout": "NCHW"}, "layout='NCHW': accepted are NCDHW, NDHWC"),
+    ({"layout": "NDHWC"}, "layout='NDHWC': accepted are NCHW, NHWC"),
+])  # fmt: skip
 def test_problems_that_cannot_be(fields, message):
     with pytest.raises((GeometryError, LayoutError), match=message):
         ConvProblem(**{"N": 1, "C": 2, "W": 5, "S": 1, **fields})

@@ -72,24 +72,16 @@ def test_settings_reach_the_kernel():
 
 # why, class, arguments, pattern
 REFUSED = [
-    (
-        "state shape",
-        GeometryError,
-        {"initial_state": STATE[:, :, :2], "padding": "causal"},
-        r"initial_state.shape=\(2, 5, 2\): must be \[N, C, window - 1\] = \(2, 5, 3\)",
-    ),
-    (
-        "state dtype",
-        DtypeError,
-        {"initial_state": STATE.astype(np.float16), "padding": "causal"},
-        r"initial_state.dtype=float16: must be x's, float32",
-    ),
+    ("state shape", GeometryError, {"initial_state": STATE[:, :, :2], "padding": "causal"},
+     r"initial_state.shape=\(2, 5, 2\): must be \[N, C, window - 1\] = \(2, 5, 3\)"),
+    ("state dtype", DtypeError, {"initial_state": STATE.astype(np.float16), "padding": "causal"},
+     r"initial_state.dtype=float16: must be x's, float32"),
     ("stride", GeometryError, {"return_final_state": True, "stride": 2}, r"a state needs 1 and 1"),
     ("setting", UnsupportedError, {"algorithm": "banded", "config": (("size", 2),)}, r"banded has no setting size"),
     ("not for it", UnsupportedError, {"algorithm": "banded", "dilation": 2}, r"rhs_dilation=2"),
     ("strict", UnsupportedError, {"algorithm": "banded", "strict_nonfinite": True}, r"strict_nonfinite=True"),
     ("several", UnsupportedError, {"activation": "nonesuch", "bias": BIAS[None], "lnc": 3}, r"3 reasons"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "kwargs", "pattern"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])

@@ -164,15 +164,12 @@ def test_refusals(changed, error, message):
         nkiconv.conv_transpose2d(**{"x": X, "w": W, **changed})
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"layout": "NCHW", "stride": (2,)}, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
-        ({"w": np.zeros((5, 2, 3), np.float32)}, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
-        ({"dilation": -1, "groups": 3}, "dilation=-1: must be an int of at least 1"),
-        ({"output_padding": 2, "stride": 2}, "output_padding=2: must be below stride=2 or dilation=1"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"layout": "NCHW", "stride": (2,)}, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
+    ({"w": np.zeros((5, 2, 3), np.float32)}, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
+    ({"dilation": -1, "groups": 3}, "dilation=-1: must be an int of at least 1"),
+    ({"output_padding": 2, "stride": 2}, "output_padding=2: must be below stride=2 or dilation=1"),
+])  # fmt: skip
 def test_refusals_of_rows(changed, message):
     x, w, _ = arrays(1)
     with pytest.raises((GeometryError, LayoutError), match=message):

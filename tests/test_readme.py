@@ -145,14 +145,9 @@ COMMANDS = sorted(
 
 #: Lines of the console blocks, and how tests run them: as they are printed, or with these words instead.
 CHEAPER = {
-    "kda_bf16": "short",
-    "conformer": "short",
-    "1x3x224x224": "1x3x32x32",
-    "nkl_": "nkl_n1_c256_w512_s64",
-    "kda": "kda_bf16",
-    "rn50": "rn50_1x1",
-    "../nki-library": "library",
-}
+    "kda_bf16": "short", "conformer": "short", "1x3x224x224": "1x3x32x32", "nkl_": "nkl_n1_c256_w512_s64",
+    "kda": "kda_bf16", "rn50": "rn50_1x1", "../nki-library": "library",
+}  # fmt: skip
 #: What a line gets besides, by its first words: fewer cases, or fewer values and less of each.
 MORE = {
     "bench --suite depthwise --against": ["--only", "kda_bf16"],
@@ -165,14 +160,8 @@ MORE = {
 
 #: What takes a second and more begins so.
 LONG = (
-    "bench --suite conv2d",
-    "bench --suite deepbench --only",
-    "doctor",
-    "lint",
-    "plan --C",
-    "plan rn50",
-    "plan-model",
-)
+    "bench --suite conv2d", "bench --suite deepbench --only", "doctor", "lint", "plan --C", "plan rn50", "plan-model",
+)  # fmt: skip
 
 
 def console_lines(text=TEXT, fence="console"):
@@ -380,13 +369,9 @@ def test_the_table_of_settings_is_current():
 
 
 WRITERS = (
-    "coverage docs/kernels.md",
-    "support docs/support.md",
-    "rules docs/rules.md",
-    "settings docs/settings.md",
-    "console docs/first_kernel.md",
-    "front README.md profiles",
-)
+    "coverage docs/kernels.md", "support docs/support.md", "rules docs/rules.md", "settings docs/settings.md",
+    "console docs/first_kernel.md", "front README.md profiles",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("line", WRITERS)

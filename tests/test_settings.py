@@ -49,10 +49,8 @@ WRONG = [
     (5, f"config=5: {FORM}; pass one"),
     ([("rows", 1)], f"config=[('rows', 1)]: {FORM}; write tuples in place of lists"),
     (((1,),), f"config=((1,),): {FORM}; entry 0 is (1,), pass a pair (name, value)"),
-    (
-        (("depth", 1),),
-        "config=(('depth', 1),): example has no setting depth; it has ('shard', 'rows', 'buffers', 'late', 'first')",
-    ),
+    ((("depth", 1),),
+     "config=(('depth', 1),): example has no setting depth; it has ('shard', 'rows', 'buffers', 'late', 'first')"),
     ((("rows", 1), ("rows", 2)), "config=(('rows', 1), ('rows', 2)): rows stands there twice; give one value"),
     ((("rows", 0),), "config rows=0: must be an int from 1 to 128"),
     ((("rows", 129),), "config rows=129: must be an int from 1 to 128"),
@@ -61,7 +59,7 @@ WRONG = [
     ((("late", 1),), "config late=1: must be True or False"),
     ((("shard", "rows"),), "config shard=rows: must be one of ('channels', 'images')"),
     ((("shard", None),), "config shard=None: must be one of ('channels', 'images')"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("config", "reason"), WRONG, ids=[str(row[0]) for row in WRONG])

@@ -51,16 +51,13 @@ def column(name, function=toy):
 TWO = Row("a", "two", lambda operands: {"a": (operands.dtype, 2)})
 
 
-@pytest.mark.parametrize(
-    ("row", "dtype", "outcome"),
-    [
-        (PLAIN, "odd", KERNEL),
-        (TWO, "even", KERNEL),
-        (TWO, "odd", REFUSED),
-        (Row("b", "", always(b=3)), "odd", TORCH),
-        (Row("c", "", always(c=1)), "odd", ABSENT),
-    ],
-)
+@pytest.mark.parametrize(("row", "dtype", "outcome"), [
+    (PLAIN, "odd", KERNEL),
+    (TWO, "even", KERNEL),
+    (TWO, "odd", REFUSED),
+    (Row("b", "", always(b=3)), "odd", TORCH),
+    (Row("c", "", always(c=1)), "odd", ABSENT),
+])  # fmt: skip
 def test_outcome(row, dtype, outcome):
     assert column("toy").outcome(row, dtype) == outcome
 
@@ -70,14 +67,11 @@ def test_an_error_that_is_not_nkiconvs_is_no_answer():
         column("toy").outcome(Row("b", "", always(b=0)), "odd")
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "text"),
-    [
-        ({"p": KERNEL, "q": KERNEL}, "kernel"),
-        ({"p": REFUSED, "q": KERNEL, "r": REFUSED}, "kernel: q; refused: p, r"),
-        ({"p": TORCH, "q": KERNEL}, "kernel: q; torch: p"),
-    ],
-)
+@pytest.mark.parametrize(("outcomes", "text"), [
+    ({"p": KERNEL, "q": KERNEL}, "kernel"),
+    ({"p": REFUSED, "q": KERNEL, "r": REFUSED}, "kernel: q; refused: p, r"),
+    ({"p": TORCH, "q": KERNEL}, "kernel: q; torch: p"),
+])  # fmt: skip
 def test_cell(outcomes, text):
     assert cell(outcomes) == text
 
@@ -183,14 +177,11 @@ def on_data(name, tensor):
     return made(tensor.shape, dtype=tensor.dtype, requires_grad=tensor.requires_grad)
 
 
-@pytest.mark.cover(
-    32,
-    keep=[
-        "float64-x of one step, [N, C] -`depthwise_conv2d`",
-        "float64-several filters a channel -`conv_transpose2d`",
-        "fp32-`activation` sigmoid-`depthwise_conv2d`",
-    ],
-)
+@pytest.mark.cover(32, keep=[
+    "float64-x of one step, [N, C] -`depthwise_conv2d`",
+    "float64-several filters a channel -`conv_transpose2d`",
+    "fp32-`activation` sigmoid-`depthwise_conv2d`",
+])  # fmt: skip
 @pytest.mark.parametrize("one", tensors.FUNCTIONS, ids=lambda one: one.name)
 @pytest.mark.parametrize("row", [PLAIN, *tensors.ROWS], ids=lambda row: f"{row.name} {row.value}")
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "float64"])

@@ -192,21 +192,13 @@ def test_nothing_is_lacking_on_a_whole_machine(monkeypatch, tmp_path):
 LACKING = [
     ("no device", {"device": False}, ["/dev/neuron0: there is no Neuron device here; use a trn2 instance"]),
     ("no torch-neuronx", {"torch-neuronx": "missing"}, ["torch-neuronx: is missing; install it from AWS's own"]),
-    (
-        "placeholder",
-        {"nki": doctor.PLACEHOLDER},
-        ["nki: is PyPI's placeholder of that name, not AWS's package;"],
-    ),
+    ("placeholder", {"nki": doctor.PLACEHOLDER}, ["nki: is PyPI's placeholder of that name, not AWS's package;"]),
     ("no torch", {"torch": "missing"}, ["torch: is missing; install the one that torch-neuronx wants"]),
-    (
-        "simulator",
-        {"provider": "simulator"},
-        ["nki: AWS's must run the kernels, and because I say so; unset"],
-    ),
+    ("simulator", {"provider": "simulator"}, ["nki: AWS's must run the kernels, and because I say so; unset"]),
     ("trn1", {"product": "trn1.2xlarge"}, ["trn1.2xlarge: is not a trn2 instance"]),
     ("other degree", {"NEURON_LOGICAL_NC_CONFIG": "1"}, ["NEURON_LOGICAL_NC_CONFIG='1': contradicts --lnc 2"]),
     ("two", {"device": False, "nki": "missing"}, ["nki: is missing", "/dev/neuron0: there is no"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.cover(3, keep=["simulator"])

@@ -25,11 +25,8 @@ EPILOGUES = [
 ]
 IDS = ["-".join(str(value) if value is not True else name for name, value in row.items()) for row in EPILOGUES]
 ACTIVATIONS = {
-    None: lambda z: z,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "relu": torch.relu,
-}
+    None: lambda z: z, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
+}  # fmt: skip
 
 
 def normals(*shape):

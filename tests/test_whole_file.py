@@ -124,14 +124,11 @@ def small_disk():
 
 @pytest.mark.cover(1)
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (("profile", "fp16", "--trace"), "t.json"),
-        (("profile", "fp16", "--plot"), "p.png"),
-        (("crossover", "--vary", "W", "--values", "64,65,66,67", "--C", "1", "--csv"), "c.csv"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "name"), [
+    (("profile", "fp16", "--trace"), "t.json"),
+    (("profile", "fp16", "--plot"), "p.png"),
+    (("crossover", "--vary", "W", "--values", "64,65,66,67", "--C", "1", "--csv"), "c.csv"),
+])  # fmt: skip
 def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):
     path = tmp_path / "out" / name
     path.parent.mkdir()

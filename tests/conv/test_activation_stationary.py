@@ -299,13 +299,10 @@ def test_it_needs_no_more_than_it_says(why, lnc):
 @pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("unet_1280", "wan_1024", "vae_512", "rn50_1x1", "flux_vae_down"),
-        pytest.param("vit_patch16", marks=pytest.mark.slow),  # 30,000 instructions
-    ],
-)
+@pytest.mark.parametrize("name", [
+    *("unet_1280", "wan_1024", "vae_512", "rn50_1x1", "flux_vae_down"),
+    pytest.param("vit_patch16", marks=pytest.mark.slow),  # 30,000 instructions
+])  # fmt: skip
 def test_cases_need_no_more_than_it_says(name, lnc):
     """Blocks of taps that were on their way together were not counted."""
     (count, size), (most, room) = needs(cases.get(name).problem.replace(layout="NHWC"), lnc, {})
@@ -330,19 +327,11 @@ def test_epilogues_need_no_more_than_it_says(lnc):
 
 REFUSED = [
     (MANY.replace(layout="NCHW"), {}, {}, "out_perm: neighbouring output channels are 99 elements apart in y"),
-    (
-        MANY.replace(C=300, K=300, groups=2),
-        {},
-        {},
-        f"feature_group_count=2, C=300, K=300: {NAME} takes 1, or depthwise problems",
-    ),
+    (MANY.replace(C=300, K=300, groups=2), {}, {},
+     f"feature_group_count=2, C=300, K=300: {NAME} takes 1, or depthwise problems"),
     (MANY.replace(dtype="fp8_e4m3"), {}, {}, f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits"),
-    (
-        MANY.replace(dtype="fp32"),
-        {},
-        {"precision": "fp16x3"},
-        f"precision=fp16x3: {NAME} takes others; use implicit_gemm",
-    ),
+    (MANY.replace(dtype="fp32"), {}, {"precision": "fp16x3"},
+     f"precision=fp16x3: {NAME} takes others; use implicit_gemm"),
     (MANY, {}, {"strict_nonfinite": True}, f"strict_nonfinite=True: {NAME} multiplies filters around x"),
     (MANY, {"side": 0}, {}, "config side=0: must be an int from 1 to 4096"),
     (MANY, {"side": 2}, {}, "config side=2: must divide Q=11; use 1"),
@@ -351,7 +340,7 @@ REFUSED = [
     (MANY, {"warmup": 300}, {}, "config warmup=300: must be an int from 0 to 256"),
     (MANY, {"shard": "rows"}, {}, r"config shard=rows: must be one of \('channels', 'images'\)"),
     (MANY, {"rows": 3}, {}, f"{NAME} has no setting rows"),
-]
+]  # fmt: skip
 WIDE_STEPS = MANY.replace(W=120_100, rhs_dilation=(1, 60_000))
 
 

@@ -56,12 +56,8 @@ CUT = {
 #: Images whose windows cannot be disjoint: outputs that see zeros alone at the begin of a row, taps that no window is
 #: as wide as.
 NEVER_DISJOINT = (
-    "padded beyond the filter",
-    "taller than a block",
-    "begins between columns",
-    "begins before two",
-    "far outside",
-)
+    "padded beyond the filter", "taller than a block", "begins between columns", "begins before two", "far outside",
+)  # fmt: skip
 #: (problem, settings) of disjoint windows: as the host has them; one of few columns at the end of a row, an odd number
 #: of windows and an even one, banks that end where windows do, bands of rows.
 DISJOINT = {
@@ -71,15 +67,11 @@ DISJOINT = {
     "odd windows": (depthwise(5, N=3, H=6, W=21, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
     "even windows": (depthwise(5, N=3, H=6, W=28, R=7, S=7, padding=((3, 3), (3, 3))), {"columns": 7, "rows": 6}),
     "three banks": (depthwise(4, N=2, H=16, W=90, R=3, S=3, padding=((1, 1), (1, 1))), {"columns": 6, "rows": 14}),
-    "bands": (
-        depthwise(9, N=13, H=29, W=20, R=5, S=5, padding=((2, 2), (2, 2))),
-        {"columns": 8, "rows": 4, "below": 3},
-    ),
-    "strides and bands": (
-        depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
-        {"columns": 3, "rows": 4, "below": 2},
-    ),
-}
+    "bands": (depthwise(9, N=13, H=29, W=20, R=5, S=5, padding=((2, 2), (2, 2))),
+     {"columns": 8, "rows": 4, "below": 3}),
+    "strides and bands": (depthwise(9, N=3, H=29, W=41, R=5, S=5, stride=(2, 3), padding=((2, 2), (4, 2))),
+     {"columns": 3, "rows": 4, "below": 2}),
+}  # fmt: skip
 
 
 def settled(problem, settings=None, **changes):
@@ -249,41 +241,30 @@ def test_taken_where_there_are_blocks_enough(problem, taken):
 SAME = IMAGES["same"]
 
 
-@pytest.mark.parametrize(
-    ("problem", "changes", "message"),
-    [
-        (SAME, {"strict_nonfinite": True}, f"strict_nonfinite=True: {NAME} multiplies"),
-        (SAME.replace(K=12), {}, f"C=6, K=12: {NAME} takes 1, or depthwise problems"),
-        (SAME.replace(groups=3), {}, "feature_group_count=3"),
-        (SAME.replace(lhs_dilation=(1, 2)), {"settings": (("columns", 5),)}, "columns=5: rows must be a multiple"),
-        (SAME.replace(lhs_dilation=(3, 1)), {"settings": (("rows", 4),)}, "of lhs_dilation, 3, columns of 1, so that"),
-        (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: activation_stationary takes windows"),
-        (SAME.replace(dtype="fp8_e4m3"), {}, f"{NAME} takes 16 and 32 bits"),
-        (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
-        (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
-        (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 unless channels"),
-        (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
-        (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
-        (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),
-        (SAME, {"settings": (("disjoint", 2),)}, "config disjoint=2: must be an int from 0 to 1"),
-        (
-            IMAGES["padded beyond the filter"],
-            {"settings": (("disjoint", 1), ("columns", 4), ("rows", 2))},
-            "config disjoint=1, padding=[0-9]+ in front of a row",
-        ),
-        (
-            IMAGES["many columns"].replace(padding=((1, 1), (4, 600))),
-            {"settings": (("disjoint", 1), ("columns", 40), ("rows", 1))},
-            "config disjoint=1, rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank",
-        ),
-        (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
-        (
-            depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),
-            {"settings": (("images", 16), ("channels", 256), ("below", 8))},
-            "config images=16, channels=256, C=256: blocks, matrices and results must fit SBUF",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("problem", "changes", "message"), [
+    (SAME, {"strict_nonfinite": True}, f"strict_nonfinite=True: {NAME} multiplies"),
+    (SAME.replace(K=12), {}, f"C=6, K=12: {NAME} takes 1, or depthwise problems"),
+    (SAME.replace(groups=3), {}, "feature_group_count=3"),
+    (SAME.replace(lhs_dilation=(1, 2)), {"settings": (("columns", 5),)}, "columns=5: rows must be a multiple"),
+    (SAME.replace(lhs_dilation=(3, 1)), {"settings": (("rows", 4),)}, "of lhs_dilation, 3, columns of 1, so that"),
+    (SAME.replace(W=200, S=131), {}, "S=131, rhs_dilation=1, stride=1: activation_stationary takes windows"),
+    (SAME.replace(dtype="fp8_e4m3"), {}, f"{NAME} takes 16 and 32 bits"),
+    (SAME, {"settings": (("rows", 64), ("columns", 3))}, "config rows=64, columns=3, S=7: 9 columns of x"),
+    (SAME, {"settings": (("below", 32), ("images", 5))}, "beside=1, below=32, images=5: their product"),
+    (SAME, {"settings": (("beside", 2),)}, "config beside=2: must be 1 unless channels"),
+    (SAME, {"settings": (("channels", 200),)}, "config channels=200: must be at most 128"),
+    (SAME.replace(layout="NHWC"), {"settings": (("disjoint", 1),)}, "config disjoint=1: must be 0 where channels"),
+    (SAME, {"settings": (("disjoint", 1), ("columns", 5), ("rows", 2))}, "columns=5, S=7: windows that do not"),
+    (SAME, {"settings": (("disjoint", 2),)}, "config disjoint=2: must be an int from 0 to 1"),
+    (IMAGES["padded beyond the filter"], {"settings": (("disjoint", 1), ("columns", 4), ("rows", 2))},
+     "config disjoint=1, padding=[0-9]+ in front of a row"),
+    (IMAGES["many columns"].replace(padding=((1, 1), (4, 600))), {"settings": (("disjoint", 1), ("columns", 40),
+     ("rows", 1))}, "config disjoint=1, rows=1, columns=40: 1 rows of [0-9]+ columns of y must fit a bank"),
+    (IMAGES["stride"], {"settings": (("rows", 3),)}, "config rows=3: must be a multiple of the stride"),
+    (depthwise(256, N=64, H=56, W=56, R=7, S=7, padding=((3, 3), (3, 3)), layout="NHWC"),
+     {"settings": (("images", 16), ("channels", 256), ("below", 8))},
+     "config images=16, channels=256, C=256: blocks, matrices and results must fit SBUF"),
+])  # fmt: skip
 def test_what_it_does_not_do(problem, changes, message):
     plan_, reason = planned(problem, NAME, **changes)
     assert plan_ is None

@@ -86,17 +86,13 @@ def test_bits_are_those_of_the_unrolled_kernel(why, change):
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"frames": 2},
-        {"dtype": np.float32, "precision": "bf16"},
-        {"dtype": np.float32},
-        {"bias": np.arange(24, dtype=np.float32), "activation": "silu"},
-        {"in_perm": (0, 4, 1, 2, 3), "shape": (1, 4, 60, 24, 20)},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", [
+    {"frames": 2},
+    {"dtype": np.float32, "precision": "bf16"},
+    {"dtype": np.float32},
+    {"bias": np.arange(24, dtype=np.float32), "activation": "silu"},
+    {"in_perm": (0, 4, 1, 2, 3), "shape": (1, 4, 60, 24, 20)},
+], ids=str)  # fmt: skip
 def test_whatever_else_is_asked_for(more, monkeypatch, change):
     more = dict(more)
     if "shape" in more:

@@ -114,18 +114,15 @@ def test_nine_taps_of_96_channels_take_seven_products():
 PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"D": 1, "T": 1}, "T=1, out_perm: neighbouring output channels are"),
-        ({"K": 513}, f"K=513: {NAME} takes at most 512 output channels"),
-        ({"groups": 2}, f"feature_group_count=2, C=8, K=4: {NAME} takes 1"),
-        ({"lhs_dilation": (2, 1, 1)}, f"of planes: {NAME} takes 1"),
-        ({"lhs_dilation": (1, 2, 1)}, f"lhs_dilation=.*{NAME} takes"),
-        ({"dtype": "fp8_e4m3"}, f"float8: {NAME} takes 16 and 32 bits"),
-        ({"C": 1024, "D": 64, "T": 64}, f"{NAME} keeps rows of x"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"D": 1, "T": 1}, "T=1, out_perm: neighbouring output channels are"),
+    ({"K": 513}, f"K=513: {NAME} takes at most 512 output channels"),
+    ({"groups": 2}, f"feature_group_count=2, C=8, K=4: {NAME} takes 1"),
+    ({"lhs_dilation": (2, 1, 1)}, f"of planes: {NAME} takes 1"),
+    ({"lhs_dilation": (1, 2, 1)}, f"lhs_dilation=.*{NAME} takes"),
+    ({"dtype": "fp8_e4m3"}, f"float8: {NAME} takes 16 and 32 bits"),
+    ({"C": 1024, "D": 64, "T": 64}, f"{NAME} keeps rows of x"),
+])  # fmt: skip
 def test_what_is_refused(changes, message):
     shape = CONV3D.shape(Request(problem=PLAIN_CASE.replace(**changes)), Rates())
     assert re.search(message, CONV3D.refusal(NAME, shape, None))

@@ -142,15 +142,12 @@ def test_groups(name, dtype):
 
 @pytest.mark.cover(6)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        GROUPS["depthwise"],
-        GROUPS["depthwise volumes"],
-        Transposed(2, 300, 300, 300, (7, 6), (3, 3), (2, 2), (1, 1), (1, 0), (1, 1)),
-        Transposed(2, 130, 130, 130, (1, 40), (1, 9), (1, 3), (0, 2), (0, 1), (1, 2)),
-    ],
-)
+@pytest.mark.parametrize("call", [
+    GROUPS["depthwise"],
+    GROUPS["depthwise volumes"],
+    Transposed(2, 300, 300, 300, (7, 6), (3, 3), (2, 2), (1, 1), (1, 0), (1, 1)),
+    Transposed(2, 130, 130, 130, (1, 40), (1, 9), (1, 3), (0, 2), (0, 1), (1, 2)),
+])  # fmt: skip
 def test_channels_with_filters_of_their_own(call, dtype):
     for last in (False, True):
         check(call, dtype, last=last, algorithm="implicit_gemm")

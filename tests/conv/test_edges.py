@@ -12,19 +12,9 @@ from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, num_terms
 
 PROBE = ConvProblem(
-    N=2,
-    C=6,
-    H=5,
-    W=7,
-    K=4,
-    R=2,
-    S=3,
-    groups=2,
-    stride=(1, 2),
-    padding=((1, 0), (0, 2)),
-    rhs_dilation=(2, 1),
+    N=2, C=6, H=5, W=7, K=4, R=2, S=3, groups=2, stride=(1, 2), padding=((1, 0), (0, 2)), rhs_dilation=(2, 1),
     dtype="fp32",
-)
+)  # fmt: skip
 
 
 def test_table_holds_every_kind():

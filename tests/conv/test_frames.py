@@ -113,14 +113,11 @@ def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
     np.testing.assert_array_equal(y, volume_ref(whole, w, ((F + D, taps, *places), *SIDES), 1))
 
 
-@pytest.mark.parametrize(
-    ("C", "K", "algorithm", "config"),
-    [
-        (96, 48, "implicit_gemm", CHANNELS),
-        (96, 48, "implicit_gemm", (*CHANNELS, ("fold", "both"))),
-        (96, 3, "narrow", (("depth", 2),)),
-    ],
-)
+@pytest.mark.parametrize(("C", "K", "algorithm", "config"), [
+    (96, 48, "implicit_gemm", CHANNELS),
+    (96, 48, "implicit_gemm", (*CHANNELS, ("fold", "both"))),
+    (96, 3, "narrow", (("depth", 2),)),
+])  # fmt: skip
 def test_a_window_in_two_tensors_takes_a_dma_of_each(C, K, algorithm, config):
     """Not one of each channel: twice as many DMAs are enough for windows, and some more for filters."""
     counts = []

@@ -30,14 +30,12 @@ ROWS = {
     "rows of taps in parts": ConvProblem(N=1, C=64, H=3, W=40, K=64, R=2, S=11, groups=64, padding=((1, 0), (5, 5))),
     "multiplier 2": ConvProblem(N=2, C=40, H=9, W=7, K=80, R=3, S=3, groups=40, padding=SAME),
     "multiplier 3, stride": ConvProblem(N=2, C=150, H=9, W=11, K=450, R=3, S=2, groups=150, stride=(2, 3)),
-    "tiles with gaps": ConvProblem(
-        N=3, C=35, H=11, W=9, K=21, R=3, S=2, groups=7, stride=(2, 1), padding=((0, 2), (1, 0))
-    ),
+    "tiles with gaps": ConvProblem(N=3, C=35, H=11, W=9, K=21, R=3, S=2, groups=7, stride=(2, 1),
+     padding=((0, 2), (1, 0))),
     "more outputs than inputs": ConvProblem(N=1, C=12, H=6, W=7, K=84, R=2, S=3, groups=6, padding=SAME),
     "more inputs than outputs": ConvProblem(N=1, C=180, H=6, W=7, K=15, R=2, S=3, groups=5, padding=SAME),
-    "dilation": ConvProblem(
-        N=1, C=12, H=11, W=13, K=24, R=2, S=3, groups=4, stride=(1, 2), rhs_dilation=(3, 2), padding=((2, 1), (-1, 3))
-    ),
+    "dilation": ConvProblem(N=1, C=12, H=11, W=13, K=24, R=2, S=3, groups=4, stride=(1, 2), rhs_dilation=(3, 2),
+     padding=((2, 1), (-1, 3))),
     "stride beyond the filter": ConvProblem(N=2, C=8, H=20, W=23, K=8, R=2, S=1, groups=4, stride=(3, 4)),
     "cropped": ConvProblem(N=2, C=10, H=9, W=9, K=20, R=3, S=3, groups=5, padding=((-1, -2), (-2, 1))),
     "padded beyond the filter": ConvProblem(N=1, C=6, H=4, W=5, K=6, R=2, S=2, groups=3, padding=((9, 8), (7, 6))),
@@ -47,17 +45,15 @@ ROWS = {
     "several banks of a row": ConvProblem(N=1, C=4, H=3, W=800, K=4, R=3, S=3, groups=2, padding=SAME),
     "two images at once, one left": ConvProblem(N=5, C=48, H=9, W=8, K=48, R=3, S=3, groups=48, padding=SAME),
     "three images at once": ConvProblem(N=3, C=24, H=5, W=4, K=24, R=3, S=3, groups=3, padding=SAME),
-    "several waves, the last of two images": ConvProblem(
-        N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224, padding=SAME
-    ),
+    "several waves, the last of two images": ConvProblem(N=4, C=224, H=6, W=5, K=224, R=3, S=3, groups=224,
+     padding=SAME),
     "parts of an image at once": ConvProblem(N=1, C=32, H=23, W=9, K=32, R=3, S=3, groups=32, padding=((2, 0), (1, 1))),
-    "parts of two images at once": ConvProblem(
-        N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1), padding=((2, 2), (1, 1))
-    ),
+    "parts of two images at once": ConvProblem(N=2, C=20, H=50, W=130, K=40, R=5, S=3, groups=20, stride=(2, 1),
+     padding=((2, 2), (1, 1))),
     "more tiles than rows": ConvProblem(N=1, C=16, H=3, W=9, K=16, R=3, S=3, groups=4, padding=((0, 0), (1, 1))),
     "many waves": ConvProblem(N=1, C=640, H=5, W=4, K=640, R=3, S=3, groups=20, padding=SAME),
     "groups of half an array": ConvProblem(N=1, C=192, H=7, W=6, K=192, R=3, S=3, groups=3, padding=SAME),
-}
+}  # fmt: skip
 CONV2D = OPERATIONS["conv2d"]
 #: (rows, height, width) that settings can name; None: the kernel's own.
 SHAPES = [None, (32, 2, 2), (32, 4, 1), (64, 1, 4), (64, 2, 1), (32, 1, 2)]
@@ -163,27 +159,17 @@ def test_taken_where_groups_are_small(name, taken):
     assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "weight_stationary") == taken
 
 
-@pytest.mark.parametrize(
-    ("problem", "changes", "message"),
-    [
-        (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
-        (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): weight_stationary takes"),
-        (
-            ROWS["depthwise"].replace(groups=1),
-            {},
-            "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups",
-        ),
-        (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
-        (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
-        (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: weight_stationary takes"),
-        (ROWS["depthwise"], {"settings": (("rows", 32),)}, "config rows=32 height=0 width=0: given together"),
-        (
-            ROWS["multiplier 2"].replace(K=1600),
-            {"settings": (("rows", 32), ("height", 2), ("width", 2))},
-            "height=2 width=2: a group takes 1 rows",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("problem", "changes", "message"), [
+    (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
+    (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): weight_stationary takes"),
+    (ROWS["depthwise"].replace(groups=1), {}, "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups"),
+    (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
+    (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
+    (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: weight_stationary takes"),
+    (ROWS["depthwise"], {"settings": (("rows", 32),)}, "config rows=32 height=0 width=0: given together"),
+    (ROWS["multiplier 2"].replace(K=1600), {"settings": (("rows", 32), ("height", 2), ("width", 2))},
+     "height=2 width=2: a group takes 1 rows"),
+])  # fmt: skip
 def test_groups_that_are_refused(problem, changes, message):
     found, reason = planned(problem, "weight_stationary", **changes)
     assert found is None

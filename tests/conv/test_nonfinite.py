@@ -12,19 +12,16 @@ from nkiconv.reference import conv_ref
 PADDING = ((1, 2), (0, 1))
 PROBLEMS = {
     "dense": ConvProblem(N=2, C=6, H=9, W=8, K=10, R=3, S=2, padding=PADDING, dtype="fp32"),
-    "strided groups": ConvProblem(
-        N=2, C=6, H=9, W=8, K=9, groups=3, R=3, S=2, padding=PADDING, stride=(2, 1), dtype="fp32"
-    ),
-    "dilated depthwise": ConvProblem(
-        N=2, C=6, H=9, W=8, K=6, groups=6, R=3, S=2, padding=PADDING, rhs_dilation=(1, 2), dtype="bf16"
-    ),
-    "gaps, several tiles": ConvProblem(
-        N=1, C=260, H=5, W=8, K=140, R=2, S=2, padding=((1, 0), (0, 1)), lhs_dilation=(2, 1), dtype="bf16"
-    ),
+    "strided groups": ConvProblem(N=2, C=6, H=9, W=8, K=9, groups=3, R=3, S=2, padding=PADDING, stride=(2, 1),
+     dtype="fp32"),
+    "dilated depthwise": ConvProblem(N=2, C=6, H=9, W=8, K=6, groups=6, R=3, S=2, padding=PADDING, rhs_dilation=(1, 2),
+     dtype="bf16"),
+    "gaps, several tiles": ConvProblem(N=1, C=260, H=5, W=8, K=140, R=2, S=2, padding=((1, 0), (0, 1)),
+     lhs_dilation=(2, 1), dtype="bf16"),
     "few outputs": ConvProblem(N=1, C=40, H=9, W=12, K=3, R=3, S=3, padding=((1, 1), (1, 1)), dtype="fp32"),
     "long rows": ConvProblem(N=1, C=3, H=20, W=60, K=8, R=7, S=7, padding=((3, 3), (3, 3)), stride=(2, 2)),
     "small groups": ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=((1, 1), (1, 1))),
-}
+}  # fmt: skip
 VALUES = [np.nan, np.inf, -np.inf]
 
 

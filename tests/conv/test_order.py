@@ -13,15 +13,11 @@ from nkiconv.simulator.timeline.tasks import ENGINES
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"strict_nonfinite": True, "activation": "relu"},
-        {"bias": True, "residual": True, "beta": 3.0},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", [
+    {},
+    {"strict_nonfinite": True, "activation": "relu"},
+    {"bias": True, "residual": True, "beta": 3.0},
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
     problem = PROBLEMS[name].replace(dtype="fp32", H=1 if name == "line" else 9)
@@ -56,20 +52,14 @@ def test_sums_are_made_bank_by_bank_or_chunk_by_chunk(name, more):
     assert (together > 0) == (name != "line")
 
 
-@pytest.mark.parametrize(
-    ("problem", "settings", "message"),
-    [
-        (JOBS, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
-        (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),
-        (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs jobs"),
-        (JOBS.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
-        (
-            JOBS.replace(H=200, W=40),
-            {"order": "chunks", "fold": "none"},
-            r"config order=chunks: the sums of a band and filters take \d+ banks of PSUM, there are 8; use 'banks', or",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("problem", "settings", "message"), [
+    (JOBS, {"order": "taps"}, r"config order=taps: must be one of \('banks', 'chunks'\)"),
+    (LINE, {"order": "chunks"}, "config order=chunks, C=20, K=150: needs jobs that take the same several chunks"),
+    (FOLDED["both"], {"order": "chunks", "fold": "both"}, "config order=chunks, C=192, K=160: needs jobs"),
+    (JOBS.replace(layout="NHWC"), {"order": "chunks"}, "not channels side by side; use 'banks'"),
+    (JOBS.replace(H=200, W=40), {"order": "chunks", "fold": "none"},
+     r"config order=chunks: the sums of a band and filters take \d+ banks of PSUM, there are 8; use 'banks', or"),
+])  # fmt: skip
 def test_orders_that_cannot_be(problem, settings, message):
     found, reason = planned(problem, "implicit_gemm", config_of("implicit_gemm", **settings)[1:])
     assert found is None

@@ -132,17 +132,13 @@ def test_it_issues_no_more_than_it_says(call, beside, lnc):
     assert issued <= weight_stationary.most_instructions(shape.geometry, plan, lnc)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        (("shard", "channels"), ("channels", 3)),
-        (("shard", "outputs"), ("channels", 2)),
-        (("channels", 1), ("y_bytes", 256)),
-        (("together", 7),),
-        (("together", 1), ("warmup", 0)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("config", [
+    (("shard", "channels"), ("channels", 3)),
+    (("shard", "outputs"), ("channels", 2)),
+    (("channels", 1), ("y_bytes", 256)),
+    (("together", 7),),
+    (("together", 1), ("warmup", 0)),
+], ids=str)  # fmt: skip
 def test_settings_change_nothing(config, change):
     change(output_tiles, "X_BYTES", 256)
     change(weight_stationary, "FILTER_BYTES", 256)
@@ -156,11 +152,9 @@ def test_both_cores_give_the_bits_of_one():
     arrays = x.astype(np.float32), w.astype(np.float32)
     for shard in ("channels", "outputs"):
         options = {
-            "stride": (2, 2),
-            "padding": ((1, 1), (1, 1)),
-            "algorithm": "weight_stationary",
+            "stride": (2, 2), "padding": ((1, 1), (1, 1)), "algorithm": "weight_stationary",
             "config": (("shard", shard),),
-        }
+        }  # fmt: skip
         one, two = (nkiconv.simulate(KERNELS[2][lnc])(*arrays, **options) for lnc in (1, 2))
         assert same_bits(one, two)
 

@@ -24,11 +24,8 @@ PAIR = r"must be a tuple \(height, width\) of ints of at least 1"
 # argument, value, message; a wrong argument alone: `test_rules_applied`
 REFUSED = [
     ("img_ref", X[0], r"img_ref.shape=\(6, 8, 9\): must have 4 axes, \[N, C, H, W\] before in_perm"),
-    (
-        "img_ref",
-        X[:, :4],
-        "feature_group_count=2: must divide|has 3 input channels per group, img_ref has C=4 in feature",
-    ),
+    ("img_ref", X[:, :4],
+     "feature_group_count=2: must divide|has 3 input channels per group, img_ref has C=4 in feature"),
     ("filter_ref", W[0], r"filter_ref.shape=\(3, 3, 2\): must have 4 axes, .* or be packed as pack_filter does it"),
     ("filter_ref", W[:3], "feature_group_count=2: must divide C=6 and K=3; use 1, 3"),
     ("padding", ((-9, 0), (0, 0)), r"P=-3: output height must be at least 1 \(H=8 \+ pad -9\+0, window 3"),
@@ -38,11 +35,8 @@ REFUSED = [
     ("config", (("algorithm", "implicit_gemm"), ("tiles", 3)), "implicit_gemm has no setting tiles; it has"),
     ("config", (("algorithm", "implicit_gemm"), "x_bytes"), "entry 0 is 'x_bytes', pass a pair"),
     ("config", (("algorithm", "implicit_gemm"), ("x_bytes", 0)), "config x_bytes=0: must be an int from 256"),
-    (
-        "config",
-        (("algorithm", "implicit_gemm"), ("channels", 129)),
-        "config channels=129: must be an int from 1 to 128",
-    ),
+    ("config", (("algorithm", "implicit_gemm"), ("channels", 129)),
+     "config channels=129: must be an int from 1 to 128"),
     ("config", (("algorithm", "implicit_gemm"), ("warmup", True)), "config warmup=True: must be an int from 0 to 256"),
     ("config", (("algorithm", "implicit_gemm"), ("shard", "rows")), "config shard=rows: must be one of"),
     ("config", (("algorithm", "implicit_gemm"), ("warmup", 1), ("warmup", 1)), "warmup stands there twice"),
@@ -50,37 +44,22 @@ REFUSED = [
     ("config", (("algorithm", "stacked"),), "feature_group_count=2, C=6, K=4: stacked takes one group, or depthwise"),
     ("config", (("algorithm", "toeplitz_rows"),), "toeplitz_rows': was removed, stacked takes its problems"),
     ("config", (("algorithm", "implicit_gemm"), ("product", "fp8_pairs")), "product=fp8_pairs: takes float8"),
-]
+]  # fmt: skip
 
 # why, arguments, message
 REFUSED_TOGETHER = [
-    (
-        "residual not as stored",
-        {"residual": Y, "out_perm": (0, 2, 3, 1)},
-        r"residual.shape=\(2, 4, 6, 8\): must be y's, as stored, \(2, 6, 8, 4\)",
-    ),
+    ("residual not as stored", {"residual": Y, "out_perm": (0, 2, 3, 1)},
+     r"residual.shape=\(2, 4, 6, 8\): must be y's, as stored, \(2, 6, 8, 4\)"),
     ("layout of other channels", {"in_perm": (0, 2, 1, 3)}, "img_ref has C=8 in feature_group_count=2"),
-    (
-        "fp8 of another kind",
-        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.float8_e4m3fn)},
-        "filter_ref.dtype=float8_e4m3fn: accepted are .*NKI's float8_e4m3 is another format",
-    ),
-    (
-        "fp8 and bf16",
-        {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.bfloat16)},
-        "filter_ref.dtype=bfloat16: must be float8_e4m3 or float8_e5m2 exactly when img_ref's is",
-    ),
-    (
-        "fp8 residual",
-        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "residual": Y.astype(FP8)},
-        "residual.dtype=float8_e4m3: accepted are bfloat16, float16, float32",
-    ),
-    (
-        "fp8 y",
-        {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "out_dtype": FP8},
-        "out_dtype=.*accepted are None",
-    ),
-]
+    ("fp8 of another kind", {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.float8_e4m3fn)},
+     "filter_ref.dtype=float8_e4m3fn: accepted are .*NKI's float8_e4m3 is another format"),
+    ("fp8 and bf16", {"img_ref": X.astype(FP8), "filter_ref": W.astype(ml_dtypes.bfloat16)},
+     "filter_ref.dtype=bfloat16: must be float8_e4m3 or float8_e5m2 exactly when img_ref's is"),
+    ("fp8 residual", {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "residual": Y.astype(FP8)},
+     "residual.dtype=float8_e4m3: accepted are bfloat16, float16, float32"),
+    ("fp8 y", {"img_ref": X.astype(FP8), "filter_ref": W.astype(FP8), "out_dtype": FP8},
+     "out_dtype=.*accepted are None"),
+]  # fmt: skip
 
 # argument, value, the simulator's rule: what cannot be an argument of any kernel
 NOT_ARGUMENTS = [
@@ -186,18 +165,10 @@ def test_what_does_not_fit_sbuf_is_refused_by_name(problem):
 
 # each argument that changes a result, and a value that is not its default
 FLIPS = {
-    "bias": np.ones(4, np.float32),
-    "residual": Y + 1,
-    "padding": ((0, 1), (2, 0)),
-    "stride": (1, 2),
-    "rhs_dilation": (2, 1),
-    "lhs_dilation": (1, 2),
-    "in_perm": (0, 1, 3, 2),
-    "kern_perm": (0, 1, 3, 2),
-    "out_perm": (1, 0, 2, 3),
-    "activation": "relu",
-    "out_dtype": NL["bf16"],
-}
+    "bias": np.ones(4, np.float32), "residual": Y + 1, "padding": ((0, 1), (2, 0)), "stride": (1, 2),
+    "rhs_dilation": (2, 1), "lhs_dilation": (1, 2), "in_perm": (0, 1, 3, 2), "kern_perm": (0, 1, 3, 2),
+    "out_perm": (1, 0, 2, 3), "activation": "relu", "out_dtype": NL["bf16"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FLIPS)

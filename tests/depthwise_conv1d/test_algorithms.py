@@ -33,12 +33,8 @@ PURPOSES = [
 
 #: Least number of EDGE rows that an algorithm takes, by default and with strict_nonfinite.
 ACCEPTED = {
-    "banded": (26, 0),
-    "mixed": (len(EDGE), 0),
-    "vector": (len(EDGE), len(EDGE)),
-    "dot": (16, 0),
-    "update": (16, 16),
-}
+    "banded": (26, 0), "mixed": (len(EDGE), 0), "vector": (len(EDGE), len(EDGE)), "dot": (16, 0), "update": (16, 16),
+}  # fmt: skip
 
 
 def identity(value):
@@ -258,16 +254,12 @@ def check_a_larger_problem(data, seed):
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
-        (("block", 32), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
-        ((("block", 32, 1),), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
-        (32, r"config=32: must be None or a tuple of \(name, value\) pairs"),
-    ],
-    ids=["unknown", "flat", "triple", "number"],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    ((("nonsense", 1),), r"config=.*: {algorithm} has no setting nonsense; it has \("),
+    (("block", 32), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
+    ((("block", 32, 1),), r"config=.*; entry 0 is .*, pass a pair \(name, value\)"),
+    (32, r"config=32: must be None or a tuple of \(name, value\) pairs"),
+], ids=["unknown", "flat", "triple", "number"])  # fmt: skip
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_wrong_settings_are_refused_by_name(algorithm, config, message):
     problem = PURPOSES[0].problem("fp32").replace(C=3, K=3, groups=3)

@@ -80,16 +80,12 @@ def test_every_setting_gives_the_same_sums(why, config):
     check(row(why).problem("bf16"), PLAIN, 3, whole=True, algorithm="banded", config=config)
 
 
-@pytest.mark.parametrize(
-    ("shape", "config"),
-    [
-        # a core's second image begins again at the first channels after the last ones, of which there are few
-        (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
-        (Row("images once more", 2, 672, 9, 3), (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
-        (Row("bands of 320 channels at once", 1, 700, 8, 3), (("block", 2), ("buffer_groups", 5), ("groups", 8))),
-    ],
-    ids=lambda value: value.id if isinstance(value, Row) else "",
-)
+@pytest.mark.parametrize(("shape", "config"), [
+    # a core's second image begins again at the first channels after the last ones, of which there are few
+    (Row("channels once more", 2, 257, 8, 3), (("block", 128), ("shard", "batch"), ("groups", 8), ("edge", 0))),
+    (Row("images once more", 2, 672, 9, 3), (("block", 3), ("images", 1), ("groups", 8), ("buffer_groups", 2))),
+    (Row("bands of 320 channels at once", 1, 700, 8, 3), (("block", 2), ("buffer_groups", 5), ("groups", 8))),
+], ids=lambda value: value.id if isinstance(value, Row) else "")  # fmt: skip
 def test_filters_without_a_copy_in_hbm_take_turns(shape, config):
     check(shape.problem("bf16"), PLAIN, 6, whole=True, algorithm="banded", config=(("scratch", False), *config))
 

@@ -161,19 +161,10 @@ def test_within_the_bound_on_normals(why, dtype):
 
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
-@pytest.mark.parametrize(
-    "why",
-    [
-        "odd channels, padded",
-        "images share filters",
-        "dilation",
-        "channels of several tiles",
-        "many lags, odd channels, padded",
-        "many lags, dilation",
-        "row in parts",
-        "row in parts, many lags",
-    ],
-)
+@pytest.mark.parametrize("why", [
+    "odd channels, padded", "images share filters", "dilation", "channels of several tiles",
+    "many lags, odd channels, padded", "many lags, dilation", "row in parts", "row in parts, many lags",
+])  # fmt: skip
 def test_epilogues(why, request_):
     check(row(why).problem("bf16"), request_, 4, whole=True, algorithm="dot")
 

@@ -170,11 +170,9 @@ def test_out_dtype_is_the_images_unless_named():
 REFUSED = {
     "bias of another rank": ({"bias": np.zeros((7, 1), np.float32)}, r"bias\.shape=.*: must be \[C\] = \(7,\)"),
     "residual without batch": ({"residual": np.zeros((1, 7, 1, 49), np.float32)}, r"residual\.shape=.*: must be y's"),
-    "residual not as stored": (
-        {"residual": np.zeros((2, 7, 1, 49), np.float32), "out_perm": (0, 2, 3, 1)},
-        r"residual\.shape=.*: must be y's, as stored, \(2, 1, 49, 7\)",
-    ),
-}
+    "residual not as stored": ({"residual": np.zeros((2, 7, 1, 49), np.float32), "out_perm": (0, 2, 3, 1)},
+     r"residual\.shape=.*: must be y's, as stored, \(2, 1, 49, 7\)"),
+}  # fmt: skip
 
 
 @pytest.mark.simulator_only

@@ -128,15 +128,12 @@ def test_no_images():
     assert nkiconv.depthwise_conv1d_input((0, 4, 20), w, gy).shape == (0, 4, 20)
 
 
-@pytest.mark.parametrize(
-    ("size", "gy", "error", "message"),
-    [
-        ((1, 4, 20), [1, 2], DtypeError, "gy: must be a NumPy array, not list"),
-        ((1, 4, 20), np.zeros((1, 4), "f4"), LayoutError, r"gy.shape=\(1, 4\): must have 3 axes"),
-        (5, np.zeros((1, 4, 18), "f4"), GeometryError, "input_size=5: must be 3 ints"),
-        ((1, 0, 20), np.zeros((1, 4, 18), "f4"), GeometryError, r"input_size=\(1, 0, 20\): must be 3 ints"),
-    ],
-)
+@pytest.mark.parametrize(("size", "gy", "error", "message"), [
+    ((1, 4, 20), [1, 2], DtypeError, "gy: must be a NumPy array, not list"),
+    ((1, 4, 20), np.zeros((1, 4), "f4"), LayoutError, r"gy.shape=\(1, 4\): must have 3 axes"),
+    (5, np.zeros((1, 4, 18), "f4"), GeometryError, "input_size=5: must be 3 ints"),
+    ((1, 0, 20), np.zeros((1, 4, 18), "f4"), GeometryError, r"input_size=\(1, 0, 20\): must be 3 ints"),
+])  # fmt: skip
 def test_arguments_of_a_gradient_by_x(size, gy, error, message):
     with pytest.raises(error, match=message):
         nkiconv.depthwise_conv1d_input(size, np.zeros((4, 3), "f4"), gy)

@@ -7,12 +7,9 @@ import nkiconv
 from nkiconv.schedules import banded, dot, mixed, update
 
 BUILDS = {
-    "mixed": (mixed.build, 90, 7),
-    "vector": (mixed.build, 90, 7),
-    "banded": (banded.build, 90, 7),
-    "dot": (dot.build, 300, 290),
-    "update": (update.build, 8, 7),
-}
+    "mixed": (mixed.build, 90, 7), "vector": (mixed.build, 90, 7), "banded": (banded.build, 90, 7),
+    "dot": (dot.build, 300, 290), "update": (update.build, 8, 7),
+}  # fmt: skip
 
 
 @pytest.mark.simulator_only

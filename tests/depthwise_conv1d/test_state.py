@@ -56,12 +56,8 @@ def identity(value):
 
 #: Least number of the rows that an algorithm takes with a state.
 ACCEPTED = {
-    "banded": 10,
-    "mixed": len(ROWS),
-    "vector": len(ROWS),
-    "dot": 9,
-    "update": 8,
-}
+    "banded": 10, "mixed": len(ROWS), "vector": len(ROWS), "dot": 9, "update": 8,
+}  # fmt: skip
 
 
 def test_rows_take_a_state():
@@ -259,17 +255,13 @@ def test_one_tap_needs_no_state():
 
 
 @pytest.mark.simulator_only
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (np.zeros((2, 7, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C, .*\] = \(2, 7, 8\)"),
-        (np.zeros((7, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-        (np.zeros((2, 7, 1, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-        (np.zeros((2, 8, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-        (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be img_ref's, float32; cast"),
-    ],
-    ids=["narrow", "rank 2", "rank 4", "transposed", "dtype"],
-)
+@pytest.mark.parametrize(("state", "message"), [
+    (np.zeros((2, 7, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C, .*\] = \(2, 7, 8\)"),
+    (np.zeros((7, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+    (np.zeros((2, 7, 1, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+    (np.zeros((2, 8, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
+    (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be img_ref's, float32; cast"),
+], ids=["narrow", "rank 2", "rank 4", "transposed", "dtype"])  # fmt: skip
 def test_wrong_states_are_refused_by_name(state, message):
     problem = CAUSAL.problem("fp32")
     inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)

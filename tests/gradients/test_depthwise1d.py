@@ -73,15 +73,12 @@ def test_images_summed_on_the_array(name, slots):
     assert same_bits(one, two)
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm", "wide", "copies"),
-    [
-        ("all", "dot_images", False, 1),
-        ("causal", "dot", False, 1),
-        ("causal", "dot", True, 2),
-        ("all", "dot", False, 2),
-    ],
-)
+@pytest.mark.parametrize(("name", "algorithm", "wide", "copies"), [
+    ("all", "dot_images", False, 1),
+    ("causal", "dot", False, 1),
+    ("causal", "dot", True, 2),
+    ("all", "dot", False, 2),
+])  # fmt: skip
 def test_biases_come_along(name, algorithm, wide, copies):
     """gy is read once where its rows are summed as they come; twice where that is a pass of its own."""
     (N, C), axis = IMAGES.get(name) or PROBLEMS[name]
@@ -250,16 +247,13 @@ def test_refusals(more, message):
 BARE = {"img_ref": (1, 4, 1, 9), "grad_ref": (1, 4, 1, 6), "filter_shape": (4, 1, 1, 4)}
 BARE_REFUSED = [
     ({"filter_shape": (4, 4, 1, 4)}, "must be after kern_perm [C, 1, 1, S]"),
-    (
-        {"filter_shape": (8, 1, 1, 4)},
-        "(8, 1, 1, 4): must be after kern_perm [C, 1, 1, S] = (4, 1, 1, 4)",
-    ),
+    ({"filter_shape": (8, 1, 1, 4)}, "(8, 1, 1, 4): must be after kern_perm [C, 1, 1, S] = (4, 1, 1, 4)"),
     ({"filter_shape": (4, 1, 2, 4)}, "must be after kern_perm [C, 1, 1, S]"),
     ({"img_ref": (1, 4, 2, 9)}, "img_ref H=2: must be 1"),
     ({"grad_ref": (1, 4, 1, 7)}, "grad_ref.shape=(1, 4, 1, 7): must be y's, (1, 4, 1, 6)"),
     ({"feature_group_count": 2}, "feature_group_count=2: accepted are 1, 4; this kernel is depthwise"),
     ({"algorithm": "blocks"}, "algorithm='blocks': accepted are None"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "message"), BARE_REFUSED)

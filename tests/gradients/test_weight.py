@@ -161,17 +161,14 @@ def columns_of_matmuls(N, H, is_last, **config):
     return sum(one.writes[0].num_elems // 16 for one in traced.instructions if one.op == "nc_matmul")
 
 
-@pytest.mark.parametrize(
-    ("config", "met"),
-    [
-        # whole planes: of 21 pairs of a row and a tap 19 meet x, and of a column too; the first product has all taps
-        ({"rows": 7, "columns": 7}, (19 * 19 - 9) * 16 + 9 * 16 + (9 - 4) * 16),
-        # units of whole columns, all of them in one tile: of rows alone; the first product again
-        ({"rows": 7, "columns": 1}, 19 * 3 * 16 + 3 * 16),
-        # of single pixels there are all places in a tile
-        ({"rows": 1, "columns": 1}, 9 * 16),
-    ],
-)
+@pytest.mark.parametrize(("config", "met"), [
+    # whole planes: of 21 pairs of a row and a tap 19 meet x, and of a column too; the first product has all taps
+    ({"rows": 7, "columns": 7}, (19 * 19 - 9) * 16 + 9 * 16 + (9 - 4) * 16),
+    # units of whole columns, all of them in one tile: of rows alone; the first product again
+    ({"rows": 7, "columns": 1}, 19 * 3 * 16 + 3 * 16),
+    # of single pixels there are all places in a tile
+    ({"rows": 1, "columns": 1}, 9 * 16),
+])  # fmt: skip
 @pytest.mark.parametrize("way", ["channels last", "turned"])
 def test_taps_that_meet_zeros_alone_are_left_out(way, config, met):
     sizes = {**config, "split": 0, "pixels": 2 if way == "turned" else 0}
