@@ -19,10 +19,10 @@ pytestmark = pytest.mark.simulator_only
 
 #: Reports whose fault is tried by a test of the place that it would be in.
 ELSEWHERE = {
-    "aws-neuron/aws-neuron-sdk#214": "tests/test_ops.py::test_equals_torch",  # depthwise
-    "aws-neuron/aws-neuron-sdk#347": "tests/test_ops_conv3d.py::test_equals_torch",  # volumes
+    "aws-neuron/aws-neuron-sdk#214": "tests/test_functions.py::test_equals_torch",  # depthwise
+    "aws-neuron/aws-neuron-sdk#347": "tests/test_functions.py::test_equals_torch",  # volumes
     "aws-neuron/aws-neuron-sdk#588": "tests/gradients/test_weight.py::test_every_problem_is_exact",  # ResNet's step
-    "aws-neuron/aws-neuron-sdk#787": "tests/test_ops1d.py::test_conv1d_layouts",  # rows with channels last
+    "aws-neuron/aws-neuron-sdk#787": "tests/test_functions.py::test_layouts",  # rows with channels last
     "aws-neuron/aws-neuron-sdk#1202": "tests/pytorch/test_convert.py::test_the_headline_is_the_share_of_flops",
     "Dao-AILab/causal-conv1d#78": "tests/pytorch/test_causal.py::test_tokens_of_no_sequence_are_not_looked_at",
     "fla-org/flash-linear-attention#494": "tests/pytorch/test_causal.py::test_pieces_continue_each_other",
@@ -35,10 +35,10 @@ ELSEWHERE = {
     "sgl-project/sglang#25587": "tests/pytorch/test_serving.py::test_drafts_that_are_taken_back_leave_nothing",
     "sgl-project/sglang#18540": "tests/pytorch/test_semantics.py::test_channels_last_goes_through",
     "Blaizzy/mlx-video#38": "tests/pytorch/test_convert_videos.py::test_published_code_runs_without_copies",
-    "Wan-Video/Wan2.1#198": "tests/test_ops_conv3d.py::test_a_video_in_chunks",  # a decoder that fills the memory
+    "Wan-Video/Wan2.1#198": "tests/test_functions.py::test_a_video_in_chunks",  # a decoder that fills the memory
     "pytorch/pytorch#51430": "tests/gradients/test_weight.py::test_every_problem_is_exact",  # groups
     "pytorch/pytorch#13008": "tests/pytorch/test_functional.py::test_derivatives_with_uneven_padding_and_gaps",
-    "pytorch/pytorch#3867": "tests/test_ops_conv2d.py::test_names_of_padding_give_the_extents_that_they_promise",
+    "pytorch/pytorch#3867": "tests/test_functions.py::test_names_of_padding_give_the_extents_that_they_promise",
     "pytorch/pytorch#1972": "tests/pytorch/test_functional.py::test_second_derivatives",
     "pytorch/pytorch#152816": "tests/test_estimates.py::test_estimates_of_big_problems",
     "pytorch/pytorch#146129": "tests/pytorch/test_causal.py::test_compiles_without_graph_breaks",  # a compiled Mamba

@@ -1,0 +1,500 @@
+"""Functions of arrays: torch's numbers, exactly on integers; layouts, dtypes, epilogues, states, frames, packing."""
+
+import inspect
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from draws import draws
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tolerances import assert_near, assert_within_limit, integer_inputs
+from torch.nn import functional as F
+from transposed import Transposed, transposed
+from volumes import check_volume, volumes
+
+import nkiconv
+from nkiconv import ConvProblem, conv2d, conv3d, depthwise_conv1d
+from nkiconv.api.conv import run_conv
+from nkiconv.api.conv_problem import conv_problem
+from nkiconv.api.depthwise_conv1d import depthwise_problem
+from nkiconv.bounds import epilogue_bound
+from nkiconv.reference import ACTIVATIONS, abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.rules import FILTER_LAYOUTS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
+from nkiconv.schedules.implicit_gemm_build import WARM_UP, WARM_UP_PACKED
+
+RNG = np.random.default_rng(0)
+POSITIONS = ["pre_activation", "post_activation"]
+#: Shapes of x, and of w of one group.
+SHAPES = {
+    "conv1d": ((2, 6, 19), (8, 6, 5)),
+    "conv2d": ((2, 6, 9, 11), (4, 6, 3, 2)),
+    "conv3d": ((2, 6, 4, 5, 7), (4, 6, 2, 3, 3)),
+    "conv_transpose1d": ((2, 6, 9), (6, 4, 4)),
+    "conv_transpose2d": ((2, 6, 5, 7), (6, 4, 3, 4)),
+    "conv_transpose3d": ((2, 6, 3, 4, 5), (6, 4, 2, 3, 4)),
+    "depthwise_conv1d": ((2, 5, 40), (5, 4)),
+    "depthwise_conv2d": ((2, 5, 9, 8), (10, 1, 3, 2)),
+}
+#: Filters' layouts by rank, the canonical one first.
+FILTERS = {3: ("KCS", "SCK", "KSC"), 4: tuple(FILTER_LAYOUTS), 5: tuple(VOLUME_FILTER_LAYOUTS)}
+IMAGES = {3: ("NCW", "NWC"), 4: LAYOUTS, 5: VOLUME_LAYOUTS}
+FEW = {"dilation": 2, "groups": 2}
+# of each function: arguments, torch's padding of x: (left, right, top, bottom, front, back), none of transposed ones
+CALLS = {
+    "conv1d": [
+        (FEW | {"padding": 2}, (2, 2)), (FEW | {"padding": (3, 1)}, (3, 1)), (FEW | {"padding": "causal"}, (8, 0)),
+        (FEW | {"padding": "valid"}, ()), (FEW | {"padding": "same"}, (4, 4)),
+        ({"lhs_dilation": 3, "stride": 2, "groups": 2}, ()),
+    ],
+    "conv2d": [
+        ({}, ()), ({"padding": 2}, (2, 2, 2, 2)), ({"padding": ((3, 0), (1, 2))}, (1, 2, 3, 0)),
+        ({"padding": ((-2, 1), (3, -4))}, (3, -4, -2, 1)), ({"padding": "valid"}, ()),
+        ({"padding": "same"}, (0, 1, 1, 1)), ({"padding": "same", "stride": (2, 3)}, (0, 0, 1, 1)),
+        ({"padding": "same", "dilation": (2, 3)}, (1, 2, 2, 2)), ({"stride": 2}, ()), ({"stride": (3, 1)}, ()),
+        ({"dilation": (1, 4)}, ()), ({"groups": 2}, ()),
+        ({"lhs_dilation": (2, 3), "padding": ((2, 2), (1, 1))}, (1, 1, 2, 2)),
+    ],
+    "conv3d": [
+        ({}, ()), ({"padding": 1}, (1,) * 6), ({"padding": ((1, 0), (1, 1), (1, 1))}, (1, 1, 1, 1, 1, 0)),
+        ({"padding": ((-1, 0), (2, 0), (0, -2))}, (0, -2, 2, 0, -1, 0)), ({"padding": "valid"}, ()),
+        ({"padding": "same"}, (1, 1, 1, 1, 0, 1)), ({"stride": (2, 1, 3)}, ()), ({"dilation": (3, 2, 1)}, ()),
+        ({"groups": 2}, ()),
+    ],
+    "depthwise_conv1d": [
+        ({}, ()), ({"padding": 3}, (3, 3)), ({"padding": (3, 1)}, (3, 1)), ({"padding": (-2, 4)}, (-2, 4)),
+        ({"padding": "valid"}, ()), ({"padding": "same"}, (1, 2)), ({"padding": "same", "stride": 3}, (1, 2)),
+        ({"padding": "same", "dilation": 3}, (4, 5)), ({"padding": "causal", "dilation": 2}, (6, 0)),
+        ({"stride": 3}, ()), ({"lhs_dilation": 3, "padding": (2, 1)}, (2, 1)), ({"strict_nonfinite": True}, ()),
+        *(({"algorithm": one, "padding": 2}, (2, 2)) for one in ("mixed", "vector", "banded")),
+        ({"algorithm": "banded", "config": (("block", 8), ("shard", "batch"))}, ()),
+    ],
+    "depthwise_conv2d": [({"stride": (2, 1), "padding": 1, "dilation": (1, 2)}, (1, 1, 1, 1))],
+    **{f"conv_transpose{rank}d": [
+        ({}, ()), ({"stride": 2}, ()), ({"stride": 3, "padding": 1, "output_padding": 2}, ()),
+        ({"stride": 2, "groups": 2}, ()), ({"stride": 2, "dilation": 3, "padding": 2}, ()),
+    ] for rank in (1, 2, 3)},
+}  # fmt: skip
+ROWS = [(name, *row) for name, rows in CALLS.items() for row in rows]
+NUMBERS = ("stride", "dilation", "groups")
+
+
+def arrays(name, groups=1, dtype="fp32"):
+    """Integers: x, w and a bias."""
+    x, w = SHAPES[name]
+    back = "transpose" in name
+    w = w if groups == 1 else (w[0], w[1] // groups, *w[2:])
+    K = w[1] * groups if back else w[0]
+    return [integer_inputs(RNG, shape, dtype) for shape in (x, w, (K,))]
+
+
+def normals(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def torchs(name, x, w, bias=None, pad=(), lhs_dilation=1, **more):
+    """torch's y in float64."""
+    x, w, bias = (None if one is None else torch.tensor(np.asarray(one, np.float64)) for one in (x, w, bias))
+    if "transpose" in name:
+        return getattr(F, name)(x, w, bias, **more).numpy()
+    axes = x.ndim - 2
+    gaps = lhs_dilation if isinstance(lhs_dilation, tuple) else (lhs_dilation,) * axes
+    spread = torch.zeros(*x.shape[:2], *((size - 1) * gap + 1 for size, gap in zip(x.shape[2:], gaps, strict=True)))
+    spread = spread.double()
+    spread[(..., *(slice(None, None, gap) for gap in gaps))] = x
+    more = {"groups": x.shape[1] if "depthwise" in name else 1} | more
+    w = w[:, None] if w.ndim == 2 else w
+    return getattr(F, f"conv{axes}d")(F.pad(spread, pad), w, bias, **more).numpy()
+
+
+@pytest.mark.parametrize(("name", "more", "pad"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
+def test_equals_torch(name, more, pad):
+    x, w, bias = arrays(name, more.get("groups", 1))
+    kept = (*NUMBERS, "padding", "output_padding") if "transpose" in name else (*NUMBERS, "lhs_dilation")
+    wanted = torchs(name, x, w, bias, **{one: more[one] for one in kept if one in more}, pad=pad)
+    for lnc in (1, 2):
+        np.testing.assert_array_equal(getattr(nkiconv, name)(x, w, bias=bias, lnc=lnc, **more), wanted)
+
+
+@pytest.mark.parametrize(("name", "layout", "filter_layout"), [
+    (name, layout, filter_layout)
+    for name, (x, _) in SHAPES.items() if name != "depthwise_conv1d"
+    for layout in IMAGES[len(x)]
+    for filter_layout in (FILTERS[len(x)] if name[:4] == "conv" and "_" not in name else (None,))
+])  # fmt: skip
+def test_layouts(name, layout, filter_layout):
+    """The same numbers, whatever the order of the axes; the residual lies as y does; arrays need not be contiguous."""
+    groups, axes = (1 if "depthwise" in name else 2), len(SHAPES[name][0]) - 2
+    x, w, bias = arrays(name, groups)
+    numbers = {"stride": (2, 1, 1)[:axes] if axes > 1 else 2} | ({} if "depthwise" in name else {"groups": groups})
+    wanted = torchs(name, x, w, bias, **numbers)
+    residual = integer_inputs(RNG, wanted.shape, "fp32")
+    wanted = np.maximum(wanted - 2 * residual, 0)
+    last = layout in ("NWC", "NHWC", "NDHWC")
+    if filter_layout is not None:
+        w = w.transpose([FILTERS[w.ndim][0].index(letter) for letter in filter_layout])
+        numbers["filter_layout"] = filter_layout
+    x, residual = (np.moveaxis(one, 1, -1) if last else one for one in (x, residual))
+    more = {"residual": residual, "beta": -2, "activation": "relu", "layout": layout, **numbers}
+    y = getattr(nkiconv, name)(x, w, bias, **more)
+    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, wanted)
+
+
+@pytest.mark.cover(34)
+@pytest.mark.parametrize(("name", "activation", "position"), [
+    (name, activation, position)
+    for name, some in (("conv2d", (None, *ACTIVATIONS)), ("depthwise_conv1d", (None, *ACTIVATIONS)),
+                       ("conv3d", ("silu",)), ("conv_transpose2d", ("silu",)))
+    for activation in some for position in POSITIONS
+])  # fmt: skip
+def test_epilogues(name, activation, position):
+    shapes, rows = SHAPES[name], name == "depthwise_conv1d"
+    x, w = normals(*shapes)
+    how, beta = {"padding": "causal" if rows else 1}, 1.0 if rows else -2.0
+    if rows:
+        problem = depthwise_problem(x, w, **how)
+    elif "transpose" in name:
+        how |= {"stride": 2, "output_padding": (1, 0)}
+        problem = ConvProblem.transpose(stride=(2, 2), padding=((1, 1), (1, 1)), output_padding=(1, 0), taps=(3, 4),
+                                        dilation=(1, 1), N=2, C=6, K=4, H=5, W=7, dtype="fp32")  # fmt: skip
+    else:
+        problem = conv_problem(x, w, **how, layout=IMAGES[x.ndim][0], filter_layout=FILTERS[x.ndim][0])
+    given = (x[:, :, None], w[:, None, None]) if rows else (x, w)
+    sums, abs_sum = (ref(*given, problem) for ref in (conv_ref, abs_sum_ref))
+    sums, abs_sum = (sums[:, :, 0], abs_sum[:, :, 0]) if rows else (sums, abs_sum)
+    bias, residual = normals(sums.shape[1:2], sums.shape, seed=1)
+    after = (bias, activation, beta * residual, position)
+    more = {"activation": activation, "residual": residual, "residual_position": position}
+    y = getattr(nkiconv, name)(x, w, bias=bias, **how, **more, **({} if rows else {"beta": beta}))
+    assert_within_limit(
+        y, epilogue_ref(sums, *after), epilogue_bound(num_terms(problem), abs_sum, sums, "fp32", *after)
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_residual_in_bands(layout):
+    """Bands of a few rows, so that one read of another's would show."""
+    x, w = integer_inputs(RNG, (2, 6, 26, 11), "fp32"), integer_inputs(RNG, (4, 6, 3, 2), "fp32")
+    residual = RNG.integers(-200, 201, (2, 4, 24, 10)).astype(np.float32)
+    given = [one if layout == "NCHW" else np.moveaxis(one, 1, 3).copy() for one in (x, residual)]
+    how = {"layout": layout, "algorithm": "implicit_gemm", "config": (("x_bytes", 256),), "activation": "relu"}
+    y = conv2d(given[0], w, residual=given[1], beta=0.5, residual_position="post_activation", **how)
+    wanted = np.maximum(torchs("conv2d", x, w), 0) + 0.5 * residual
+    np.testing.assert_array_equal(y if layout == "NCHW" else np.moveaxis(y, 3, 1), wanted)
+
+
+TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
+
+
+@pytest.mark.parametrize("name", ["conv2d", "depthwise_conv1d"])
+def test_dtypes_of_results_and_arrays_in_any_order(name):
+    (x, w), call = normals(*SHAPES[name]), getattr(nkiconv, name)
+    plain = call(x, w)
+    for dtype in (*TYPES, np.float16, ml_dtypes.bfloat16):
+        y = call(x, w, out_dtype=dtype)
+        assert y.dtype == np.dtype(TYPES.get(dtype, dtype))
+        np.testing.assert_array_equal(y, plain.astype(y.dtype))
+    for x_type, w_type in ((ml_dtypes.bfloat16, np.float16), (np.float16, np.float16), (np.float32, np.float32)):
+        assert call(x.astype(x_type), w.astype(w_type)).dtype == np.dtype(x_type)
+    x, w, _ = arrays(name)
+    plain = call(x, w)
+    strided = np.repeat(x, 2, axis=-1)[..., ::2]
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for one in (strided, frozen, np.asfortranarray(x)):
+        np.testing.assert_array_equal(call(one, np.asfortranarray(w)), plain)
+    np.testing.assert_array_equal(call(x[..., ::-1], w[..., ::-1]), plain[..., ::-1])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
+def test_dtypes_of_transposed_ones(dtype):
+    x, w, _ = arrays("conv_transpose2d", dtype=dtype)
+    y = nkiconv.conv_transpose2d(x, w, stride=2, padding=1, out_dtype="fp32")
+    np.testing.assert_array_equal(y, torchs("conv_transpose2d", x, w, stride=2, padding=1))
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_names_of_padding_give_the_extents_that_they_promise(padding):
+    x, w, _ = arrays("conv2d")
+    for stride in ((1, 1), (2, 3), (7, 5)):
+        for H, width in ((5, 8), (9, 11)):
+            y = conv2d(x[:, :, :H, :width], w, padding=padding, stride=stride)
+            taken = (0, 0) if padding == "same" else (w.shape[2] - 1, w.shape[3] - 1)
+            assert y.shape[2:] == (-(-(H - taken[0]) // stride[0]), -(-(width - taken[1]) // stride[1]))
+    rows, taps, _ = arrays("depthwise_conv1d")
+    for stride in (1, 2, 3, 7):
+        for width in (5, 6, 7, 40):
+            y = depthwise_conv1d(rows[:, :, :width], taps, padding=padding, stride=stride)
+            assert y.shape[2] == -(-(width - (0 if padding == "same" else 3)) // stride)
+
+
+def test_pairs_of_padding_crop_and_add_where_transposed():
+    x, w, _ = arrays("conv_transpose2d")
+    y = nkiconv.conv_transpose2d(x, w, stride=2, padding=((1, 0), (-1, 2)))
+    whole = np.pad(torchs("conv_transpose2d", x, w, stride=2), ((0, 0), (0, 0), (0, 0), (1, 0)))
+    np.testing.assert_array_equal(y, whole[:, :, 1:, :-2])
+
+
+def test_problems_are_those_that_torch_convolves():
+    problem = ConvProblem.transpose(stride=(2, 3), padding=((1, 1), (0, 2)), output_padding=(1, 0), dilation=(2, 1),
+                                    taps=(3, 4), N=2, C=6, K=4, H=5, W=7, groups=2)  # fmt: skip
+    assert problem.filter_shape == (6, 2, 3, 4)
+    assert (problem.P, problem.Q) == (4 * 2 + 4 + 1 - 2 + 1, 6 * 3 + 3 + 1 - 2)
+    assert num_terms(problem) == 3 * 12
+    x, w, _ = arrays("conv_transpose2d", 2)
+    whole = torchs("conv_transpose2d", x, w, stride=(2, 3), dilation=(2, 1), groups=2, output_padding=(1, 0))
+    np.testing.assert_array_equal(conv_ref(x, w, problem), whole[:, :, 1:-1, :-2])
+    x, w, _ = arrays("conv3d")
+    problem = ConvProblem(N=2, C=6, D=4, H=5, W=7, K=4, T=2, R=3, S=3, stride=(2, 1, 2),
+                          padding=((1, 2), (0, 1), (2, 2)))  # fmt: skip
+    np.testing.assert_array_equal(conv_ref(x, w, problem), torchs("conv3d", x, w, None, (2, 2, 0, 1, 1, 2),
+                                                                  stride=(2, 1, 2)))  # fmt: skip
+    assert num_terms(problem) == 6 * 2 * 3 * 3
+
+
+@draws(100)
+@given(transposed(groups=(1, 2)))
+def test_flops_are_those_without_zeros(call):
+    """Each input meets each tap once, but where its product is cropped or falls beside the result."""
+    fields = dict(zip("DHW"[-call.axes :], call.sizes, strict=True)) | {"N": call.N, "C": call.C, "K": call.K}
+    fields |= {"groups": call.groups, "taps": call.taps, "stride": call.stride, "padding": ((0, 0),) * call.axes}
+    problem = ConvProblem.transpose(**fields, output_padding=(0,) * call.axes, dilation=call.dilation)
+    counted = 1
+    for axis in problem.axes:
+        dense = np.zeros(axis.padded)
+        dense[axis.lo % axis.lhs_dilation :: axis.lhs_dilation] = 1
+        places = ((q, tap) for q in range(axis.out) for tap in range(axis.taps))
+        counted *= int(sum(dense[q * axis.stride + tap * axis.rhs_dilation] for q, tap in places))
+    assert problem.flops == 2 * call.N * call.K * (call.C // call.groups) * counted
+
+
+@pytest.mark.parametrize("name", ["conv3d", "conv_transpose3d"])
+def test_one_hot_elements_land_where_they_belong(name):
+    """Each axis of x and w has an extent of its own, so that swapped axes cannot hide."""
+    rng, back = np.random.default_rng(3), name == "conv_transpose3d"
+    how, seen = {"stride": (3, 2, 2), "padding": 1} if back else {"padding": 2}, 0
+    for _ in range(8):
+        x, w = np.zeros((2, 3, 4, 5, 6), np.float32), np.zeros((3, 7, 2, 3, 4), np.float32)
+        place = tuple(rng.integers(0, extent) for extent in x.shape)
+        x[place] = 1
+        w[(place[1], *(rng.integers(0, extent) for extent in w.shape[1:]))] = 1
+        w = w if back else np.ascontiguousarray(w.swapaxes(0, 1))
+        wanted = torchs(name, x, w, **how) if back else torchs(name, x, w, pad=(2,) * 6)
+        np.testing.assert_array_equal(getattr(nkiconv, name)(x, w, **how), wanted)
+        seen += wanted.any()
+    assert seen >= 6
+
+
+def test_a_transposed_one_is_the_adjoint():
+    """<gy, conv(x, w)> = <conv_transpose(gy, w), x>, exactly on integers."""
+    x, w = integer_inputs(RNG, (2, 6, 9, 7), "fp32"), integer_inputs(RNG, (4, 6, 3, 4), "fp32")
+    y = conv2d(x, w, stride=2, padding=1)
+    g = integer_inputs(RNG, y.shape, "fp32")
+    back = nkiconv.conv_transpose2d(g, w, stride=2, padding=1, output_padding=(0, 1))
+    assert back.shape == x.shape
+    assert float(np.sum(g.astype(np.float64) * y)) == float(np.sum(back.astype(np.float64) * x))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("count", [2, 3])
+def test_batch_groups(count, layout):
+    """XLA's: the k-th share of y's channels is the k-th share of the images, by the k-th share of the filters."""
+    x, w, bias = (integer_inputs(RNG, shape, "fp32") for shape in ((6, 5, 7, 8), (6, 5, 3, 2), (6,)))
+    shares = zip(np.split(x, count), np.split(w, count), np.split(bias, count), strict=True)
+    wanted = np.concatenate([torchs("conv2d", *one, (1, 1, 1, 1), stride=(1, 2)) for one in shares], axis=1)
+    given = x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    y = conv2d(given, w, bias, stride=(1, 2), padding=1, batch_group_count=count, layout=layout)
+    np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), wanted)
+    x, w, _ = arrays("conv3d")
+    halves = [torchs("conv3d", x[half : half + 1], w[2 * half : 2 * half + 2]) for half in range(2)]
+    np.testing.assert_array_equal(conv3d(x, w, batch_group_count=2), np.concatenate(halves, axis=1))
+
+
+X, W, _ = arrays("conv2d")
+VOLUME, TAPS, BIAS = arrays("conv3d")
+EMPTY = [
+    (lambda: conv2d(X[:0], W, padding=1), (0, 4, 9, 12)),
+    (lambda: conv2d(X[:0].transpose(0, 2, 3, 1), W, layout="NHWC"), (0, 7, 10, 4)),
+    (lambda: conv2d(X[:0], W, batch_group_count=2), (0, 4, 7, 10)),
+    (lambda: nkiconv.conv1d(X[:0, :, 0], W[:, :, 0]), (0, 4, 10)),
+    (lambda: depthwise_conv1d(X[:0, :, 0], W[0, :, 0]), (0, 6, 10)),
+    (lambda: nkiconv.depthwise_conv2d(X[:0], W[0][:, None]), (0, 6, 7, 10)),
+    (lambda: conv2d(X[:0, :0], W[:, :0]), (0, 0, 7, 10)),
+    (lambda: conv2d(X[:, :0], W[:, :0], padding=1), (2, 0, 9, 12)),
+    (lambda: conv3d(VOLUME[:0], TAPS), (0, 4, 3, 3, 5)),
+    (lambda: conv3d(VOLUME[:, :0], TAPS[:, :0]), (2, 0, 3, 3, 5)),
+    (lambda: nkiconv.conv_transpose2d(X[:0], W.swapaxes(0, 1), stride=2), (0, 4, 19, 22)),
+]
+
+
+@pytest.mark.parametrize(("call", "shape"), EMPTY)
+def test_no_images_or_no_channels(call, shape):
+    y = call()
+    assert (y.shape, y.dtype) == (shape, np.float32)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_no_channels_are_torchs(groups):
+    x, w, how = np.zeros((3, 0, 9, 8), np.float32), np.zeros((4, 0, 3, 2), np.float32), {"groups": groups}
+    wanted = torchs("conv2d", x, w, np.ones(4), (1, 1, 1, 1), stride=(1, 2), **how).shape
+    how |= {"stride": (1, 2), "padding": 1}
+    assert conv2d(x, w, np.ones(4, np.float32), **how).shape == wanted
+    y = conv2d(x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0), layout="NHWC", filter_layout="RSCK", **how)
+    assert y.transpose(0, 3, 1, 2).shape == wanted
+    rows = nkiconv.conv1d(x[:, :, 0], w[:, :, 0], groups=groups)
+    assert rows.shape == torchs("conv1d", x[:, :, 0], w[:, :, 0], groups=groups).shape
+
+
+def test_one_function_of_images_for_all():
+    x, w, _ = arrays("depthwise_conv2d")
+    more = {"activation": "silu", "out_dtype": "bf16", "precision": "tf32"}
+    np.testing.assert_array_equal(nkiconv.depthwise_conv2d(x, w, **more), conv2d(x, w, groups=5, **more))
+    for function in (nkiconv.conv1d, nkiconv.depthwise_conv2d):
+        assert set(inspect.signature(function).parameters) <= set(inspect.signature(conv2d).parameters)
+    assert nkiconv.conv2d is conv2d
+    assert nkiconv.conv2d_implicit_gemm[2] is not None
+    assert {"conv2d", "conv2d_implicit_gemm"} <= set(nkiconv.__all__) & set(dir(nkiconv))
+
+
+@pytest.mark.simulator_only
+def test_a_trace_needs_no_data():
+    problem = conv_problem(nkiconv.spec((2, 9, 11, 6), "bf16"), nkiconv.spec((4, 6, 3, 2), "bf16"), layout="NHWC")
+    specs = nkiconv.spec(problem.input_shape, "bf16"), nkiconv.spec(problem.filter_shape, "bf16")
+    run = run_conv(*specs, problem, trace_only=True)
+    assert run.y.shape == problem.output_shape == (2, 7, 10, 4)
+    assert run.num_instructions == sum(run.instructions.values()) > 0
+    assert (run.provider, run.lnc) == ("simulator", 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 12, 11), (1, 140, 6, 7)], ids=["few channels", "two chunks"])
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_precision_rounds_the_factors_and_nothing_else(precision, shape):
+    x, w = normals(shape, (9, shape[1], 3, 3), seed=4)
+    rounded = [as_rounded(array, precision) for array in (x, w)]
+    problem = conv_problem(x, w, padding=1)
+    y = conv2d(x, w, padding=1, precision=precision)
+    sums, abs_sum = conv_ref(*rounded, problem), abs_sum_ref(*rounded, problem)
+    none = (None, None, None, "pre_activation")
+    assert_within_limit(y, sums, epilogue_bound(9 * shape[1], abs_sum, sums, "fp32", *none))
+    # and the documented error of a product holds against the exact result
+    exact, limit = conv_ref(x, w, problem), {"bf16": 2.0**-7, "tf32": 2.0**-9}[precision]
+    assert np.all(np.abs(y - exact) <= limit * abs_sum_ref(x, w, problem))
+    assert not np.array_equal(y, conv2d(x, w, padding=1))
+
+
+def as_rounded(array, precision):
+    """fp32 rounded to nearest, ties to even, with 7 or 10 bits of mantissa."""
+    if precision == "bf16":
+        return array.astype(ml_dtypes.bfloat16).astype(np.float32)
+    bits = array.view(np.uint32).astype(np.uint64)
+    bits = (bits + 0xFFF + ((bits >> 13) & 1)) & 0xFFFFE000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.cover(10)
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("K", "block"), [(96, 96), (320, 64), (134, 67), (9, 9)])
+def test_a_packed_filter_gives_what_a_plain_one_gives(K, block, dtype, lnc):
+    x, w = integer_inputs(RNG, (2, 140, 6, 5), dtype), integer_inputs(RNG, (K, 140, 3, 2), dtype)
+    packed = nkiconv.pack_filter(w)
+    assert (packed.shape, packed.dtype) == ((K // block, 140, 3, 2, block), w.dtype)
+    wanted = torchs("conv2d", x, w, None, (1, 1, 1, 0), stride=(2, 1))
+    how = {"padding": ((1, 0), (1, 1)), "stride": (2, 1), "out_dtype": "fp32", "lnc": lnc}
+    for one in (packed, w):
+        np.testing.assert_array_equal(conv2d(x, one, **how), wanted)
+    np.testing.assert_array_equal(nkiconv.pack_filter(w.transpose(2, 3, 1, 0), filter_layout="RSCK"), packed)
+
+
+@pytest.mark.parametrize("K", [24, 256])
+def test_packed_filters_of_volumes(K):
+    w = integer_inputs(RNG, (K, 6, 2, 3, 3), "fp32")
+    packed = nkiconv.pack_filter(w)
+    assert packed.shape == (-(-K // 128), 6, 2, 3, 3, min(K, 128))
+    np.testing.assert_array_equal(conv3d(VOLUME, packed, padding=1), torchs("conv3d", VOLUME, w, None, (1,) * 6))
+    np.testing.assert_array_equal(nkiconv.pack_filter(w.transpose(2, 3, 4, 1, 0), filter_layout="TRSCK"), packed)
+
+
+@pytest.mark.parametrize("algorithm", [None, "implicit_gemm"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_packed_filter_of_few_channels(channels, algorithm):
+    x, w = integer_inputs(RNG, (1, channels, 20, 20), "fp32"), integer_inputs(RNG, (4, channels, 7, 7), "fp32")
+    np.testing.assert_array_equal(conv2d(x, nkiconv.pack_filter(w), algorithm=algorithm), torchs("conv2d", x, w))
+
+
+def test_no_filter_of_a_packed_one_is_transposed():
+    x, w = nkiconv.spec((1, 256, 9, 9), "bf16"), nkiconv.spec((256, 256, 3, 3), "bf16")
+    packed, problem = nkiconv.spec((2, 256, 3, 3, 128), "bf16"), conv_problem(x, w)
+    counts = [run_conv(x, one, problem, algorithm="implicit_gemm", trace_only=True).instructions["tensor"]
+              for one in (w, packed)]  # fmt: skip
+    # transposes of jobs, chunks of channels and taps; each core warms up a little longer
+    assert counts[1] == counts[0] - 2 * 2 * 9 + 2 * (WARM_UP_PACKED - WARM_UP)
+
+
+def test_rows_in_pieces_with_states_are_the_whole():
+    x, w = normals(*SHAPES["depthwise_conv1d"])
+    (first,) = normals((2, 5, 3), seed=1)
+    whole = depthwise_conv1d(x, w, padding="causal", initial_state=first)
+    state, pieces = first, []
+    for part in (x[:, :, :7], x[:, :, 7:9], x[:, :, 9:]):
+        y, state = depthwise_conv1d(part, w, padding="causal", initial_state=state, return_final_state=True)
+        pieces.append(y)
+    assert_near(np.concatenate(pieces, axis=2), whole, 8, np.abs(x).max() * np.abs(w).sum(1).max())
+    np.testing.assert_array_equal(state, x[:, :, -3:])
+    y, state = depthwise_conv1d(x[:, :, :2], w, padding="causal", return_final_state=True)
+    assert y.shape == (2, 5, 2)
+    np.testing.assert_array_equal(state, np.concatenate([np.zeros((2, 5, 1), np.float32), x[:, :, :2]], axis=2))
+    none, w = x[:0].astype(ml_dtypes.bfloat16), w.astype(ml_dtypes.bfloat16)
+    y, state = depthwise_conv1d(none, w, padding="causal", return_final_state=True, out_dtype=np.float32)
+    assert (y.shape, y.dtype, state.shape, state.dtype) == ((0, 5, 40), np.float32, (0, 5, 3), w.dtype)
+
+
+@pytest.mark.cover(3)
+@pytest.mark.parametrize("layout", VOLUME_LAYOUTS)
+@pytest.mark.parametrize("chunks", [(4,), (1, 3), (2, 1, 1)])
+def test_a_video_in_chunks(layout, chunks):
+    """The first chunk is padded, the others start from what the one before returned."""
+    axis, stored = layout.index("D"), VOLUME if layout == "NCDHW" else np.moveaxis(VOLUME, 1, -1).copy()
+    cache, found, how = None, [], {"bias": BIAS, "layout": layout, "return_final_frames": True}
+    for chunk in np.split(stored, np.cumsum(chunks)[:-1], axis):
+        padding = ((1 if cache is None else 0, 0), (1, 1), (1, 1))
+        y, cache = conv3d(chunk, TAPS, padding=padding, initial_frames=cache, **how)
+        found.append(np.moveaxis(y, -1, 1) if layout == "NDHWC" else y)
+    np.testing.assert_array_equal(np.concatenate(found, 2), torchs("conv3d", VOLUME, TAPS, BIAS, (1, 1, 1, 1, 1, 0)))
+    np.testing.assert_array_equal(cache, np.take(stored, [3], axis))
+
+
+def test_no_frames_and_empty_arrays():
+    one_plane = np.ascontiguousarray(TAPS[:, :, :1])
+    y, none = conv3d(VOLUME, one_plane, return_final_frames=True)
+    assert none.shape == (2, 6, 0, 5, 7)
+    again, none = conv3d(VOLUME, one_plane, initial_frames=none, return_final_frames=True)
+    np.testing.assert_array_equal(y, again)
+    y, final = conv3d(VOLUME[:0], TAPS, initial_frames=VOLUME[:0], return_final_frames=3)
+    assert (y.shape, final.shape) == ((0, 4, 7, 3, 5), (0, 6, 3, 5, 7))
+
+
+@draws(30)
+@given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
+def test_any_volumes_on_one_core_and_two(shape, N, last):
+    for lnc in (1, 2):
+        check_volume(shape, lnc=lnc, N=N, last=last)
+
+
+@pytest.mark.slow
+@draws(1000)
+@given(volumes(groups=(1, 1, 2, 3)), st.integers(1, 3), st.booleans())
+def test_any_volumes_at_length(shape, N, last):
+    check_volume(shape, N=N, last=last)
+
+
+@draws(25)
+@example(Transposed(1, 1, 1, 1, (1, 1, 1), (2, 1, 1), (1, 1, 1), (1, 0, 0), (0, 0, 0), (2, 1, 1)), False)
+@given(transposed(groups=(1, 2)), st.booleans())
+def test_any_transposed_ones(call, last):
+    x, w = call.inputs("fp32")
+    stored, layout = (np.moveaxis(x, 1, -1).copy() if last else x), IMAGES[x.ndim][last]
+    y = getattr(nkiconv, f"conv_transpose{call.axes}d")(stored, w, groups=call.groups, layout=layout, **call.numbers())
+    np.testing.assert_array_equal(np.moveaxis(y, -1, 1) if last else y, call.truth(x, w))

@@ -1,0 +1,304 @@
+"""What functions of arrays and bare kernels refuse beyond a wrong argument alone, which `test_rules_applied` has."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from depthwise import arguments
+
+import nkiconv
+from nkiconv import ConvProblem, DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError
+from nkiconv.api.depthwise_conv1d import depthwise_problem
+from nkiconv.simulator import KernelAssertionError, NkiError
+
+FP8 = ml_dtypes.float8_e4m3fn
+BF16 = ml_dtypes.bfloat16
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+X, W, W2 = zeros(2, 6, 9, 11), zeros(4, 6, 3, 2), zeros(4, 3, 3, 2)
+ROW, TAPS, VOLUME, FILTER = zeros(2, 5, 40), zeros(5, 4), zeros(2, 6, 4, 5, 7), zeros(4, 6, 2, 3, 3)
+GOOD = {
+    "conv1d": {"x": zeros(2, 6, 19), "w": zeros(8, 3, 5), "groups": 2},
+    "conv2d": {"x": X, "w": W},
+    "conv3d": {"x": VOLUME, "w": FILTER},
+    "conv_transpose1d": {"x": zeros(2, 6, 9), "w": zeros(6, 4, 4)},
+    "conv_transpose2d": {"x": zeros(2, 6, 5, 7), "w": zeros(6, 4, 3, 4)},
+    "depthwise_conv1d": {"x": ROW, "w": TAPS},
+    "depthwise_conv2d": {"x": zeros(2, 5, 9, 8), "w": zeros(10, 1, 3, 2)},
+    "pack_filter": {"w": zeros(4, 4, 3, 3)},
+    "conv2d_weight": {"x": zeros(1, 4, 6, 6), "weight_size": (4, 4, 3, 3), "gy": zeros(1, 4, 4, 4)},
+    "depthwise_conv1d_weight": {"x": zeros(1, 4, 6), "weight_size": (4, 3), "gy": zeros(1, 4, 4)},
+}
+OWN = {"algorithm": "implicit_gemm"}
+OF_ROWS = {"padding": "causal"}
+# function, arguments, class, message
+REFUSED = {
+    "conv1d": [
+        ({"residual": zeros(2, 5, 9, 8)}, LayoutError, r"residual.shape=.*must have 3 axes, \[N, K, Q\]"),
+        ({"groups": 4}, GeometryError, "groups=4"),
+        ({"groups": 1}, GeometryError, r"w.shape=\(\d+, \d+, \d+\): has . input channels per group.* in .*'KCS'"),
+    ],
+    "conv2d": [
+        ({"x": X.tolist()}, DtypeError, "x: must be a NumPy array, not list; convert it"),
+        ({"w": W[:0]}, GeometryError, "w.shape=.*: every extent of .* must be at least 1"),
+        ({"w": zeros(4, 6, 10, 2)}, GeometryError, "P=0: output height must be at least 1"),
+        ({"padding": -5}, GeometryError, "P=-3: output height.*crop less"),
+        ({"x": X[:, :5]}, GeometryError, "has 6 input channels per group, x has C=5 in groups=1"),
+        ({"groups": 2}, GeometryError, "has 6 input channels per group, x has C=6 in groups=2"),
+        ({"filter_layout": "RSCK"}, GeometryError, "in the order of filter_layout='RSCK'"),
+        ({"algorithm": "grouped"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
+        (OWN | {"config": (("speed", 2),)}, UnsupportedError, "implicit_gemm has no setting speed"),
+        (OWN | {"config": (("warmup", -1),)}, UnsupportedError, "config warmup=-1"),
+        ({"algorithm": "stacked", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True: stacked"),
+        ({"padding": "same", "lhs_dilation": (1, 2)}, GeometryError, r"not defined with lhs_dilation=\(1, 2"),
+        ({"batch_group_count": 2, "groups": 2, "w": W2}, UnsupportedError,
+         "batch_group_count=2, groups=2: only one of them may be above 1, as in XLA"),
+        ({"batch_group_count": 2, "w": W2}, GeometryError, "must have x's C=6 input channels"),
+        ({"x": X.astype(FP8), "w": W.astype(FP8)}, DtypeError,
+         r"no magnitude is above 240 .*astype\(ml_dtypes.float8_e4m3\)"),
+        ({"x": X.astype(BF16), "w": W.astype(BF16), "precision": "tf32"}, UnsupportedError,
+         "precision='tf32': x and w are bf16, whose products are exact"),
+        ({"w": W2[:3], "groups": 2}, GeometryError, "groups=2: must divide C=6 and K=3"),
+        ({"x": X.astype(int), "w": W[0], "beta": "x", "lnc": 0}, DtypeError, "4 reasons"),
+        ({"x": X.transpose(0, 2, 3, 1), "layout": "NHWC", "residual": zeros(2, 4, 7, 10)}, GeometryError, "y's"),
+        ({"w": zeros(2, 6, 3, 3, 4), "filter_layout": "RSCK"}, LayoutError, "w is packed, which has one order"),
+        ({"w": zeros(2, 5, 3, 3, 4)}, GeometryError, "has 5 input channels per group, x has C=6"),
+    ],
+    "conv3d": [
+        ({"w": FILTER[:, :, 0]}, LayoutError, r"w.shape=.*: must have 5 axes, \[K, C / groups, T, R, S\]"),
+        ({"padding": ((-3, 0), (0, 0), (0, 0))}, GeometryError, "Z=0: output depth must be at least 1"),
+        ({"groups": 4}, GeometryError, "has 6 input channels per group, x has C=6 in groups=4"),
+        ({"algorithm": "weight_stationary"}, UnsupportedError, "feature_group_count=1, lhs_dilation=1: weight_stat"),
+        ({"algorithm": "stacked", "config": (("planes", "rows"),)}, UnsupportedError,
+         r"config planes=rows: must be one of \('taps', 'channels'\)"),
+        ({"algorithm": "narrow", "config": (("planes", "channels"),)}, UnsupportedError,
+         "config planes=channels: narrow takes them as taps"),
+        ({"initial_frames": VOLUME[0]}, LayoutError, r"initial_frames.shape=.*: must have 5 axes, \[N, C, D, H, W\]"),
+        ({"initial_frames": [1]}, DtypeError, "initial_frames: must be a NumPy array, not list"),
+        ({"initial_frames": VOLUME, "batch_group_count": 2}, UnsupportedError,
+         "batch_group_count=2: frames in front go with 1"),
+    ],
+    "conv_transpose1d": [
+        ({"layout": "NCHW", "stride": (2,)}, LayoutError, r"(?s)layout='NCHW': .*stride=\(2,\): must be an int"),
+        ({"w": zeros(5, 2, 3)}, GeometryError, r"w.shape=\(5, 2, 3\): has 5 input channels, x has C="),
+        ({"dilation": -1, "groups": 3}, GeometryError, "dilation=-1: must be an int of at least 1"),
+        ({"output_padding": 2, "stride": 2}, GeometryError, "output_padding=2: must be below stride=2 or dilation=1"),
+    ],
+    "conv_transpose2d": [
+        ({"w": zeros(4, 4, 3, 4)}, GeometryError, "has 4 input channels, x has C=6"),
+        ({"padding": 9}, GeometryError, r"P=-11: padding 9\+9 takes off all 7 outputs"),
+        ({"groups": 4}, GeometryError, "groups=4: must divide C=6 and K=16"),
+        ({"precision": "bf16", "x": zeros(2, 6, 5, 7, dtype=BF16), "w": zeros(6, 4, 3, 4, dtype=BF16)},
+         UnsupportedError, "precision='bf16': x and w are bf16"),
+        ({"algorithm": "phases"}, UnsupportedError, "was removed, weight_stationary takes its problems"),
+    ],
+    "depthwise_conv1d": [
+        ({"x": ROW.tolist()}, DtypeError, "x: must be a NumPy array, not list"),
+        ({"w": torch.zeros(5, 4)}, DtypeError, "w: must be a NumPy array, not Tensor"),
+        ({"x": None}, DtypeError, "not NoneType"),
+        ({"w": TAPS[:3]}, GeometryError, r"w.shape=\(3, 4\): must be \[C, S\] = \(5, 4\)"),
+        ({"x": ROW[:0, :, :2]}, GeometryError, "must be at least 1"),
+        ({"x": ROW[:0], "residual": ROW[:1]}, GeometryError, "residual.*: must have no images, as x"),
+        ({"x": ROW[:, :0], "w": TAPS[:0]}, GeometryError, "must be at least 1"),
+        ({"x": ROW[:, :, :0]}, GeometryError, "must be at least 1"),
+        ({"w": TAPS[:, :0]}, GeometryError, "must be at least 1"),
+        ({"x": ROW > 0}, DtypeError, "x.dtype=bool"),
+        ({"w": TAPS.astype(np.complex64)}, DtypeError, "w.dtype=complex64"),
+        ({"x": ROW.astype(object)}, DtypeError, "x.dtype=object"),
+        ({"w": TAPS.astype(BF16)}, DtypeError, "w.dtype=bfloat16: must be float32 exactly"),
+        ({"padding": "same", "lhs_dilation": 2}, GeometryError, "not defined with lhs_dilation=2"),
+        ({"w": zeros(5, 41)}, GeometryError, "Q=0: output width must be at least 1"),
+        ({"padding": (-30, -20)}, GeometryError, "crop less"),
+        ({"dilation": 20}, GeometryError, r"window 61 = dilation 20\*\(S-1\)\+1"),
+        ({"x": ROW.astype(int), "w": TAPS[0], "lnc": 0}, DtypeError, "3 reasons"),
+        ({"activation": "nonesuch", "bias": zeros(1, 5), "lnc": 3}, UnsupportedError, "3 reasons"),
+        (OF_ROWS | {"initial_state": zeros(2, 5, 2)}, GeometryError,
+         r"initial_state.shape=\(2, 5, 2\): must be \[N, C, window - 1\] = \(2, 5, 3\)"),
+        (OF_ROWS | {"initial_state": zeros(2, 5, 3, dtype=np.float16)}, DtypeError,
+         "initial_state.dtype=float16: must be x's, float32"),
+        ({"return_final_state": True, "stride": 2}, GeometryError, "a state needs 1 and 1"),
+        ({"algorithm": "banded", "config": (("size", 2),)}, UnsupportedError, "banded has no setting size"),
+        ({"algorithm": "banded", "dilation": 2}, UnsupportedError, "rhs_dilation=2"),
+        ({"algorithm": "banded", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True"),
+    ],
+    "depthwise_conv2d": [
+        ({"w": zeros(9, 1, 3, 2)}, GeometryError, r"must be \[C \* multiplier, 1, R, S\] for C=5"),
+        ({"w": zeros(10, 5, 3, 2)}, GeometryError, "use conv2d for filters over several channels"),
+    ],
+    "pack_filter": [
+        ({"w": zeros(2, 3, 3)}, LayoutError, "w.shape=.*must have 4 axes"),
+        ({"w": zeros(2, 3, 3, 1, dtype=np.int32)}, DtypeError, "w.dtype=int32"),
+        ({"filter_layout": "CKRS"}, LayoutError, "filter_layout='CKRS': accepted are KCRS, RSCK, KRSC"),
+        ({"w": zeros(131, 4, 3, 3)}, UnsupportedError, "K=131 can be packed in have 1 channels, at least 16 are"),
+    ],
+}  # fmt: skip
+#: Settings that have not the form of a Plan's, and the algorithm that each function is asked for.
+FORMS = [
+    ([("warmup", 2)], "write tuples in place of lists"), ({"warmup": 2}, r"write tuple\(config.items\(\)\)"),
+    (3, "must be None or a tuple of"), ("warmup", "must be None or a tuple of"),
+    ((["warmup", 2],), r"entry 0 is \['warmup', 2\], pass a pair"),
+    ((("warmup",),), r"entry 0 is \('warmup',\), pass a pair"), ((("warmup", 2, 3),), "entry 0 is"),
+    (((1, 2),), "entry 0 is"), (("warmup", 2), "entry 0 is 'warmup'"),
+    ((("warmup", [2]),), "must be hashable; write tuples"),
+]  # fmt: skip
+ALGORITHMS = {
+    "conv1d": "implicit_gemm", "conv2d": "implicit_gemm", "conv3d": "stacked", "conv_transpose2d": "weight_stationary",
+    "conv2d_weight": "blocks", "depthwise_conv1d": "banded", "depthwise_conv1d_weight": "banded",
+}  # fmt: skip
+CASES = [
+    *((name, *row) for name, rows in REFUSED.items() for row in rows),
+    *((name, {"algorithm": one, "config": config}, UnsupportedError, words)
+      for name, one in ALGORITHMS.items() for config, words in FORMS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "kind", "message"), CASES, ids=[f"{one[0]}-{one[3][:40]}" for one in CASES]
+)
+def test_functions(monkeypatch, name, changed, kind, message):
+    monkeypatch.setattr("nkiconv.api.calls.simulator.execute", None)
+    with pytest.raises(NkiconvError, match=message) as caught:
+        getattr(nkiconv, name)(**GOOD[name] | changed)
+    assert type(caught.value) is kind
+    assert isinstance(caught.value, (ValueError, TypeError))
+
+
+XK, WK = np.ones((2, 5, 1, 40), np.float32), np.ones((5, 1, 1, 4), np.float32)
+# arguments of the kernel of rows, message; of a rule of the simulator, its name
+KERNEL = [
+    ({"img_ref": np.repeat(XK, 2, axis=2)}, "img_ref H=2: must be 1"),
+    ({"filter_ref": np.repeat(WK, 2, axis=2)}, r"must be after kern_perm \[C, 1, 1, S\]"),
+    ({"filter_ref": np.repeat(WK, 2, axis=1)}, r"must be after kern_perm \[C, 1, 1, S\]"),
+    ({"stride": (2, 1)}, r"stride=\(2, 1\): H is 1, so only 1"),
+    ({"rhs_dilation": (2, 1)}, r"rhs_dilation=\(2, 1\): H is 1"),
+    ({"lhs_dilation": (3, 1)}, r"lhs_dilation=\(3, 1\): H is 1"),
+    ({"padding": ((1, 0), (0, 0))}, r"padding\[0\]=\(1, 0\): H is 1"),
+    ({"batch_group_count": 2}, "batch_group_count=2: accepted are 1; split"),
+    ({"filter_ref": WK.astype(np.float16)}, "filter_ref.dtype=float16: must be float32 exactly"),
+    ({"img_ref": XK.astype(ml_dtypes.float8_e5m2), "filter_ref": WK.astype(ml_dtypes.float8_e5m2)},
+     "img_ref.dtype=float8_e5m2"),
+    ({"rhs_dilation": (1, 20)}, "Q=-20: output width must be at least 1"),
+]  # fmt: skip
+NO_ARGUMENTS = [
+    ({"img_ref": XK.astype(np.float64)}, "NKI025"), ({"img_ref": XK.astype(np.complex64)}, "NKI025"),
+    ({"img_ref": XK[:0]}, "NKI002"), ({"padding": [[0, 0], [0, 0]]}, "NKI024"),
+    ({"padding": ((0, 0), [1, 2])}, "NKI024"), ({"stride": [1, 1]}, "NKI024"),
+]  # fmt: skip
+
+
+def rows(lnc=2, **changed):
+    return nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[lnc])(**{"img_ref": XK, "filter_ref": WK} | changed)
+
+
+@pytest.mark.parametrize(("changed", "message"), KERNEL, ids=[row[1][:40] for row in KERNEL])
+def test_kernel_of_rows(changed, message):
+    with pytest.raises(AssertionError, match=message):
+        rows(**changed)
+
+
+@pytest.mark.simulator_only
+@pytest.mark.parametrize(("changed", "rule"), NO_ARGUMENTS)
+def test_arguments_of_no_kernel(changed, rule):
+    with pytest.raises(NkiError) as caught:
+        rows(**changed)
+    assert caught.value.rule == rule
+
+
+# each public argument of the kernel and a value that is not its default
+USED = {
+    "padding": ((0, 0), (1, 2)), "stride": (1, 2), "rhs_dilation": (1, 2), "lhs_dilation": (1, 2),
+    "in_perm": (1, 0, 2, 3), "kern_perm": (3, 1, 2, 0), "out_perm": (3, 1, 2, 0), "strict_nonfinite": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", USED)
+def test_every_argument_of_the_kernel_is_used(name):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 4, (12, 12, 1, 50)).astype(np.float32)
+    x[1, 2, 0, 3] = np.nan
+    given = {"img_ref": x, "filter_ref": rng.integers(1, 4, (12, 1, 1, 12)).astype(np.float32)}
+    plain, other = rows(**given), rows(**given, **{name: USED[name]})
+    assert plain.shape != other.shape or not np.array_equal(plain, other, equal_nan=True)
+
+
+def test_groups_order_and_tensors_of_the_kernel():
+    """One group is read as C; arguments follow each other as in nki-library; torch's tensors give torch's."""
+    rng = np.random.default_rng(1)
+    x, w = rng.integers(-3, 4, XK.shape).astype(np.float32), rng.integers(-3, 4, WK.shape).astype(np.float32)
+    plain = rows(img_ref=x, filter_ref=w)
+    for more in (arguments(depthwise_problem(x[:, :, 0], w[:, 0, 0])), {"feature_group_count": 1}):
+        np.testing.assert_array_equal(rows(img_ref=x, filter_ref=w, **more), plain)
+    kernel = nkiconv.simulate(nkiconv.depthwise_conv1d_implicit_gemm[2])
+    y = kernel(x, w, ((0, 0), (3, 0)), (1, 2), (1, 1), (1, 1), 5, 1, None, None, None)
+    wanted = nkiconv.depthwise_conv1d(x[:, :, 0], w[:, 0, 0], padding=(3, 0), stride=2)
+    np.testing.assert_array_equal(y[:, :, 0], wanted)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        y = kernel(*(torch.tensor(one).to(dtype) for one in (x, w)))
+        assert isinstance(y, torch.Tensor)
+        assert y.dtype == dtype
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"kern_perm": (0, 1, 3, 2, 4)}, "kern_perm=.*: rows of taps must follow each other from plane to plane"),
+    ({"packed": True}, "filter_ref.shape=.*: a packed filter of volumes is"),
+])  # fmt: skip
+def test_kernel_of_volumes(changed, message):
+    with pytest.raises(KernelAssertionError, match=message):
+        nkiconv.simulate(nkiconv.conv3d_implicit_gemm)(**{"img_ref": VOLUME, "filter_ref": FILTER, **changed})
+
+
+UP = ConvProblem.transpose(stride=(2, 2), padding=((0, 0), (0, 0)), output_padding=(0, 0), dilation=(1, 1), taps=(2, 2),
+                           N=1, C=64, K=32, H=8, W=8)  # fmt: skip
+PLANES, VIDEO = ConvProblem(N=1, C=4, D=3, H=4, W=4, S=1), ConvProblem(N=1, C=32, D=6, H=8, W=8, K=32, T=3, R=3, S=3)
+FLAT = ConvProblem(N=1, C=4, H=4, W=4, S=1)
+# problem, arguments of a plan, class, message
+PLANS = [
+    (UP, {"packed": True}, UnsupportedError, "packed=True: transposed convolutions take False"),
+    (UP, {"operation": "conv2d"}, UnsupportedError, "operation='conv2d': the problem's transposed is True"),
+    (PLANES, {"operation": "conv2d"}, UnsupportedError, "operation='conv2d': the problem .* an axis of planes"),
+    (FLAT, {"operation": "conv3d"}, UnsupportedError, "operation='conv3d': the problem .* an axis of planes"),
+    (VIDEO, {"initial_frames": 6}, GeometryError, "D=6 planes"),
+    (VIDEO, {"return_final_frames": 7}, GeometryError, "D=6 planes"),
+    (VIDEO, {"initial_frames": True}, GeometryError, "initial_frames=True: must be an int of at least 0"),
+    (FLAT, {"initial_frames": 1}, GeometryError, "D=None planes"),
+]
+
+
+@pytest.mark.parametrize(("problem", "more", "kind", "message"), PLANS)
+def test_plans(problem, more, kind, message):
+    with pytest.raises(kind, match=message):
+        nkiconv.plan(problem, **more)
+
+
+def test_plans_that_are_made():
+    plan = nkiconv.plan(UP, use_cache=False)
+    assert (plan.operation, plan.algorithm) == ("conv_transpose2d", "weight_stationary")
+    plan = nkiconv.plan(VIDEO, initial_frames=2, return_final_frames=2, use_cache=False)
+    assert (plan.operation, plan.asked.initial_frames, plan.asked.return_final_frames) == ("conv3d", 2, 2)
+    rng = np.random.default_rng(2)
+    x, w, bias = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, 5, 40), (5, 4), (5,)))
+    how = {"padding": "causal", "bias": bias, "activation": "relu"}
+    plan = nkiconv.plan(depthwise_problem(x, w, padding="causal"), bias=True, activation="relu", use_cache=False)
+    y = nkiconv.depthwise_conv1d(x, w, **how, algorithm=plan.algorithm, config=plan.config)
+    np.testing.assert_array_equal(y, nkiconv.depthwise_conv1d(x, w, **how))
+
+
+SMALL = {"N": 1, "C": 2, "W": 5, "S": 1}
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"T": 3}, "T=3: filter planes need input planes; give D, or drop T"),
+    ({"D": 2, "T": 3}, "Z=0: output depth must be at least 1"),
+    ({"D": 2, "stride": (1, 1)}, r"stride=\(1, 1\): must be a tuple \(depth, height, width\) of ints"),
+    ({"D": 2, "padding": ((0, 0), (0, 0))}, r"padding=.*: must be \(\(front, back\), "),
+    ({"D": 2, "layout": "NCHW"}, "layout='NCHW': accepted are NCDHW, NDHWC"),
+    ({"layout": "NDHWC"}, "layout='NDHWC': accepted are NCHW, NHWC"),
+    ({"transposed": True, "stride": (2, 1)}, r"stride=\(2, 1\): must be 1 with transposed=True"),
+])  # fmt: skip
+def test_problems(fields, message):
+    with pytest.raises((GeometryError, LayoutError), match=message):
+        ConvProblem(**SMALL | fields)
