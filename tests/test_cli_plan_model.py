@@ -100,17 +100,9 @@ def test_json(script):
 
 def test_table(script):
     result = run(
-        "plan-model",
-        f"{script(MODEL)}:build_model",
-        "--input",
-        "2x3x10x12",
-        "--dtype",
-        "bf16",
-        "--lnc",
-        1,
-        "--wide",
+        "plan-model", f"{script(MODEL)}:build_model", "--input", "2x3x10x12", "--dtype", "bf16", "--lnc", 1, "--wide",
         width=250,
-    )
+    )  # fmt: skip
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
     for wanted in (
@@ -320,12 +312,9 @@ def test_torch_is_asked_for_by_name(script, tmp_path):
     (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["torch"] = None\n')
     done = subprocess.run(
         [sys.executable, "-m", "nkiconv", "plan-model", f"{script(MODEL)}:build_model", "--input", "1x3x6x6"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}, capture_output=True, text=True,
+        timeout=900, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert "MissingPackageError: nkiconv.pytorch: needs torch, which is not installed; run pip install" in done.stderr
     assert "pip install '.[torch]' in a checkout" in done.stderr

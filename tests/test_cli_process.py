@@ -25,15 +25,9 @@ def run(*arguments, packages=None, cwd=None, stdout=subprocess.PIPE, **environme
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NKI", "NEURON_", "COLUMNS"))}
     paths = [str(path) for path in (packages, ROOT) if path is not None]
     done = subprocess.run(
-        [sys.executable, "-m", "nkiconv", *map(str, arguments)],
-        env={**kept, "PYTHONPATH": os.pathsep.join(paths), **environment},
-        cwd=cwd,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+        [sys.executable, "-m", "nkiconv", *map(str, arguments)], env={**kept, "PYTHONPATH": os.pathsep.join(paths),
+        **environment}, cwd=cwd, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=900, check=False,
+    )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -217,14 +211,9 @@ def test_what_needs_no_nki_works_with_an_impossible_choice():
 def test_a_closed_stdout_is_2():
     """As in `nkiconv cases >&-`: nobody could read what it prints."""
     done = subprocess.run(
-        f"'{sys.executable}' -m nkiconv cases >&-",
-        shell=True,
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+        f"'{sys.executable}' -m nkiconv cases >&-", shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        timeout=900, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (2, "nkiconv: stdout is closed; send it to a file, or to /dev/null\n")
 
 

@@ -40,13 +40,9 @@ def fake(monkeypatch):
                 if name != algorithm and (refused is None or name != refused.algorithm)
             ]
             return dataclasses.replace(
-                plan,
-                problem=request.problem,
-                algorithm=algorithm,
-                config=config,
-                alternatives=(best, *others),
+                plan, problem=request.problem, algorithm=algorithm, config=config, alternatives=(best, *others),
                 rejected=() if refused is None else (refused,),
-            )
+            )  # fmt: skip
 
         monkeypatch.setattr(crossover, "answer", found)
         return asked

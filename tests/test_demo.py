@@ -99,16 +99,8 @@ def test_the_tour_as_json(tmp_path):
     assert [(report["name"], report["lnc"]) for report in found["rows"]] == ROWS
     assert {report["verdict"] for report in found["rows"]} == {"pass"}
     assert [report["identical"] for report in found["rows"]] == [
-        None,
-        True,
-        None,
-        None,
-        *[None, True] * 4,
-        None,
-        True,
-        *[None] * 3,
-        *[None, True] * 2,
-    ]
+        None, True, None, None, *[None, True] * 4, None, True, *[None] * 3, *[None, True] * 2,
+    ]  # fmt: skip
     assert [report["same_as_whole"] for report in found["rows"]] == [None] * 14 + [True] * 3 + [None] * 4
     assert len(found["files"]) == len(PICTURES)
     (learnt,) = found["training"]

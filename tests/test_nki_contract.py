@@ -133,13 +133,8 @@ def lower_triangle(a):
     x = loaded(a)
     z = tile_like(x)
     nisa.affine_select(
-        dst=z,
-        pattern=[[-1, F]],
-        channel_multiplier=1,
-        on_true_tile=x,
-        on_false_value=0.0,
-        cmp_op=nl.greater_equal,
-    )
+        dst=z, pattern=[[-1, F]], channel_multiplier=1, on_true_tile=x, on_false_value=0.0, cmp_op=nl.greater_equal,
+    )  # fmt: skip
     return stored(z)
 
 

@@ -23,13 +23,10 @@ def test_under_aws_nki(request):
     paths = [TESTS.parent, TESTS / "standins" / "aws", TESTS / "aws"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", request.config.option.markexpr]
     done = subprocess.run(
-        [*command, *(TESTS / "aws" / name for name in FILES)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "NKICONV_NKI": "aws"},
-        cwd=TESTS.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [*command, *(TESTS / "aws" / name for name in FILES)], env={**os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)), "NKICONV_NKI": "aws"}, cwd=TESTS.parent, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ passed", done.stdout)
     assert "skipped" not in done.stdout

@@ -40,12 +40,9 @@ def toy(*, a, b=1):
 def column(name, function=toy):
     """A column that calls the toy with a = (dtype, number)."""
     return Column(
-        name,
-        function,
-        lambda dtype: Operands((1, 1, 1), (1, 1, 1), (1, 1, 1), lambda shape: shape, dtype),
-        lambda operands: {"a": (operands.dtype, 1)},
-        lambda called, arguments: called(**arguments),
-    )
+        name, function, lambda dtype: Operands((1, 1, 1), (1, 1, 1), (1, 1, 1), lambda shape: shape, dtype),
+        lambda operands: {"a": (operands.dtype, 1)}, lambda called, arguments: called(**arguments),
+    )  # fmt: skip
 
 
 TWO = Row("a", "two", lambda operands: {"a": (operands.dtype, 2)})

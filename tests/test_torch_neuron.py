@@ -216,12 +216,9 @@ def lacking(monkeypatch, tmp_path, **changes):
         for name in ("torch", "torch-neuronx", "nki", "neuronx-cc")
     )
     found = dataclasses.replace(
-        doctor.diagnose(),
-        packages=packages,
-        provider=changes.get("provider", "aws"),
-        reason="because I say so",
+        doctor.diagnose(), packages=packages, provider=changes.get("provider", "aws"), reason="because I say so",
         device=changes.get("device", True),
-    )
+    )  # fmt: skip
     monkeypatch.setattr(torch_neuron, "diagnose", lambda: found)
     product = tmp_path / "product_name"
     product.write_text(changes.get("product", "trn2.48xlarge") + "\n")

@@ -134,13 +134,9 @@ def test_a_full_disk_leaves_no_part_of_a_file(arguments, name, tmp_path):
     path.parent.mkdir()
     environment = {**os.environ, "NKICONV_CACHE": str(tmp_path / "plans")}
     done = subprocess.run(
-        command(*arguments, str(path)),
-        capture_output=True,
-        text=True,
-        preexec_fn=small_disk,
-        env=environment,
+        command(*arguments, str(path)), capture_output=True, text=True, preexec_fn=small_disk, env=environment,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "File too large" in done.stderr
     assert str(path) in done.stderr.replace("\n", "")

@@ -28,13 +28,9 @@ def smaller(problem):
     if groups == 1:
         inputs, outputs = min(inputs, CHANNELS_IN), min(outputs, CHANNELS_OUT)
     return problem.replace(
-        N=min(problem.N, IMAGES),
-        C=groups * inputs,
-        K=groups * outputs,
-        groups=groups,
-        H=extent(problem.height, 9),
+        N=min(problem.N, IMAGES), C=groups * inputs, K=groups * outputs, groups=groups, H=extent(problem.height, 9),
         W=extent(problem.width, 14),
-    )
+    )  # fmt: skip
 
 
 def stored_bytes(execution):

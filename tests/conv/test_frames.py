@@ -74,17 +74,9 @@ def check(planes, C, K, groups, last, dtype="fp32", lnc=2, wanted=True, **option
     axes = ((F + D, *axis), *SIDES)
     out_dtype = nkiconv._nki.nl.float32
     y, final = run(
-        whole[:, :, F:],
-        whole[:, :, :F],
-        w,
-        axes,
-        groups,
-        last,
-        lnc,
-        return_final_frames=wanted,
-        out_dtype=out_dtype,
+        whole[:, :, F:], whole[:, :, :F], w, axes, groups, last, lnc, return_final_frames=wanted, out_dtype=out_dtype,
         **options,
-    )
+    )  # fmt: skip
     np.testing.assert_array_equal(y, volume_ref(whole, w, axes, groups))
     count = min(F + D, (axis[0] - 1) * axis[2]) if wanted is True else wanted
     assert final.dtype == whole.dtype
@@ -193,12 +185,9 @@ def videos(draw):
 
 @draws(25)
 @given(
-    videos(),
-    st.sampled_from(["fp32", "bf16", "fp16"]),
-    st.sampled_from([row[1:] for row in ALGORITHMS]),
-    st.integers(1, 2),
-    st.booleans(),
-)
+    videos(), st.sampled_from(["fp32", "bf16", "fp16"]), st.sampled_from([row[1:] for row in ALGORITHMS]),
+    st.integers(1, 2), st.booleans(),
+)  # fmt: skip
 def test_chunk_by_chunk_equals_the_whole(video, dtype, row, N, zeros):
     """Of any cut, stride and dilation, where a chunk begins with zeros as its cache, or with padding."""
     C, K, groups, algorithm, config, last = row

@@ -103,17 +103,9 @@ def test_epilogue(name, position):
     sums = run(x, w, problem, 2, config=blocks_of(None)) + bias[:, None, None]
     expected = np.maximum(sums - residual, 0) if position == "pre_activation" else np.maximum(sums, 0) - residual
     y = run(
-        x,
-        w,
-        problem,
-        2,
-        bias=bias,
-        residual=residual,
-        beta=-1.0,
-        activation="relu",
-        residual_position=position,
+        x, w, problem, 2, bias=bias, residual=residual, beta=-1.0, activation="relu", residual_position=position,
         config=blocks_of(None),
-    )
+    )  # fmt: skip
     np.testing.assert_array_equal(y, expected)
 
 
@@ -122,15 +114,9 @@ def test_layouts():
     x, w = integers(np.random.default_rng(3), problem)
     expected = run(x, w, problem, 2, config=blocks_of(None))
     y = run(
-        np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
-        np.ascontiguousarray(w.transpose(2, 3, 1, 0)),
-        problem,
-        2,
-        in_perm=(0, 3, 1, 2),
-        kern_perm=(3, 2, 0, 1),
-        out_perm=(0, 2, 3, 1),
-        config=blocks_of(None),
-    )
+        np.ascontiguousarray(x.transpose(0, 2, 3, 1)), np.ascontiguousarray(w.transpose(2, 3, 1, 0)), problem, 2,
+        in_perm=(0, 3, 1, 2), kern_perm=(3, 2, 0, 1), out_perm=(0, 2, 3, 1), config=blocks_of(None),
+    )  # fmt: skip
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), expected)
 
 

@@ -64,13 +64,10 @@ PLAIN = Epilogue()
 def axes(draw, largest, most_taps):
     """(size, taps, stride, padding, dilation, lhs_dilation) of one axis."""
     return (
-        draw(st.integers(1, largest)),
-        draw(st.integers(1, most_taps)),
-        draw(st.one_of(st.integers(1, 3), st.integers(1, 11))),
-        (draw(st.integers(-4, 9)), draw(st.integers(-4, 9))),
-        draw(st.integers(1, 4)),
-        draw(st.integers(1, 4)),
-    )
+        draw(st.integers(1, largest)), draw(st.integers(1, most_taps)),
+        draw(st.one_of(st.integers(1, 3), st.integers(1, 11))), (draw(st.integers(-4, 9)), draw(st.integers(-4, 9))),
+        draw(st.integers(1, 4)), draw(st.integers(1, 4)),
+    )  # fmt: skip
 
 
 @st.composite
@@ -173,13 +170,10 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
     if epilogue.algorithm is None:
         return None
     asked = Asked(
-        bias=epilogue.bias is not None,
-        activation=epilogue.activation,
-        residual=None if epilogue.residual is None else epilogue.residual_position,
-        out_dtype=epilogue.out_dtype,
-        strict_nonfinite=epilogue.strict_nonfinite,
-        scaled=epilogue.residual is not None and epilogue.beta != 1.0,
-    )
+        bias=epilogue.bias is not None, activation=epilogue.activation,
+        residual=None if epilogue.residual is None else epilogue.residual_position, out_dtype=epilogue.out_dtype,
+        strict_nonfinite=epilogue.strict_nonfinite, scaled=epilogue.residual is not None and epilogue.beta != 1.0,
+    )  # fmt: skip
     x, w = (
         nkiconv.spec(stored_shape(shape, perm), dtype)
         for shape, perm, dtype in (

@@ -109,15 +109,9 @@ def test_filter_of_the_other_16_bit_dtype():
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])
 def test_any_layout(config):
     check_stored(
-        row("two columns").problem("bf16"),
-        Request(residual="bf16"),
-        7,
-        (0, 3, 2, 1),
-        (3, 1, 2, 0),
-        (1, 0, 2, 3),
-        algorithm="update",
-        config=config,
-    )
+        row("two columns").problem("bf16"), Request(residual="bf16"), 7, (0, 3, 2, 1), (3, 1, 2, 0), (1, 0, 2, 3),
+        algorithm="update", config=config,
+    )  # fmt: skip
 
 
 def test_vector_keeps_channels_apart():

@@ -36,17 +36,9 @@ class Row:
 
     def problem(self, dtype: str) -> ConvProblem:
         return ConvProblem(
-            N=self.N,
-            C=self.C,
-            W=self.W,
-            S=self.S,
-            groups=self.C,
-            stride=(1, self.stride),
-            padding=((0, 0), self.pad),
-            rhs_dilation=(1, self.dilation),
-            lhs_dilation=(1, self.lhs),
-            dtype=dtype,
-        )
+            N=self.N, C=self.C, W=self.W, S=self.S, groups=self.C, stride=(1, self.stride), padding=((0, 0), self.pad),
+            rhs_dilation=(1, self.dilation), lhs_dilation=(1, self.lhs), dtype=dtype,
+        )  # fmt: skip
 
 
 EDGE = [

@@ -161,14 +161,9 @@ def memset(writer: Writer) -> None:
     dst = writer.like(writer.operand(), writer.dtype(), writer.rng.choice(("sbuf", "psum")), False)
     value = writer.rng.randint(0, SMALL)
     writer.add(
-        Op(
-            "memset",
-            dst,
-            (),
-            {"value": value if dst.tile.dtype in INTEGERS else float(value), "engine": _engine(writer, dst)},
-        ),
-        small=True,
-    )
+        Op("memset", dst, (), {"value": value if dst.tile.dtype in INTEGERS else float(value),
+        "engine": _engine(writer, dst)}), small=True,
+    )  # fmt: skip
 
 
 def copy(writer: Writer) -> None:

@@ -14,17 +14,12 @@ from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
 def problems(draw, widest, most_taps, most_channels):
     """A ConvProblem with an output; crops and gaps that leave none are drawn again."""
     geometry = st.builds(
-        dict,
-        N=st.integers(1, 3),
-        C=st.integers(1, most_channels),
-        W=st.integers(1, widest),
-        S=st.integers(1, most_taps),
-        stride=st.tuples(st.just(1), st.one_of(st.integers(1, 4), st.integers(1, 90))),
+        dict, N=st.integers(1, 3), C=st.integers(1, most_channels), W=st.integers(1, widest),
+        S=st.integers(1, most_taps), stride=st.tuples(st.just(1), st.one_of(st.integers(1, 4), st.integers(1, 90))),
         padding=st.tuples(st.just((0, 0)), st.tuples(st.integers(-6, 40), st.integers(-6, 40))),
-        rhs_dilation=st.tuples(st.just(1), st.integers(1, 5)),
-        lhs_dilation=st.tuples(st.just(1), st.integers(1, 4)),
+        rhs_dilation=st.tuples(st.just(1), st.integers(1, 5)), lhs_dilation=st.tuples(st.just(1), st.integers(1, 4)),
         dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
-    )
+    )  # fmt: skip
     return draw(geometry.map(_built).filter(lambda problem: problem is not None))
 
 
@@ -46,15 +41,10 @@ def causal_problems(draw, widest, most_taps, most_channels):
     S, dilation = draw(st.integers(2, most_taps)), draw(st.integers(1, 3))
     C = draw(st.integers(1, most_channels))
     return ConvProblem(
-        N=draw(st.integers(1, 3)),
-        C=C,
-        W=draw(st.integers(1, widest)),
-        S=S,
-        groups=C,
-        rhs_dilation=(1, dilation),
+        N=draw(st.integers(1, 3)), C=C, W=draw(st.integers(1, widest)), S=S, groups=C, rhs_dilation=(1, dilation),
         padding=((0, 0), ((S - 1) * dilation, draw(st.sampled_from([0, 0, 0, 3])))),
         dtype=draw(st.sampled_from(FLOATS)),
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -63,14 +53,10 @@ def requests(draw, problem):
     tensor = st.one_of(st.none(), st.sampled_from(FLOATS))
     state = takes_state(problem)
     return Request(
-        bias=draw(tensor),
-        activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))),
-        residual=draw(tensor),
-        residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)),
-        out_dtype=draw(tensor),
-        state=state and draw(st.booleans()),
-        final=state and draw(st.booleans()),
-    )
+        bias=draw(tensor), activation=draw(st.one_of(st.none(), st.sampled_from(ACTIVATIONS))), residual=draw(tensor),
+        residual_position=draw(st.sampled_from(RESIDUAL_POSITIONS)), out_dtype=draw(tensor),
+        state=state and draw(st.booleans()), final=state and draw(st.booleans()),
+    )  # fmt: skip
 
 
 def _built(fields):

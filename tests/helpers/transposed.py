@@ -80,16 +80,9 @@ def transposed(draw, axes=(2, 3), most_channels=9, groups=(1,)):
     stride, dilation = every(st.integers(1, 4)), every(st.integers(1, 3))
     most = [max(pair) - 1 for pair in zip(stride, dilation, strict=True)]
     call = Transposed(
-        N=draw(st.integers(1, 3)),
-        C=C,
-        K=K,
-        groups=count,
-        sizes=every(st.integers(1, 6)),
-        taps=every(st.integers(1, 4)),
-        stride=stride,
-        padding=every(st.integers(0, 3)),
-        output_padding=tuple(draw(st.integers(0, one)) for one in most),
-        dilation=dilation,
-    )
+        N=draw(st.integers(1, 3)), C=C, K=K, groups=count, sizes=every(st.integers(1, 6)),
+        taps=every(st.integers(1, 4)), stride=stride, padding=every(st.integers(0, 3)),
+        output_padding=tuple(draw(st.integers(0, one)) for one in most), dilation=dilation,
+    )  # fmt: skip
     # less padding where it leaves nothing
     return call if min(call.outputs) >= 1 else Transposed(**{**vars(call), "padding": (0,) * rank})

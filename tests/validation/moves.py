@@ -85,13 +85,9 @@ def mix_tokens(x, streams, post, comb, block):
             nisa.tensor_scalar(dst=sums_sbuf[:, j], data=x_sbuf, op0=nl.multiply, operand0=post_sbuf[:, j : j + 1])
             for i in range(S):
                 nisa.scalar_tensor_tensor(
-                    dst=sums_sbuf[:, j],
-                    data=in_sbuf[:, i],
-                    op0=nl.multiply,
-                    operand0=comb_sbuf[:, i, j : j + 1],
-                    op1=nl.add,
-                    operand1=sums_sbuf[:, j],
-                )
+                    dst=sums_sbuf[:, j], data=in_sbuf[:, i], op0=nl.multiply, operand0=comb_sbuf[:, i, j : j + 1],
+                    op1=nl.add, operand1=sums_sbuf[:, j],
+                )  # fmt: skip
         nisa.dma_copy(dst=out[:, :, first:end], src=sums_sbuf)
     return out
 
