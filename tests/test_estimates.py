@@ -1,7 +1,5 @@
 """Estimates look at so much of a problem, whatever its size."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -4,8 +4,6 @@ They import NKI through `nkiconv._nki`, so `NKICONV_NKI=aws make test` runs them
 is a bug of ours (or of theirs).
 """
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

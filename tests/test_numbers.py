@@ -1,7 +1,5 @@
 """Numbers of any size are run or refused by name quickly, and NumPy's ints are ints."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import big_problems

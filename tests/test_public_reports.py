@@ -4,8 +4,6 @@ The rows are in `helpers/reports_of_kernels.py` and `helpers/reports_of_models.p
 are in `ELSEWHERE`.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every function, kernel and problem applies the rules of all of its arguments, in its own names of them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The first test to run, a few seconds in all: one kernel a way of working, against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import nkiconv

@@ -1,7 +1,5 @@
 """Arguments in each other's place are refused by name, in short texts, before any work."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -8,8 +8,6 @@ Each problem is modelled whole, on two cores at phase 0, as cost models have it 
 whose kernel has more than --most instructions either way are left out, and counted. Nothing here ran on hardware.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

@@ -1,7 +1,5 @@
 """Random problems, every parameter together: exact on integers, epilogues against float64, 1 and 2 cores alike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is not finite in one image of a batch, and whether it reaches others: by every algorithm of a problem."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Problems whose kernels have very many tiles, phases or taps: estimates once took seconds to minutes for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from nkiconv import ConvProblem

@@ -1,7 +1,5 @@
 """What the tests of conv2d share: rows of geometry, inputs, calls of the public kernel and its traces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fewer rows of a big table of tests (`pytest.mark.cover`), for `make test`: `make test-all` runs the rest."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the tests of depthwise_conv1d share: rows of geometry, inputs, calls of the public kernel and its traces."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

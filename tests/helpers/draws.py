@@ -1,7 +1,5 @@
 """How many random examples a test draws: a quarter of them in `make test`, all in `make test-all`."""
 
-from __future__ import annotations
-
 import hypothesis
 
 #: What hypothesis draws of itself, and `make test-all` with it.

@@ -3,8 +3,6 @@
 `check` is the whole of it: one problem, one request, 1 and 2 cores, the same bits, exact or within the bound.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A device for tests: kernels run in nkiconv's simulator, and the clock is a linear law with seeded noise."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nkiconv.simulator import simulate

@@ -4,8 +4,6 @@ An edit is told an instruction of the program and changes it, or puts another in
 change there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Nothing of the simulator is used. A program is a list of `Op`s on `Tile`s; `step` applies one to arrays.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,8 +4,6 @@ A program never reads what nothing wrote. Matmuls and sums take small integers o
 bits whatever the order of additions.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run-time indices for tests of indirect views: in tiles, in registers, and of the rows of a tensor in HBM."""
 
-from __future__ import annotations
-
 import numpy as np
 from isa_tiles import put
 

@@ -1,7 +1,5 @@
 """Tiles for tests of nki.isa: short names for filled tensors, and NumPy values in and out of a running kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

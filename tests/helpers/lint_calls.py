@@ -1,7 +1,5 @@
 """Kernels in a few lines, with the place of a finding marked in them, for the tests of the linter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nkiconv.lint import Finding, lint

@@ -3,8 +3,6 @@
 A pair holds two kernel bodies without arguments. `run` executes one as a kernel that returns nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A row is named as the public report is, owner/repository#number of GitHub; its d
 Integers, so that sums are exact in any order; the reference is torch's CPU or NumPy's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

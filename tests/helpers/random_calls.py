@@ -4,8 +4,6 @@ Axes of extent or taps 1 that move, images that fill no tile and crops are as li
 integers, so that sums are exact and the truth is the definition's in float64.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """Random problems that are short enough to time, with extents spread over their orders of magnitude."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -1,7 +1,5 @@
 """Public reports of compilers, kernels and geometry: see `public_reports`."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import tempfile

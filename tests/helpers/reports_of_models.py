@@ -1,7 +1,5 @@
 """Public reports of causal convolutions, decoders, layouts, dtypes and modules: see `public_reports`."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

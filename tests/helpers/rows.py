@@ -1,7 +1,5 @@
 """What the tests of `mixed` and `vector` share: what the records of a launch say of time and of DMAs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nkiconv.planner.floors import floors

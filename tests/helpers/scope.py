@@ -3,8 +3,6 @@
 An algorithm must run whatever lies in its scope, so that a refusal which spreads fails a test instead of skipping one.
 """
 
-from __future__ import annotations
-
 from epilogue import PLAIN, Request, check, refused, window
 
 from nkiconv.problem import ConvProblem

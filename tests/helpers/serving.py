@@ -1,7 +1,5 @@
 """Sequence by sequence, what vLLM's causal_conv1d_fn and causal_conv1d_update say, in plain torch and float64."""
 
-from __future__ import annotations
-
 import itertools
 
 import causal

@@ -1,7 +1,5 @@
 """The command line in this process, for the tests of its commands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from typer.testing import CliRunner

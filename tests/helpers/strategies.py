@@ -1,7 +1,5 @@
 """Hypothesis strategies that several test files share: random problems, and random requests that fit a problem."""
 
-from __future__ import annotations
-
 from epilogue import FLOATS, Request, reason_to_refuse, takes_state
 from hypothesis import strategies as st
 

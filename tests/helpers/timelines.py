@@ -1,7 +1,5 @@
 """Kernel bodies of a few instructions on tiles, and their timelines: what tests of timelines share."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

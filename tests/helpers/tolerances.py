@@ -4,8 +4,6 @@ Exact first: for `integer_inputs` every partial sum is an integer far below 2^24
 exact and the result must equal the truth rounded once (`assert_exact`). Real data needs `assert_within`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from nkiconv.bounds import EPS, EPS32, error_bound

@@ -4,8 +4,6 @@ torch tests its operators by tables (`op_db`, `module_db`) of samples, calls tha
 be there. `outcomes` runs one kind of test on all samples of one operator.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

@@ -7,8 +7,6 @@ nki-autotune and the hardware traces of trainium-kernel-fusion are read from che
 given. Nothing of a checkout is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from pathlib import Path

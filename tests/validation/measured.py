@@ -1,7 +1,5 @@
 """The published measurements of measured.toml, and what may be wrong with a row of it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

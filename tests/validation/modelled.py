@@ -1,8 +1,6 @@
 """What the timing model says of published measurements: by kernels of ours that make the same moves, by kernels in a
 checkout, and by hardware traces in a checkout."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterator

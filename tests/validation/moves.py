@@ -3,8 +3,6 @@
 Each takes specs of its arguments and sizes; the default modes of DMA are left to the compiler, as in the originals.
 """
 
-from __future__ import annotations
-
 from nkiconv.simulator import isa as nisa
 from nkiconv.simulator import jit
 from nkiconv.simulator import language as nl

@@ -7,8 +7,6 @@ nothing is downloaded. A convolution counts as nkiconv's where its kernel is cho
 not installed are left out, and told.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

@@ -1,7 +1,5 @@
 """What nkiconv takes of one model's convolutions, and why not the rest."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Models of diffusers; where a class's defaults are a toy's, by the config of the model that it is known for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of timm, torchvision and torchaudio, by their names there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

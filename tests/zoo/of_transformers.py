@@ -1,7 +1,5 @@
 """Models of transformers, by their config's class with its defaults, unless a row says what is reduced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

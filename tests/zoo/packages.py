@@ -5,8 +5,6 @@ would take transformers with it. PyPI has torchvision and torchaudio for CUDA on
 torch for CPUs nothing is missed but operators that the zoo does not run.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

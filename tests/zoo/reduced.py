@@ -1,7 +1,5 @@
 """Models of the zoo with few channels and layers, on cpu, small enough for the simulator to run all their kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

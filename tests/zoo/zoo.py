@@ -1,7 +1,5 @@
 """What a model of the zoo is: built from its config alone, with random weights or none, and run once."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
