@@ -327,7 +327,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("match", "name", "operands"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("match", "name", "operands"), REFUSED, ids=[f"{row[1]} {number}" for number, row in enumerate(REFUSED)]
+)
 def test_refused(match, name, operands):
     def operand(one):
         return one(4, 8) if callable(one) else put(one) if isinstance(one, np.ndarray) else one
