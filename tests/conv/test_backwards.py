@@ -6,7 +6,6 @@ from transposed import Transposed, check
 
 import nkiconv
 from nkiconv.kernels.conv.dispatch import plan_of
-from nkiconv.kernels.conv.stacked.shape import stack_bytes, stack_instructions
 from nkiconv.planner.operations import operation_of
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
@@ -92,8 +91,8 @@ def test_a_stack_needs_no_more_than_it_says(K, C, taps):
         operation.kernel[2], *operation.arguments(request, "stacked", None), trace_only=True
     )
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= stack_instructions(shape.geometry, stack, 2)
-    assert execution.sbuf_peak_bytes <= stack_bytes(shape.geometry, stack, False)
+    assert most <= stack.most_instructions(2)
+    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(False)
 
 
 @pytest.mark.cover(3)

@@ -14,14 +14,13 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 from nkiconv import cases
 from nkiconv.kernels._epilogue import read_epilogue
-from nkiconv.kernels.conv.stacked import shape
-from nkiconv.kernels.conv.stacked.config import StackedConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv import stacked as host
 from nkiconv.planner.cost.conv.stacked_price import READERS, StackPrice, least_ns
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
+from nkiconv.schedules.stacked import WAYS, StackedSettings
 from nkiconv.simulator.timeline import build
 from nkiconv.simulator.timeline import run as run_line
 from nkiconv.simulator.timing import PriceList, Rates
@@ -129,10 +128,9 @@ def test_it_needs_no_more_than_it_says(row, lnc):
     stack, _ = planned(problem, "stacked", config[1:], lnc)
     assert (stack.B, stack.D, stack.U, stack.V, stack.G) == row[1:]
     execution = trace(problem, lnc, config=config)
-    geometry = geometry_of(problem)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.stack_instructions(geometry, stack, lnc)
-    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry, stack, False)
+    assert most <= stack.most_instructions(lnc)
+    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(False)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +192,7 @@ def test_bands_cover_every_row_once():
         stack, _ = planned(problem, "stacked", stacked(B, D, U, V, G)[1:])
         seen = [
             (n, (j * U + u) * V + v)
-            for band in shape.stack_bands(geometry_of(problem), stack)
+            for band in stack.bands
             for n in range(band.z0, band.z0 + band.zn)
             for j in range(band.j0, band.j0 + band.jn)
             for u in range(U)
@@ -273,7 +271,7 @@ def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
 def test_settings_are_settled_once(problem, given):
     found = settled(problem, given)
     assert settled(problem, dict(found)) == found
-    assert tuple(name for name, _ in found) == tuple(field.name for field in dataclasses.fields(StackedConfig))
+    assert tuple(name for name, _ in found) == tuple(field.name for field in dataclasses.fields(StackedSettings))
     assert (given or {}).items() <= dict(found).items()
 
 
@@ -306,11 +304,11 @@ def test_each_way_of_filters_is_taken():
         for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
     ]
     assert taken == ["shifted", "straight", "apart"]
-    assert set(taken) == set(shape.WAYS)
+    assert set(taken) == set(WAYS)
 
 
 @pytest.mark.cover(10)
-@pytest.mark.parametrize("filters", shape.WAYS)
+@pytest.mark.parametrize("filters", WAYS)
 @pytest.mark.parametrize("problem", [PLAIN, TALL.replace(K=32), PLAIN.replace(K=32, rhs_dilation=(2, 1))])
 def test_every_way_of_filters_is_exact(problem, filters):
     check_exact(problem, config=config_of("stacked", rows=2, shifts=1, outputs=2, filters=filters))
@@ -354,8 +352,8 @@ def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     assert reason == ""
     execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= shape.stack_instructions(geometry_of(problem), stack, 2)
-    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry_of(problem), stack, True)
+    assert most <= stack.most_instructions(2)
+    assert execution.sbuf_peak_bytes <= stack.sbuf_bytes(True)
 
 
 @pytest.mark.parametrize("lnc", [1, 2])

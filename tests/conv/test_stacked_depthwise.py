@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from volumes import VOLUMES, check_volume, volumes
 
 from nkiconv import cases
-from nkiconv.kernels.conv.stacked import diagonal, shape
-from nkiconv.kernels.conv.stacked.config import DepthwiseConfig
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.stacked_depthwise import DepthwisePrice
 from nkiconv.planner.operations import operation_for
+from nkiconv.schedules.stacked import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -95,12 +94,11 @@ def test_epilogue(name):
 @pytest.mark.parametrize("name", ROWS)
 def test_it_needs_no_more_than_it_says(name, lnc):
     problem = ROWS[name]
-    geometry = geometry_of(problem)
     bands, _ = planned(problem, "stacked", lnc=lnc)
     execution = trace(problem, lnc, config=BANDS)
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= diagonal.diagonal_instructions(geometry, bands, lnc)
-    assert execution.sbuf_peak_bytes <= shape.stack_bytes(geometry, bands, False)
+    assert most <= bands.most_instructions(lnc)
+    assert execution.sbuf_peak_bytes <= bands.sbuf_bytes(False)
 
 
 CONVNEXT = cases.get("convnext_dw7").problem
@@ -133,7 +131,7 @@ def test_taken_where_rows_are_long_enough(problem, taken):
         ),
         (ROWS["same"].replace(groups=3), {}, "feature_group_count=3"),
         (ROWS["same"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): stacked takes"),
-        (ROWS["same"], {"settings": (("rows", 2),)}, "stacked, of depthwise problems, has no setting rows"),
+        (ROWS["same"], {"settings": (("rows", 2),)}, "stacked of depthwise problems has no setting rows"),
         (ROWS["same"].replace(N=4000), {}, "N=4000, W=13, S=7: rows of all images"),
         (ROWS["same"], {"settings": (("channels", 100),)}, "config channels=100: at most 3 of 14 rows"),
     ],
@@ -176,7 +174,7 @@ def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
 def test_settings_are_settled_once(name, given):
     found = settled(ROWS[name], given)
     assert settled(ROWS[name], found) == found
-    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseConfig))
+    assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
     assert set(given or ()) <= set(found)
 
 

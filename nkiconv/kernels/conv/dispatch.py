@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..._nki import nl
-from ...schedules import weight_stationary
+from ...schedules import stacked, weight_stationary
 from ...schedules.activation_stationary_build import plan_activation_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
 from ...schedules.pairs_of_planes import beside_pairs_refusal
@@ -18,8 +18,7 @@ from .narrow.loop import run_narrow
 from .narrow.plan import plan_narrow
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
-from .stacked.loop import run_stack
-from .stacked.plan import plan_stack
+from .stacked.loop import run_stacked
 from .weight_stationary.loop import run_weight_stationary
 
 #: Precisions that one algorithm takes.
@@ -28,7 +27,7 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 #: this file.
 TABLE = {
     "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
-    "stacked": (plan_stack, run_stack),
+    "stacked": (stacked.plan, run_stacked),
     "narrow": (plan_narrow, run_narrow),
     "activation_stationary": (plan_activation_stationary, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
-from ....kernels.conv.stacked.config import StackedConfig, config_of, depthwise_settings, sized_stack
-from ....kernels.conv.stacked.diagonal import make_diagonal
-from ....kernels.conv.stacked.plan import sizes_refusal, stacked_refusal
-from ....kernels.conv.stacked.shape import make_stack, met_counts, phases_of, taps_of_window
-from ....schedules.cuts import num_plane_parts, window_of
-from ....schedules.settings import WARM_UPS
+from ....schedules.cuts import window_of
+from ....schedules.stacked import (
+    DepthwiseSettings,
+    StackedSettings,
+    build,
+    default_settings,
+    num_bands,
+    settings_class,
+    sized,
+    sizes_reason,
+    unsupported_reason,
+)
+from ....schedules.stacked_schedule import Schedule, phases_of, taps_of_window
 from ....schedules.tiles import PARTS
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -31,41 +37,39 @@ SIZES = 5
 class Stacked(Settled):
     """Rows, shifts and outputs stacked, or whole columns of depthwise channels."""
 
-    algorithm, settings, refusal = "stacked", StackedConfig, staticmethod(stacked_refusal)
+    algorithm, refusal = "stacked", staticmethod(unsupported_reason)
     order = ("rows", "shifts", "outputs", "beside", "apart")
-    from_one = ("rows", "shifts", "outputs", "beside", "apart", "blocks", "images", "channels", "together", "buffers")
 
     def settings_of(self, geometry: Any) -> type[Any]:
-        found: type[Any] = config_of(geometry)
-        return found
+        return settings_class(geometry)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        if plan.is_diagonal():
+        if plan.diagonal:
             return DepthwisePrice(shape.target, geometry, plan.kn).ns(plan)
         return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         if geometry.groups > 1:
-            found = depthwise_settings(geometry, tuple(given.items()))
-            return found if make_diagonal(geometry, found, shape.extras.residual) else None
+            settled = default_settings(geometry, shape.extras.residual, tuple(given.items()))
+            return settled if build(geometry, settled, shape.extras.residual) else None
         B = given.get("rows", 0)
-        sizes = sized_stack(geometry, tuple(given.items()), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
+        sizes = sized(geometry, tuple(given.items()), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
         found = sizes and dataclasses.replace(sizes, **given)
-        if found is None or sizes_refusal(geometry, found):
+        if found is None or sizes_reason(geometry, found):
             return None
-        stack = make_stack(geometry, met_counts(geometry.columns), found, shape.extras.residual)
-        if stack is None:
+        schedule = build(geometry, found, shape.extras.residual)
+        if schedule is None:
             return None
-        rest = self._rest(shape, geometry, stack, given)
+        rest = self._rest(shape, geometry, schedule, given)
         return dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()})
 
-    def _best_sizes(self, shape: Shape, geometry: Any) -> StackedConfig | None:
+    def _best_sizes(self, shape: Shape, geometry: Any) -> StackedSettings | None:
         """The sizes that take least, looked for once."""
         return shape.once(("stacked, best", None), lambda: best_sizes(shape.target, geometry, reader_of(shape.extras)))
 
-    def _rest(self, shape: Shape, geometry: Any, stack: Any, given: dict[str, Any]) -> dict[str, Any]:
-        """What goes with the sizes of a stack: blocks and images as memory has room, and what prices say."""
-        stack.filters = given.get("filters") or filters_way(shape.target, geometry, stack)
+    def _rest(self, shape: Shape, geometry: Any, stack: Schedule, given: dict[str, Any]) -> dict[str, Any]:
+        """What goes with the sizes: blocks and images as memory has room, and what prices say."""
+        stack = dataclasses.replace(stack, filters=given.get("filters") or filters_way(shape.target, geometry, stack))
         price = StackPrice(shape.target, geometry, stack, reader_of(shape.extras))
         before, after = price.warm_ups()
         warmup = given.get("warmup", before + after)
@@ -80,21 +84,11 @@ class Stacked(Settled):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
-        if plan.is_diagonal():
-            volumes = shape.geometry.planes.images
-            return self.changed(
-                config,
-                together=(plan.together // 2, plan.together - 1, plan.together + 1),
-                buffers=dict.fromkeys((max(2, plan.ring // 2), 2 * volumes, 3 * volumes, 2, 4)),
-                warmup=(0, 24, 48, 96),
-                channels=(plan.kn - 1, plan.kn // 2),
-            )
-        found = self.changed(
-            config,
-            blocks=(plan.blocks // 2, plan.blocks - 1),
-            images=(plan.images // 2, plan.images * 2),
-            warmup=WARM_UPS,
-        )
+        if plan.diagonal:
+            volumes, now = shape.geometry.planes.images, {"together": plan.together, "channels": plan.kn}
+            buffers = dict.fromkeys((max(2, plan.ring // 2), 2 * volumes, 3 * volumes, 2, 4))
+            return list(DepthwiseSettings.near(config, now, buffers=buffers))
+        found: list[Config] = [*StackedSettings.near(config, {"blocks": plan.blocks, "images": plan.images})]
         return found + [with_settings(config, **sizes) for sizes in self._sizes(shape, plan)]
 
     def _sizes(self, shape: Shape, plan: Any) -> list[dict[str, int]]:
@@ -110,7 +104,7 @@ class Stacked(Settled):
         found = []
         for way in ways:
             one = {**now, **way}
-            fits = min(one[name] for name in self.from_one if name in one) >= 1
+            fits = min(one.values()) >= 1
             fits = fits and one["rows"] * one["shifts"] * geometry.C <= PARTITIONS and one["outputs"] <= PARTITIONS
             fits = fits and one["outputs"] * one["beside"] * geometry.rows.stride % max(1, one["apart"]) == 0
             if fits and one["shifts"] <= geometry.columns.taps and one != now and one not in found:
@@ -118,25 +112,20 @@ class Stacked(Settled):
         return sorted(found, key=lambda one: sum(one[name] != value for name, value in now.items()))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
-        geometry = shape.geometry
-        if plan.is_diagonal():
-            return len(plan.jobs)
-        blocks = -(-geometry.rows.out // (plan.U * plan.V))
-        return int(num_plane_parts(geometry.planes, plan.images) * -(-blocks // plan.blocks))
+        return num_bands(shape.geometry, plan)
 
 
-def best_sizes(target: Target, geometry: Any, reader: str) -> StackedConfig | None:
+def best_sizes(target: Target, geometry: Any, reader: str) -> StackedSettings | None:
     """Of the stack that takes least, the first tried of several; None where memory holds none."""
     best, best_ns, best_place = None, float("inf"), 0
-    counts = met_counts(geometry.columns)
-    rest = dataclasses.astuple(sized_stack(geometry, None, 1, 1, 1, 1, 1))[SIZES:]
+    rest = dataclasses.astuple(sized(geometry, None, 1, 1, 1, 1, 1))[SIZES:]
     for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
         if bound_ns > best_ns:
             break
-        config = StackedConfig(B, D, U, V, G, *rest)
-        stack = make_stack(geometry, counts, config, reader == "vector")
+        config = StackedSettings(B, D, U, V, G, *rest)
+        stack = build(geometry, config, reader == "vector")
         if stack:
-            stack.filters = filters_way(target, geometry, stack)
+            stack = dataclasses.replace(stack, filters=filters_way(target, geometry, stack))
             ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
             if (ns, place) < (best_ns, best_place):
                 best, best_ns, best_place = config, ns, place
@@ -152,13 +141,8 @@ def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
         jobs = -(-geometry.K // (PARTITIONS // U))
         blocks = -(-geometry.planes.out * -(-rows.out // (U * V)) // PARTS)
-        matmuls = taps_of_window(rows, B, U, V, _front(rows.stride, V, G)) * -(-columns.taps // D)
+        matmuls = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * -(-columns.taps // D)
         yield start_ns + jobs * blocks * V * columns.out * matmuls * planes * column_ns, place, B, D, U, V, G
-
-
-@lru_cache(maxsize=4096)
-def _front(stride: int, V: int, G: int) -> int:
-    return int(max(phases_of(stride, V, G)))
 
 
 def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:

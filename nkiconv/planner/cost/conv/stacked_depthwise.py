@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....kernels.conv.stacked.diagonal import runs_of_round, tile_bytes
 from ....schedules.geometry import num_taps
+from ....schedules.stacked_schedule import runs_of, tile_bytes
 from ....schedules.tiles import BANK_COLUMNS, PARTS, slot_for
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -32,7 +32,7 @@ class DepthwisePrice:
         rounds: int = -(-tiles // stack.together)
         words = tile_bytes(geometry, self.A) / 4
         zeroed_ns = (stack.together - stack.early) * words * target.vector_memset_ns * ZEROED_BY_VECTOR
-        triggers_ns = runs_of_round(geometry, self.A) * target.static_issue_ns
+        triggers_ns = self.A * len(runs_of(geometry.rows)) * target.static_issue_ns
         first_ns = max(START_NS, W_NS + zeroed_ns) + triggers_ns + FIRST_NS
         # of an M tile: the array, a DMA engine for x, for results, for filters
         array_ns, x_ns, y_ns = self._array_ns(), self._x_ns(), self._y_ns()

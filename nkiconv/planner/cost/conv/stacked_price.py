@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ....kernels.conv.stacked.filters import common_rows
-from ....kernels.conv.stacked.shape import (
-    FILTER_PARTS,
-    LONG_RUN_BYTES,
-    band_counts,
-    band_rows,
-    can_shift,
-    filters_of_job,
-    fits_window,
-    padded_elements,
-    tiles_of_band,
-    whole_blocks,
-)
 from ....schedules.cuts import BlockBand
 from ....schedules.geometry import num_taps
 from ....schedules.options import either_reads
+from ....schedules.stacked import can_shift
+from ....schedules.stacked_schedule import FILTER_PARTS, LONG_RUN_BYTES, met_counts
 from ....schedules.tiles import BANK_BYTES, PARTS, slot_for
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -65,11 +54,11 @@ def store_ns(target: Target, busy_ns: float) -> float:
 
 
 def filters_way(target: Target, geometry: Any, stack: Any) -> str:
-    """How filters come soonest to their places, one of `shape.WAYS`."""
+    """How filters come soonest to their places, one of `schedules.stacked.WAYS`."""
     rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
     if geometry.flipped:
         return "shifted" if can_shift(geometry, stack.U) else "apart"
-    if stack.U == 1 and stack.front + stack.num_taps * stack.B == rows.taps:
+    if stack.U == 1 and max(stack.phases) + stack.num_taps * stack.B == rows.taps:
         return "straight"
     run = columns.taps * (rows.taps if rows.dilation == 1 else 1)
     if can_shift(geometry, stack.U):
@@ -79,7 +68,7 @@ def filters_way(target: Target, geometry: Any, stack: Any) -> str:
     straight_ns += (stack.U * (rows.taps if rows.dilation > 1 else 1) - 1) * target.static_issue_ns
     passes = 1 if item == 2 else target.transpose_passes_fp32
     each_ns = max(stack.kn, target.matmul_columns_min) * passes * target.tensor_column_ns / target.half_rate
-    transposed_ns = (stack.U - 1) * filters_of_job(geometry, stack) * each_ns
+    transposed_ns = (stack.U - 1) * stack.num_filters * each_ns
     apart_ns = target.run_ns(size * item) * min(target.rows_an_engine, stack.kn) + transposed_ns
     return "apart" if apart_ns < straight_ns else "straight"
 
@@ -104,8 +93,8 @@ class StackPrice:
 
     def __init__(self, target: Target, geometry: Any, stack: Any, reader: str = "both") -> None:
         self.target, self.geometry, self.stack, self.reader = target, geometry, stack, reader
-        self.image_parts, self.block_parts = band_counts(geometry, stack)
-        blocks = -(-geometry.rows.out // (stack.U * stack.V))
+        self.image_parts, self.block_parts = stack.band_parts
+        blocks = stack.num_blocks
         #: a band of as many images and blocks as any, at the top
         self.band = BlockBand(
             z0=0, zn=-(-geometry.planes.out // self.image_parts), j0=0, jn=-(-blocks // self.block_parts)
@@ -121,7 +110,7 @@ class StackPrice:
         rows, item, straight = geometry.rows, geometry.itemsize, stack.filters == "straight"
         size = geometry.C * num_taps(geometry)
         runs = 1
-        if straight and not fits_window(geometry, stack):
+        if straight and not stack.fits_window:
             runs = geometry.C * geometry.planes.taps * (1 if rows.dilation == 1 else rows.taps)
         if geometry.w_strides[3] > 1 and geometry.columns.taps > 1:
             runs = size
@@ -135,7 +124,7 @@ class StackPrice:
             runs * target.run_ns(size // runs * item) * min(self._partitions, target.rows_an_engine)
         )
         #: ns of the array for the transposes of a job's filters, and how many filters are read out first
-        count, copies = int(filters_of_job(geometry, stack)), stack.U if stack.filters == "apart" else 1
+        count, copies = int(stack.num_filters), stack.U if stack.filters == "apart" else 1
         passes = target.transpose_passes_fp32 if item == 4 else 1
         columns = max(stack.U * stack.kn // copies, target.matmul_columns_min)
         self._transposes_ns: float = copies * count * passes * (columns * target.tensor_column_ns + target.matmul_ns)
@@ -145,7 +134,7 @@ class StackPrice:
         """The whole; where it takes more than `most_ns`, some ns between the two."""
         target, stack, times = self.target, self.stack, self.times
         band, jobs = self._band_ns(), len(stack.jobs)
-        left = jobs - self._first_bank / filters_of_job(self.geometry, stack)
+        left = jobs - self._first_bank / stack.num_filters
         num_bytes = times * band.num_bytes + jobs * self._bytes
         moved_ns = max(jobs * self._filter_ns + times * (band.loads + band.stores), num_bytes * target.hbm_byte_ns)
         busy_ns = max(times * band.array + left * self._transposes_ns, times * band.read)
@@ -196,10 +185,10 @@ class StackPrice:
     def _band_ns(self) -> BandNs:
         target, geometry, stack, band = self.target, self.geometry, self.stack, self.band
         columns, item, jobs = geometry.columns, geometry.itemsize, len(stack.jobs)
-        parts, across = tiles_of_band(band, columns.out, False)
+        parts, across = stack.tiles(band, False)
         column_ns = matmul_rates(target, geometry)[0]
         matmuls = jobs * stack.V * stack.num_taps * stack.groups * planes_met(geometry)
-        clipped = stack.met / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
+        clipped = sum(met_counts(columns)) / (columns.taps * columns.out) if stack.whole >= 0 else 1.0
         array_ns = read_ns = tile_ns = work_ns = 0.0
         for size in [band.zn * part[1] * q[1] for part in parts for q in across]:
             array_ns += matmuls * matmul_ns(target, geometry, size)
@@ -210,8 +199,8 @@ class StackPrice:
             if self.reader == "both":
                 each_ns = tile_ns * scalar_ns / (tile_ns + scalar_ns)
             read_ns += jobs * stack.V * each_ns
-        x_size = planes_seen(geometry, band.zn) * band_rows(stack, band.jn) * min(stack.width, columns.size)
-        load_ns = self._rows_ns(band_rows(stack, band.jn))
+        x_size = planes_seen(geometry, band.zn) * stack.block_rows(band.jn) * min(stack.width, columns.size)
+        load_ns = self._rows_ns(stack.block_rows(band.jn))
         outputs = stack.U
         y_size = band.zn * band.jn * stack.V * columns.out
         y_runs = band.zn * (len(parts) if outputs == 1 else band.jn)
@@ -250,7 +239,7 @@ class StackPrice:
         there_ns += target.dma_end_ns + target.dma_done_ns
         there_ns += max(self._filter_ns, self._bytes * target.hbm_byte_ns)
         there_ns += (self._triggers - 1) * target.static_issue_ns
-        if fits_window(geometry, stack):
+        if stack.fits_window:
             return there_ns
         if stack.filters != "straight":
             copies = stack.U if stack.filters == "shifted" else 1
@@ -259,9 +248,9 @@ class StackPrice:
             if geometry.flipped:  # two engines turn taps
                 there_ns += num_taps(geometry) * (target.vector_fixed_ns + geometry.C * target.vector_16bit_ns) / 2
             return there_ns
-        if common_rows(geometry, stack)[1] > 0:
+        if stack.common_rows[1] > 0:
             return there_ns
-        words = padded_elements(geometry, stack) * geometry.itemsize // 4
+        words = stack.z_elements * geometry.itemsize // 4
         there_ns += target.vector_done_ns + words * target.vector_memset_ns
         return there_ns
 
@@ -271,11 +260,11 @@ class StackPrice:
         bank, come_ns = self._first_bank, self._there_ns()
         rate = target.half_rate if come_ns < target.window_ns else 1.0
         read_ns = target.vector_done_ns + bank * stack.U * stack.kn * target.vector_16bit_ns
-        filters_ns: float = come_ns + bank * self._transposes_ns / filters_of_job(geometry, stack) / rate
+        filters_ns: float = come_ns + bank * self._transposes_ns / stack.num_filters / rate
         filters_ns += target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns + read_ns
-        part = tiles_of_band(band, geometry.columns.out, False)[0][0]
-        blocks = band_rows(stack, part[1])
-        first, last = whole_blocks(geometry.rows, stack, band.j0 * stack.step, blocks)
+        part = stack.tiles(band, False)[0][0]
+        blocks = stack.block_rows(part[1])
+        first, last = stack.whole_blocks(band.j0 * stack.step, blocks)
         triggers = self._triggers + stack.D * planes_seen(geometry, band.zn) * (1 + blocks - (last - first))
         rows_ns: float = target.first_packet_ns + skew(target, stack.B * geometry.C, target.load_skew_ns)
         rows_ns += target.dma_end_ns + target.dma_done_ns

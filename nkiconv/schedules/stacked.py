@@ -1,0 +1,406 @@
+"""`stacked`: settings, why it does not run a problem, and its Schedule. Few channels share the partitions with rows and
+shifted columns of x (K packing), and the columns of the array with rows of y (M packing).
+
+With C input channels a plain matmul uses C of 128 partitions, with K output channels K of 128 columns. Here
+
+    X[(d, b, c), m, i]    = x[c, m * G + b - top, i + d * dilation - left]    d < D, b < B: D * B * C partitions
+    Y[(u, k), j, v, q]    = y[k, (j * U + u) * V + v, q]                       u < U: U * K columns of the array
+
+and Y[:, j, v] is a sum over tap blocks t and groups g of columns of taps of
+
+    F[g, z, t]^T X[:, j * e + (v * stride) // G + t * B / G, q * stride + g * D * dilation],
+    F[g, z, t][(d, b, c), (u, k)] = w[k, c, r, g * D + d],
+    r * dilation = t * B + b - z - u * V * stride,    z = (v * stride) mod G,    U * V * stride = e * G,
+
+so that B rows, U outputs and D columns of taps are done by one matmul. B > 1 costs nothing but zeros in F where blocks
+of X are B rows apart (G = B), and loads rows B / G times where they overlap; D > 1 loads x D times. V > 1 makes longer
+runs of y, as its rows are stored side by side from one partition.
+
+Depthwise problems (groups = C = K) have M tiles of A channels, each with x of its own, and block-diagonal F. Whole
+columns of x lie on the partitions (B = H, top = 0, one block) and whole columns of y in the array's columns (U = P):
+
+    F[s][(a, h), (a, p)] = w[a, r, s]    where    h = p * stride + r * dilation - before,    zero elsewhere
+
+One matmul for a column of taps does all R taps of it for A channels and all rows: S matmuls of N Q columns for A
+channels, where diagonals take R S of P Q columns for 128. Padding above and below is zeros of F. What it pays is short
+runs: a DMA element is one row of x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .cuts import axis_elements, num_plane_parts, window_of
+from .geometry import Geometry, instructions_refusal
+from .options import Extras, one_group_refusal, taken_refusal
+from .settings import BY_SHAPE, Config, Settings, choice, count, double, half, less, more, setting, warm_up
+from .stacked_schedule import (
+    FILTER_BYTES,
+    LONG_RUN_BYTES,
+    PADDED_BYTES,
+    X_BYTES,
+    Y_BYTES,
+    Schedule,
+    phases_of,
+    runs_of,
+    taps_of_window,
+    tile_bytes,
+    whole_group,
+    x_width,
+)
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut, cut_at, div_ceil
+
+ALGORITHM = "stacked"
+#: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
+#: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
+WAYS = ("straight", "shifted", "apart")
+#: Most of a setting that memory limits anyway, of elements that are cleared, of matmuls on zeros.
+MOST = 4096
+HOLD_MOST = 1 << 20
+WARM_UP_MOST = 512
+#: Of a kernel without settings: elements cleared where there are several M tiles, the work for each row of y in the
+#: array's columns (outputs of a channel times matmuls), rows of all images for each from block to block.
+HOLD = 256
+WORK = 20_000
+ROWS = 32
+#: Bytes per partition of all buffers of x, and how many there are at most.
+RING_BYTES = 65_536
+RING = 4
+#: Bands of a core, if there are images for so many: loads of one overlap the sums of another.
+BANDS = 4
+#: Of depthwise problems, bytes per partition of the stationaries that are loaded together, of all buffers of x, and of
+#: the stationaries that are zeroed before w is loaded.
+ROUND_BYTES = 40_960
+DEPTHWISE_X_BYTES = 49_152
+EARLY_BYTES = 10_800
+#: Columns of the array that pass while the rows of an image are loaded and stored, and during two triggers.
+DMA_COLUMNS = 384
+RUN_COLUMNS = 280
+#: M tiles whose x is loaded ahead: at least, at most, and planes of them together.
+AHEAD_LEAST, AHEAD_MOST, AHEAD_PLANES = 3, 16, 160
+
+
+@dataclass(frozen=True)
+class StackedSettings(Settings):
+    """All settings of one group; the first three are given together."""
+
+    algorithm = ALGORITHM
+    tried = ("blocks", "images", "warmup")
+
+    rows: int = count("rows of x packed along the partitions (B)", 1, P_MAX)
+    shifts: int = count("columns of taps packed along the partitions (D)", 1, P_MAX)
+    outputs: int = count("rows of y packed along the columns of the array (U)", 1, P_MAX)
+    beside: int = count("rows of y that follow each other on a partition (V)", 1, MOST)
+    apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
+    blocks: int = count("blocks of outputs of a band, at most", 1, MOST, default=MOST, near=(half, less))
+    images: int = count("images of a band, at most", 1, MOST, default=MOST, near=(half, double))
+    filters: str = choice("how filters come to their places", WAYS)
+    hold: int = count(
+        "elements that GpSimd clears before the second band of x is loaded, so that filters come first",
+        0,
+        HOLD_MOST,
+        unit="per partition",
+    )
+    warmup: int = warm_up(10, most=WARM_UP_MOST)
+    late_warmup: int = count(
+        "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MOST, default=0
+    )
+
+
+@dataclass(frozen=True)
+class DepthwiseSettings(Settings):
+    """All settings of depthwise problems."""
+
+    algorithm = "stacked of depthwise problems"
+    tried = ("together", "buffers", "warmup", "channels")
+
+    channels: int = count("channels of an M tile", 1, P_MAX, near=(less, half))
+    together: int = count("M tiles whose stationaries are loaded together, at most", 1, P_MAX, near=(half, less, more))
+    buffers: int = count("buffers of x", 2, P_MAX, near=BY_SHAPE)
+    warmup: int = warm_up(48, columns=512, near=(0, 24, 48, 96))
+
+
+def settings_class(geometry: Geometry) -> type[Settings]:
+    """The dataclass of the settings that a problem has."""
+    return DepthwiseSettings if geometry.groups > 1 else StackedSettings
+
+
+def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+    """(Schedule, "") of this on `cores` cores, or (None, why not)."""
+    reason = unsupported_reason(geometry, extras, config)
+    if reason != "":
+        return None, reason
+    settings = default_settings(geometry, extras.residual, config)
+    reason = sizes_reason(geometry, settings)
+    if reason != "":
+        return None, reason
+    schedule = build(geometry, settings, extras.residual)
+    if schedule is None:
+        what = f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters"
+        if isinstance(settings, DepthwiseSettings):
+            what = (
+                f"N={geometry.planes.out}, W={geometry.columns.size}, S={geometry.columns.taps}: rows of all images "
+                f"and the stationaries of {settings.channels} channels"
+            )
+        return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
+    reason = instructions_refusal(geometry, ALGORITHM, schedule.most_instructions(cores))
+    return (schedule, "") if reason == "" else (None, reason)
+
+
+def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+    """Why not, from settings and sizes alone; "" for nothing."""
+    depthwise = geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K
+    if geometry.groups > 1 and not depthwise:
+        return (
+            f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: stacked takes one group, or "
+            f"depthwise problems, groups = C = K; use implicit_gemm or weight_stationary"
+        )
+    reason = settings_class(geometry).refusal(config) or ("" if depthwise else _together_reason(config))
+    if reason == "" and not depthwise:
+        reason = one_group_refusal(geometry, ALGORITHM, True)
+    if reason != "":
+        return reason
+    if depthwise and max(geometry.rows.size, geometry.rows.out) > P_MAX:
+        return (
+            f"H={geometry.rows.size}, P={geometry.rows.out}: stacked takes at most {P_MAX} rows of a depthwise "
+            f"problem; use weight_stationary"
+        )
+    if geometry.packed > 0:
+        return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
+    if geometry.C > P_MAX and not depthwise:
+        return f"C={geometry.C}: stacked takes at most {P_MAX} channels; use implicit_gemm"
+    return taken_refusal(geometry, extras, ALGORITHM, False, "rows outside a window")
+
+
+def _together_reason(config: Config) -> str:
+    """Why settings that are given together are not, or ""."""
+    given = [setting(config, name, 0) > 0 for name in ("rows", "shifts", "outputs")]
+    alone = [name for name in ("beside", "apart") if setting(config, name, -1) >= 0]
+    if not any(given) and alone:
+        return f"config={config}: {alone[0]} goes with rows, shifts and outputs; give them too"
+    if any(given) and not all(given):
+        return f"config={config}: rows, shifts and outputs are given together or not at all"
+    return ""
+
+
+def sizes_reason(geometry: Geometry, settings: StackedSettings | DepthwiseSettings) -> str:
+    """Why sizes do not fit each other; "" if they do."""
+    rows, columns = geometry.rows, geometry.columns
+    if isinstance(settings, DepthwiseSettings):
+        A = channels_most(geometry)
+        few = settings.channels <= A
+        return "" if few else f"config channels={settings.channels}: at most {A} of {rows.size} rows; use fewer"
+    B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
+    if U * V * rows.stride % G != 0 or B * D * geometry.C > P_MAX:
+        return (
+            f"config rows={B} shifts={D} outputs={U}, C={geometry.C}: rows * shifts * C must be at most {P_MAX}, and "
+            f"rows (or apart={G}, where it is given) divide outputs * beside * stride"
+        )
+    if D > columns.taps:
+        return f"config shifts={D}: at most {columns.taps} shifts, as the filter has columns of taps"
+    if B % G != 0 and taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) > 1:
+        return f"config rows={B} apart={G}: rows must be a multiple of it, or hold the window of all outputs"
+    if settings.filters == "straight" and geometry.flipped:
+        return "config filters=straight: a rotated filter is reversed on chip; use shifted or apart"
+    if settings.filters == "shifted" and not can_shift(geometry, U):
+        return f"config filters=shifted, outputs={U}, K={geometry.K}: engines address quadrants of {QUADRANT} channels"
+    return ""
+
+
+def can_shift(geometry: Geometry, U: int) -> bool:
+    """Whether engines may address the partitions of the filters of each of U rows of all M tiles."""
+    return U == 1 or _by_quadrants(geometry.K, P_MAX // U)
+
+
+def _by_quadrants(K: int, most: int) -> bool:
+    """Whether M tiles of at most `most` output channels, as few as can be, may be of whole quadrants."""
+    units = most // QUADRANT
+    return units > 0 and K % QUADRANT == 0 and div_ceil(K // QUADRANT, units) <= div_ceil(K, most)
+
+
+def default_settings(geometry: Geometry, residual: bool, config: Config) -> StackedSettings | DepthwiseSettings:
+    """All settings; where a config names no sizes, few channels of y share the array if there is much to do."""
+    if geometry.groups > 1:
+        return depthwise_settings(geometry, config)
+    given = setting(config, "rows", 0)
+    if given > 0:
+        return sized(geometry, config, given, 1, 1, 1, given)
+    rows, most = geometry.rows, P_MAX // geometry.C
+    work = geometry.planes.out * rows.out * geometry.columns.out * geometry.columns.taps * (1 if geometry.fast else 4)
+    work *= div_ceil(window_of(rows, 1), most)
+    U = 1
+    while most > 1 and work > U * WORK and 2 * U * geometry.K <= P_MAX and 2 * U <= rows.out:
+        U *= 2
+    found = _of_outputs(geometry, config, U)
+    while U > 1 and build(geometry, found, residual) is None:
+        U //= 2
+        found = _of_outputs(geometry, config, U)
+    return found
+
+
+def _of_outputs(geometry: Geometry, config: Config, U: int) -> StackedSettings:
+    """Settings of blocks of U rows of y, of more side by side where x has many: the whole window, or a part of the rows
+    from block to block, and as many columns of taps as fit with it."""
+    rows, taps, most = geometry.rows, geometry.columns.taps, P_MAX // geometry.C
+    wanted = min(4 * U, rows.out, geometry.planes.out * rows.size // (ROWS * rows.stride))
+    V = 1
+    while 2 * U * V <= wanted and window_of(rows, 2 * U * V) * min(2, taps) <= most:
+        V *= 2
+    B, G = window_of(rows, U * V), U * V * rows.stride
+    if B > most:
+        B = G = next(size for size in range(min(G, most), 0, -1) if G % size == 0)
+    D = div_ceil(taps, div_ceil(taps, min(taps, most // B)))
+    return sized(geometry, config, B, D, U, V, G)
+
+
+def sized(geometry: Geometry, config: Config, B: int, D: int, U: int, V: int, G: int) -> StackedSettings:
+    """All settings; sizes as given here where a config has none."""
+    B, U = setting(config, "rows", B), setting(config, "outputs", U)
+    run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
+    filters = "shifted" if can_shift(geometry, U) else "apart"
+    if not geometry.flipped and (run >= LONG_RUN_BYTES or (U == 1 and geometry.rows.taps == B)):
+        filters = "straight"
+    sizes = {"rows": B, "shifts": D, "outputs": U, "beside": V, "apart": G}
+    hold = HOLD if geometry.K * U > P_MAX else 0
+    return StackedSettings.read(config, **sizes, filters=filters, hold=hold)
+
+
+def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
+    """All settings of a depthwise problem: what a config leaves open so that the work of the M tiles of a round, in
+    columns of the array, hides the triggers of the next one's stationaries."""
+    planes, columns = geometry.planes, geometry.columns
+    A = channels_most(geometry)
+    share_jobs = div_ceil(div_ceil(geometry.C, A), PARTS)
+    taps = planes.taps * columns.taps * (1 if geometry.fast else 4)
+    work = max(taps * max(P_MAX, planes.out * columns.out), planes.out * DMA_COLUMNS)
+    needed = RUN_COLUMNS * A * len(runs_of(geometry.rows)) // work + 1
+    # with few buffers the DMA engines idle while the first stationaries come, with many those wait for x of M tiles
+    # whose turn is far
+    ahead = max(AHEAD_LEAST, min(AHEAD_MOST, AHEAD_PLANES // planes.out)) * planes.images
+    each = planes.images * _depthwise_x_bytes(geometry)
+    room = max(2, min(P_MAX, DEPTHWISE_X_BYTES // max(1, each) * planes.images))
+    together = min(P_MAX, div_ceil(share_jobs, max(1, share_jobs // needed)))
+    return DepthwiseSettings.read(config, channels=A, together=together, buffers=min(ahead, room))
+
+
+def channels_most(geometry: Geometry) -> int:
+    """Channels of an M tile of a depthwise problem, at most; each core has one."""
+    rows = geometry.rows
+    return min(max(1, div_ceil(geometry.C, PARTS)), P_MAX // max(rows.size, rows.out))
+
+
+def _depthwise_x_bytes(geometry: Geometry) -> int:
+    """Bytes per partition of X of an M tile and volume of a depthwise problem."""
+    planes, columns = geometry.planes, geometry.columns
+    width = x_width(columns, whole_group(columns, BANK_COLUMNS), columns.taps)
+    return axis_elements(planes, planes.out // planes.images) * width * geometry.itemsize
+
+
+def build(geometry: Geometry, settings: StackedSettings | DepthwiseSettings, residual: bool) -> Schedule | None:
+    """The Schedule of settings without a reason against them, or None where memory does not hold it."""
+    if isinstance(settings, DepthwiseSettings):
+        made = _depthwise(geometry, settings)
+    else:
+        made = _one_group(geometry, settings, residual)
+    return made if made is not None and made.sbuf_bytes(residual) <= SBUF_BYTES else None
+
+
+def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) -> Schedule | None:
+    planes, rows, columns, item = geometry.planes, geometry.rows, geometry.columns, geometry.itemsize
+    B, D, U, V, G = settings.rows, settings.shifts, settings.outputs, settings.beside, settings.apart
+    most = P_MAX // U
+    unit = QUADRANT if _by_quadrants(geometry.K, most) else 1
+    jobs = tuple((first * unit, n * unit) for first, n in cut(geometry.K // unit, most // unit))
+    made = Schedule(
+        geometry=geometry,
+        B=B,
+        D=D,
+        U=U,
+        V=V,
+        G=G,
+        filters=settings.filters,
+        jobs=jobs,
+        images=1,
+        blocks=1,
+        whole=whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1,
+        ring=2,
+        hold=settings.hold,
+        warmup=settings.warmup,
+        late_warmup=min(settings.late_warmup, settings.warmup),
+    )
+    height = max(made.phases) + (U - 1) * V * rows.stride + made.num_taps * B
+    padded = planes.taps * geometry.C * height * columns.taps * item
+    filters = len(jobs) * made.kn * made.num_filters * U * item
+    row_bytes = made.width * item
+    plane_bytes = axis_elements(planes, 1) * row_bytes
+    if padded > PADDED_BYTES or filters > FILTER_BYTES or plane_bytes * made.reach > X_BYTES:
+        return None
+    # blocks that x and results have room for
+    room = (Y_BYTES // 2 if residual else Y_BYTES) // (4 * V * columns.out)
+    images, blocks = 1, min(made.num_blocks, (X_BYTES // plane_bytes - made.reach) // made.step + 1, max(1, room))
+    if planes.taps > 1:
+        images, blocks = _blocks_together(geometry, made, room, min(blocks, settings.blocks))
+    elif blocks == made.num_blocks:
+        images = max(1, min(div_ceil(planes.out, PARTS * BANDS), BANK_COLUMNS // (blocks * columns.out)))
+        images = min(images, planes.out // planes.images)
+        while images > 1 and axis_elements(planes, images) * row_bytes * made.block_rows(blocks) > X_BYTES:
+            images -= 1
+    ring = max(2, min(RING, RING_BYTES // (axis_elements(planes, images) * row_bytes * made.block_rows(blocks))))
+    return replace(made, images=min(images, settings.images), blocks=min(blocks, settings.blocks), ring=ring)
+
+
+def _blocks_together(geometry: Geometry, made: Schedule, room: int, most_blocks: int) -> Part:
+    """(planes of outputs, blocks) of a band that loads each plane of x least often: planes whose sums of a block share
+    a bank, as many blocks as there is room for then, and several bands for each core. room: blocks of results."""
+    planes = geometry.planes
+    found, least = (1, most_blocks), 0
+    for images in range(1, min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.columns.out)) + 1):
+        seen = axis_elements(planes, images)
+        x_most = (X_BYTES // (seen * made.width * geometry.itemsize) - made.reach) // made.step + 1
+        blocks = min(most_blocks, room // images, x_most)
+        count = num_plane_parts(planes, images) * div_ceil(made.num_blocks, max(1, blocks))
+        if blocks >= 1 and (images == 1 or count >= PARTS * BANDS):
+            # rows of x for a row of outputs, in thousandths
+            loaded = 1000 * seen * made.block_rows(blocks) // (images * blocks * made.step)
+            if least == 0 or loaded < least:
+                found, least = (images, blocks), loaded
+    return found
+
+
+def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Schedule | None:
+    planes, rows, columns, A = geometry.planes, geometry.rows, geometry.columns, settings.channels
+    each = tile_bytes(geometry, A)
+    if each > ROUND_BYTES or 2 * _depthwise_x_bytes(geometry) > DEPTHWISE_X_BYTES:
+        return None
+    jobs = tuple(cut_at(geometry.C, A))
+    # rounds as even as can be
+    share_jobs = div_ceil(len(jobs), PARTS)
+    rounds = div_ceil(share_jobs, min(settings.together, share_jobs, ROUND_BYTES // each))
+    together = div_ceil(share_jobs, rounds)
+    return Schedule(
+        geometry=geometry,
+        B=rows.size,
+        D=1,
+        U=rows.out,
+        V=1,
+        G=rows.out * rows.stride,
+        filters="runs",
+        jobs=jobs,
+        images=planes.out // planes.images,
+        blocks=1,
+        # how sums begin must not depend on the number of planes: a video may come in chunks
+        whole=whole_group(columns, BANK_COLUMNS),
+        ring=settings.buffers,
+        hold=0,
+        warmup=settings.warmup,
+        late_warmup=0,
+        together=together,
+        early=min(together, EARLY_BYTES // each),
+    )
+
+
+def num_bands(geometry: Geometry, schedule: Schedule) -> int:
+    """Pieces of work of all cores: bands, of depthwise problems M tiles."""
+    if schedule.diagonal:
+        return len(schedule.jobs)
+    return num_plane_parts(geometry.planes, schedule.images) * div_ceil(schedule.num_blocks, schedule.blocks)

@@ -1,0 +1,489 @@
+"""What `stacked` does: bands, tiles of sums, loads of x, places of filters; see `stacked` for the formula."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from .cuts import BlockBand, axis_elements, block_bands, parts_for_cores, window_of
+from .geometry import Axis, Geometry, Met, filter_rows, met, span
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
+
+#: Bytes per partition of x of one band, of results in fp32 of one band and M tile (half with a residual), of filters of
+#: all M tiles, of zero-padded filters that are loaded at a time.
+X_BYTES = 32_768
+Y_BYTES = 32_768
+FILTER_BYTES = 65_536
+PADDED_BYTES = 49_152
+#: Bytes per partition of residuals, unless those of two bands and M tiles take more.
+RESIDUAL_BYTES = 32_768
+#: Columns of a matmul that keep the Tensor Engine busy until the next one.
+BUSY_COLUMNS = 128
+#: Evacuations of the transposed filters of an M tile, at least: the first sums need not wait for the last.
+FILTER_PARTS = 3
+#: Pieces that the first band is loaded in, if it has so many tiles of sums.
+FIRST_PIECES = 6
+#: Bytes of w that are neighbours in HBM from which on it is loaded straight to its places.
+LONG_RUN_BYTES = 512
+#: Of depthwise problems, buffers of stationaries: one is filled while the other is used.
+ROUND_BUFFERS = 2
+
+
+@dataclass(frozen=True)
+class Step:
+    """An M tile of a band: index of the core's M tile, the band, index of its load of x, whether nothing follows."""
+
+    job: int
+    band: BlockBand
+    load: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class XBox:
+    """Rows b .. b+bn-1 of blocks m .. m+mn-1 of X at shift d, columns low .. high-1; x's column is `moved` further."""
+
+    d: int
+    low: int
+    high: int
+    moved: int
+    b: int
+    bn: int
+    m: int
+    mn: int
+
+
+@dataclass(frozen=True)
+class FilterBank:
+    """Filters that are evacuated together: the first, how many columns of taps each has, (plane of taps, first row of
+    Z, first column of taps) of each transpose."""
+
+    first: int
+    columns: int
+    sources: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """B to G are of the formula in `stacked`."""
+
+    geometry: Geometry
+    B: int
+    D: int
+    U: int
+    V: int
+    G: int
+    #: how filters come to their places, one of `stacked.WAYS`, or "runs"
+    filters: str
+    #: output channels of the M tiles, (first, how many)
+    jobs: tuple[Part, ...]
+    #: images and output blocks of a band, at most
+    images: int
+    blocks: int
+    #: the column of taps that meets x at all outputs, which comes first, where X is without zeros beside x; else -1
+    whole: int
+    #: buffers of x, at most
+    ring: int
+    #: elements per partition that GpSimd clears before the second band is loaded
+    hold: int
+    #: matmuls on zeros, and how many of them follow the transposes of the first filters
+    warmup: int
+    late_warmup: int
+    #: depthwise: M tiles whose stationaries are loaded together, and those of the first that are zeroed before w is
+    #: loaded; 0 of one group
+    together: int = 0
+    early: int = 0
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether stationaries are block-diagonal: each M tile has x of its own, (c, b) on the partitions and (k, u) in
+        the columns; the cores share M tiles then, else bands."""
+        return self.together > 0
+
+    @property
+    def kn(self) -> int:
+        """Output channels of an M tile, at most."""
+        return self.jobs[0][1] if self.diagonal else self.jobs[-1][1]
+
+    @property
+    def parts(self) -> int:
+        """Partitions of X."""
+        return self.D * self.B * (self.kn if self.diagonal else self.geometry.C)
+
+    @property
+    def step(self) -> int:
+        """Blocks of X from an output block to the next."""
+        return self.U * self.V * self.geometry.rows.stride // self.G
+
+    @cached_property
+    def phases(self) -> tuple[int, ...]:
+        """Rows of zeros before the filters of output rows v, by v modulo their number."""
+        return phases_of(self.geometry.rows.stride, self.V, self.G)
+
+    @cached_property
+    def num_taps(self) -> int:
+        """Blocks of B rows of taps."""
+        return 1 if self.diagonal else taps_of_window(self.geometry.rows, self.B, self.U, self.V, max(self.phases))
+
+    @property
+    def reach(self) -> int:
+        """Blocks of X that an output block meets."""
+        return (self.V - 1) * self.geometry.rows.stride // self.G + (self.num_taps - 1) * self.B // self.G + 1
+
+    @property
+    def top(self) -> int:
+        """Rows of padding above x in X."""
+        return 0 if self.diagonal else self.geometry.rows.before
+
+    @property
+    def groups(self) -> int:
+        """Groups of D columns of taps."""
+        return div_ceil(self.geometry.columns.taps, self.D)
+
+    @property
+    def order(self) -> list[int]:
+        """Groups of columns of taps, the one that meets all outputs first."""
+        return sorted(range(self.groups), key=lambda g: g != self.whole)
+
+    @property
+    def width(self) -> int:
+        """Columns of X."""
+        return x_width(self.geometry.columns, self.whole, (self.groups - 1) * self.D + 1)
+
+    @property
+    def num_filters(self) -> int:
+        """Stationaries of an M tile of one group."""
+        return self.geometry.planes.taps * len(self.phases) * self.num_taps * self.groups
+
+    # bands and tiles of sums
+
+    @property
+    def num_blocks(self) -> int:
+        """Output blocks of an image."""
+        return div_ceil(self.geometry.rows.out, self.U * self.V)
+
+    @property
+    def band_parts(self) -> Part:
+        """Parts that the images, and the blocks of each, are cut into; of depthwise problems the volumes."""
+        planes = self.geometry.planes
+        return (
+            (planes.images, 1) if self.diagonal else parts_for_cores(planes, self.images, self.num_blocks, self.blocks)
+        )
+
+    @cached_property
+    def bands(self) -> tuple[BlockBand, ...]:
+        """All bands, as even as can be."""
+        return tuple(block_bands(self.geometry.planes, self.num_blocks, self.band_parts))
+
+    def share_of(self, core: int, cores: int) -> tuple[tuple[Part, ...], list[tuple[Part, BlockBand]], list[Step]]:
+        """(M tiles, (input channels, band) of each load of x, steps) of a core: all M tiles of its bands, or all bands
+        of its M tiles."""
+        if self.diagonal:
+            first, n = share(len(self.jobs), cores, core)
+            jobs = self.jobs[first : first + n]
+            loads = list(itertools.product(jobs, self.bands))
+            return jobs, loads, [Step(i // len(self.bands), one[1], i, False) for i, one in enumerate(loads)]
+        first, n = share(len(self.bands), cores, core)
+        # of each core's bands, whether there are two or not: sums of other banks round in another order
+        ends = share(len(self.bands), PARTS, 0)[1], len(self.bands)
+        steps = [
+            Step(job, self.bands[first + i], i, job + 1 == len(self.jobs) and first + i + 1 in ends)
+            for i in range(n)
+            for job in range(len(self.jobs))
+        ]
+        return self.jobs, [((0, self.geometry.C), band) for band in self.bands[first : first + n]], steps
+
+    def tiles(self, band: BlockBand, last: bool) -> tuple[list[Part], list[Part]]:
+        """((first block, how many), ..), ((first column, how many), ..) of the sums of a band that share a bank.
+
+        last: whether nothing follows, so that the last evacuation and store should be short.
+        """
+        columns = cut(self.geometry.columns.out, BANK_COLUMNS)
+        widest = columns[-1][1]
+        parts = cut(band.jn, max(1, BANK_COLUMNS // (band.zn * widest)))
+        first, count = parts[-1]
+        if last and count // 2 * band.zn * widest >= BUSY_COLUMNS:
+            parts[-1:] = [(first, count - count // 2), (first + count - count // 2, count // 2)]
+        return parts, columns
+
+    def planes_of_tiles(self, zn: int) -> list[Part]:
+        """(first plane, how many) of those of a band whose sums share a bank."""
+        return cut(zn, max(1, BANK_COLUMNS // cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]))
+
+    def columns_met(self, g: int, q: int, qn: int) -> Met:
+        """What a group of columns of taps meets, as `geometry.met`; zeros in X count as met."""
+        columns = self.geometry.columns
+        if self.whole >= 0:
+            return met(columns, g, q, qn)
+        return q, 1, qn, q * columns.stride + g * self.D * columns.dilation, columns.stride
+
+    # x
+
+    def block_rows(self, blocks: int) -> int:
+        """Blocks of X that so many output blocks meet."""
+        return (blocks - 1) * self.step + self.reach
+
+    def planes_of(self, band: BlockBand) -> Part:
+        """(first, how many) planes of x that a band needs."""
+        return span(self.geometry.planes, band.z0, band.zn)
+
+    def zeros_of(self, band: BlockBand) -> tuple[int, int, int]:
+        """Equal for bands with zeros at the same places of X."""
+        return self.planes_of(band)[1], band.j0, band.jn
+
+    def whole_blocks(self, m0: int, mn: int) -> Part:
+        """(first, end) of the blocks of X, among mn from m0 on, all of whose rows are x's."""
+        first = max(m0, div_ceil(max(0, self.top), self.G))
+        room = self.geometry.rows.size + self.top - self.B
+        end = min(m0 + mn, room // self.G + 1) if room >= 0 else m0
+        return (m0, m0) if end <= first else (first, end)
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(first column of X that holds x, end, element of x at column 0) of each shift."""
+        columns = self.geometry.columns
+        if self.whole >= 0:
+            return [(0, columns.size, 0)]
+        found = []
+        for d in range(self.D):
+            moved = d * columns.dilation - columns.before
+            low = min(self.width, max(0, -moved))
+            found.append((low, max(low, min(self.width, columns.size - moved)), moved))
+        return found
+
+    def first_pieces(self, band: BlockBand) -> list[int]:
+        """Blocks of X at which the loads of the first band end: each is for twice as many tiles of sums as the one
+        before, but for no more than a share of all, as the last sums begin when all is there."""
+        parts = self.tiles(band, False)[0]
+        found, index, step = [], 0, 1
+        while index < len(parts):
+            index += step
+            step = min(2 * step, div_ceil(len(parts), FIRST_PIECES))
+            found.append(self.block_rows(sum(parts[min(index, len(parts)) - 1])))
+        return found
+
+    def x_boxes(self, band: BlockBand, is_first: bool) -> list[XBox]:
+        """Loads of X of a band: blocks with all rows in one for each shift, others by themselves."""
+        m0, begin, found = band.j0 * self.step, 0, []
+        for end in self.first_pieces(band) if is_first else [self.block_rows(band.jn)]:
+            first, last = self.whole_blocks(m0 + begin, end - begin)
+            for d, (low, high, moved) in enumerate(self.spans):
+                if low >= high:
+                    continue
+                if first < last:
+                    found.append(XBox(d, low, high, moved, 0, self.B, first, last - first))
+                for m in (*range(m0 + begin, first), *range(max(last, m0 + begin), m0 + end)):
+                    b = min(self.B, max(0, self.top - m * self.G))
+                    bn = min(self.B, self.geometry.rows.size + self.top - m * self.G) - b
+                    if bn > 0:
+                        found.append(XBox(d, low, high, moved, b, bn, m, 1))
+            begin = end
+        return found
+
+    # filters of one group: Z [(u, k), (c, plane), rows of the window, columns of taps]
+
+    @property
+    def fits_window(self) -> bool:
+        """Whether w needs neither zeros nor a shift."""
+        return self.U == 1 and max(self.phases) == 0 and self.num_taps * self.B == self.geometry.rows.taps
+
+    @property
+    def lead(self) -> int:
+        """Rows of Z before the filters of the first output row."""
+        return max(self.phases) + ((self.U - 1) * self.V * self.geometry.rows.stride if self.filters == "apart" else 0)
+
+    @property
+    def z_rows(self) -> int:
+        """Rows of Z."""
+        return self.lead + self.num_taps * self.B
+
+    def z_row(self, u: int) -> int:
+        """The row of Z of the first tap of output row u."""
+        return self.lead + u * self.V * self.geometry.rows.stride
+
+    @property
+    def z_elements(self) -> int:
+        """Elements per partition of Z, in whole words."""
+        geometry = self.geometry
+        return whole_words(geometry.planes.taps * geometry.C * self.z_rows * geometry.columns.taps, geometry.itemsize)
+
+    @property
+    def jobs_ahead(self) -> int:
+        """M tiles whose filters may be loaded ahead."""
+        return max(2, PADDED_BYTES // (self.z_elements * self.geometry.itemsize))
+
+    @property
+    def common_rows(self) -> Part:
+        """(first, how many) rows of Z that hold taps of all u and are loaded in long runs; how many is 0 else."""
+        rows, before = self.geometry.rows, self.z_row(self.U - 1)
+        count = rows.taps - (before - self.lead)
+        run = count * self.geometry.columns.taps * self.geometry.itemsize
+        if self.filters != "straight" or self.fits_window or rows.dilation > 1 or run < LONG_RUN_BYTES:
+            return 0, 0
+        return before, count
+
+    @property
+    def z_loads(self) -> list[tuple[int, int, int]]:
+        """(u, first row of taps, how many) of loads straight to Z: rows that all u have first. Rows of taps that are no
+        neighbours take a DMA for each: an access pattern has few dims."""
+        R, common = self.geometry.rows.taps, self.common_rows[1]
+        if common == 0:
+            pieces = [(0, R)] if self.geometry.rows.dilation == 1 else [(r, 1) for r in range(R)]
+            return [(u, *piece) for u in range(self.U) for piece in pieces]
+        behind = [(self.U - 1 - u) * self.V * self.geometry.rows.stride for u in range(self.U)]
+        rest = [(u, *one) for u, r in enumerate(behind) for one in ((0, r), (r + common, R - r - common))]
+        return [(u, r, common) for u, r in enumerate(behind)] + rest
+
+    def columns_of(self, g: int) -> int:
+        """Columns of taps of a group."""
+        return min(self.D, self.geometry.columns.taps - g * self.D)
+
+    @property
+    def filter_slots(self) -> int:
+        """Transposes of a filter: one of all (u, k), or one for each u."""
+        return self.U if self.filters == "apart" else 1
+
+    def filter_groups(self) -> list[tuple[int, int]]:
+        """(plane of taps, group of columns of taps) of each filter in order: plane, group, phase, block of rows."""
+        each = len(self.phases) * self.num_taps
+        return [(t, g) for t in range(self.geometry.planes.taps) for g in self.order for _ in range(each)]
+
+    def filter_banks(self, per_bank: int) -> list[FilterBank]:
+        """The filters of an M tile in the order of their evacuation; per_bank: transposes that fit a bank."""
+        groups, each, found = self.filter_groups(), len(self.phases) * self.num_taps, []
+        most = min(max(1, per_bank // self.filter_slots), div_ceil(len(groups), FILTER_PARTS))
+        first = 0
+        while first < len(groups):
+            dn, num = self.columns_of(groups[first][1]), 1
+            while num < most and first + num < len(groups) and self.columns_of(groups[first + num][1]) == dn:
+                num += 1
+            sources = []
+            for index in range(first, first + num):
+                t, g = groups[index]
+                row = index % self.num_taps * self.B + self.lead - self.phases[index % each // self.num_taps]
+                for u in range(self.filter_slots):
+                    sources.append((t, row - u * self.V * self.geometry.rows.stride, g * self.D))
+            found.append(FilterBank(first, dn, tuple(sources)))
+            first += num
+        return found
+
+    # filters of depthwise problems
+
+    @property
+    def runs(self) -> list[tuple[int, int, int, int]]:
+        """(row h of x, row of the window of outputs, row of the reversed filter, how many) of what is loaded."""
+        return runs_of(self.geometry.rows)
+
+    # memory and instructions
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes per partition of the results of a band and M tile, or of a residual, at most."""
+        return 4 * self.images * self.blocks * self.V * self.geometry.columns.out
+
+    @property
+    def residual_depth(self) -> int:
+        """Residuals of bands and M tiles that are loaded or used at a time: of two bands, if there is room."""
+        return max(2, min(2 * len(self.jobs), RESIDUAL_BYTES // self.result_bytes))
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes per partition of filters, as loaded and as stationaries."""
+        geometry, item = self.geometry, self.geometry.itemsize
+        if self.diagonal:
+            reversed_taps = geometry.planes.taps * (window_of(geometry.rows, 1) + geometry.rows.taps)
+            reversed_bytes = 4 * reversed_taps * geometry.columns.taps * item
+            return ROUND_BUFFERS * self.together * tile_bytes(geometry, self.kn) + reversed_bytes
+        padded = 2 * min(len(self.jobs), self.jobs_ahead) * self.z_elements * item
+        return padded + len(self.jobs) * self.num_filters * self.U * self.kn * item
+
+    def sbuf_bytes(self, residual: bool) -> int:
+        """Bytes per partition, at most."""
+        blocks = axis_elements(self.geometry.planes, self.images) * self.block_rows(self.blocks)
+        results = (4 + self.residual_depth if residual else 2) * self.result_bytes
+        return self.ring * blocks * self.width * self.geometry.itemsize + self.filter_bytes + results + 4096
+
+    def most_instructions(self, cores: int) -> int:
+        """Instructions of a core, at most."""
+        geometry = self.geometry
+        planes, rows, Q, T = geometry.planes, geometry.rows, geometry.columns.out, geometry.planes.taps
+        if self.diagonal:
+            jobs = div_ceil(len(self.jobs), cores)
+            rounds = div_ceil(jobs, self.together) + ROUND_BUFFERS
+            made = rounds * (len(self.runs) * self.kn + self.together)
+            taps = T * geometry.columns.taps
+            made += (div_ceil(geometry.C, P_MAX) + 1) * (max(filter_rows(geometry), taps) + 4)
+            banks = len(self.planes_of_tiles(self.images)) * div_ceil(Q, BANK_COLUMNS)
+            return 96 + self.warmup + jobs * planes.images * (banks * (taps + 4) + 16) + made
+        # two blocks or columns more than fill a bank are halved, and so is the last bank
+        halves = div_ceil(self.blocks * Q, BANK_COLUMNS // 2)
+        banks = self.V * self.images * (2 * halves + 4)
+        taps = T * self.num_taps * self.groups
+        job = banks * (taps + 3) + 2 * (self.U + self.images) * (2 + halves) + 3 * self.U + self.U * self.V + 4
+        plane = 2 * self.num_taps * max(1, self.B // self.G) + self.step + 16
+        loads = self.D * axis_elements(planes, self.images) * plane + 8
+        copies = len(self.phases) * taps * (1 + self.U) + 4 * self.U + 9
+        copies += filter_rows(geometry) * geometry.columns.taps if geometry.flipped else 0
+        pieces = self.U * (filter_rows(geometry) if rows.dilation > 1 else 3 * T)
+        bands = div_ceil(len(self.bands), cores)
+        return 404 + self.warmup + bands * (loads + len(self.jobs) * job) + len(self.jobs) * (copies + pieces)
+
+
+@lru_cache(maxsize=4096)
+def phases_of(stride: int, V: int, G: int) -> tuple[int, ...]:
+    """Rows of x from a block of X to where output row v begins, for v from 0 on until they repeat."""
+    found = [v * stride % G for v in range(V)]
+    return tuple(found[: found.index(0, 1)] if 0 in found[1:] else found)
+
+
+def taps_of_window(rows: Axis, B: int, U: int, V: int, front: int) -> int:
+    """Blocks of B rows that hold the window of U output rows V apart, from any phase on."""
+    return div_ceil(window_of(rows, (U - 1) * V + 1) + front, B)
+
+
+def x_width(columns: Axis, whole: int, taps: int) -> int:
+    """Columns of X: x's own, or without a `whole_group` all that so many columns of taps see, zeros included."""
+    return columns.size if whole >= 0 else (columns.out - 1) * columns.stride + (taps - 1) * columns.dilation + 1
+
+
+@lru_cache(maxsize=256)
+def met_counts(columns: Axis) -> tuple[int, ...]:
+    """Outputs that see an element of x, of each column of taps."""
+    return tuple(met(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
+
+
+def whole_group(columns: Axis, blocks: int) -> int:
+    """The middlemost column of taps that meets x at all outputs; -1 where none does, or where sums of so many blocks
+    without the zeros are too short to keep the Tensor Engine busy."""
+    counts = met_counts(columns)
+    every = [tap for tap, count in enumerate(counts) if count == columns.out]
+    middle = [tap for tap in every if 2 * tap <= columns.taps]
+    fewest = min(counts)
+    long = min(blocks, max(1, BANK_COLUMNS // columns.out)) * fewest >= BUSY_COLUMNS
+    return (*every[:1], *middle)[-1] if every and (long or 4 * fewest >= 3 * columns.out) else -1
+
+
+def matrix_elements(geometry: Geometry) -> int:
+    """Of depthwise problems, elements per partition of the stationaries of a channel and plane of taps, in whole
+    words."""
+    window = (geometry.rows.out - 1) * geometry.rows.stride + 1
+    return whole_words(window * geometry.columns.taps, geometry.itemsize)
+
+
+def tile_bytes(geometry: Geometry, A: int) -> int:
+    """Bytes per partition of the stationaries of an M tile of A channels."""
+    return A * geometry.planes.taps * matrix_elements(geometry) * geometry.itemsize
+
+
+def runs_of(rows: Axis) -> list[tuple[int, int, int, int]]:
+    """(row h of x, row of the window of outputs, row of the reversed filter, how many) that meet, if any do."""
+    window, depth, found = (rows.out - 1) * rows.stride + 1, window_of(rows, 1), []
+    for h in range(rows.size):
+        # output p meets row p * stride + r * dilation - before of x at tap r
+        place = h + rows.before - depth + 1
+        first = max(0, place)
+        count = min(window, place + depth) - first
+        if count > 0:
+            found.append((h, first, first - place, count))
+    return found
