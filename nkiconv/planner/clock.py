@@ -24,8 +24,9 @@ from ..simulator.timeline import ENGINES, Options, Tasks, Timeline, build, repea
 from ..simulator.timing import AnyPrice, PriceList, Rates, TensorPrice
 from .request import Config
 
-#: Instructions of a core, those of all candidates of an estimate together: some 10 ms of CPU.
-INSTRUCTIONS = 200
+#: Instructions of a core, those of all candidates of an estimate together, and how many are left of them when no more
+#: neighbours are timed: some 15 ms of CPU.
+INSTRUCTIONS, RESERVE = 300, 100
 #: Candidates whose cost model is further above the least than this are not timed.
 NEAR = 1.3
 #: How much less a neighbour must take.
@@ -85,7 +86,7 @@ class _Race:
             return candidates[0]
         best = min(self.found, key=lambda one: self.found[one].us)
         tried = iter(near(*best))
-        while self.left > 0 and (config := next(tried, None)) is not None:
+        while self.left > RESERVE and (config := next(tried, None)) is not None:
             one = best[0], config
             if self.time(one, self.found[best].least) and self.found[one].us < BETTER * self.found[best].us:
                 best, tried = one, iter(near(*one))
