@@ -156,7 +156,7 @@ def test_settings_may_change(launches, searched, monkeypatch):
         monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", lnc)
         call(*arguments)
     assert [one.lnc for one in launches] == [2, 2, 1]
-    assert [one.constants["algorithm"] is None for one in launches] == [True, False, False]
+    assert [one.constants.get("algorithm") is None for one in launches] == [True, False, False]
     assert [one.lnc for one in searched] == [2, 1]
     assert all(map(follows_plan, launches[1:]))
 
