@@ -7,8 +7,6 @@ kernel whether it passed, how far it is from its reference, and why it did not. 
 (docs/kernels.md, "Kernels of others"); nothing of a checkout is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """The tests of a checkout of nki-library in the simulator, with their own inputs, references and tolerances."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -8,8 +8,6 @@ run in that mode needs of them. Two things that NKI 0.3 refuses and kernels of t
 the way, and counted.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -4,8 +4,6 @@ Only kernels written for `import nki` (NKI 0.3 on) can run; files that import ne
 are those of the tutorials, the large ones shrunk to the least that the kernel's blocking takes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

@@ -8,8 +8,6 @@ samples and errors, module_db, opcheck), which come with torch. Needs einops for
 torch's tables (`make setup` installs both); nothing of a checkout is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

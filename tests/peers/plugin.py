@@ -4,8 +4,6 @@ The package's references come from the checkout, whatever the package that is te
 is never compared with itself.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

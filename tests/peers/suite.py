@@ -1,7 +1,5 @@
 """The tests of a checkout of causal-conv1d, on the cpu, with nkiconv's functions in that package's place."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Arrays into kernels and back: kinds, dtypes, layouts, aliases, and updates in place."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 
 import ml_dtypes

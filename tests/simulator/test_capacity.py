@@ -1,7 +1,5 @@
 """Live SBUF and PSUM: lifetimes from first to last touch, banks, addresses, and messages that say who holds what."""
 
-from __future__ import annotations
-
 import inspect
 import time
 import warnings

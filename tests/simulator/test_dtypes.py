@@ -1,7 +1,5 @@
 """NKI's dtypes on NumPy: names, sizes, and casts bit by bit."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Random programs: legal ones give what NumPy gives, bit by bit; illegal edits are refused by the right rule."""
 
-from __future__ import annotations
-
 import fuzz_numpy
 import numpy as np
 import pytest

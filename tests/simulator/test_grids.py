@@ -1,7 +1,5 @@
 """nl.tiles, blocks, alloc_tiles, alloc_blocks: which elements each cell is, against NumPy's slices."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

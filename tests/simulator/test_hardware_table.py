@@ -1,7 +1,5 @@
 """trn2.toml is complete, agrees with itself and with the limits, and no other module of the timing holds a number."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

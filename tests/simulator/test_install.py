@@ -1,7 +1,5 @@
 """install(): `import nki` gives the simulator, until it is undone; and nki.typing, which comes with it."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every activation function against torch or NumPy in float64, and what activation does around it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Copies, fills, casts and transfers against plain NumPy: every pair of dtypes, layouts, memories, predicates."""
 
-from __future__ import annotations
-
 import itertools
 
 import ml_dtypes

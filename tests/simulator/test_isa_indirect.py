@@ -1,7 +1,5 @@
 """Indirect views: gathers, scatters and run-time offsets of DMA and tensor_copy against NumPy."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

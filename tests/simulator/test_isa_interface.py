@@ -1,7 +1,5 @@
 """What nki.isa offers: documented signatures, calls that are missing or of trn3, and errors that name their caller."""
 
-from __future__ import annotations
-
 import inspect
 from enum import Enum
 

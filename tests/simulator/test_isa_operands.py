@@ -1,7 +1,5 @@
 """What every instruction does with its operands: checks each one, reads each input, writes each output, records all."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, field
 

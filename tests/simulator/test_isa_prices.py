@@ -1,7 +1,5 @@
 """What the rarer instructions and indirect transfers cost, in literal ns at two sizes, and whom they wait for."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """Random bits, dropout and their seeds: range, distribution, and that a seed decides everything."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from isa_tiles import a_tile, evaluate, fill, get, put, result, same, sample

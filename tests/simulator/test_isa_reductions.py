@@ -1,7 +1,5 @@
 """Reductions, engine registers, statistics, shuffles and affine patterns against plain NumPy."""
 
-from __future__ import annotations
-
 import itertools
 
 import ml_dtypes

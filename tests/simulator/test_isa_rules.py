@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501  a table with one pair a line
 
-from __future__ import annotations
-
 import numpy as np
 from isa_indices import column, one, register, rows_of
 from isa_tiles import hbm, ps, put, sb

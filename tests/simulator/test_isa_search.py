@@ -1,7 +1,5 @@
 """Searches, selections by range, cumulations and gathers against NumPy and Python loops."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 

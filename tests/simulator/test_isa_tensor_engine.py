@@ -1,7 +1,5 @@
 """nc_matmul and nc_transpose against float64 products: dtypes, windows, accumulation, double_row, NaN payloads."""
 
-from __future__ import annotations
-
 import itertools
 
 import ml_dtypes

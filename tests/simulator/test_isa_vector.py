@@ -1,7 +1,5 @@
 """Elementwise instructions of Vector, Scalar and GpSimd against plain NumPy: operators, dtypes, layouts, memories."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 

@@ -1,7 +1,5 @@
 """nki.language: constants, tensor creation, loads and stores, printing, loops, and what is missing or refused."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """nl.transpose, matmul, broadcast_to, expand_dims, load_transpose2d, where: against NumPy, and what they refuse."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

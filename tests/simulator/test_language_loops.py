@@ -1,7 +1,5 @@
 """Device loops, nl.no_reorder, dependencies and schedules: what runs, in which order, and what is refused."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

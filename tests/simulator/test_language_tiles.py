@@ -1,7 +1,5 @@
 """What nki.language computes of tiles, against NumPy: rounding, angles, reductions, norms, random numbers, gathers."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """nki.jit, nki.simulate and launches: what may be called how, with what, and what an error leaves behind."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect

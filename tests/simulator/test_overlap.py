@@ -1,8 +1,6 @@
 """Views of one storage: overlaps(), covers(), the grid that accesses to HBM are found again by, and the waits found
 with it, against sets of bytes counted one by one."""
 
-from __future__ import annotations
-
 import math
 import operator
 

@@ -1,7 +1,5 @@
 """Two cores: races on shared HBM, barriers, exchanges, deadlocks, and the same result every time."""
 
-from __future__ import annotations
-
 import re
 import threading
 

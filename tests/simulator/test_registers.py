@@ -1,7 +1,5 @@
 """Registers: values in and out of memory, tensors that they index, and which NeuronCore answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from isa_tiles import evaluate, get, put, same

@@ -1,7 +1,5 @@
 """Long device loops without data: some iterations are recorded, and the profile is that of all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from nkiconv.simulator import ArraySpec, execute, iterations, jit

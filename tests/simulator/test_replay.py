@@ -1,7 +1,5 @@
 """Replay of hardware traces: a tiny trace, made here, with times that can be worked out by hand."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules of tensors, memory, launches and cores (NKI001-NKI033, NKI150-NKI160) in pairs; see pairs.py."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every rule of nki.isa (NKI040-NKI137) in pairs: the smallest call that passes, the nearest that breaks that rule."""
 
-from __future__ import annotations
-
 import numpy as np
 from isa_tiles import hbm, ps, put, sb
 from pairs import Pair, check, named, vary

@@ -1,7 +1,5 @@
 """Views of NkiTensor: attributes as AWS's documents give them, and random chains of view methods against NumPy."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -4,8 +4,6 @@ A window lasts 3413.3 ns and the array starts at half rate: a window that is bus
 work. 0.3725 of 3413.3 = 1271.5 ns of work releases the next window; at half rate that is 2542.9 ns, 74.5 % of it.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

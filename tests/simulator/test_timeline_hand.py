@@ -6,8 +6,6 @@ What they are made of (ns): a static DMA issues in 58 and its first packet follo
 to a DMA, 35 on one engine, 38 to Vector and GpSimd, 37 to Scalar, 52 to Tensor.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -4,8 +4,6 @@ Engines that take turns by who is ready first are known for anomalies: more work
 order happen, or a worse one. Where a property has such exceptions, its programs are restricted and the reason is given.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import NamedTuple
 

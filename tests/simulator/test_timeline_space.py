@@ -1,7 +1,5 @@
 """What waits for space, by hand, and loads that the compiler drops because a tile holds their bytes."""
 
-from __future__ import annotations
-
 import pytest
 from pairs import run
 from timelines import BF16, ENGINE, FP32, HBM, PSUM, load, ns, store, tile, timed, vector

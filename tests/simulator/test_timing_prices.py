@@ -5,8 +5,6 @@ on an idle engine whose operands have just arrived, the second warm, right behin
 ISSUE warm.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 
