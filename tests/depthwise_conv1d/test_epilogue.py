@@ -15,7 +15,6 @@ from scope import runs
 
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.rules import ACTIVATIONS, RESIDUAL_POSITIONS
-from nkiconv.simulator import KernelAssertionError
 
 ROWS = [
     #   why                             N  C    W    S  stride  pad        dil  lhs
@@ -165,21 +164,3 @@ def test_out_dtype_is_the_images_unless_named():
     inputs = draw(np.random.default_rng(7), problem, PLAIN, whole=True)
     for out, expected in ((None, "bfloat16"), ("fp16", "float16"), ("fp32", "float32")):
         assert run(inputs.x, inputs.w, problem, 2, out_dtype=out and NL[out]).dtype == expected
-
-
-REFUSED = {
-    "bias of another rank": ({"bias": np.zeros((7, 1), np.float32)}, r"bias\.shape=.*: must be \[C\] = \(7,\)"),
-    "residual without batch": ({"residual": np.zeros((1, 7, 1, 49), np.float32)}, r"residual\.shape=.*: must be y's"),
-    "residual not as stored": ({"residual": np.zeros((2, 7, 1, 49), np.float32), "out_perm": (0, 2, 3, 1)},
-     r"residual\.shape=.*: must be y's, as stored, \(2, 1, 49, 7\)"),
-}  # fmt: skip
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("why", REFUSED)
-def test_wrong_arguments_are_refused_by_name(why):
-    wrong, message = REFUSED[why]
-    problem = Row("refused", 2, 7, 50, 5, 1, (2, 1)).problem("fp32")
-    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
-    with pytest.raises(KernelAssertionError, match=message):
-        run(inputs.x, inputs.w, problem, 2, **wrong)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tolerances import assert_exact, assert_within_limit
 
 import nkiconv
-from nkiconv import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request as Planned
 from nkiconv.schedules.banded import banded_sbuf_bytes, build
@@ -128,24 +127,6 @@ def test_no_images():
     assert nkiconv.depthwise_conv1d_input((0, 4, 20), w, gy).shape == (0, 4, 20)
 
 
-@pytest.mark.parametrize(("size", "gy", "error", "message"), [
-    ((1, 4, 20), [1, 2], DtypeError, "gy: must be a NumPy array, not list"),
-    ((1, 4, 20), np.zeros((1, 4), "f4"), LayoutError, r"gy.shape=\(1, 4\): must have 3 axes"),
-    (5, np.zeros((1, 4, 18), "f4"), GeometryError, "input_size=5: must be 3 ints"),
-    ((1, 0, 20), np.zeros((1, 4, 18), "f4"), GeometryError, r"input_size=\(1, 0, 20\): must be 3 ints"),
-])  # fmt: skip
-def test_arguments_of_a_gradient_by_x(size, gy, error, message):
-    with pytest.raises(error, match=message):
-        nkiconv.depthwise_conv1d_input(size, np.zeros((4, 3), "f4"), gy)
-
-
 def test_what_is_refused():
-    x, w = np.zeros((1, 4, 20), "f4"), np.zeros((4, 3), "f4")
-    with pytest.raises(UnsupportedError, match="flipped=1: must be True or False"):
-        nkiconv.depthwise_conv1d(x, w, flipped=1)
-    with pytest.raises(GeometryError, match=r"stride=\(1, 2\): must be 1 with transposed=True"):
-        nkiconv.depthwise_conv1d(x, w, stride=2, flipped=True)
-    with pytest.raises(GeometryError, match=r"gy.shape=\(1, 4, 20\): must be y's, \(1, 4, 18\)"):
-        nkiconv.depthwise_conv1d_input((1, 4, 20), w, x)
     far = Row("far", 1, 3, 10_000, 9000).problem("fp32").replace(transposed=True)
     assert "S=9000: dot takes at most 8192 taps backwards; use banded or mixed" in refused("dot", far)

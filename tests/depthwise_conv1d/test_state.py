@@ -27,7 +27,6 @@ from tolerances import assert_exact
 
 from nkiconv import spec
 from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
-from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
@@ -222,48 +221,3 @@ def test_any_state_with_any_epilogue(data, seed, whole, strict):
     request = data.draw(requests(problem))
     algorithm = data.draw(st.sampled_from(TRIED))
     check_in_scope(algorithm, problem, request, seed=seed, whole=whole, strict_nonfinite=strict)
-
-
-CAUSAL = Row("refused", 2, 7, 50, 5, 1, (8, 0), 2)
-STATE = np.zeros((2, 7, 8), np.float32)
-REFUSED = {
-    "stride": ({"stride": (1, 2)}, r"stride=2, lhs_dilation=1: a state needs 1 and 1"),
-    "gaps": ({"lhs_dilation": (1, 3)}, r"stride=1, lhs_dilation=3: a state needs 1 and 1"),
-    "too little padding": ({"padding": ((0, 0), (7, 0))}, r"padding left=7: a state stands in .* = 8; pass "),
-    "too much padding": ({"padding": ((0, 0), (9, 0))}, r"padding left=9: .* = 8; pass \(left, right\) = \(8, right"),
-    "no padding": ({"padding": ((0, 0), (0, 0))}, r"padding left=0: a state stands in"),
-}
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("asked", [{"initial_state": STATE}, {"return_final_state": True}], ids=["initial", "final"])
-@pytest.mark.parametrize("why", REFUSED)
-def test_geometry_without_a_state_is_refused_by_name(why, asked):
-    changes, message = REFUSED[why]
-    problem = CAUSAL.problem("fp32").replace(**changes)
-    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
-    with pytest.raises(KernelAssertionError, match=message):
-        run(inputs.x, inputs.w, problem, 2, **asked)
-
-
-@pytest.mark.simulator_only
-def test_one_tap_needs_no_state():
-    problem = Row("one tap", 2, 7, 50, 1).problem("fp32")
-    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
-    with pytest.raises(KernelAssertionError, match=r"S=1: one tap needs no state; leave out initial_state"):
-        run(inputs.x, inputs.w, problem, 2, return_final_state=True)
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize(("state", "message"), [
-    (np.zeros((2, 7, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C, .*\] = \(2, 7, 8\)"),
-    (np.zeros((7, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-    (np.zeros((2, 7, 1, 8), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-    (np.zeros((2, 8, 7), np.float32), r"initial_state\.shape=.*: must be \[N, C"),
-    (np.zeros((2, 7, 8), np.float16), r"initial_state\.dtype=float16: must be img_ref's, float32; cast"),
-], ids=["narrow", "rank 2", "rank 4", "transposed", "dtype"])  # fmt: skip
-def test_wrong_states_are_refused_by_name(state, message):
-    problem = CAUSAL.problem("fp32")
-    inputs = draw(np.random.default_rng(8), problem, PLAIN, whole=True)
-    with pytest.raises(KernelAssertionError, match=message):
-        run(inputs.x, inputs.w, problem, 2, initial_state=state)

@@ -227,23 +227,6 @@ def test_long_rows_are_summed_in_parts():
     check((2, 2), (20_000, 3, 1, 1, 1, 1), bias_gradient=True)
 
 
-ROWS = {"x": np.zeros((2, 3, 9), np.float32), "weight_size": (3, 4), "gy": np.zeros((2, 3, 6), np.float32)}
-REFUSED = [
-    ({"gy": np.zeros((2, 3, 6), np.float16)}, "gy.dtype=float16: must be float32 exactly when x's is"),
-    ({"weight_size": (6, 4)}, "w.shape=(6, 4): must be [C, S] = (3, 4)"),
-    ({"algorithm": "dot", "config": (("turns", 2),)}, "dot has no setting turns"),
-    ({"algorithm": "skewed", "config": (("turns", 2),)}, "skewed has no setting turns"),
-    ({"algorithm": "skewed", "config": (("beside", 3),)}, "config beside=3: must be one of (1, 2, 4, 8, 16)"),
-    ({"algorithm": "skewed", "config": (("buffers", 1),)}, "skewed has no setting buffers; it has"),
-]
-
-
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_refusals(more, message):
-    with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
-        nkiconv.depthwise_conv1d_weight(**{**ROWS, **more})
-
-
 BARE = {"img_ref": (1, 4, 1, 9), "grad_ref": (1, 4, 1, 6), "filter_shape": (4, 1, 1, 4)}
 BARE_REFUSED = [
     ({"filter_shape": (4, 4, 1, 4)}, "must be after kern_perm [C, 1, 1, S]"),

@@ -1,7 +1,5 @@
 """Filter gradients by diagonals against torch in float64, exact on integers."""
 
-import re
-
 import hypothesis
 import numpy as np
 import pytest
@@ -209,46 +207,6 @@ def test_any_images_and_volumes_are_exact(problem, config, is_last, lnc, bias):
 @hypothesis.given(a_problem(), a_config(), st.booleans(), st.integers(1, 2), st.booleans())
 def test_five_hundred_problems_are_exact(problem, config, is_last, lnc, bias):
     any_is_exact(problem, config, is_last, lnc, bias)
-
-
-IMAGE = {
-    "x": np.zeros((1, 4, 5, 5), np.float32),
-    "weight_size": (4, 1, 3, 3),
-    "gy": np.zeros((1, 4, 3, 3), np.float32),
-    "groups": 4,
-    "algorithm": "diagonals",
-}
-REFUSED = [
-    ({"algorithm": "diagonal"}, "algorithm='diagonal': accepted are None, blocks, diagonals"),
-    ({"config": (("side", 3),)}, "config side=3: the array is cut into 1, 2 or 4 tiles"),
-    ({"config": (("below", 3),)}, "config below=3: the array is cut into 1, 2 or 4 tiles"),
-    ({"config": (("beside", 3),)}, "config beside=3: must divide groups=4, which share products"),
-    ({"config": (("rows", 20), ("columns", 20))}, "config rows=20 columns=20: times 1 channels must be at most 128"),
-    ({"config": (("turns", 2),)}, "diagonals has no setting turns"),
-    (
-        {"x": np.zeros((1, 1, 40, 40), np.float32), "weight_size": (1, 1, 27, 27), "groups": 1,
-         "gy": np.zeros((1, 1, 14, 14), np.float32)},
-        'filters of 729 taps, 1 input channels a group: diagonals need 729 columns of sums, a bank has 512; use '
-        'algorithm="blocks"',
-    ),
-    (
-        {"x": np.zeros((1, 1, 3, 3), np.float32), "weight_size": (130, 1, 1, 1), "groups": 1,
-         "gy": np.zeros((1, 130, 3, 3), np.float32)},
-        'K=130, groups=1: diagonals take 128 of a group; use algorithm="blocks"',
-    ),
-    (
-        {"x": np.zeros((1, 64, 20, 20), np.float32), "weight_size": (64, 1, 5, 5), "groups": 64,
-         "gy": np.zeros((1, 64, 16, 16), np.float32), "config": (("beside", 64),)},
-        "config rows=1 columns=1 beside=64 below=1: 64 rows and 1600 columns of sums, of 128 and 512; use fewer",
-    ),
-    ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_refusals(more, message):
-    with pytest.raises((nkiconv.NkiconvError, KernelAssertionError), match=re.escape(message)):
-        nkiconv.conv2d_weight(**{**IMAGE, **more})
 
 
 @pytest.mark.parametrize("beside", [1, 16])

@@ -1,7 +1,5 @@
 """Filter gradients of convolutions with zeros between elements of x, with strides too, against torch in float64."""
 
-import re
-
 import hypothesis
 import numpy as np
 import pytest
@@ -76,27 +74,6 @@ def test_it_is_that_of_x_and_gy_exchanged():
     found = nkiconv.conv2d_weight(x, shape, gy, padding=1, lhs_dilation=2)
     swapped = nkiconv.conv_transpose2d_weight(x, (3, 4, 3, 3), gy, padding=1, stride=2)
     np.testing.assert_array_equal(found, swapped[:, :, ::-1, ::-1].swapaxes(0, 1))
-
-
-REFUSED = [
-    ("conv2d_weight", {"algorithm": "blocks", "config": (("pixels", 2),)}, "lhs_dilation=(1, 2, 2): pixels=2 takes 1"),
-    ("conv2d_weight", {"algorithm": "diagonals"}, "lhs_dilation=(1, 2, 2): diagonals takes 1"),
-    ("conv2d_weight", {"lhs_dilation": 0}, "lhs_dilation=0: must be an int of at least 1"),
-    ("conv1d_weight", {"algorithm": "diagonals"}, "lhs_dilation=(1, 1, 2): diagonals takes 1"),
-    ("depthwise_conv1d_weight", {"algorithm": "skewed"}, "lhs_dilation=2: skewed takes 1; use mixed or vector"),
-]
-
-
-@pytest.mark.parametrize(("name", "more", "message"), REFUSED)
-def test_refusals(name, more, message):
-    x, gy, shape = {
-        "conv2d_weight": ((1, 3, 5, 5), (1, 4, 4, 4), (4, 3, 3, 3)),
-        "conv1d_weight": ((1, 3, 5), (1, 4, 4), (4, 3, 3)),
-        "depthwise_conv1d_weight": ((1, 3, 5), (1, 3, 4), (3, 3)),
-    }[name]
-    call = {"stride": 2, "lhs_dilation": 2, **more}
-    with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
-        getattr(nkiconv, name)(np.zeros(x, np.float32), shape, np.zeros(gy, np.float32), **call)
 
 
 def test_a_plan_is_of_both_together():

@@ -1,7 +1,5 @@
 """Gradients of filters and biases against torch in float64, exact on integers."""
 
-import re
-
 import hypothesis
 import ml_dtypes
 import numpy as np
@@ -18,7 +16,6 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.schedules import blocks_schedule
 from nkiconv.schedules.blocks_candidates import chosen
-from nkiconv.simulator import KernelAssertionError
 from nkiconv.simulator.timing import Rates
 
 INPUT = {1: nkiconv.conv1d_input, 2: nkiconv.conv2d_input, 3: nkiconv.conv3d_input}
@@ -426,53 +423,13 @@ def test_input_gradients_of_no_images(axes):
             INPUT[axes]((*shape, *(5,) * axes), w, gy, padding=1, groups=2)
 
 
-@pytest.mark.parametrize("N", [0, 2])
 @pytest.mark.parametrize("name", OF_FILTERS)
-def test_gradients_of_no_images_are_checked(name, N):
+def test_gradients_of_no_images_are_checked(name):
     size = OF_FILTERS[name]
-    x = np.zeros((N, 6, *(5,) * (1 if name == "depthwise_conv1d_weight" else len(size) - 2)), np.float32)
-    for more, message in (
-        ({"accumulate_into": np.zeros(size, np.float64)}, "accumulate_into: must be float32 of the filter's shape"),
-        (
-            {"accumulate_into": np.zeros((1, *size[1:]), np.float32)},
-            "accumulate_into: must be float32 of the filter's shape",
-        ),
-        ({"out_dtype": "fp8_e4m3"}, "out_dtype='fp8_e4m3': accepted are bf16, fp16, fp32"),
-        ({"algorithm": "squares"}, "algorithm='squares': accepted are None"),
-    ):
-        with pytest.raises(nkiconv.NkiconvError, match=re.escape(message)):
+    x = np.zeros((0, 6, *(5,) * (1 if name == "depthwise_conv1d_weight" else len(size) - 2)), np.float32)
+    for more in ({"accumulate_into": np.zeros(size)}, {"out_dtype": "fp8_e4m3"}, {"algorithm": "squares"}):
+        with pytest.raises(nkiconv.NkiconvError, match=f"^{next(iter(more))}[=:]"):
             getattr(nkiconv, name)(x, size, x, padding=1, **more)
-
-
-IMAGE = {"x": np.zeros((1, 3, 5, 5), np.float32), "weight_size": (4, 3, 3, 3), "gy": np.zeros((1, 4, 3, 3), np.float32)}
-BLOCKS = {"algorithm": "blocks"}
-REFUSED = [
-    ({"groups": 2}, "x has C=3 in groups=2"),
-    ({"precision": "fp16x3"}, "precision=fp16x3: a filter gradient takes None, bf16 and tf32"),
-    ({**BLOCKS, "config": (("beside", 2),)}, "config beside=2, K=4, stride=1: at most 1"),
-    ({**BLOCKS, "config": (("channels", 200),)}, "config channels=200: a bank of 512 columns holds all taps of 3"),
-    ({**BLOCKS, "config": (("turns", 2),)}, "blocks has no setting turns"),
-]
-
-
-@pytest.mark.parametrize(("more", "message"), REFUSED)
-def test_refusals(more, message):
-    with pytest.raises((nkiconv.NkiconvError, KernelAssertionError), match=re.escape(message)):
-        nkiconv.conv2d_weight(**{**IMAGE, **more})
-
-
-def test_layouts_are_refused_by_name():
-    x, gy, w = np.zeros((1, 3, 5), np.float32), np.zeros((1, 4, 3), np.float32), np.zeros((4, 3, 3), np.float32)
-    for call in (lambda: nkiconv.conv1d_weight(x, w.shape, gy, layout="CNW"),
-                 lambda: nkiconv.conv1d_input(x.shape, w, gy, layout="CNW"),
-                 lambda: nkiconv.conv2d_weight(**IMAGE, layout="CHWN")):  # fmt: skip
-        with pytest.raises(nkiconv.LayoutError, match=r"layout='C.*accepted are"):
-            call()
-
-
-def test_gradients_of_another_x_are_refused():
-    with pytest.raises(nkiconv.GeometryError, match=re.escape("3 outputs on axis 2 come of 5 to 5 elements")):
-        nkiconv.conv2d_input((1, 3, 7, 5), np.zeros((4, 3, 3, 3), np.float32), IMAGE["gy"])
 
 
 @pytest.mark.parametrize("axis", [(2, 1, 2, 2, 5, -1), (2, 2, 3, 1, 2, 0), (2, 2, 3, 1, 5, 0)])
