@@ -69,34 +69,3 @@ def test_options_reach_the_planner(plans):
 def test_without_padding():
     [point] = document("--vary", "S", "--values", 4, "--C", 16, "--W", 64, "--valid")["rows"]
     assert (point["pad_left"], point["Q"]) == (0, 61)
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("--vary", "K"), "--vary=K: accepted are N, C, W, S, Q"),
-    (("--vary", "S", "--S", 4), "--S=4: --vary=S takes its values from --values"),
-    (("--vary", "Q", "--W", 64), "--W=64: --vary=Q sets W = Q + S - 1"),
-    (("--vary", "Q", "--causal"), "--causal: --vary=Q has no padding"),
-    (("--vary", "S", "--values", "1,,2"), "--values=1,,2: must be ints between commas"),
-    (("--vary", "S", "--values", "0,2"), "values=0: must be at least 1"),
-    (("--vary", "S", "--values", "2", "--C", 0), "C=0: must be at least 1"),
-    (("--vary", "S", "--values", "9", "--W", 4, "--valid"), "output width must be at least 1"),
-    (("--vary", "S", "--lnc", 3), "lnc=3: must be 1 or 2"),
-    (("--vary", "S", "--dtype", "fp64"), "fp64"),
-    (("--vary", "S", "--csv", __file__), "exists; name another, or overwrite it with --force"),
-    (("--vary", "S", "--csv", "missing/sweep.csv"), "--csv=missing/sweep.csv"),
-    (("--vary", "S", "--json", "--format", "markdown"), "--format=markdown: --json prints one document"),
-    (("--vary", "S", "--constant", "scalar.speed=1"), "unknown name"),
-    (("--vary", "S", "--constant", "scalar.speed"), "must be NAME=VALUE"),
-])  # fmt: skip
-def test_bad_input(plans, arguments, words):
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert words in " ".join(result.stderr.split())
-    assert not plans.exists()
-
-
-def test_every_violation_is_named():
-    result = run("--vary", "Q", "--W", 64, "--causal", "--values", "x")
-    assert result.exit_code == 2
-    for option in ("--W=64", "--causal", "--values=x"):
-        assert option in result.stderr

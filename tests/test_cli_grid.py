@@ -144,13 +144,3 @@ def test_quiet_leaves_the_notes_out():
 def test_version_and_help():
     assert run("--version").stdout.startswith("nkiconv ")
     assert run("plan", "-h").stdout == run("plan", "--help").stdout
-
-
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("cases", "--format", "html"), "--format=html: accepted are table, markdown, csv"),
-    (("cases", "--format", "csv", "--json"), "--format=csv: --json prints one document"),
-])  # fmt: skip
-def test_bad_input(arguments, words):
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr

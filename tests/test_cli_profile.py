@@ -65,34 +65,6 @@ def test_files(tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("profile", "kda_bf61"), "did you mean kda_bf16"),
-    (("profile", CASE, "--lnc", 3), "lnc=3: must be 1 or 2"),
-    (("profile", CASE, "--algorithm", "fft"), "algorithm='fft': accepted for depthwise_conv1d are None, banded"),
-    (("profile", CASE, "mamba2_prefill", "--algorithm", "dot"), "case='mamba2_prefill': Q=4096: dot computes"),
-    (("profile", CASE, "--dtype", "fp64"), "fp64"),
-    (("profile", "vae_512", "--algorithm", "toeplitz_rows"), "toeplitz_rows': was removed, stacked takes its"),
-    (("profile", CASE, CASE, "--trace", "t.json"), "--trace=t.json: is of one case, and 2 are given"),
-    (("profile", CASE, "--plot", "nowhere/p.png"), "nowhere is not a directory"),
-    (("profile", CASE, "--plot", "p.jpg"), "--plot=p.jpg: must end in .png"),
-    (("profile", CASE, "--trace", "."), "--trace=.: is a directory"),
-    (("profile", CASE, "--trace", "x.png", "--plot", "x.png"), "is --plot's path too"),
-    (("profile", CASE, "--dtype", "fp8_e4m3"), "dtype='fp8_e4m3': accepted are None, bf16, fp16, fp32"),
-    (("profiles", "--only", "zzz"), "no headline case has this in its name"),
-    (("profiles", "--only", "kda", "--csv", "x.csv"), "drop one of the two"),
-    (("profiles", "--lnc", 3), "must be 1 or 2"),
-    (("profiles", "--csv", "nowhere/x.csv"), "nowhere is not a directory"),
-    (("profile", CASE, "--trace", "/dev/full"), "/dev/full: "),
-    (("profiles", "--csv", __file__), "exists; name another, or overwrite it with --force"),
-    (("profiles", "--csv", "."), "--csv=.: is a directory; give the path of a .csv file"),
-])  # fmt: skip
-def test_bad_input(arguments, words):
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert words in result.output
-    assert "us modelled" not in result.output
-
-
 def test_profiles_of_some_cases():
     result = run("profiles", "--only", "kda")
     assert result.exit_code == 0, result.output

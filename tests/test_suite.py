@@ -149,30 +149,6 @@ def test_h200_names_are_cases():
     assert all(0 < share < 1 for share in h200.fractions().values())
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("--suite", "depthwise_conv1d", "--csv", __file__), "exists; name another, or overwrite it with --force"),
-    (("--suite", "dense"), "--suite=dense: unknown name; use one of depthwise, conv2d"),
-    (("--suite", "depthwise", "kda_bf16"), "CASE: cannot be combined with --suite=depthwise"),
-    (("--suite", "depthwise", "--target", "model"), "--target: cannot be combined"),
-    (("--suite", "depthwise", "--lnc", 3), "--lnc=3: must be 1 or 2"),
-    (("--suite", "depthwise", "--only", "zzz"), "no headline case has this in its name"),
-    (("--suite", "depthwise", "--only", "kda", "--csv", "x.csv"), "is of every case; drop one of the two"),
-    (("--suite", "depthwise", "--csv", "no/x.csv"), "no is not a directory"),
-    (("--suite", "depthwise", "--readme", "none.md"), "none.md: cannot be read and written (No such file"),
-    (("--suite", "depthwise", "--readme", "."), "cannot be read and written (Is a directory)"),
-    (("--suite", "depthwise", "--readme", "x.md", "--lnc", 1), "has the table of two cores"),
-    (("--suite", "depthwise", "--plot", "x.jpg"), "--plot=x.jpg: must end in .png"),
-    (("--suite", "depthwise", "--plot", "no/x.png"), "no is not a directory"),
-    (("kda_bf16", "--plot", "x.png"), "--plot: belongs to --suite"),
-    (("kda_bf16", "--csv", "x.csv"), "--csv: belongs to --suite"),
-    (("kda_bf16", "--only", "kda"), "--only: belongs to --suite"),
-])  # fmt: skip
-def test_bad_input(arguments, words):
-    result = run("bench", *arguments)
-    assert result.exit_code == 2, result.output
-    assert words in " ".join(result.stderr.split())
-
-
 def test_rows_and_picture_of_conv2d(tmp_path):
     result = run("bench", "--suite", "conv2d", "--only", "rn50_1x1", "--plot", "roofline.png", "--json")
     assert result.exit_code == 0, result.output
