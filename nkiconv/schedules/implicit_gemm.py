@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from .settings import ALL, WARM_UPS, Settings, choice, count, double, flag, half, warm_up
+from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
+from .settings import ALL, WARM_UPS, Settings, choice, count, double, half, warm_up
 
 SHARDS, ORDERS = ("channels", "images"), ("banks", "chunks")
 FOLDS = ("none", "inputs", "outputs", "both")
@@ -24,7 +24,8 @@ class ImplicitGemmSettings(Settings):
     """All settings."""
 
     algorithm = "implicit_gemm"
-    tried = ("x_bytes", "shard", "channels", "filter_bytes", "warmup", "fold", "moved", "product", "order")
+    tried = ("x_bytes", "shard", "warmup", "fold", "moved", "product", "order")
+    removed = tuple((name, "leave it out") for name in ("filter_bytes", "channels", "wide", "whole"))
 
     shard: str = choice(
         "what the two cores share: channels of y, or images and their rows", SHARDS, near=("images", "channels")
@@ -36,10 +37,6 @@ class ImplicitGemmSettings(Settings):
         near=(half, double),
         unit="bytes a partition",
     )
-    filter_bytes: int = count(
-        "filters of a weight-resident group", 256, _ROOM, near=(half, double), unit="bytes a partition"
-    )
-    channels: int = count("output channels of an M tile", 1, PARTITIONS, default=PARTITIONS, near=(128, 96, 64, 32))
     warmup: int = warm_up("by shape", near=WARM_UPS)
     moved: int = count(
         "M tiles of each half of the work whose filters DMA transposes, not the Tensor Engine",
@@ -55,7 +52,5 @@ class ImplicitGemmSettings(Settings):
         default=ORDERS[0],
         near=ALL,
     )
-    wide: int = count("unused columns of a row of x up to which it is loaded whole", 0, 65_536)
-    whole: bool = flag("whether rows of an output tile that is not a core's first come in one load a K tile")
     product: str = choice("how products are taken", PRODUCTS, near=ALL)
     loop: int = count("pairs of output tiles of a device loop's body; 0: all are unrolled", 0, LOOP_MAX, default=0)

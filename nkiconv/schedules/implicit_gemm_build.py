@@ -9,7 +9,6 @@ from .geometry import Geometry, images_refusal, instructions_refusal, num_taps
 from .implicit_gemm import FOLDS, FP8_PRODUCTS, X_BYTES, ImplicitGemmSettings
 from .implicit_gemm_channels import (
     ALONE,
-    FILTER_BYTES,
     by_input,
     can_move,
     can_together,
@@ -34,10 +33,6 @@ WARM_UP_FIRST, WARM_UP_BYTES, WARM_UP_LONG = 12, 363, 64
 FOLD_MIN, WORK_MIN = 8, 512
 #: Of fp8, elements of a row of x below which rows come in one run; products of one from which on x may come twice.
 LONG_ROW, HALVES_WORK_MIN = 128, 8
-#: Bytes of a row of x that cost less than another run does.
-RUN_BYTES = 127
-#: Parts of FILTER_BYTES for a group's filters, tried until SBUF holds the rest.
-SHORTER = (1, 2, 4, 8)
 #: Elements a partition from one slot, or tap, to the next, at most (a stride of an access pattern).
 SLOT_MAX = 32_767
 
@@ -58,26 +53,24 @@ def _plan_product(
     geometry: Geometry, extras: Extras, config: Config, cores: int, product: str
 ) -> tuple[Schedule | None, str]:
     """The same of products that are taken so."""
-    filter_bytes = default_settings(geometry, extras, setting(config, "filter_bytes", 0), product).filter_bytes
-    schedule = build(geometry, extras, read_settings(geometry, extras, config, filter_bytes, product))
+    schedule = build(geometry, extras, read_settings(geometry, extras, config, product))
     count, most = schedule.instructions(cores), INSTRUCTIONS_MAX
     open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
     if count * geometry.times > most and open_loop:
         schedule = build(geometry, extras, replace(schedule.settings, loop=1))
         count = schedule.instructions(cores)
-    needed = schedule.sbuf_bytes(extras)
-    if needed > SBUF_BYTES:
+    if schedule.spare_bytes < 0:
         return None, (
             f"C={geometry.C}, W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: "
-            f"implicit_gemm needs {needed} bytes per partition of SBUF for the window of one output and its filters, "
-            f"there are {SBUF_BYTES}; split C over several calls and add, or use a smaller filter"
+            f"implicit_gemm needs {schedule.sbuf_bytes} bytes per partition of SBUF for the window of one output and "
+            f"its filters, there are {SBUF_BYTES}; split C over several calls and add, or use a smaller filter"
         )
     # whether a loop on the device makes most of them, of a part
     looped = geometry.times > 1 and schedule.loop > 0
     looped = looped and 2 * count < _with_loop(schedule, 0).instructions(cores)
     reason = _order_refusal(geometry, schedule) or _slots_refusal(geometry, schedule)
     reason = reason or instructions_refusal(geometry, "implicit_gemm", count, looped)
-    return (replace(schedule, spare_bytes=SBUF_BYTES - needed), "") if reason == "" else (None, reason)
+    return (schedule, "") if reason == "" else (None, reason)
 
 
 def _with_loop(schedule: Schedule, loop: int) -> Schedule:
@@ -191,28 +184,15 @@ def products_refusal(geometry: Geometry, extras: Extras, product: str) -> str:
     return ""
 
 
-def default_settings(geometry: Geometry, extras: Extras, filter_bytes: int, product: str) -> ImplicitGemmSettings:
-    """Settings of a kernel that is called without. filter_bytes: given, or 0: as many as there is room for;
-    product: how they are taken."""
-    for shorter in SHORTER:
-        found = read_settings(geometry, extras, None, filter_bytes or FILTER_BYTES // shorter, product)
-        if filter_bytes > 0 or build(geometry, extras, found).sbuf_bytes(extras) <= SBUF_BYTES:
-            break
-    return found
-
-
-def read_settings(
-    geometry: Geometry, extras: Extras, config: Config, filter_bytes: int, product: str
-) -> ImplicitGemmSettings:
-    """All settings of a config; what that leaves open is as of a kernel that is called without."""
+def read_settings(geometry: Geometry, extras: Extras, config: Config, product: str) -> ImplicitGemmSettings:
+    """All settings of a config; what that leaves open is as of a kernel that is called without. product:
+    how they are taken."""
     return ImplicitGemmSettings.read(
         config,
         shard=_default_shard(geometry),
         x_bytes=X_BYTES if geometry.direct is None else X_BYTES // 2,
-        filter_bytes=filter_bytes,
         warmup=_default_warmup(geometry),
         fold=_default_fold(geometry, extras, product),
-        wide=RUN_BYTES // geometry.itemsize,
         product=product,
     )
 

@@ -139,14 +139,15 @@ def group_depth(geometry: Geometry, chunk: Chunk, group: int) -> int:
     return min(chunk.depth, geometry.columns.taps - group * chunk.depth)
 
 
-def jobs_of(geometry: Geometry, settings: ImplicitGemmSettings, apart: bool) -> list[Job]:
-    """M tiles whose filters fit. apart: whether groups must not share one."""
+def jobs_of(
+    geometry: Geometry, settings: ImplicitGemmSettings, apart: bool, filter_bytes: int = FILTER_BYTES
+) -> list[Job]:
+    """M tiles whose filters take so many bytes at most. apart: whether groups must not share one."""
     per_c, per_k, fold = geometry.C // geometry.groups, geometry.K // geometry.groups, settings.fold
     pack = 1
     if geometry.groups > 1 and not apart and per_c <= P_MAX and per_k <= P_MAX:
         pack = max(1, min(geometry.groups, P_MAX // per_c, P_MAX // per_k))
-    fitting = most_channels(per_c, num_taps(geometry), geometry.itemsize, settings.filter_bytes)
-    most_k = min(settings.channels, fitting)
+    most_k = most_channels(per_c, num_taps(geometry), geometry.itemsize, filter_bytes)
     while pack > 1 and pack * per_k > most_k:
         pack //= 2
     rows = rows_of(geometry) if fold in ("outputs", "both") and most_k == P_MAX else 1
@@ -264,11 +265,11 @@ def is_depthwise_job(geometry: Geometry, job: Job) -> bool:
     return own and job.kn == job.chunks[0].cn * (geometry.K // geometry.C)
 
 
-def batches_of(geometry: Geometry, jobs: Sequence[Job], settings: ImplicitGemmSettings) -> tuple[Batch, ...]:
-    """M tiles in groups whose filters fit together; where there are several, as many for one half of the M tiles as for
-    the other, so that two cores can share them: several even if one would do where cores share channels."""
-    most = min(len(jobs), *(max(1, settings.filter_bytes // job_bytes(geometry, job)) for job in jobs))
-    by_channels = settings.shard == "channels" or most < len(jobs)
+def batches_of(geometry: Geometry, jobs: Sequence[Job], by_channels: bool, filter_bytes: int) -> tuple[Batch, ...]:
+    """M tiles in groups whose filters take so many bytes together; where there are several, as many for one half of the
+    M tiles as for the other, so that two cores can share them: several even if one would do by_channels."""
+    most = min(len(jobs), *(max(1, filter_bytes // job_bytes(geometry, job)) for job in jobs))
+    by_channels = by_channels or most < len(jobs)
     return tuple(map(tuple, in_batches(jobs, most, PARTS if len(jobs) > 1 and by_channels else 1)))
 
 

@@ -16,6 +16,8 @@ from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share
 Y_ELEMENTS = 4096
 #: Bytes a partition of a load of an output tile's rows, about, if they are not waited for.
 PART_BYTES = 4096
+#: Bytes of a row of x that cost less than another run does.
+RUN_BYTES = 127
 #: Columns of a matmul from which on the Tensor Engine is never kept waiting for the next: of a bank that is cut in two.
 COLUMNS_MIN = 128
 #: Matmuls between the transposes of a K tile's filters and their use, at least: they hide the evacuations.
@@ -149,7 +151,7 @@ def bands_of(
         # all columns of x, and so one run, where few of them are not needed
         size, in_line = geometry.columns.size, geometry.x_strides[3] == 1
         in_line = in_line and geometry.x_strides[2] == size and qn >= Q
-        wide = in_line and wn > 0 and size - wn <= settings.wide
+        wide = in_line and wn > 0 and size - wn <= RUN_BYTES // geometry.itemsize
         columns.append((q0, min(qn, Q - q0), *((0, size) if wide else (w0, wn))))
     depths = [(z0, zn, *span(planes, z0, zn)) for z0, zn in parts_of_planes]
     return [

@@ -13,6 +13,7 @@ from .frames import is_transposed
 from .geometry import Axis, Geometry, met, num_taps
 from .implicit_gemm import ImplicitGemmSettings
 from .implicit_gemm_channels import (
+    FILTER_BYTES,
     Batch,
     Chunk,
     batches_of,
@@ -29,11 +30,13 @@ from .implicit_gemm_products import RAW_BYTES, needs_order
 from .options import Extras
 from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
 from .planes import misses_planes, window_channels
-from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, div_ceil, share
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div_ceil, share, some_of
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
 #: least.
 AHEAD_BYTES, FIRST_BYTES = 24_576, 49_152
+#: Parts of FILTER_BYTES for a group's filters that are tried.
+SHORTER = (1, 2, 4, 8)
 #: Of y as NHWC: banks that wait for their transposes, at most; transposed results that are on their way together.
 WAITING_MAX, ON_THE_WAY = 4, 3
 #: Of fp16x3: products that stand for one; pairs on their way that begin in PSUM, at most; bytes a partition of fp32
@@ -67,17 +70,22 @@ class Repeat:
 class Schedule:
     """All work: groups of M tiles whose filters are in SBUF together, and items in the order of the work.
 
-    moved: by group the first of the M tiles whose filters DMA transposes. together: whether the sums of all M tiles of
-    an output tile are made together, K tile by K tile of x. spare_bytes: bytes per partition of SBUF that are left.
+    moved: by group the first of the M tiles whose filters DMA transposes. filter_bytes: bytes per partition that the
+    filters of a group may take.
     """
 
     geometry: Geometry
+    extras: Extras
     settings: ImplicitGemmSettings
     batches: tuple[Batch, ...]
     items: tuple[Item, ...]
     moved: tuple[int, ...]
-    together: bool
-    spare_bytes: int = 0
+    filter_bytes: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the sums of all M tiles of an output tile are made together, K tile by K tile of x."""
+        return self.settings.order == "chunks"
 
     @property
     def loop(self) -> int:
@@ -99,6 +107,18 @@ class Schedule:
         """K tiles of x by group."""
         return tuple(map(chunks_of, self.batches))
 
+    @cached_property
+    def comes_whole(self) -> bool:
+        """Whether x of an output tile that is not a core's first comes in one load a K tile: SBUF does not hold all x
+        of a core, so that the first load of an output tile waits until another is done with, and parts that come behind
+        those of later ones would keep the Tensor Engine waiting. Not where a folded K tile comes with others: its loads
+        wait for zeros beside x, and long loads of the others would come before them."""
+        if len(self.chunks[0]) > 1 and self.chunks[0][-1].depth > 1:
+            return False
+        sizes = [self.x_bytes(item) for item in self.items]
+        parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
+        return max(sum(some_of(sizes, part)) for part in parts) > self.spare_bytes + 2 * max(sizes)
+
     def x_bytes(self, item: Item) -> int:
         """Bytes a partition of x of an item."""
         elements = sum(n * x_elements(self.geometry, one, item.band) for one, n in counted(self.chunks[item.batch]))
@@ -110,9 +130,15 @@ class Schedule:
         most = max((len(banks_of(item.band, False)) for item in self.items if item.batch == index), default=0)
         return len(self.batches[index]) * most * sums_of(self.geometry) + 1
 
-    def sbuf_bytes(self, extras: Extras) -> int:
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes per partition of SBUF that are left; negative where it does not hold all."""
+        return SBUF_BYTES - self.sbuf_bytes
+
+    @cached_property
+    def sbuf_bytes(self) -> int:
         """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
-        geometry, item, taps = self.geometry, self.geometry.itemsize, num_taps(self.geometry)
+        geometry, extras, item, taps = self.geometry, self.extras, self.geometry.itemsize, num_taps(self.geometry)
         sizes = [(one.band, self.x_bytes(one)) for one in self.items]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, band.hn) for band, num_bytes in sizes)
@@ -218,9 +244,17 @@ class Schedule:
 
 
 def build(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings) -> Schedule:
-    """The Schedule of settings without a reason against them, whether SBUF holds it or not."""
-    jobs = jobs_of(geometry, settings, extras.strict_nonfinite)
-    batches = batches_of(geometry, jobs, settings)
+    """The Schedule of settings without a reason against them, with filters as long as SBUF holds, if it does at all."""
+    for shorter in SHORTER:
+        found = _cut(geometry, extras, settings, FILTER_BYTES // shorter)
+        if found.spare_bytes >= 0:
+            break
+    return found
+
+
+def _cut(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings, filter_bytes: int) -> Schedule:
+    jobs = jobs_of(geometry, settings, extras.strict_nonfinite, filter_bytes)
+    batches = batches_of(geometry, jobs, settings.shard == "channels", filter_bytes)
     halves, items = 1 if len(batches) > 1 else PARTS, []
     for index, batch in enumerate(batches):
         bands = bands_of(geometry, chunks_of(batch), jobs[-1].rows, halves, settings)
@@ -228,7 +262,7 @@ def build(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings) ->
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
-    return Schedule(geometry, settings, batches, tuple(items), moved, settings.order == "chunks")
+    return Schedule(geometry, extras, settings, batches, tuple(items), moved, filter_bytes)
 
 
 def kinds_of(geometry: Geometry) -> int:

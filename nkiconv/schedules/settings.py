@@ -138,12 +138,18 @@ class Settings:
     algorithm: ClassVar[str]
     #: the settings that a search changes, in its order
     tried: ClassVar[tuple[str, ...]] = ()
+    #: settings that there were, and what to do without
+    removed: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @classmethod
     def refusal(cls, config: Config, algorithm: str = "") -> str:
         """What is wrong with the names and values of a config; "" if nothing is."""
-        declared = declarations(cls)
-        reason = config_refusal(config, tuple(declared), algorithm or cls.algorithm)
+        declared, algorithm = declarations(cls), algorithm or cls.algorithm
+        reason = form_refusal(config)
+        for name, remedy in cls.removed if reason == "" else ():
+            if name in dict(_pairs(config)):
+                return f"config {name}: was removed from {algorithm}; {remedy}"
+        reason = reason or config_refusal(config, tuple(declared), algorithm)
         reasons = (declared[name].refusal(name, value) for name, value in _pairs(config)) if reason == "" else ()
         return next((one for one in reasons if one), reason)
 

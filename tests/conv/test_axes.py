@@ -98,9 +98,7 @@ def test_precisions(precision):
     check_volume(VOLUMES["causal"], "fp32", precision=precision)
 
 
-@pytest.mark.parametrize(
-    "config", [(("x_bytes", 256),), (("filter_bytes", 256),), (("moved", 2),), (("order", "chunks"),)]
-)
+@pytest.mark.parametrize("config", [(("x_bytes", 256),), (("moved", 2),), (("order", "chunks"),)])
 def test_settings(config):
     check_volume(VOLUMES["several chunks"], config=config)
 

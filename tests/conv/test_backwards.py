@@ -21,7 +21,7 @@ CALLS = {
     "outputs folded": (FOLDED, (("fold", "outputs"),)),
     "both folded": (FOLDED, (("fold", "both"),)),
     "chunk by chunk": (FOLDED, (("fold", "none"), ("order", "chunks"))),
-    "jobs of a few channels": (FOLDED, (("channels", 40), ("filter_bytes", 2_048))),
+    "jobs of a few channels": (FOLDED, (("shard", "channels"),)),
 }
 SAME = ((1, 1), (1, 1))
 
@@ -150,7 +150,7 @@ def test_groups(name, dtype):
 def test_channels_with_filters_of_their_own(call, dtype):
     for last in (False, True):
         check(call, dtype, last=last, algorithm="implicit_gemm")
-        check(call, dtype, last=last, algorithm="implicit_gemm", config=(("channels", 40), ("filter_bytes", 4096)))
+        check(call, dtype, last=last, algorithm="implicit_gemm", config=(("shard", "channels"),))
 
 
 VOLUMES = {

@@ -36,7 +36,7 @@ LOOPED = {
     "groups": ((1, 24, 60, 24), (24, 6, 3, 3), ONE[1:], {"feature_group_count": 4}, {"x_bytes": 256}, 1),
     "several jobs": ((1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400}, 1),
     "several batches": (
-        (1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "filter_bytes": 3000, "shard": "channels"}, 2
+        (1, 140, 50, 20), (260, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "shard": "channels"}, 1
     ),
     "chunks outside": ((1, 140, 50, 20), (200, 140, 3, 2), ONE[1:], {}, {"x_bytes": 400, "order": "chunks"}, 1),
     "volumes": ((1, 20, 6, 40, 24), (24, 20, 3, 3, 3), ONE, {}, {"x_bytes": 1024}, 2),
@@ -230,7 +230,7 @@ def test_a_loop_takes_hardly_longer(name):
         traced = trace(request, Candidate("implicit_gemm", config), Rates())
         plan = ALGORITHM.plan(shape, config)
         assert max(map(num_compiled, traced.execution.programs)) <= plan.instructions(2)
-        assert traced.execution.sbuf_peak_bytes <= plan.sbuf_bytes(shape.extras)
+        assert traced.execution.sbuf_peak_bytes <= plan.sbuf_bytes
         found[loop] = time(traced, Rates()).us, traced.compiled
     assert found[1][0] <= 1.03 * found[0][0]
     assert found[1][1] < 0.5 * found[0][1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, in_layout, integers, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, in_layout, integers, planned, run, trace
 from depthwise import same_bits
 from implicit_gemm_calls import chosen, shape_of, timeline
 from tolerances import assert_exact
@@ -25,7 +25,7 @@ PROBLEMS = {
     "jobs": JOBS, "line": LINE, "wide": WIDE, "groups": GROUPS, "depthwise": DEPTHWISE, "points": POINTS,
     "cropped": CROPPED,
 }  # fmt: skip
-SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600, "channels": 50}]
+SETTINGS = [{}, {"shard": "channels", "x_bytes": 1024}, {"shard": "images", "x_bytes": 600}]
 
 
 @pytest.mark.cover(6)
@@ -123,7 +123,7 @@ def needs(problem, lnc, settings):
     found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
     execution = trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
-    said = found.instructions(lnc), found.sbuf_bytes(extras_of())
+    said = found.instructions(lnc), found.sbuf_bytes
     return (count, execution.sbuf_peak_bytes), said
 
 

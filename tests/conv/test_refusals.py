@@ -35,7 +35,7 @@ REFUSED = [
     ({"config": (OWN, ("tiles", 3))}, "implicit_gemm has no setting tiles; it has"),
     ({"config": (OWN, "x_bytes")}, "entry 0 is 'x_bytes', pass a pair"),
     ({"config": (OWN, ("x_bytes", 0))}, "config x_bytes=0: must be an int from 256"),
-    ({"config": (OWN, ("channels", 129))}, "config channels=129: must be an int from 1 to 128"),
+    ({"config": (OWN, ("channels", 64))}, "config channels: was removed from implicit_gemm; leave it out"),
     ({"config": (OWN, ("warmup", True))}, "config warmup=True: must be an int from 0 to 256"),
     ({"config": (OWN, ("shard", "rows"))}, "config shard=rows: must be one of"),
     ({"config": (OWN, ("warmup", 1), ("warmup", 1))}, "warmup stands there twice"),

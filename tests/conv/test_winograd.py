@@ -74,11 +74,9 @@ def test_several_volumes(config):
 SETTINGS = [
     {"x_bytes": 6000},
     {"x_bytes": 40_000, "shard": "channels"},
-    {"filter_bytes": 20_000},
     {"fold": "none"},
     {"fold": "both", "warmup": 0},
-    {"channels": 33, "whole": True},
-    {"order": "chunks", "channels": 128, "x_bytes": 2048},
+    {"order": "chunks", "x_bytes": 2048},
     {"planes": "channels", "x_bytes": 20_000, "fold": "none"},
 ]
 
@@ -209,7 +207,7 @@ def test_it_needs_no_more_than_it_says(name, config, lnc):
     execution = trace(request, Candidate("implicit_gemm", config), Rates()).execution
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= own.instructions(lnc)
-    assert execution.sbuf_peak_bytes <= own.sbuf_bytes(shape.extras)
+    assert execution.sbuf_peak_bytes <= own.sbuf_bytes
 
 
 PAIRS_REFUSED = [

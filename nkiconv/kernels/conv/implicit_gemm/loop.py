@@ -158,7 +158,7 @@ class Core:
         if group.chunks == self.group.chunks and same_place(coming.band, item.band):
             return now
         tiles, parts = [None] * len(group.chunks), row_parts(self.geometry, coming.band, False, 1)
-        if self.schedule.settings.whole and parts:
+        if self.schedule.comes_whole and parts:
             parts = [(0, coming.band.hn)]
         for part in parts:
             for chunk in range(len(tiles)):

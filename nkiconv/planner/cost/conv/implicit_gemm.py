@@ -11,20 +11,18 @@ from typing import Any
 from ....kernels.conv.relayout import plain_of
 from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
 from ....schedules.implicit_gemm_build import (
-    SHORTER,
     WARM_UP,
     config_refusal,
-    default_settings,
     fold_refusal,
     loop_refusal,
     plan_implicit_gemm,
     products_refusal,
+    read_settings,
 )
-from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, can_together, jobs_of
-from ....schedules.implicit_gemm_schedule import build
+from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, Job, can_together, jobs_of
+from ....schedules.implicit_gemm_schedule import Schedule, build
 from ....schedules.settings import declarations
-from ....schedules.tiles import PARTS, share
-from ....simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
+from ....schedules.tiles import PARTS
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
 from .common import LONG, SURE, ByTap
@@ -88,13 +86,19 @@ class Taps(ByTap):
         return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
-        own = plain(shape).direct is None
-        for shorter, x_bytes in itertools.product(SHORTER, (X_BYTES,) if own else PAIRS_X_BYTES):
-            tried = {"filter_bytes": FILTER_BYTES // shorter, **({} if own else {"x_bytes": x_bytes}), **given}
-            found, room = _Choice(shape, tried).settings()
-            if room >= 0 or ("filter_bytes" in given and (own or "x_bytes" in given)):
+        if plain(shape).direct is None or "x_bytes" in given:
+            return _Choice(shape, given).settings()[0]
+        # the longest filters that SBUF holds beside some sums of frames
+        best, longest = None, -1
+        for x_bytes in PAIRS_X_BYTES:
+            found, schedule = _Choice(shape, {"x_bytes": x_bytes, **given}).settings()
+            filter_bytes = schedule.filter_bytes if schedule.spare_bytes >= 0 else 0
+            if best is None or filter_bytes > longest or filter_bytes == 0:
+                best, longest = found, filter_bytes
+            if filter_bytes == FILTER_BYTES:
                 break
-        return found
+        assert best is not None
+        return best
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return taps_ns(shape.target, geometry, plan)
@@ -105,7 +109,7 @@ class Taps(ByTap):
             return [None]
         found: list[Config] = [None, config_of(x_bytes=X_BYTES // 2), config_of(x_bytes=X_BYTES // 4)]
         found += [config_of(shard="channels"), config_of(shard="images")]
-        return found + ([config_of(x_bytes=X_BYTES // 8), config_of(channels=64)] if wide else [])
+        return found + ([config_of(x_bytes=X_BYTES // 8)] if wide else [])
 
     def _instructions(self, shape: Shape, plan: Any) -> int:
         """Of all cores, at most."""
@@ -118,9 +122,8 @@ class Taps(ByTap):
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = {"x_bytes": X_BYTES, "filter_bytes": FILTER_BYTES, **dict(config or ())}
-        known = {"x_bytes": now["x_bytes"], "filter_bytes": now["filter_bytes"]}
-        return list(ImplicitGemmSettings.near(config, {**known, "warmup": self.plan(shape, config).warmup}))
+        known = {"x_bytes": dict(config or ()).get("x_bytes", X_BYTES), "warmup": self.plan(shape, config).warmup}
+        return list(ImplicitGemmSettings.near(config, known))
 
     def is_looped(self, shape: Shape, config: Config) -> bool:
         return bool(self.plan(shape, config).loop)
@@ -146,33 +149,28 @@ class _Choice:
         self.geometry, self.extras, self.given = plain(shape), shape.extras, given
         self.work = Work(shape.target, plain(shape))
 
-    def settings(self) -> tuple[ImplicitGemmSettings, int]:
-        """(all settings, bytes per partition of SBUF that they leave)."""
+    def settings(self) -> tuple[ImplicitGemmSettings, Schedule]:
+        """(all settings, a Schedule that takes as much of SBUF)."""
         geometry, extras = self.geometry, self.extras
-        defaults = default_settings(geometry, extras, self.given["filter_bytes"], self.given["product"])
+        defaults = read_settings(geometry, extras, None, self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
-        jobs = self._jobs(defaults, fold)
-        by_channels = self._by_channels(jobs)
-        first: dict[str, Any] = {"shard": "channels" if by_channels else "images", "fold": fold}
-        first |= {"order": "banks", "wide": 0}
-        draft = dataclasses.replace(defaults, **{**first, **self.given})
-        plan = build(geometry, extras, draft)
-        found: dict[str, Any] = {"wide": self._wide(plan.items)}
-        if found["wide"] > 0 and "wide" not in self.given:
-            plan = build(geometry, extras, dataclasses.replace(draft, **found))
+        by_channels = self._by_channels(self._jobs(defaults, fold))
+        shard = "channels" if by_channels else "images"
+        draft = dataclasses.replace(defaults, **{"shard": shard, "fold": fold, "order": "banks", **self.given})
+        schedule = build(geometry, extras, draft)
+        jobs = [job for batch in schedule.batches for job in batch]
+        found: dict[str, Any] = {}
         if geometry.packed == 0:
-            least = WARM_UP if jobs[0].chunks[0][3] == ALONE else 0
+            least = WARM_UP if jobs[0].chunks[0].pairing == ALONE else 0
             found["warmup"] = max(least, self.work.warm_count(jobs[0], WARM_UP_MOST))
         if geometry.precision == "fp16x3":
             found["warmup"] = found.get("warmup", defaults.warmup) + WARM_UP_PAIRS
-        found["moved"] = self.work.moved_jobs(jobs, plan.items[0].band, by_channels)
-        waits_for_dma = self.work.waits_for_dma(jobs, by_channels)
-        found["order"] = "chunks" if waits_for_dma and self._few_banks(plan) else "banks"
-        plan = dataclasses.replace(plan, together=self.given.get("order", found["order"]) == "chunks")
-        room = SBUF_USABLE_BYTES_PER_PARTITION - plan.sbuf_bytes(extras)
-        found["whole"] = not waits_for_dma and self._waits_for_room(plan, room)
+        found["moved"] = self.work.moved_jobs(jobs, schedule.items[0].band, by_channels)
+        together = self.work.waits_for_dma(jobs, by_channels) and self._few_banks(schedule)
+        found["order"] = "chunks" if together else "banks"
         chosen = dataclasses.replace(draft, **{**found, **self.given})
-        return dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen))), room
+        chosen = dataclasses.replace(chosen, loop=self.given.get("loop", self._loop(chosen)))
+        return chosen, dataclasses.replace(schedule, settings=dataclasses.replace(draft, order=chosen.order))
 
     def _loop(self, chosen: ImplicitGemmSettings) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
@@ -188,10 +186,8 @@ class _Choice:
         plan = build(self.geometry, self.extras, chosen)
         return _scaled(self.geometry, plan, PARTS)
 
-    def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> Sequence[Any]:
-        channels = self.given.get("channels", defaults.channels)
-        settings = dataclasses.replace(defaults, channels=channels, fold=fold)
-        return jobs_of(self.geometry, settings, self.extras.strict_nonfinite)
+    def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> list[Job]:
+        return jobs_of(self.geometry, dataclasses.replace(defaults, fold=fold), self.extras.strict_nonfinite)
 
     def _fold(self, defaults: ImplicitGemmSettings) -> str:
         """What is best folded."""
@@ -211,37 +207,12 @@ class _Choice:
         more = TIE if jobs[0].chunks[0][3] != ALONE else 1.0
         return self.work.core_ns(jobs, True) <= more * self.work.core_ns(jobs, False)
 
-    def _wide(self, items: Sequence[Any]) -> int:
-        """Columns of x that are not needed and cost less than a run a row does."""
-        size, item, target = self.geometry.columns.size, self.geometry.itemsize, self.work.target
-        found = 0
-        for columns in sorted({one.band.wn for one in items if one.band.wn > 0}, reverse=True):
-            if size * item * target.byte_ns >= target.run_ns(columns * item):
-                break
-            found = size - columns
-        return found
-
     def _few_banks(self, plan: Any) -> bool:
         """Whether the sums of all jobs of each batch for a band can be made together, and need few banks."""
         return all(
             len(batch) > 1 and can_together(self.geometry, batch) and plan.banks_together(index) <= TOGETHER_BANKS
             for index, batch in enumerate(plan.batches)
         )
-
-    def _waits_for_room(self, plan: Any, room: int) -> bool:
-        """Whether SBUF has no room for all of a core's rows of x, so that loads of bands wait until others are done
-        with. room: bytes that two bands leave.
-
-        Only the first load of a band does: parts of later bands that come after it would be ahead of it in DMA's queue,
-        and the array would wait for all of them. Not so where a folded chunk comes with others: its loads wait for
-        zeros beside x, and long loads of the others would be ahead of them.
-        """
-        chunks = plan.batches[0][0].chunks
-        if len(chunks) > 1 and chunks[-1][2] > 1:
-            return False
-        sizes: list[int] = [plan.x_bytes(item) for item in plan.items]
-        parts = [share(len(sizes), PARTS, half) for half in range(PARTS)]
-        return max(sum(sizes[first : first + count]) for first, count in parts) > room + 2 * max(sizes)
 
 
 ALGORITHM = Taps()
