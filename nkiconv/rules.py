@@ -57,6 +57,7 @@ REMOVED = (
     ("toeplitz_blocks", "activation_stationary"),
     ("grouped", "weight_stationary"),
     ("phases", "weight_stationary"),
+    ("narrow", "weight_stationary"),
 )
 
 #: A number an axis, and a pair of padding, in words, by how many axes there are.

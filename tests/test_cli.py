@@ -61,8 +61,8 @@ FILES = ("--input", "x.npy", "--filter", "w.npy")
 BAD_RUNS = [
     ("nothing", [], r"UnsupportedError: CASE, --input: neither is given"),
     ("unknown case", ["nkl_fs_asx"], r"case='nkl_fs_asx': .*did you mean nkl_fs_asr"),
-    ("two refused", ["vae_512", "mobilenet_dw", "rn50_c2", "--algorithm", "weight_stationary"],
-     r"2 reasons\n  - case='vae_512': feature_group_count=1.*\n  - case='rn50_c2'"),
+    ("two refused", ["vae_512", "mobilenet_dw", "rn50_c4", "--algorithm", "weight_stationary"],
+     r"2 reasons\n  - case='vae_512': K=512: weight_stationary.*\n  - case='rn50_c4'"),
     ("another operation's", ["rn50_c2", "--algorithm", "dot"], r"case='rn50_c2': algorithm='dot': accepted for conv2d"),
     ("case and files", ["short", *FILES], r"--input, --filter: cannot be combined with named cases"),
     ("case and stride", ["short", "--stride", "2"], r"--stride: cannot be combined with named cases"),
@@ -176,11 +176,11 @@ def test_bad_options(arguments):
 
 
 def test_errors_as_json():
-    result = run("run", "vae_512", "rn50_c2", "--algorithm", "weight_stationary", "--json")
+    result = run("run", "vae_512", "rn50_c4", "--algorithm", "weight_stationary", "--json")
     assert result.exit_code == 2
     error = json.loads(result.stdout)["error"]
     assert error["class"] == "UnsupportedError"
-    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c2"]
+    assert [violation[:13] for violation in error["violations"]] == ["case='vae_512", "case='rn50_c4"]
 
 
 def test_run_at_a_precision():

@@ -160,7 +160,7 @@ def test_an_estimate_is_the_fastest_of_its_candidates(name, layout):
 
 
 def test_the_clock_overrules_cost_models():
-    """narrow is the first by cost models, and 1.22 times slower with its settings."""
+    """weight_stationary is the first by cost models, and 1.22 times slower with its settings."""
     problem = ConvProblem(N=4, C=283, H=14, W=21, K=24, S=1, stride=(2, 2), dtype="fp32")
     request = Request(problem=problem)
     operation = operation_for(request)

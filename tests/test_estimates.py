@@ -10,7 +10,6 @@ import random_problems
 import nkiconv
 import nkiconv.axis
 from nkiconv import ConvProblem, UnsupportedError, cases
-from nkiconv.kernels.conv.narrow import cuts
 from nkiconv.planner import parts
 from nkiconv.planner.cost.gradients import blocks
 from nkiconv.planner.entry import answer, estimated
@@ -18,6 +17,7 @@ from nkiconv.planner.operations import operation_for
 from nkiconv.planner.parts import part_of, pieces_of
 from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
+from nkiconv.schedules import m_packing
 from nkiconv.schedules.axis import outputs_met
 from nkiconv.schedules.blocks_bound import BlocksBound
 from nkiconv.schedules.cuts import places_met
@@ -125,19 +125,19 @@ def test_what_taps_meet_is_counted_by_arithmetic():
 
 def test_places_and_parts_are_found_by_arithmetic(monkeypatch):
     """Against each place, and each output one by one; rows of more than a bank in parts."""
-    monkeypatch.setattr(cuts, "BANK_COLUMNS", 8)
+    monkeypatch.setattr(m_packing, "BANK_COLUMNS", 8)
     rng = random.Random(6)
     for _ in range(1000):
         axis, outputs = drawn_axis(rng), rng.randint(1, 4)
         seen = {u * axis.stride + tap * axis.dilation for u in range(outputs) for tap in range(axis.taps)}
         assert places_met(axis, outputs) == sorted(seen)
-        assert cuts.widest_window(axis) == max(span(axis, q, 1)[1] for q in range(axis.out))
+        assert m_packing.widest_window(axis) == max(span(axis, q, 1)[1] for q in range(axis.out))
         parts = [[span(axis, *part)[1] for part in cut_into(axis.out, count)] for count in range(1, axis.out + 1)]
         fewest = min(axis.out, -(-axis.size // 8))
         meeting = itertools.takewhile(min, parts[fewest - 1 :])
-        assert bool(cuts.tiles_of(axis)) == any(max(part) <= 8 for part in meeting)
+        assert bool(m_packing.tiles_of(axis)) == any(max(part) <= 8 for part in meeting)
     far = Axis(size=2**30, taps=3, out=2**29, dilation=2**29, before=2**28)
-    assert cuts.tiles_of(far) == []
+    assert m_packing.tiles_of(far) == ()
     assert places_met(far, 2) == [0, 1, 2**29, 2**29 + 1, 2**30, 2**30 + 1]
 
 

@@ -93,6 +93,37 @@ class Part:
         last = min(end, -(-max(0, self.x0 + self.xn - e) // apart))
         return first, 1, max(0, last - first), first * apart + e, apart
 
+    def places(self, blocks: tuple[int, int]) -> tuple[int, int]:
+        """(first, how many) places for outputs of some blocks, counted from the first."""
+        start = self.axis.origin + (self.b0 + blocks[0]) * self.axis.step - self.y0
+        low, end = max(0, start), min(self.yn, start + blocks[1] * self.axis.step)
+        return low, max(0, end - low)
+
+
+@dataclass(frozen=True)
+class ShiftedPart(Part):
+    """Whole rows whose sums are of elements of x, not of outputs, in place of blocks: an accumulator of several columns
+    of taps, whose sums are added, shifted, as they leave.
+
+    Element e is a group of columns of taps, each `shift` elements of x behind the one before; sums of the first begin
+    at column `pad`. tiles: (first output, how many, first sum, how many) of parts of a row.
+    """
+
+    shift: int
+    pad: int
+    tiles: tuple[tuple[int, int, int, int], ...]
+
+    def blocks_of(self, f: int) -> tuple[int, int]:
+        return 0, self.bn
+
+    def met(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
+        behind = self.pad - e * self.shift
+        low, end = max(blocks[0], behind), min(blocks[0] + blocks[1], behind + self.xn)
+        return low, 1, max(0, end - low), self.x0 + low - behind, 1
+
+    def places(self, blocks: tuple[int, int]) -> tuple[int, int]:
+        return next((q0, qn) for q0, qn, low, _ in self.tiles if low == blocks[0])
+
 
 def num_steps(axis: Axis) -> int:
     """Outputs from one that meets some taps to the next that meets the same."""
@@ -100,12 +131,13 @@ def num_steps(axis: Axis) -> int:
 
 
 @lru_cache(maxsize=256)
-def block_axis(axis: Axis, beside: int) -> BlockAxis:
-    """An Axis in blocks of so many packed outputs, or as many times more as are in turn."""
+def block_axis(axis: Axis, beside: int, aligned: bool = False) -> BlockAxis:
+    """An Axis in blocks of so many packed outputs, or as many times more as are in turn. aligned: whether block 0
+    begins with output 0."""
     steps, size, out = num_steps(axis), axis.size // axis.images, axis.out // axis.images
     step = math.lcm(steps, beside)
     # with stride 1 the last taps of all phases meet the same element
-    origin = (axis.before + 1) % steps
+    origin = 0 if aligned else (axis.before + 1) % steps
     origin = origin - steps if origin > 0 else 0
     taps = tuple(_taps_met(axis, origin + f) for f in range(step))
     elements = [e for one in taps for _, e in one] or [0]
@@ -124,6 +156,11 @@ def block_axis(axis: Axis, beside: int) -> BlockAxis:
     )
 
 
+def plain_axis(axis: Axis) -> BlockAxis:
+    """The Axis of rows whose sums are of elements of x: each output is a block of its own."""
+    return BlockAxis(1, axis.size, axis.out, 1, 1, 1, 0, axis.out, (((0, 0),),), 0, 0)
+
+
 def _taps_met(axis: Axis, output: int) -> tuple[tuple[int, int], ...]:
     """(tap, element of x that it meets, perhaps one outside) of the taps that meet no gap at an output, forwards."""
     places = ((tap, output * axis.stride + tap * axis.dilation - axis.before) for tap in range(axis.taps))
@@ -140,3 +177,10 @@ def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = Fal
     if not whole:
         y0, yn = q0, end - q0
     return Part(axis=axis, image=image, b0=b0, bn=bn, q0=q0, qn=end - q0, x0=x0, xn=max(0, x1 - x0), y0=y0, yn=yn)
+
+
+def home_element(axis: BlockAxis, v: int) -> int | None:
+    """The last element of a turn that all blocks see."""
+    whole = part_of(axis, 0, 0, axis.blocks)
+    met = [e for e in axis.elements(v) if whole.met(e, (0, axis.blocks))[2] == axis.blocks]
+    return met[-1] if met else None

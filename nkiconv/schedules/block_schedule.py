@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .block_axes import BlockAxis, Part
+from .geometry import Axis
 from .tiles import BANK_COLUMNS, cut, share
 
 #: One output tile: a Part of each axis for each segment, or each set of row tiles with images or rows of its own.
@@ -59,6 +60,27 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """M packing with shift-and-add: columns of taps, planes of y and rows of y in the columns of a stationary.
+
+    sums: columns of sums as an axis that T taps meet; groups: of T columns of taps; tiles: as of ShiftedPart. depth:
+    the planes' own Axis where V planes of y are beside each other. lanes: row tiles, each with images of its own.
+    shared: whether Scalar and GpSimd take some of Vector's additions.
+    """
+
+    T: int
+    V: int
+    U: int
+    groups: int
+    sums: Axis
+    tiles: tuple[tuple[int, int, int, int], ...]
+    depth: Axis
+    lanes: int
+    each: int
+    shared: bool
+
+
+@dataclass(frozen=True)
 class Schedule:
     """All work.
 
@@ -82,6 +104,10 @@ class Schedule:
     buffers: int
     together: int
     warmup: int
+    #: M packing with shift-and-add, or None
+    shift: Shift | None = None
+    #: of the matmuls on zeros those that follow the first stationaries
+    late_warmup: int = 0
 
     @property
     def together_rows(self) -> int:
@@ -90,6 +116,8 @@ class Schedule:
 
     def width(self, kn: int) -> int:
         """Columns of a stationary of so many output channels, and partitions of its accumulator."""
+        if self.shift is not None:
+            return (self.shift.T - 1) * self.slot + kn
         return len(self.turns[0].outputs) * self.slot if self.packs else kn
 
     def steps(self, core: int, cores: int) -> list[tuple[int, int]]:
@@ -123,9 +151,13 @@ def banks_of(schedule: Schedule, lanes: Lanes) -> Iterator[Bank]:
     whole = tuple((0, count) for count in counts)
     every = [blocks_in(turn, lane, whole) for turn in schedule.turns for lane in lanes]
     most = [max(own[axis][1] for own in every) for axis in range(3)]
+    if schedule.shift is not None:
+        most[2] = max(count for _, _, _, count in schedule.shift.tiles)
     rows = max(1, BANK_COLUMNS // most[2])
     room = max(1, rows // most[1]), rows, BANK_COLUMNS
     cuts = [[one] if most[axis] <= room[axis] else cut(counts[axis], room[axis]) for axis, one in enumerate(whole)]
+    if schedule.shift is not None:
+        cuts[2] = [(low, count) for _, _, low, count in schedule.shift.tiles]
     for blocks in itertools.product(*cuts):
         own = [at for at, turn in enumerate(schedule.turns) if any(_meets(turn, lane, blocks) for lane in lanes)]
         for at in own:
@@ -156,12 +188,7 @@ def size_of(blocks: Along) -> int:
 
 def places_of(lane: tuple[Part, ...], blocks: Along) -> Along:
     """Places of results of some blocks, counted from a lane's first."""
-    found = []
-    for part, (first, count) in zip(lane, blocks, strict=True):
-        start = part.axis.origin + (part.b0 + first) * part.axis.step - part.y0
-        low, end = max(0, start), min(part.yn, start + count * part.axis.step)
-        found.append((low, max(0, end - low)))
-    return tuple(found)
+    return tuple(part.places(one) for part, one in zip(lane, blocks, strict=True))
 
 
 def output_in(lane: tuple[Part, ...], blocks: Along, output: tuple[int, int, int]) -> tuple[Any, Any]:

@@ -7,13 +7,14 @@ columns of a stationary, the others follow in turn, each turn with stationaries 
 
     F[e][(segment, c), (u, segment, k)] = w[k, c, tap of output u that meets element e of a block's window], or zero.
 
-Two kinds of problems have such blocks:
+Three kinds of problems have such blocks:
 
 - groups: a row tile of 32 or 64 rows of the Tensor Engine has the input channels of its own groups, and 128 / rows of
   them work in parallel, on other groups (an M tile), or on other images or rows where there are too few groups.
 - transposed convolutions: each of lhs_dilation neighbours (a phase) meets taps of its own and no zeros between
   elements. With few output channels phases share the columns, with few input channels several segments of x share the
   partitions, with block-diagonal filters.
+- few output channels (`m_packing`): rows of y and columns of taps share the columns; sums are shifted and added.
 """
 
 from __future__ import annotations
@@ -23,12 +24,27 @@ import math
 from dataclasses import dataclass, replace
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
-from .block_axes import BlockAxis, block_axis, num_steps, part_of
+from . import m_packing
+from .block_axes import BlockAxis, block_axis, home_element, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
 from .geometry import Geometry, instructions_refusal, is_of_planes, num_taps
+from .m_packing import PackedSettings
 from .options import Extras, taken_refusal
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
-from .settings import ALL, WARM_UPS, Config, Settings, choice, count, double, double_up_to, half, setting, warm_up
+from .settings import (
+    ALL,
+    WARM_UPS,
+    Config,
+    Settings,
+    choice,
+    count,
+    declarations,
+    double,
+    double_up_to,
+    half,
+    setting,
+    warm_up,
+)
 from .tiles import BANK_COLUMNS, PARTS, QUADRANT, cut, cut_at, cut_into, div_ceil, slot_for, some_of
 
 ALGORITHM = "weight_stationary"
@@ -60,6 +76,8 @@ ITEM_INSTRUCTIONS = 14
 X_BUFFERS = 2
 #: Outputs of a channel from which on fewer elements of x an output are worth larger stationaries.
 MANY_OUTPUTS = 8192
+#: Outputs from which on few channels of a transposed convolution take several at once, and so few.
+MANY_PIXELS, FEW_OUTPUTS = 50_000, 16
 _ROOM = SBUF_USABLE_BYTES_PER_PARTITION
 
 
@@ -114,23 +132,26 @@ class PhasesSettings(Settings):
     warmup: int = warm_up(20, near=(*WARM_UPS, WARM_UP))
 
 
+#: Settings that only transposed problems have.
+PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
+
+
 def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
     """(Schedule, "") of this on `cores` cores, or (None, why not)."""
-    reason = unsupported_reason(geometry, extras, config)
-    if reason != "":
+    if reason := unsupported_reason(geometry, extras, config):
         return None, reason
     settings = default_settings(geometry, extras.residual, config)
     if isinstance(settings, PhasesSettings):
         if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
             settings = _packed(geometry, extras, settings)
         reason = _packing_reason(geometry, extras, settings)
-        reason = reason or _instructions_reason(geometry, _least_instructions(geometry, settings, cores))
-        if reason != "":
+        reason = reason or instructions_refusal(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
+        if reason:
             return None, reason
     schedule = build(geometry, settings, extras.residual)
     if schedule is None:
-        return None, _memory_reason(geometry)
-    reason = _instructions_reason(geometry, most_instructions(geometry, schedule, cores))
+        return None, _memory_reason(geometry, config)
+    reason = instructions_refusal(geometry, ALGORITHM, most_instructions(geometry, schedule, cores))
     return (schedule, "") if reason == "" else (None, reason)
 
 
@@ -139,13 +160,17 @@ def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> st
     if geometry.groups > 1:
         reason = _groups_reason(geometry, config)
         return reason or taken_refusal(geometry, extras, ALGORITHM, False, "other groups' channels")
-    reason = PhasesSettings.refusal(config)
-    if reason != "":
-        return reason
+    if settings_class(geometry, config) is PackedSettings:
+        return m_packing.packed_reason(geometry, extras, config)
+    return PhasesSettings.refusal(config) or unsupported_phases(geometry)
+
+
+def unsupported_phases(geometry: Geometry) -> str:
+    """Why a problem of one group has no phases; "" if it has."""
     steps = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not geometry.flipped and steps == (1, 1, 1):
         return (
-            "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups, transposed convolutions, or "
+            "feature_group_count=1, lhs_dilation=1: weight_stationary has phases of transposed convolutions, or of "
             "lhs_dilation above 1; use implicit_gemm"
         )
     phases = math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns))
@@ -166,8 +191,7 @@ def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> st
 
 
 def _groups_reason(geometry: Geometry, config: Config) -> str:
-    reason = GroupsSettings.refusal(config)
-    if reason != "":
+    if reason := GroupsSettings.refusal(config):
         return reason
     rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
     if (rows, height, width) == (0, 0, 0):
@@ -217,14 +241,26 @@ def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> Phases
     return next((one for one in tried if _packing_reason(geometry, extras, one) == ""), plain)
 
 
-def settings_class(geometry: Geometry) -> type[Settings]:
-    """The dataclass of the settings that a problem has."""
-    return GroupsSettings if geometry.groups > 1 else PhasesSettings
+def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
+    """The dataclass of the settings that a problem has: of one group, with phases, that of the config's names."""
+    if geometry.groups > 1:
+        return GroupsSettings
+    pairs = config if isinstance(config, tuple) else ()
+    names = {one[0] for one in pairs if isinstance(one, tuple) and len(one) == 2}
+    if names & set(m_packing.NAMES) or (unsupported_phases(geometry) and not names & PHASES):
+        return PackedSettings
+    many = geometry.planes.out * geometry.rows.out * geometry.columns.out > MANY_PIXELS
+    few = not names & PHASES and geometry.K <= FEW_OUTPUTS and many
+    return PackedSettings if few else PhasesSettings
 
 
-def default_settings(geometry: Geometry, residual: bool, config: Config) -> GroupsSettings | PhasesSettings:
+def default_settings(
+    geometry: Geometry, residual: bool, config: Config
+) -> GroupsSettings | PhasesSettings | PackedSettings:
     """All settings; of sizes that a config leaves open, of groups large blocks where there are many outputs, and the
     first that fits."""
+    if settings_class(geometry, config) is PackedSettings:
+        return m_packing.packed_settings(geometry, config)
     if geometry.groups == 1:
         return PhasesSettings.read(config, geometry)
     more = geometry.K > geometry.C
@@ -241,10 +277,18 @@ def default_settings(geometry: Geometry, residual: bool, config: Config) -> Grou
     return next((one for one in every if build(geometry, one, residual) is not None), every[-1])
 
 
-def build(geometry: Geometry, settings: GroupsSettings | PhasesSettings, residual: bool) -> Schedule | None:
+def build(
+    geometry: Geometry, settings: GroupsSettings | PhasesSettings | PackedSettings, residual: bool
+) -> Schedule | None:
     """The Schedule of settings without a reason against them, or None where memory does not hold it."""
-    made = _of_groups(geometry, settings) if isinstance(settings, GroupsSettings) else _of_phases(geometry, settings)
-    return made if made is not None and fits(geometry, made, residual) else None
+    num_bytes = sbuf_bytes
+    if isinstance(settings, PackedSettings):
+        made, num_bytes = m_packing.build_packed(geometry, settings), m_packing.packed_bytes
+    elif isinstance(settings, GroupsSettings):
+        made = _of_groups(geometry, settings)
+    else:
+        made = _of_phases(geometry, settings)
+    return made if made is not None and num_bytes(geometry, made, residual) <= _ROOM else None
 
 
 def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
@@ -297,7 +341,7 @@ def _of_phases(geometry: Geometry, settings: PhasesSettings) -> Schedule:
     blocks = cut(geometry.K, settings.channels)
     widest = blocks[-1][1]
     most = max(1, FILTER_BYTES // (len(chunks) * widest * num_taps(geometry) * geometry.itemsize))
-    segments = _segments(settings)
+    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
     sizes = item_sizes(geometry, axes, segments, settings.y_bytes, len(chunks), 1 if by_channels else PARTS)
     items = tuple(items_of_phases(axes, sizes, segments))
     residents = []
@@ -336,11 +380,6 @@ def _axes(geometry: Geometry, beside: tuple[int, int, int]) -> tuple[BlockAxis, 
     return planes, rows, columns
 
 
-def _segments(settings: PhasesSettings) -> list[int]:
-    """Segments along planes, rows and columns."""
-    return [settings.segments if name == settings.along else 1 for name in ALONG]
-
-
 def _turns(geometry: Geometry, axes: tuple[BlockAxis, ...], packs: bool) -> tuple[Turn, ...]:
     return tuple(_turn(geometry, axes, v, packs) for v in itertools.product(*(range(axis.turns) for axis in axes)))
 
@@ -369,16 +408,9 @@ def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], p
         found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
     if geometry.groups > 1 and is_of_planes(geometry):
         # sums that begin with it and go on by number round alike wherever a video is cut
-        home = [_home(axis, one) for axis, one in zip(axes, v, strict=True)]
+        home = [home_element(axis, one) for axis, one in zip(axes, v, strict=True)]
         found.sort(key=lambda one: list(one.e) != home)
     return Turn(outputs, tuple(found), math.prod(sizes) if packs else num_taps(geometry))
-
-
-def _home(axis: BlockAxis, v: int) -> int | None:
-    """The last element of a turn that all blocks see."""
-    whole = part_of(axis, 0, 0, axis.blocks)
-    met = [e for e in axis.elements(v) if whole.met(e, (0, axis.blocks))[2] == axis.blocks]
-    return met[-1] if met else None
 
 
 def _extents(residents: list[Resident]) -> tuple[int, int, int]:
@@ -393,8 +425,10 @@ def pages(schedule: Schedule) -> int:
     return div_ceil(PARTITIONS // schedule.rows * schedule.slot, PARTITIONS)
 
 
-def _memory_reason(geometry: Geometry) -> str:
+def _memory_reason(geometry: Geometry, config: Config) -> str:
     """Why there is no Schedule of a problem."""
+    if settings_class(geometry, config) is PackedSettings:
+        return m_packing.packed_memory_reason(geometry, _ROOM)
     if geometry.groups > 1:
         return (
             f"C / groups={geometry.C // geometry.groups}, K / groups={geometry.K // geometry.groups}, "
@@ -408,13 +442,10 @@ def _memory_reason(geometry: Geometry) -> str:
     )
 
 
-def _instructions_reason(geometry: Geometry, number: int) -> str:
-    return instructions_refusal(geometry, ALGORITHM, number)
-
-
 def _least_instructions(geometry: Geometry, settings: PhasesSettings, cores: int) -> int:
     """Instructions of a core, at least, before output tiles are listed."""
-    axes, segments = _axes(geometry, _beside(geometry, settings.beside)), _segments(settings)
+    axes = _axes(geometry, _beside(geometry, settings.beside))
+    segments = [settings.segments if name == settings.along else 1 for name in ALONG]
     by_channels = settings.shard == "channels" and geometry.K > settings.channels
     chunks = div_ceil(geometry.C, PARTITIONS) * div_ceil(settings.segments * min(geometry.C, PARTITIONS), PARTITIONS)
     sizes = item_sizes(geometry, axes, segments, settings.y_bytes, chunks, 1 if by_channels else PARTS)
@@ -445,11 +476,6 @@ def _most_banks(schedule: Schedule, lanes: Lanes) -> int:
     z, p, q = (part.bn for part in lanes[0])
     rows = max(1, BANK_COLUMNS // min(BANK_COLUMNS, q))
     return div_ceil(q, BANK_COLUMNS) * div_ceil(p, rows) * div_ceil(z, max(1, rows // p))
-
-
-def fits(geometry: Geometry, schedule: Schedule, residual: bool) -> bool:
-    """Whether SBUF holds it."""
-    return sbuf_bytes(geometry, schedule, residual) <= _ROOM
 
 
 def sbuf_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:

@@ -29,8 +29,7 @@ IN_GROUPS = {"groups", "depthwise"}
 TAKEN = {
     "implicit_gemm": set(VOLUMES),
     "stacked": set(VOLUMES) - {"groups", "planes only", "between zeros", "several chunks"},
-    "weight_stationary": IN_GROUPS,
-    "narrow": set(VOLUMES) - IN_GROUPS - {"several chunks"},
+    "weight_stationary": set(VOLUMES) - {"several chunks"},
     "activation_stationary": set(VOLUMES) - IN_GROUPS - {"between zeros"},
 }
 

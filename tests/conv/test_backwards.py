@@ -49,7 +49,7 @@ def test_channels_side_by_side(call, algorithm):
 @pytest.mark.parametrize(("C", "lanes"), [(64, 1), (64, 2), (40, 2), (130, 1)])
 def test_few_outputs(C, lanes, dtype):
     call = Transposed(5, C, 3, 1, (9, 7), (7, 5), (2, 2), (3, 1), (1, 0), (1, 1))
-    check(call, dtype, algorithm="narrow", config=(("outputs", 4), ("taps", 2), ("lanes", lanes)))
+    check(call, dtype, algorithm="weight_stationary", config=(("outputs", 4), ("taps", 2), ("lanes", lanes)))
 
 
 #: Few inputs, rows stacked: (C, K), taps, padding, dilation.

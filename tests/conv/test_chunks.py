@@ -104,7 +104,7 @@ NAMED = {
     "implicit_gemm": CAUSAL.replace(C=136, K=24, H=9, W=70),
     "activation_stationary": CAUSAL.replace(C=96, K=48, W=40),
     "stacked": CAUSAL.replace(C=3, K=32),
-    "narrow": CAUSAL.replace(C=160, H=20),
+    "weight_stationary, packed": CAUSAL.replace(C=160, H=20),
     "stacked, depthwise": CAUSAL.replace(C=24, K=24, groups=24),
     "weight_stationary": CAUSAL.replace(C=32, K=32, groups=4),
 }

@@ -384,8 +384,6 @@ OTHERS = {
     "weight_stationary": [
         ConvProblem(N=2, C=64, H=9, W=8, K=64, groups=16, R=3, S=3, padding=SAME),
         ConvProblem(N=2, C=9, H=12, W=11, K=18, groups=9, R=3, S=3, padding=SAME),
-    ],
-    "narrow": [
         ConvProblem(N=1, C=70, H=14, W=23, K=3, R=3, S=3, padding=SAME),
         ConvProblem(N=2, C=5, H=9, W=40, K=2, R=2, S=9),
     ],

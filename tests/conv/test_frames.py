@@ -30,10 +30,10 @@ ALGORITHMS = [
     ("stacked, last", 6, 16, 1, "stacked", None, True),
     ("stacked, planes as channels", 3, 8, 1, "stacked", CHANNELS, False),
     ("activation_stationary", 12, 16, 1, "activation_stationary", None, True),
-    ("narrow", 20, 3, 1, "narrow", None, False),
-    ("narrow, last", 20, 3, 1, "narrow", None, True),
-    ("narrow, two planes at once", 20, 3, 1, "narrow", (("depth", 2),), False),
-    ("narrow, the same of uneven chunks", 49, 3, 1, "narrow", (("depth", 2),), False),
+    ("few outputs", 20, 3, 1, "weight_stationary", None, False),
+    ("few outputs, last", 20, 3, 1, "weight_stationary", None, True),
+    ("few outputs, two planes at once", 20, 3, 1, "weight_stationary", (("depth", 2),), False),
+    ("few outputs, the same of uneven chunks", 49, 3, 1, "weight_stationary", (("depth", 2),), False),
     ("groups", 12, 8, 4, "weight_stationary", None, False),
     ("groups, last", 12, 8, 4, "weight_stationary", None, True),
     ("stacked, depthwise", 7, 7, 7, "stacked", None, False),
@@ -108,7 +108,7 @@ def test_packed_filters_with_planes_as_channels(channels, planes, lnc):
 @pytest.mark.parametrize(("C", "K", "algorithm", "config"), [
     (96, 48, "implicit_gemm", CHANNELS),
     (96, 48, "implicit_gemm", (*CHANNELS, ("fold", "both"))),
-    (96, 3, "narrow", (("depth", 2),)),
+    (96, 3, "weight_stationary", (("depth", 2),)),
 ])  # fmt: skip
 def test_a_window_in_two_tensors_takes_a_dma_of_each(C, K, algorithm, config):
     """Not one of each channel: twice as many DMAs are enough for windows, and some more for filters."""
@@ -123,7 +123,7 @@ def test_a_window_in_two_tensors_takes_a_dma_of_each(C, K, algorithm, config):
     assert counts[0] < counts[1] <= 2 * counts[0] + 12
 
 
-@pytest.mark.parametrize(("C", "K", "H", "W", "packed"), [(50, 16, 24, 30, True), (192, 192, 12, 16, False)])
+@pytest.mark.parametrize(("C", "K", "H", "W", "packed"), [(50, 48, 24, 30, True), (192, 192, 12, 16, False)])
 def test_sums_of_chunks_have_the_order_of_the_whole(C, K, H, W, packed):
     """To the bit, of fp32 sums that round: planes of taps have the same partitions with frames in front and without."""
     rng, sides = np.random.default_rng(9), ((1, 1), (1, 1))

@@ -148,7 +148,6 @@ def test_taken_where_groups_are_small(name, taken):
 @pytest.mark.parametrize(("problem", "changes", "message"), [
     (ROWS["depthwise"], {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
     (ROWS["depthwise"].replace(lhs_dilation=(1, 2)), {}, r"lhs_dilation=\(1, 2\): weight_stationary takes"),
-    (ROWS["depthwise"].replace(groups=1), {}, "feature_group_count=1, lhs_dilation=1: weight_stationary takes groups"),
     (ROWS["depthwise"].replace(C=130, K=96, groups=2), {}, "C / groups=65, K / groups=48"),
     (ROWS["depthwise"].replace(R=31, S=31, padding=((15, 15), (15, 15))), {}, "R=31, S=31"),
     (ROWS["depthwise"].replace(W=40_000), {}, "W=40000: weight_stationary takes"),

@@ -221,11 +221,11 @@ def test_transposed_problems_that_are_refused():
     plain = np.zeros((5, 6, 3, 3), np.float32)
     for spread, message in (
         (2, r"filter_ref: weight_stationary takes filters \[C, K, ...\]"),
-        (1, "lhs_dilation=1: weight_stationary takes"),
+        (1, "lhs_dilation=1: weight_stationary has phases of transposed"),
     ):
         with pytest.raises(KernelAssertionError, match=message):
             nkiconv.simulate(nkiconv.conv2d_implicit_gemm)(
-                X, plain, lhs_dilation=(spread, 1), algorithm="weight_stationary"
+                X, plain, lhs_dilation=(spread, 1), algorithm="weight_stationary", config=(("beside", "none"),)
             )
 
 

@@ -10,10 +10,10 @@
                    y as NHWC: windows of x are the stationaries, filters pass the array, results come out by pixels; of
                    volumes in NCDHW several planes of y at once, results are transposed to rows of y; depthwise: blocks
                    of rows and columns of x are the stationaries, a Toeplitz matrix of all taps passes
-    narrow         few output channels: rows of y and columns of taps share the array's columns
     weight_stationary
-                   outputs in blocks of neighbours: of small groups packed along the columns, on row tiles that
-                   work in parallel; of transposed problems a phase after the other, each with taps of its own
+                    outputs in blocks of neighbours: of small groups packed along the columns, on row tiles that
+                    work in parallel; of transposed problems a phase after the other, each with taps of its own; of few
+                    output channels rows of y and columns of taps share the columns, and their sums are added, shifted
 
 What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
 where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take

@@ -14,8 +14,6 @@ from ...schedules.tiles import require
 from .activation_stationary.loop import run_activation_stationary
 from .flip import copy_forwards
 from .implicit_gemm.loop import run_implicit_gemm
-from .narrow.loop import run_narrow
-from .narrow.plan import plan_narrow
 from .relayout import copy_in, copy_out, plain_of, relayout_refusal
 from .rule import wanted_algorithms
 from .stacked.loop import run_stacked
@@ -28,7 +26,6 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 TABLE = {
     "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
     "stacked": (stacked.plan, run_stacked),
-    "narrow": (plan_narrow, run_narrow),
     "activation_stationary": (plan_activation_stationary, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),
 }

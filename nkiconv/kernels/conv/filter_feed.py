@@ -1,7 +1,7 @@
 """Filters on their way to the array: tiles of zeros that they are put into, transposes, and buffers taken in turn."""
 
 from ..._nki import nisa, nl
-from ...schedules.tiles import size_of, whole_words
+from ...schedules.tiles import WORD_BYTES, size_of, whole_words
 from ...schedules.tiles import transposes_of_bank as transposes_of_bank
 from .._engines import is_16bit, pick
 
@@ -18,6 +18,14 @@ def clear_words(tile, engine):
     """Zeros in a tile whose rows fill whole words, one of four bytes at a time."""
     flat = tile.reshape((tile.shape[0], size_of(tile.shape[1:])))
     nisa.memset(dst=flat if tile.dtype == nl.float32 else flat.view(nl.float32), value=0.0, engine=engine)
+
+
+def clear_tile(tile, itemsize, engine):
+    """Zeros in a tile, a word at a time where its rows fill whole words."""
+    if size_of(tile.shape[1:]) * itemsize % WORD_BYTES == 0:
+        clear_words(tile, engine)
+    else:
+        nisa.memset(dst=tile, value=0.0, engine=engine)
 
 
 def transposed_bank(sources, parts, pitch):

@@ -33,8 +33,6 @@ def reads_backwards(algorithm, geometry):
         return images and plain and geometry.C > 1 and left_over(geometry.C) % QUADRANT == 0
     if algorithm == "stacked":
         return geometry.groups > 1 or (images and geometry.hbm_itemsize > 1)
-    if algorithm == "narrow":
-        return images
     if algorithm == "activation_stationary":
         return images or geometry.groups > 1 or writes_rows(geometry)
     return algorithm == "weight_stationary"

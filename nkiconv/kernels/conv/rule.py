@@ -20,9 +20,9 @@ def wanted_algorithms(geometry):
     apart = apart or (geometry.C <= RULE_INPUTS and (contraction == geometry.C or pixels < RULE_PIXELS))
     if (geometry.flipped and apart) or geometry.precision in ("fp16x3", "winograd"):
         first = ["activation_stationary"] if last and geometry.C > RULE_FEW else []
-        return (["narrow"] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["weight_stationary"]
+        return ([] if geometry.K <= RULE_FEW and pixels > RULE_PIXELS_MANY else first) + ["weight_stationary"]
     if geometry.hbm_itemsize == 1 and geometry.groups == 1 and geometry.C > RULE_FEW:
-        return ["implicit_gemm"] if geometry.K > RULE_FEW else ["narrow"]
+        return ["implicit_gemm"] if geometry.K > RULE_FEW else ["weight_stationary"]
     if geometry.groups > 1:
         return wanted_in_groups(geometry, pixels)
     if last and geometry.C > RULE_FEW and geometry.rows.size * geometry.columns.size > 1:
@@ -32,13 +32,13 @@ def wanted_algorithms(geometry):
     few_taps, whole = contraction < 5 * geometry.C, geometry.C >= nl.tile_size.pmax
     if geometry.K > RULE_OUTPUTS or (few_taps and whole and geometry.columns.stride > 1 and pixels > RULE_PIXELS):
         return []
-    return ["stacked"] if few_taps and not whole else ["narrow"]
+    return ["stacked"] if few_taps and not whole else ["weight_stationary"]
 
 
 def wanted_side_by_side(geometry):
     """The same of channels side by side in HBM (NHWC)."""
     if geometry.K <= RULE_FEW:
-        return [] if geometry.C < RULE_INPUTS else ["narrow"]
+        return [] if geometry.C < RULE_INPUTS else ["weight_stationary"]
     whole = geometry.C >= RULE_SIDE_BY_SIDE and geometry.C % nl.tile_size.pmax == 0
     return [] if whole and geometry.rows.taps * geometry.columns.taps > 3 else ["activation_stationary"]
 

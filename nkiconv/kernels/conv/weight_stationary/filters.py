@@ -27,6 +27,7 @@ from ..._masks import keep_between
 from ..boxes import load_box
 from ..call import Operands
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
+from .packed_filters import PackedFilters
 
 
 @dataclass
@@ -270,6 +271,8 @@ class GroupFilters(nl.NKIObject):
 
 def filters_of(operands, geometry, schedule, ledger):
     """Who loads and makes the stationaries of a problem."""
+    if schedule.shift != None:
+        return PackedFilters(operands, geometry, schedule, ledger)
     if geometry.groups == 1:
         return PhaseFilters(operands, geometry, schedule, ledger, {})
     count = nl.tile_size.pmax // schedule.rows

@@ -1,9 +1,10 @@
 """The loop: x of output tiles comes in, row tiles work in parallel, evacuation interleaves outputs, rows go out.
 
-    | problem    | stationary            | K (partitions)          | M (columns)       | N            | evacuation |
-    |------------|-----------------------|-------------------------|-------------------|--------------|------------|
-    | groups     | w placed, on row tiles| c of each row tile      | columns, rows, k  | z, m, j      | interleave |
-    | transposed | w as torch has it     | segment, c              | phase, segment, k | z, m, j      | interleave |
+    | problem     | stationary             | K (partitions)     | M (columns)          | N       | evacuation    |
+    |-------------|------------------------|--------------------|----------------------|---------|---------------|
+    | groups      | w placed, on row tiles | c of each row tile | columns, rows, k     | z, m, j | interleave    |
+    | transposed  | w as torch has it      | segment, c         | phase, segment, k    | z, m, j | interleave    |
+    | few outputs | w placed               | c                  | s, rows p, planes, k | z, m, w | shift-and-add |
 
 Pseudocode, of one core; `schedules/weight_stationary.py` has the formula:
 
@@ -15,14 +16,16 @@ Pseudocode, of one core; `schedules/weight_stationary.py` has the formula:
             for output u of a block:                                   # of groups the rows of a block together
                 y[.., m * step + u] = epilogue(PSUM[u])
             of groups: copy rows to the partitions where they belong
+            of few outputs: y[.., q] = epilogue(sum over taps s of PSUM[(s, ..), .., q * stride + s * dilation])
         store y
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import Schedule, banks_of, blocks_in, output_in, size_of
 from ....schedules.options import Extras
+from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
 from ..._warm import accumulator, warm_up, warm_zeros
@@ -30,7 +33,8 @@ from ..call import Operands, finish_shared, of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
 from .load import Inputs
 from .residents import Residents
-from .results import Results
+from .results import results_of
+from .shift_and_add import PartsAhead, add_shifted
 
 
 @dataclass
@@ -43,9 +47,11 @@ class Work(nl.NKIObject):
     zeros_sbuf: object
     ledger: Ledger
     residents: Residents
-    results: Results
+    inputs: Inputs
+    results: object
     #: WarmBanks
     warm: list
+    ahead: object = None
 
 
 @dataclass
@@ -56,10 +62,14 @@ class Sums(nl.NKIObject):
     blocks: tuple
     products: list
     started: bool
+    #: Products that write where no other has
+    fresh: int = 0
 
 
 def run_weight_stationary(operands, geometry, extras, schedule):
     """This core's part of the output tiles; x of the next ones is on its way while one is worked on."""
+    if schedule.shift != None:
+        geometry = with_windows(geometry, schedule.shift.V)
     steps = schedule.steps(nl.program_id(0), nl.num_programs())
     if len(steps) == 0:
         return
@@ -68,35 +78,41 @@ def run_weight_stationary(operands, geometry, extras, schedule):
     inputs = Inputs(operands, geometry, schedule, steps)
     residents.start(inputs)
     zeros_sbuf = warm_zeros()
-    warm = warm_up(zeros_sbuf, schedule.warmup, 1)
+    warm = warm_up(zeros_sbuf, schedule.warmup - schedule.late_warmup, 1)
     residents.make_first()
-    results = Results(operands, geometry, schedule, ledger)
-    work = Work(operands, extras, schedule, zeros_sbuf, ledger, residents, results, warm)
+    warm += warm_up(zeros_sbuf, schedule.late_warmup, 1)
+    results = results_of(operands, geometry, schedule, ledger)
+    work = Work(operands, extras, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
+    if schedule.shift != None:
+        work.ahead = PartsAhead(schedule, steps)
     for index, (b, i) in enumerate(steps):
         inputs.load((index + schedule.buffers) * chunks)
         residents.make_until(index)
         x, resident = inputs.take(index), schedule.residents[b]
         for tile in resident.tiles:
             together = schedule.together if index == 0 and tile == resident.tiles[0] else 1
-            work_tile(work, tile, resident.items[i], x, together, index + 1 == len(steps))
+            work_tile(work, tile, resident.items[i], x, together, index)
 
 
-def work_tile(work, tile, lanes, x, together, last):
-    """Results of an M tile for an output tile, so many banks together; last: whether nothing hides the stores."""
+def work_tile(work, tile, lanes, x, together, index):
+    """Results of an M tile for the output tile of a step, so many banks together."""
+    last = index + 1 == len(work.inputs.steps)  # nothing hides the stores
     schedule, results, bias_sbuf = work.schedule, work.results, work.residents.biases[tile]
     tile = [one for one in tile if one.lane < len(lanes)]
     results.start(tile, lanes)
     banks = list(banks_of(schedule, lanes))
     for first, n in cut_at(len(banks), together):
+        # two banks before the Tensor Engine needs them, so that evacuation waits for no loads of later rows
+        work.inputs.copy_held(index + (2 if len(banks) == 1 else 1 if first + 2 >= len(banks) else 0))
         some = banks[first : first + n]
         every = [[new_sums(work, tile, one, lanes, bank) for one in tile] for bank in some]
         for chunk in range(len(schedule.chunks)):
             for bank, sums in zip(some, every, strict=True):
                 add_products(work, tile, lanes, bank.turn, x, sums, chunk)
         for bank, sums in zip(some, every, strict=True):
-            for index, one in enumerate(sums):
+            for place, one in enumerate(sums):
                 if one != None:
-                    evacuate(work, tile, index, lanes, bank, one, bias_sbuf)
+                    evacuate(work, tile, place, lanes, bank, one, bias_sbuf)
             if bank.done:
                 results.finish(tile, lanes, bank.blocks, last)
     results.end(tile, lanes, last)
@@ -118,10 +134,39 @@ def new_sums(work, tile, row_tile, lanes, bank):
         if planes[2] * rows[2] * columns[2] > 0:
             found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
     found = covering_first(found, *counts)
+    if schedule.shift != None and schedule.shift.groups > 1:
+        found, fresh = fresh_first(found, blocks, schedule.shift.groups)
+        if fresh > 0:
+            return Sums(psum, blocks, found, started, 0 if started else fresh)
     if not started and (len(found) == 0 or not is_whole(found[0], *counts)):
         zero_sums(psum, work.zeros_sbuf)
         started = True
     return Sums(psum, blocks, found, started)
+
+
+def fresh_first(products, blocks, groups):
+    """(Products, how many of the first write where no other has): groups of columns of taps of a row of x that meets
+    all blocks, each cut at the columns that those before it met, then the others; (products, 0) without such a row."""
+    (_, zn), (_, mn), (low, count) = blocks
+    for first in range(len(products) - groups + 1):
+        some = products[first : first + groups]
+        one = some[0]
+        same = all((other.planes, other.rows) == (one.planes, one.rows) for other in some)
+        if not same or (one.planes[2], one.rows[2]) != (zn, mn):
+            continue
+        new, again, end = [], [], low + count
+        for product in some:
+            begin, _, width, element, _ = product.columns
+            fresh = min(width, end - begin)
+            if begin + width < end or fresh <= 0:
+                break
+            new.append(replace(product, columns=(begin, 1, fresh, element, 1)))
+            if fresh < width:
+                again.append(replace(product, columns=(begin + fresh, 1, width - fresh, element + fresh, 1)))
+            end = begin
+        if end == low and len(new) == len(some):
+            return new + again + products[:first] + products[first + groups :], len(new)
+    return products, 0
 
 
 def add_products(work, tile, lanes, turn, x, every, chunk):
@@ -142,7 +187,7 @@ def add_products(work, tile, lanes, turn, x, every, chunk):
                 dst=sums_met(sums.psum, product, [first for first, _ in sums.blocks]),
                 stationary=of_array(stationary, work.operands),
                 moving=elements_met(x_sbuf, parts, product, [part.x0 for part in lane]),
-                accumulate=sums.started,
+                accumulate=sums.started and (chunk > 0 or which >= sums.fresh),
                 tile_position=(row_tile.first, 0) if tiled else (),
                 tile_size=(schedule.rows, nl.tile_size.pmax) if tiled else (),
             )
@@ -153,6 +198,9 @@ def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
     """An accumulator to its places among the results: output by output of those packed along its columns, the
     rows of a block together where they are gathered."""
     schedule, results = work.schedule, work.results
+    if schedule.shift != None:
+        shift_out(work, tile, index, lanes, bank, sums, bias_sbuf)
+        return
     strict, row_tile = work.extras.strict_nonfinite, tile[index]
     turn, lane = schedule.turns[bank.turn], lanes[row_tile.lane]
     rows = schedule.together_rows
@@ -169,3 +217,19 @@ def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
             bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
             finish_shared(y, acc, bias, residual, work.extras.epilogue, work.ledger, elements, strict)
+
+
+def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
+    """The sums of several columns of taps, shifted and added, to their places among the results."""
+    schedule, lane, size = work.schedule, lanes[tile[index].lane], tile[index].kn
+    y_sbuf, base, _ = work.results.place(tile[index])
+    (z, m, _), (yz, _, _) = output_in(lane, sums.blocks, schedule.turns[bank.turn].outputs[0])
+    low = sums.blocks[2][0]
+    column = next(one for one in lane[2].tiles if one[2] == low)
+    rows, columns = (sums.blocks[1][0] - lane[1].b0, m[1], 1), (column[0], column[1], 1)
+    acc_psum = sums.psum[0 : sums.psum.shape[0], z[0] : z[0] + z[1], 0 : m[1], 0 : sums.psum.shape[3]]
+    residual = work.results.residuals[index]
+    if residual != None:
+        residual = spaced(residual, (0, size), yz, rows, columns)
+    y = spaced(y_sbuf, (base, size), yz, rows, columns)
+    add_shifted(y, acc_psum, schedule, column, bias_sbuf, residual, work.extras.epilogue, work.ledger, work.ahead)

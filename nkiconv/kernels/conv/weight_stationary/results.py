@@ -4,7 +4,7 @@ from ...._nki import nisa, nl
 from ....schedules.block_schedule import places_of
 from ....schedules.weight_stationary import pages
 from ..._engines import START_WORK, copy_work
-from ..boxes import box_at, load_box, offset_at, pattern_of, residual_of, store_boxes
+from ..boxes import block_pieces, box_at, load_bias_as, load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..filter_feed import tiles_in_turn
 from ..sums import spaced
 
@@ -14,6 +14,9 @@ def load_bias(operands, schedule, tile):
     without any."""
     if operands.bias == None:
         return None
+    if schedule.shift != None:
+        K = tile[0].kn // (schedule.shift.U * schedule.shift.V)
+        return load_bias_as(operands.bias, (tile[0].kn, 1), [[0, tile[0].kn // K], [1, K], [1, 1]], 0)
     times, slot = schedule.together_rows, schedule.slot
     if not schedule.gathers:
         times, slot = schedule.segments, tile[0].kn
@@ -143,4 +146,70 @@ class Results(nl.NKIObject):
                 pattern[2][0] = together * strides[2]
                 there = (row_tile.k0, planes.image * planes.axis.out + planes.q0, rows.b0 * together + row, 0)
                 found.append(((row * slot, 0, 0, 0), pattern, offset_at(strides, there)))
+        return found
+
+
+def results_of(operands, geometry, schedule, ledger):
+    """Tiles of results of a Schedule."""
+    own = PackedResults if schedule.shift != None else Results
+    return own(operands, geometry, schedule, ledger)
+
+
+class PackedResults(nl.NKIObject):
+    """The same of M packing: a row tile's results [(u, k), planes, blocks, columns], on partitions that rotate, as a
+    DMA engine serves eight of them."""
+
+    def __init__(self, operands, geometry, schedule, ledger):
+        self.operands, self.geometry, self.schedule = operands, geometry, schedule
+        self.ys, self.residuals, self.count = [], [], 0
+
+    def start(self, tile, lanes):
+        """Room for results, and residuals on their way."""
+        self.ys, self.residuals, slot = [], [], self.schedule.slot
+        shift = self.schedule.shift
+        volume = shift.depth.out // shift.depth.images
+        for one in tile:
+            z, p, q = lanes[one.lane]
+            base = self.count % (nl.tile_size.pmax // slot) * slot
+            self.count += 1
+            shape = (base + one.kn, z.yn, p.bn, q.yn)
+            self.ys.append((nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf), base))
+            ragged = (p.b0 + p.bn) * shift.U > p.axis.out or volume % shift.V > 0
+            boxes = self._boxes(lanes[one.lane], (0, z.yn), (0, p.bn), (0, q.yn), 0)
+            self.residuals.append(residual_of(self.operands, (one.kn, *shape[1:]), boxes, ragged))
+
+    def place(self, row_tile):
+        """(tile, first partition, 0) of a row tile's results."""
+        y_sbuf, base = self.ys[row_tile.lane]
+        return y_sbuf, base, 0
+
+    def finish(self, tile, lanes, blocks, last):
+        """Store some blocks: whole rows together, but where nothing would hide that."""
+        tiles = self.schedule.shift.tiles
+        for one in tile:
+            lane = lanes[one.lane]
+            z, m = lane[0].places(blocks[0]), (blocks[1][0], min(blocks[1][1], lane[1].bn - blocks[1][0]))
+            q = lane[2].places(blocks[2]) if last else (0, lane[2].yn)
+            if (last or blocks[2][0] == tiles[-1][2]) and min(z[1], m[1]) > 0:
+                y_sbuf, base = self.ys[one.lane]
+                store_boxes(self.operands.y, y_sbuf, self._boxes(lane, z, m, q, base))
+
+    def end(self, tile, lanes, last):
+        """Nothing is left."""
+
+    def _boxes(self, lane, planes, blocks, columns, base):
+        """Boxes of (first, how many) planes, blocks and columns of a lane, as far as y has their rows."""
+        geometry, shift = self.geometry, self.schedule.shift
+        by_k, by_n, by_p, by_q = geometry.y_strides[:4]
+        K, U, V = geometry.K // shift.V, shift.U, shift.V
+        each, found = geometry.planes.out // geometry.planes.images, []
+        z0 = lane[0].image * lane[0].axis.out + lane[0].q0 + planes[0]
+        for z, zn, _, vn, _ in block_pieces(shift.depth.out // shift.depth.images, V, 1, z0 % each, planes[1]):
+            for j, jn, _, un, _ in block_pieces(geometry.rows.out, U, 1, lane[1].b0 + blocks[0], blocks[1]):
+                leading, times = ([by_p, un], 1) if V == 1 else ([by_n // V, vn], un)
+                for u in range(times):
+                    pattern = [leading, [by_k, K], [by_n, zn], [U * by_p, jn], [by_q, columns[1]]]
+                    there = (0, z0 + z, (lane[1].b0 + blocks[0] + j) * U + u, columns[0])
+                    place = (base + u * geometry.K, planes[0] + z, blocks[0] + j, columns[0])
+                    found.append((place, pattern, offset_at(geometry.y_strides, there)))
         return found

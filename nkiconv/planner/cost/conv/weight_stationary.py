@@ -8,11 +8,15 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
 from ....schedules.block_axes import num_steps
 from ....schedules.block_schedule import banks_of, blocks_in, size_of
 from ....schedules.geometry import num_taps
+from ....schedules.m_packing import NAMES as PACKED
+from ....schedules.m_packing import PackedSettings, packed_reason, packed_sizes
 from ....schedules.options import either_reads
+from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS, QUADRANT
 from ....schedules.weight_stationary import (
     BESIDE,
@@ -20,21 +24,22 @@ from ....schedules.weight_stationary import (
     SHARDS,
     TILE_ROWS,
     TOGETHER_MAX,
-    WARM_UP,
     Y_BYTES,
     GroupsSettings,
     PhasesSettings,
     pages,
-    plan,
     settings_class,
+    unsupported_phases,
     unsupported_reason,
 )
+from ....schedules.weight_stationary import WARM_UP as PHASES_WARM_UP
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
 from .common import Settled, matmul_rates
+from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
 #: Bytes a partition of results of an output tile that are tried.
@@ -43,24 +48,31 @@ Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
 #: Phases of a Schedule above which one is made, of 3 to 12.
 MANY_PHASES = 300
+#: Sizes of M packing that are bounded.
+SIZES = 8
 #: Candidates that are timed, at most, and how far above the least bound they may be.
 GUESSES, NEAR = 3, 1.15
 #: Windows of the Tensor Engine's clock at full rate from which on it is warmed up.
 WARMED = 0.6
 #: How much longer than evenly shared evacuation takes, as engines wait for each other.
 SHARED = 1.1
-#: ns until the first matmul on zeros.
-WARM_UP_START_NS = 260.0
 
 
 class WeightStationary(Settled):
     """Groups on row tiles, and transposed convolutions phase by phase."""
 
     algorithm, refusal = "weight_stationary", staticmethod(unsupported_reason)
-    order = ("rows", "height", "width")
+    order = ("rows", "height", "width", "outputs", "depth", "taps", "lanes")
 
-    def settings_of(self, geometry: Any) -> type[Any]:
-        return settings_class(geometry)
+    def settle(self, shape: Shape, config: Config) -> Config:
+        geometry, given = plain_of(self.algorithm, shape.geometry, shape.extras), dict(config or ())
+        if self.refusal(geometry, shape.extras, config):
+            return config
+        for settings in (GroupsSettings, PhasesSettings, PackedSettings):
+            if given and set(given) == set(declarations(settings)):
+                return settings(**given).pairs
+        found = self.best(shape, geometry, given)
+        return found.pairs if found else config
 
     def guesses(self, shape: Shape) -> list[Guess]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
@@ -72,7 +84,7 @@ class WeightStationary(Settled):
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         found = self._bounds(shape, geometry, given)
-        if not found and geometry.groups == 1:
+        if not found and settings_class(geometry, config_of(**given)) is PhasesSettings:
             return PhasesSettings.read(config_of(**given), geometry)
         return found[0][1] if found else None
 
@@ -80,31 +92,35 @@ class WeightStationary(Settled):
         """(bound, settings) of the candidates that have the given settings, the least first."""
         found: list[tuple[float, Any]] = []
         known = set()
-        for one in _candidates(geometry, given):
-            schedule, reason = plan(geometry, shape.extras, one.pairs, shape.cores)
+        for one in _candidates(shape, geometry, given):
+            schedule, reason = plan_of(self.algorithm, shape.geometry, shape.extras, one.pairs, shape.cores)
             if not reason and schedule not in known:
                 known.add(schedule)
-                bound = Bound(shape.target, geometry, shape.extras, schedule)
+                bound = _bound(shape, geometry, schedule)
                 # whether the Tensor Engine has enough to do for its full rate to pay for matmuls on zeros before
-                if geometry.groups == 1 and bound.array_ns < WARMED * shape.target.window_ns:
+                if isinstance(one, PhasesSettings) and bound.array_ns < WARMED * shape.target.window_ns:
                     one = dataclasses.replace(one, warmup=given.get("warmup", 0))
+                if isinstance(bound, PackedBound):
+                    one = dataclasses.replace(one, **{**bound.settings(one.taps), **given})
                 found.append((bound.total_ns(one.warmup), one))
         return sorted(found, key=lambda one: one[0])
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry, shape.extras, plan).total_ns(plan.warmup)
+        return _bound(shape, geometry, plan).total_ns(plan.warmup)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if geometry.groups > 1 or self.refusal(geometry, shape.extras, None):
+        if settings_class(geometry) is not PhasesSettings or self.refusal(geometry, shape.extras, None):
             return [None]
         ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
         return [None, *(config_of(**one, shard=shard) for one in ways for shard in SHARDS)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
+        schedule = self.plan(shape, config)
+        if schedule.shift is not None:
+            return _near_packed(self.settle(shape, config), schedule.shift)
         if shape.geometry.groups == 1:
             return list(PhasesSettings.near(self.settle(shape, config)))
-        schedule = self.plan(shape, config)
         now = schedule.rows, schedule.axes[1].beside, schedule.axes[2].beside
         sizes = [(rows, *block) for rows in TILE_ROWS for block in BLOCKS if (rows, *block) != now]
         found: list[Config] = [*GroupsSettings.near(config)]
@@ -114,16 +130,36 @@ class WeightStationary(Settled):
         return sum(len(one.items) * len(one.tiles) for one in plan.residents)
 
 
-def _candidates(geometry: Any, given: dict[str, Any]) -> Iterator[Any]:
+def _bound(shape: Shape, geometry: Any, schedule: Any) -> Bound | PackedBound:
+    bound = Bound if schedule.shift is None else PackedBound
+    return bound(shape.target, geometry, shape.extras, schedule)
+
+
+def _near_packed(config: Config, shift: Any) -> list[Config]:
+    """Neighbours of M packing: rows of y and columns of taps change one at a time."""
+    found: list[Config] = [*PackedSettings.near(config)]
+    sizes = [(shift.U + step, shift.T) for step in (-1, 1, 2)] + [(shift.U, shift.T - 1), (shift.U, shift.T + 1)]
+    return found + [with_settings(config, outputs=U, taps=T) for U, T in sizes if min(U, T) >= 1]
+
+
+def _candidates(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Any]:
     """Settings to compare that have the given ones; of many phases, whose Schedules are long, the kernel's own."""
     if geometry.groups > 1:
         for T, (Uh, Uw) in itertools.product(TILE_ROWS, BLOCKS if "rows" not in given else BLOCKS[:1]):
             yield GroupsSettings.read(config_of(**given), rows=T, height=Uh, width=Uw)
         return
+    names = set(given) - {"warmup"}
+    if names <= set(PACKED) and not packed_reason(geometry, shape.extras, config_of(**given)):
+        for V, U, T, L in packed_sizes(geometry, given)[:SIZES]:
+            for x_bytes in (4096, 16_384, 32_768):
+                own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}
+                yield PackedSettings.read(config_of(**{**own, **given}), geometry)
+    if names & set(PACKED) or unsupported_phases(geometry):
+        return
     if math.prod(num_steps(axis) for axis in (geometry.planes, geometry.rows, geometry.columns)) > MANY_PHASES:
         yield PhasesSettings.read(config_of(**given), geometry)
         return
-    plain = {"together": TOGETHER_MAX if geometry.C > PARTITIONS else 1, "warmup": WARM_UP}
+    plain = {"together": TOGETHER_MAX if geometry.C > PARTITIONS else 1, "warmup": PHASES_WARM_UP}
     for way in _ways(geometry):
         for shard in SHARDS if geometry.K > 1 else ("outputs",):
             for y_bytes in Y_SIZES:

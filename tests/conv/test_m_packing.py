@@ -25,18 +25,13 @@ from volumes import VOLUMES, check_volume, volumes
 import nkiconv
 from nkiconv import cases
 from nkiconv.axis import Axis
-from nkiconv.kernels.conv.narrow import cuts, plan
-from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.estimate import chosen
-from nkiconv.planner.operations import OPERATIONS, operation_for
-from nkiconv.planner.request import Asked, Request
-from nkiconv.planner.timing import time
-from nkiconv.planner.timing import trace as planner_trace
+from nkiconv.planner.operations import OPERATIONS
+from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.narrow import NarrowSettings
-from nkiconv.schedules.planes import with_windows
+from nkiconv.schedules import m_packing, weight_stationary
+from nkiconv.schedules.m_packing import PackedSettings
 from nkiconv.schedules.settings import declarations
-from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 
 CONV2D = OPERATIONS["conv2d"]
@@ -88,8 +83,8 @@ def shape_of(problem):
     return CONV2D.shape(Request(problem=problem), Rates())
 
 
-def narrow(U, T, settings):
-    return config_of("narrow", outputs=U, taps=T, **settings)
+def packed(U, T, settings):
+    return config_of("weight_stationary", outputs=U, taps=T, **settings)
 
 
 @pytest.mark.cover(16)
@@ -97,17 +92,17 @@ def narrow(U, T, settings):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_is_exact(name, dtype):
     problem, U, T, settings = SHAPES[name]
-    check_exact(problem.replace(dtype=dtype), config=narrow(U, T, settings))
+    check_exact(problem.replace(dtype=dtype), config=packed(U, T, settings))
 
 
 @pytest.mark.cover(16, keep=["dilation_beyond_a_load"])
 @pytest.mark.parametrize("why", EDGE)
 def test_every_edge_is_exact_or_refused(why):
-    found, reason = planned(EDGE[why], "narrow")
+    found, reason = planned(EDGE[why], "weight_stationary", (("shared", 0),))
     if found is None:
-        assert re.search("narrow (takes|keeps)", reason)
+        assert re.search("weight_stationary (takes|keeps|multiplies)|has no setting", reason)
     else:
-        check_exact(EDGE[why], config=config_of("narrow"))
+        check_exact(EDGE[why], config=config_of("weight_stationary", shared=0))
 
 
 @pytest.mark.cover(16)
@@ -116,7 +111,7 @@ def test_cores_take_the_same_products(name):
     problem, U, T, settings = SHAPES[name]
     rng = np.random.default_rng(5)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.input_shape, problem.filter_shape))
-    one, two = (run(x, w, problem, lnc, config=narrow(U, T, settings)) for lnc in (1, 2))
+    one, two = (run(x, w, problem, lnc, config=packed(U, T, settings)) for lnc in (1, 2))
     assert same_bits(one, two)
 
 
@@ -127,12 +122,12 @@ def test_cores_take_the_same_products(name):
 )
 def test_epilogue(name, asked):
     problem, U, T, settings = SHAPES[name]
-    check_epilogue(problem, asked, narrow(U, T, settings))
+    check_epilogue(problem, asked, packed(U, T, settings))
 
 
 def test_layouts():
     x, w = integers(np.random.default_rng(3), RGB)
-    config = config_of("narrow")
+    config = config_of("weight_stationary", shared=0)
     plain = run(x, w, RGB, 2, config=config)
     turned = run(
         np.ascontiguousarray(x.transpose(0, 2, 3, 1)),
@@ -152,14 +147,14 @@ def test_packed_filters(each):
     problem = RGB.replace(K=4)
     x, w = integers(np.random.default_rng(4), problem)
     packed = np.ascontiguousarray(w.reshape(4 // each, each, *w.shape[1:]).transpose(0, 2, 3, 4, 1))
-    config = config_of("narrow")
+    config = config_of("weight_stationary", shared=0)
     np.testing.assert_array_equal(run(x, packed, problem, 2, config=config), run(x, w, problem, 2, config=config))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
 def test_precision(precision):
     problem = RGB.replace(dtype="fp32")
-    check_exact(problem, config=config_of("narrow"), precision=precision)
+    check_exact(problem, config=config_of("weight_stationary", shared=0), precision=precision)
 
 
 @pytest.mark.cover(20)
@@ -168,33 +163,17 @@ def test_precision(precision):
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_needs_no_more_than_it_says(name, lnc):
     problem, U, T, settings = SHAPES[name]
-    config = narrow(U, T, settings)
+    config = packed(U, T, settings)
     residual = nkiconv.spec(problem.output_shape, "fp32")
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
     for more, extras in (({}, extras_of()), (longest, extras_of(residual=True, scaled=True))):
-        found, _ = planned(problem, "narrow", config[1:], lnc)
-        assert (found.U, found.T) == (U, T)
+        found, _ = planned(problem, "weight_stationary", config[1:], lnc)
+        assert (found.shift.U, found.shift.T) == (U, T)
         execution = trace(problem, lnc, config=config, **more)
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
-        assert most <= plan.narrow_instructions(geometry, found, extras, lnc)
-        assert execution.sbuf_peak_bytes <= cuts.narrow_bytes(geometry, found, extras.residual)
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_steps_cover_every_row_once(name):
-    problem, U, T, settings = SHAPES[name]
-    found, _ = planned(problem, "narrow", narrow(U, T, settings)[1:])
-    seen = [
-        (n, j * U + u)
-        for step in cuts.steps_of(geometry_of(problem), found)
-        for band in cuts.lane_steps(geometry_of(problem), found, step)
-        for n in range(band.z0, band.z0 + band.zn)
-        for j in range(step.j0, step.j0 + step.jn)
-        for u in range(U)
-    ]
-    assert len(seen) == len(set(seen))
-    assert {(n, p) for n in range(problem.N) for p in range(problem.P)} <= set(seen)
+        assert most <= weight_stationary.most_instructions(geometry, found, lnc)
+        assert execution.sbuf_peak_bytes <= m_packing.packed_bytes(geometry, found, extras.residual)
 
 
 LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
@@ -203,16 +182,14 @@ LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
 @pytest.mark.parametrize(
     ("problem", "changes", "message"),
     [
-        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: narrow multiplies"),
-        (LAYER.replace(groups=2, K=4), {}, "feature_group_count=2: narrow takes 1"),
-        (LAYER.replace(K=129), {}, "K=129: narrow takes at most 128"),
-        (LAYER.replace(W=200_000), {}, "W=200000, R=3, S=3, .*narrow keeps rows of x and all filters in SBUF"),
-        (LAYER.replace(padding=((300, 1), (1, 1)), R=2, S=2), {}, "narrow keeps .* rows of y whose windows see x"),
+        (LAYER, {"strict_nonfinite": True}, "strict_nonfinite=True: weight_stationary multiplies"),
+        (LAYER.replace(K=129), {}, "K=129: weight_stationary takes at most 128"),
+        (LAYER.replace(W=200_000), {}, "W=200000, R=3, S=3: weight_stationary keeps rows of x and all filters"),
     ],
 )
-def test_what_is_not_narrow(problem, changes, message):
-    assert planned(LAYER, "narrow")[1] == ""
-    found, reason = planned(problem, "narrow", **changes)
+def test_what_is_refused(problem, changes, message):
+    assert planned(LAYER, "weight_stationary")[1] == ""
+    found, reason = planned(problem, "weight_stationary", **changes)
     assert found is None
     assert re.search(message, reason)
 
@@ -226,89 +203,58 @@ def test_what_is_not_narrow(problem, changes, message):
         ({"outputs": 43, "taps": 1}, "config outputs=43 taps=1"),
         ({"outputs": 129, "taps": 1}, "config outputs=129: must be an int from 1 to 128"),
         ({"buffers": 1}, "config buffers=1: must be an int from 2"),
-        ({"lanes": 2}, "config lanes=2, N=1, C=200: narrow puts at most N images on row tiles"),
+        ({"lanes": 2}, "config lanes=2, N=1, C=200: weight_stationary puts at most N images on row tiles"),
         ({"shared": 2}, "config shared=2: must be an int from 0 to 1"),
-        ({"rows": 1}, "narrow has no setting rows"),
+        ({"rows": 1, "shared": 0}, "has no setting rows"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
-    found, reason = planned(LAYER, "narrow", tuple(settings.items()))
+    found, reason = planned(LAYER, "weight_stationary", tuple(settings.items()))
     assert found is None
     assert re.search(message, reason)
 
 
+def test_outputs_that_meet_no_element_are_refused():
+    between = {"stride": (2, 1), "padding": ((1, 0), (0, 0)), "lhs_dilation": (2, 1)}
+    problem = ConvProblem(N=1, C=17, H=1, W=1, K=1, R=1, S=1, **between)
+    found, reason = planned(problem, "weight_stationary", (("shared", 0),))
+    assert found is None
+    assert "for rows of y that see x" in reason
+
+
 def test_rows_of_a_block_start_at_a_multiple_of_lhs_dilation():
-    assert planned(TRANSPOSED, "narrow", (("outputs", 3), ("taps", 4)))[0] is None
-
-
-PRICED = {
-    "vae_out_rgb": cases.get("vae_out_rgb").problem,
-    "fp32": ConvProblem(N=1, C=128, H=100, W=512, K=3, R=3, S=3, padding=SAME, dtype="fp32"),
-    "latents": ConvProblem(N=2, C=320, H=64, W=64, K=4, R=3, S=3, padding=SAME),
-    "encoder": ConvProblem(N=1, C=512, H=64, W=64, K=8, R=3, S=3, padding=SAME),
-    "16 outputs": ConvProblem(N=1, C=128, H=256, W=256, K=16, R=3, S=3, padding=SAME),
-    "7 x 7": ConvProblem(N=1, C=64, H=128, W=256, K=3, R=7, S=7, padding=((3, 3), (3, 3))),
-    "5 x 5": ConvProblem(N=1, C=256, H=128, W=128, K=2, R=5, S=5, padding=((2, 2), (2, 2))),
-    "a row": ConvProblem(N=4, C=512, W=2048, K=1, S=7, padding=((0, 0), (3, 3))),
-    "half rate": cases.get("fp16").problem,
-    "many chunks": ConvProblem(N=1, C=707, H=8, W=8, K=39, R=3, S=3, padding=SAME),
-    "a row of few": ConvProblem(N=4, C=247, H=7, W=7, K=78, R=3, S=3, padding=SAME),
-    "strided rows": ConvProblem(N=1, C=155, H=136, W=82, K=3, S=1, stride=(2, 2)),
-    "fp32 of few": ConvProblem(N=8, C=75, W=41, K=101, S=5, padding=((0, 0), (2, 2)), dtype="fp32"),
-    "stores": ConvProblem(N=2, C=58, H=111, W=67, K=85, S=1),
-}
-
-
-@pytest.mark.cover(12)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", PRICED)
-def test_prices_are_near_the_model(name):
-    problem = PRICED[name]
-    (guess,) = CONV2D.algorithm("narrow").guesses(shape_of(problem))
-    modelled_us = in_time(trace(problem, 2, config=(("algorithm", "narrow"), *guess.config)), Rates()).us
-    assert guess.ns / 1e3 == pytest.approx(modelled_us, rel=0.15)
-
-
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("name", ["wan_out", "unet3d_32"])
-def test_prices_of_planes_are_near_the_model(name):
-    request, conv3d = Request(problem=cases.get(name).problem.replace(H=48)), OPERATIONS["conv3d"]
-    (guess,) = conv3d.algorithm("narrow").guesses(conv3d.shape(request, Rates()))
-    assert dict(guess.config)["depth"] > 1
-    args, kwargs = conv3d.launch(request, "narrow", guess.config)
-    launch = nkiconv.simulator.execute(conv3d.kernel[2], args, kwargs, trace_only=True)
-    assert guess.ns / 1e3 == pytest.approx(in_time(launch, Rates()).us, rel=0.15)
+    assert planned(TRANSPOSED, "weight_stationary", (("outputs", 3), ("taps", 4)))[0] is None
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_host_names_every_setting_and_keeps_those_given(name):
     problem, U, T, settings = SHAPES[name]
     shape = shape_of(problem)
-    for given in (None, tuple(settings.items()), narrow(U, T, settings)[1:]):
-        found = CONV2D.settle("narrow", shape, given)
-        assert tuple(dict(found)) == tuple(declarations(NarrowSettings))
+    for given in ((("shared", 0),), tuple({**settings, "shared": 0}.items()), packed(U, T, settings)[1:]):
+        found = CONV2D.settle("weight_stationary", shape, given)
+        assert tuple(dict(found)) == tuple(declarations(PackedSettings))
         assert dict(found) | dict(given or ()) == dict(found)
-        assert CONV2D.settle("narrow", shape, found) == found
-        assert CONV2D.refusal("narrow", shape, found) == ""
+        assert CONV2D.settle("weight_stationary", shape, found) == found
+        assert CONV2D.refusal("weight_stationary", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():
     for given in ((("outputs", 2),), (("rows", 3),), (("outputs", 43), ("taps", 1))):
-        assert CONV2D.settle("narrow", shape_of(LAYER), given) == given
+        assert CONV2D.settle("weight_stationary", shape_of(LAYER), given) == given
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_kernel_without_settings_runs_whatever_narrow_can(name):
+def test_a_kernel_without_settings_runs_every_shape(name):
     problem = SHAPES[name][0]
-    assert planned(problem, "narrow")[1] == ""
+    assert planned(problem, "weight_stationary")[1] == ""
 
 
 @pytest.mark.parametrize(
     ("name", "taken"),
-    [("vae_out_rgb", True), ("vae_128", False), ("c256_224", False), ("rn50_stem", False), ("mobilenet_dw", False)],
+    [("vae_out_rgb", True), ("vae_128", False), ("c256_224", False), ("rn50_stem", False)],
 )
-def test_few_outputs_are_narrow(name, taken):
-    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "narrow") == taken
+def test_few_outputs_are_packed(name, taken):
+    assert (chosen(Request(problem=cases.get(name).problem)).algorithm == "weight_stationary") == taken
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -317,7 +263,7 @@ def test_few_outputs_are_narrow(name, taken):
     ["same", "causal", "planes only", "patches", "stem", "wide", "dilated", "between zeros", "cropped"],
 )
 def test_volumes(name, lnc):
-    check_volume(VOLUMES[name], lnc=lnc, algorithm="narrow")
+    check_volume(VOLUMES[name], lnc=lnc, algorithm="weight_stationary")
 
 
 @pytest.mark.cover(3)
@@ -325,7 +271,7 @@ def test_volumes(name, lnc):
 def test_volumes_by_settings(config):
     for outputs, taps in ((1, 1), (2, 3), (4, 2)):
         sized = (("outputs", outputs), ("taps", taps), *config)
-        check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="narrow", config=sized)
+        check_volume((130, 3, 1, *VOLUMES["causal"][3:]), algorithm="weight_stationary", config=sized)
 
 
 @pytest.mark.cover
@@ -338,7 +284,7 @@ def test_planes_beside_each_other(name, depth, last, added, lnc):
     shape = VOLUMES[name]
     shape = (shape[0], min(4, shape[1]), *shape[2:])
     depth = min(depth, planes_of(shape))
-    check_volume(shape, lnc=lnc, N=2, last=last, added=added, algorithm="narrow", config=(("depth", depth),))
+    check_volume(shape, lnc=lnc, N=2, last=last, added=added, algorithm="weight_stationary", config=(("depth", depth),))
 
 
 def planes_of(shape):
@@ -350,34 +296,14 @@ def planes_of(shape):
 def test_windows_need_a_plain_filter_of_several_planes():
     shape = VOLUMES["between zeros"]
     for depth in (2, 99):
-        with pytest.raises(nkiconv.simulator.KernelAssertionError, match=f"config depth={depth}: narrow needs a plain"):
-            check_volume(shape, algorithm="narrow", config=(("depth", depth),))
+        with pytest.raises(
+            nkiconv.simulator.KernelAssertionError, match=f"config depth={depth}: weight_stationary needs a plain"
+        ):
+            check_volume(shape, algorithm="weight_stationary", config=(("depth", depth),))
 
 
 @draws(40)
 @hypothesis.given(volumes(rows=VOLUMES["same"][4:]), hypothesis.strategies.integers(1, 3))
 def test_any_volume(shape, depth):
     depth = min(depth, planes_of(shape), 128 // shape[1]) if shape[3][4] == 1 else 1
-    check_volume(shape, algorithm="narrow", config=(("depth", depth),))
-
-
-#: Volumes with frames in front: windows of planes that come in pieces, each channel by itself.
-FRAMED = ConvProblem(N=1, C=96, D=6, H=90, W=160, K=3, T=3, R=3, S=3, padding=((0, 0), *SAME))
-
-
-@pytest.mark.cover(3)
-@pytest.mark.simulator_only
-@pytest.mark.parametrize("frames", [0, 2])
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_windows_in_pieces_are_counted_and_priced(depth, frames):
-    request = Request(problem=FRAMED, asked=Asked(initial_frames=frames))
-    operation = operation_for(request)
-    shape = operation.shape(request, Rates())
-    algorithm = operation.algorithm("narrow")
-    guess = algorithm.guess(shape, (("depth", depth),))
-    traced = planner_trace(request, Candidate("narrow", guess.config), Rates())
-    found = algorithm.plan(shape, guess.config)
-    said = plan.narrow_instructions(with_windows(shape.geometry, depth), found, shape.extras, 2)
-    counted = max(len(program.instructions) for program in traced.execution.programs)
-    assert counted <= said <= 4 * counted
-    assert 0.45 * time(traced, Rates()).us < guess.ns / 1e3 < 1.3 * time(traced, Rates()).us
+    check_volume(shape, algorithm="weight_stationary", config=(("depth", depth),))

@@ -1,0 +1,352 @@
+"""Schedules of few output channels: M packing with shift-and-add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
+from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_steps, part_of, plain_axis
+from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Turn
+from .cuts import axis_elements, cut_volumes
+from .geometry import Axis, Geometry, images_axis, is_of_planes, met, num_taps, sees_itself, span
+from .options import Extras, taken_refusal
+from .planes import chunks_of_windows, window_channels, with_windows
+from .settings import (
+    WARM_UP_MAX,
+    WARM_UPS,
+    Config,
+    Settings,
+    count,
+    declarations,
+    double,
+    half,
+    less,
+    more,
+    setting,
+    warm_up,
+)
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, cut_into, div_ceil, slot_for
+
+NAME = "weight_stationary"
+#: Output tiles of a core, if there are rows for so many.
+ITEMS = 4
+#: And of all cores, at most: their instructions would be too many.
+ITEMS_MOST = 500_000
+#: Of all matmuls on zeros those before the filters come; the others follow while filters are placed.
+WARM_UP_FIRST = 9
+#: All of them, for the Tensor Engine to be at its full rate then, and outputs of a channel that are worth them.
+WARM_UP, WARM_OUTPUTS = 28, 1024
+#: Planes of y beside each other, at most.
+DEPTH_MOST = 8
+#: Columns of the Tensor Engine that pass while a sum leaves, while filters are copied to a place, and between two DMAs.
+LEAVES, PLACED, ISSUED = 2.5, 120, 140
+#: Columns that a matmul takes at least.
+COLUMNS_MIN = 128
+#: Sizes that are built, at most.
+TRIED = 24
+_QUADRANTS = P_MAX // QUADRANT
+
+
+@dataclass(frozen=True)
+class PackedSettings(Settings):
+    """All settings of few output channels; outputs and taps are given together."""
+
+    algorithm = "weight_stationary of few outputs"
+    tried = ("x_bytes", "buffers", "blocks", "images", "shared", "warmup", "late_warmup", "depth", "lanes")
+
+    outputs: int = count("rows of y packed along the columns", 1, P_MAX)
+    depth: int = count(
+        "planes of y packed beside those; the planes of x that several see are channels",
+        1,
+        P_MAX,
+        default=1,
+        near=(less, more),
+    )
+    taps: int = count("columns of taps packed along the columns", 1, _QUADRANTS)
+    lanes: int = count(
+        "images packed along the partitions, each on a row tile", 1, _QUADRANTS, default=1, near=(half, double)
+    )
+    blocks: int = count(
+        "blocks of rows of an accumulator, at most", 1, BANK_COLUMNS, default=BANK_COLUMNS, near=(half, less)
+    )
+    images: int = count("images of an accumulator, at most", 1, BANK_COLUMNS, default=BANK_COLUMNS, near=(half, double))
+    x_bytes: int = count(
+        "x of an output tile; rows of an accumulator are loaded in any case",
+        256,
+        SBUF_USABLE_BYTES_PER_PARTITION,
+        default=16_384,
+        near=(half, double),
+        unit="bytes a partition",
+    )
+    buffers: int = count("output tiles whose x is loaded at once", 2, 64, default=4, near=(3, 6))
+    shared: int = count("1: Scalar and GpSimd take additions from Vector", 0, 1, default=0, near=(0, 1))
+    warmup: int = warm_up(
+        lambda geometry: WARM_UP if _outputs(geometry) >= WARM_OUTPUTS else WARM_UP_FIRST, near=WARM_UPS
+    )
+    late_warmup: int = count(
+        "of these, those that follow the first stationaries",
+        0,
+        WARM_UP_MAX,
+        default=lambda geometry: WARM_UP - WARM_UP_FIRST if _outputs(geometry) >= WARM_OUTPUTS else 0,
+        near=(0, WARM_UP - WARM_UP_FIRST),
+    )
+
+
+def _outputs(geometry: Geometry) -> int:
+    """Outputs of a channel."""
+    return geometry.planes.out * geometry.rows.out * geometry.columns.out
+
+
+def build_packed(geometry: Geometry, config: PackedSettings) -> Schedule | None:
+    """The Schedule of settings, or None where planes, rows and taps cannot share the Tensor Engine, no window meets x
+    or a part of a row has no bank."""
+    U, T, L, V = config.outputs, config.taps, config.lanes, config.depth
+    depth = geometry.planes
+    geometry = with_windows(geometry, V)
+    columns, slot = geometry.columns, slot_for(U * geometry.K)
+    w0, wn = span(columns, 0, columns.out)
+    if not is_legal(geometry, U, T) or window_channels(geometry) > P_MAX or wn == 0:
+        return None
+    rows, planes = block_axis(geometry.rows, U, True), block_axis(geometry.planes, 1)
+    elements = rows.elements(0)
+    if not elements:
+        return None
+    groups = div_ceil(columns.taps, T)
+    shift = T * columns.dilation // columns.lhs_dilation if groups > 1 else 0
+    pad = (groups - 1) * shift
+    before = columns.before + (w0 - pad) * columns.lhs_dilation
+    sums = Axis(wn + pad, T, columns.out, columns.stride, columns.dilation, columns.lhs_dilation, before)
+    tiles = tiles_of(sums)
+    if not tiles:
+        return None
+    chunks = chunks_of_windows(geometry)
+    row_tile = slot_for(geometry.C) if L > 1 else P_MAX
+    part = ShiftedPart(
+        axis=plain_axis(columns), image=0, b0=0, bn=sums.size, q0=0, qn=columns.out, x0=w0, xn=wn, y0=0,
+        yn=columns.out, shift=shift, pad=pad, tiles=tiles,
+    )  # fmt: skip
+    cuts = _cuts(geometry, (planes, rows, part), config, len(chunks))
+    if cuts[1] * cuts[2] > ITEMS_MOST:
+        return None
+    items = _items((planes, rows, part), L, cuts)
+    lanes = tuple(RowTile(lane * row_tile, lane, 0, geometry.C, 0, U * geometry.K) for lane in range(L))
+    turns = []
+    for v in range(planes.turns):
+        found = [
+            Place((e, row, g), (t * len(elements) + n) * groups + g, ())
+            for t, e in planes.taps[v] for n, row in enumerate(elements) for g in range(groups)
+        ]  # fmt: skip
+        turns.append(Turn(((v, 0, 0),), tuple(_home_first(geometry, (planes, rows), found)), 0))
+    each = div_ceil(planes.out, L)
+    return Schedule(
+        axes=(planes, rows, part.axis),
+        turns=tuple(turns),
+        residents=(Resident((lanes,), items),),
+        chunks=tuple((*one, 0, 1) for one in chunks),
+        rows=row_tile,
+        slot=slot,
+        segments=1,
+        extents=(1, 1, 1),
+        packs=True,
+        gathers=False,
+        by_channels=False,
+        buffers=config.buffers,
+        together=1,
+        warmup=config.warmup,
+        late_warmup=min(config.late_warmup, config.warmup),
+        shift=Shift(T, V, U, groups, sums, tiles, depth, L, each, config.shared == 1),
+    )
+
+
+def _home_first(geometry: Geometry, axes: tuple[BlockAxis, BlockAxis], found: list[Place]) -> list[Place]:
+    """Of volumes the products of the last plane and row that all blocks see first: sums round alike wherever cut."""
+    if not is_of_planes(geometry):
+        return found
+    home = [home_element(axis, 0) for axis in axes]
+    return sorted(found, key=lambda one: list(one.e[:2]) != home)
+
+
+Axes = tuple[BlockAxis, BlockAxis, ShiftedPart]
+
+
+def _cuts(geometry: Geometry, axes: Axes, config: PackedSettings, chunks: int) -> tuple[Axis, int, int]:
+    """(planes' Axis of a row tile, parts of its planes, parts of the blocks of rows) of output tiles: of as many
+    accumulators as x has room for, as many for one core as for the other."""
+    planes, rows, part = axes
+    widest, L = max(count for _, _, _, count in part.tiles), config.lanes
+    blocks = min(rows.blocks, max(1, BANK_COLUMNS // widest), config.blocks)
+    own = geometry.planes if L == 1 else images_axis(div_ceil(planes.out, L))
+    volume, images = own.out // own.images, 1
+    if blocks == rows.blocks and len(part.tiles) == 1:
+        images = min(volume, max(1, BANK_COLUMNS // (blocks * widest)), config.images)
+    row_bytes = axis_elements(own, images) * part.xn * geometry.itemsize * chunks
+    most = max(0, config.x_bytes // row_bytes - rows.window) // rows.apart + 1
+    share = div_ceil(rows.blocks * div_ceil(own.out, images), blocks * PARTS * ITEMS)
+    n_planes = own.images * div_ceil(volume, images)
+    n_blocks = div_ceil(rows.blocks, max(1, min(most // blocks, share)) * blocks)
+    if n_planes * n_blocks % PARTS and n_planes < own.out:
+        n_planes += 1
+    elif n_planes * n_blocks % PARTS and n_blocks < rows.blocks:
+        n_blocks += 1
+    return own, n_planes, n_blocks
+
+
+def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]:
+    (planes, rows, part), (own, n_planes, n_blocks) = axes, cuts
+    every, found = planes.blocks * planes.images if L == 1 else own.out, []
+    total = planes.images * planes.blocks
+    for z0, zn in cut_volumes(every, planes.images if L == 1 else 1, min(n_planes, every)):
+        for m0, mn in cut_into(rows.blocks, n_blocks):
+            lanes = []
+            for z in range(z0, min(total, z0 + L * own.out), own.out):
+                count = min(zn, total - z)
+                of_z = part_of(planes, z // planes.blocks, z % planes.blocks, count)
+                lanes.append((of_z, part_of(rows, 0, m0, mn, whole=True), part))
+            found.append(tuple(lanes[:L]))
+    return tuple(found)
+
+
+def widest_window(sums: Axis) -> int:
+    """Columns of sums from the first to the last that one output meets, of the output that meets most."""
+    widest = 0
+    for tap in range(sums.taps):
+        for other in range(tap, sums.taps):
+            first, last = met(sums, tap, 0, sums.out), met(sums, other, 0, sums.out)
+            # both meet every first[1]-th output
+            low = max(first[0], last[0])
+            end = min(first[0] + first[1] * first[2], last[0] + last[1] * last[2])
+            if (first[0] - last[0]) % first[1] == 0 and low < end:
+                widest = max(widest, (other - tap) * sums.dilation // sums.lhs_dilation + 1)
+    return widest
+
+
+def tiles_of(sums: Axis) -> tuple[tuple[int, int, int, int], ...]:
+    """Parts of a row whose columns of sums fit a bank: (first output, how many, first column, how many); none where an
+    output's window is wider than a bank, or meets nothing."""
+    if widest_window(sums) > BANK_COLUMNS:
+        return ()
+    for parts in range(min(sums.out, div_ceil(sums.size, BANK_COLUMNS)), sums.out + 1):
+        found = [(q0, qn, *span(sums, q0, qn)) for q0, qn in cut_into(sums.out, parts)]
+        if any(count == 0 for _, _, _, count in found):
+            return ()
+        if all(count <= BANK_COLUMNS for _, _, _, count in found):
+            return tuple(found)
+    return ()
+
+
+#: Settings that only problems of few outputs have.
+NAMES = tuple(name for name in declarations(PackedSettings) if name != "warmup")
+
+
+def packed_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+    """Why few output channels are not packed, from settings and sizes alone; "" for nothing."""
+    if geometry.K > P_MAX:
+        return f"K={geometry.K}: {NAME} takes at most {P_MAX} output channels of one group; use implicit_gemm"
+    reason = PackedSettings.refusal(config)
+    if reason == "" and num_steps(geometry.planes) > P_MAX:
+        steps = geometry.planes.lhs_dilation
+        reason = f"lhs_dilation={steps} of planes: {NAME} takes at most {P_MAX}; use implicit_gemm"
+    if reason != "":
+        return reason
+    U, T = setting(config, "outputs", 0), setting(config, "taps", 0)
+    depth, lanes, planes = setting(config, "depth", 1), setting(config, "lanes", 1), geometry.planes
+    if (U, T) != (0, 0) and 0 in (U, T):
+        return f"config={config}: outputs and taps are given together or not at all"
+    if U > 0 and not is_legal(with_windows(geometry, depth), U, T):
+        return (
+            f"config outputs={U} taps={T}, K={geometry.K}, S={geometry.columns.taps}: at most {geometry.columns.taps} "
+            f"taps, each with depth={depth} * outputs * K rounded up to {QUADRANT}, {2 * QUADRANT} or {P_MAX} of "
+            f"{P_MAX} partitions, and outputs * stride and (with more taps to come) taps * rhs_dilation multiples of "
+            f"lhs_dilation; use others"
+        )
+    most = P_MAX if planes.taps > 1 else planes.out // planes.images
+    if depth > 1 and (geometry.packed > 0 or geometry.flipped or planes.lhs_dilation > 1 or depth > most):
+        return (
+            f"config depth={depth}: {NAME} needs a plain filter, not one of a transposed convolution, no "
+            f"lhs_dilation={planes.lhs_dilation} of planes and, with one plane of taps, at most "
+            f"Z={planes.out // planes.images}; use 1"
+        )
+    if lanes > 1 and (depth > 1 or not takes_lanes(geometry, lanes)):
+        return (
+            f"config lanes={lanes}, N={planes.out}, C={geometry.C}: {NAME} puts at most N images on row tiles, each of "
+            f"at most {P_MAX // lanes} channels, in quadrants, and of one plane; use 1"
+        )
+    return taken_refusal(geometry, extras, NAME, True, "rows outside a window")
+
+
+def packed_memory_reason(geometry: Geometry, room: int) -> str:
+    """Why there is no Schedule of few output channels."""
+    return (
+        f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+        f"S={geometry.columns.taps}: {NAME} keeps rows of x and all filters of few output channels in SBUF ({room} "
+        f"bytes per partition), for rows of y that see x; use implicit_gemm"
+    )
+
+
+def is_legal(geometry: Geometry, U: int, T: int) -> bool:
+    """Whether U rows of y and T columns of taps can share the Tensor Engine."""
+    rows, columns = geometry.rows, geometry.columns
+    fits = U * geometry.K <= P_MAX and T <= columns.taps and T * slot_for(U * geometry.K) <= P_MAX
+    whole = U * rows.stride % rows.lhs_dilation == 0
+    return fits and whole and (T == columns.taps or T * columns.dilation % columns.lhs_dilation == 0)
+
+
+def takes_lanes(geometry: Geometry, lanes: int) -> bool:
+    """Whether so many images can be on row tiles of their own."""
+    plain = sees_itself(geometry.planes) and geometry.depth is None and geometry.frames is None
+    fits = lanes * slot_for(geometry.C) <= P_MAX and lanes <= geometry.planes.out
+    return plain and fits and geometry.planes.images == 1
+
+
+def packed_sizes(geometry: Geometry, given: dict[str, int]) -> list[tuple[int, int, int, int]]:
+    """(planes, rows of y, columns of taps, images) that can share the Tensor Engine, those of least work first: columns
+    that pass it, and sums that leave it."""
+    planes, most = geometry.planes, 1
+    if planes.taps > 1 and planes.lhs_dilation == 1 and geometry.packed == 0 and not geometry.flipped:
+        most = min(P_MAX // geometry.K, planes.out // planes.images, DEPTH_MOST)
+    found = []
+    for V in [given["depth"]] if "depth" in given else range(1, most + 1):
+        seen = with_windows(geometry, V)
+        if window_channels(seen) > P_MAX:
+            continue
+        chunks, slots = len(chunks_of_windows(seen)), min(seen.columns.taps, P_MAX // QUADRANT)
+        for U in [given["outputs"]] if "outputs" in given else range(1, min(P_MAX // seen.K, seen.rows.out + 1) + 1):
+            for T in [given["taps"]] if "taps" in given else range(1, slots + 1):
+                if not is_legal(seen, U, T):
+                    continue
+                for L in [given["lanes"]] if "lanes" in given else (1, 2, 4):
+                    if L == 1 or (V == 1 and takes_lanes(seen, L)):
+                        blocks = div_ceil(seen.rows.out, U) * seen.planes.out
+                        rows = len(block_axis(seen.rows, U, True).elements(0)) * seen.planes.taps
+                        groups = div_ceil(seen.columns.taps, T)
+                        each = max(COLUMNS_MIN, blocks * seen.columns.size / PARTS)
+                        passed = PARTS * each * rows * groups * chunks / L
+                        left = blocks * max(0.6, T / seen.columns.lhs_dilation) * seen.columns.out * LEAVES
+                        placed = U * chunks * (groups * seen.planes.taps * PLACED + num_taps(seen) * seen.K / 2)
+                        loaded = chunks * V * ISSUED if V > 1 else 0
+                        found.append((max(passed, left) + 0.1 * min(passed, left) + placed + loaded, (V, U, T, L)))
+    return [sizes for _, sizes in sorted(found)]
+
+
+def packed_settings(geometry: Geometry, config: Config) -> PackedSettings:
+    """All settings; sizes that a config leaves open of least work, the first that fits."""
+    sizes = packed_sizes(geometry, dict(config or ()))[:TRIED]
+    every = [PackedSettings.read(config, geometry, depth=V, outputs=U, taps=T, lanes=L) for V, U, T, L in sizes]
+    if not every:
+        return PackedSettings.read(config, geometry, outputs=1, taps=1)
+    return next((one for one in every if build_packed(geometry, one) is not None), every[0])
+
+
+def packed_bytes(geometry: Geometry, schedule: Schedule, residual: bool) -> int:
+    """Bytes per partition, at most: x of output tiles, filters as loaded, transposed and placed, results."""
+    shift = schedule.shift
+    assert shift is not None
+    geometry = with_windows(geometry, shift.V)
+    item, taps, chunks = geometry.itemsize, num_taps(geometry), len(schedule.chunks)
+    (resident,) = schedule.residents
+    x_bytes = max(lane[0].xn * lane[1].xn * lane[2].xn for lanes in resident.items for lane in lanes) * item
+    raw = min(shift.lanes * geometry.C, P_MAX) * taps + taps * geometry.K
+    placed = sum(len(turn.products) for turn in schedule.turns) * shift.T * schedule.slot
+    most = max(lane[0].bn * lane[1].bn for lanes in resident.items for lane in lanes)
+    results = 4 * most * ((4 if residual else 2) * geometry.columns.out) + 6 * 4 * BANK_COLUMNS
+    return chunks * (schedule.buffers * x_bytes + (raw + placed) * item) + shift.lanes * results + 4096
