@@ -134,6 +134,15 @@ def near_of(geometry: RowGeometry, now: BandedSettings) -> list[tuple[tuple[str,
 SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1, "edge": 0}
 
 
+def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[BandedSettings, float]]:
+    """The first settings, and ns, about; none where it does not run."""
+    if shape_refusal(geometry, extras, None):
+        return []
+    settings, ns = starts(geometry, extras, None, target)[0]
+    is_refused = size_refusal(geometry, extras, build(geometry, settings, extras.state), cores)
+    return [] if is_refused else [(settings, ns)]
+
+
 def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
     reason = shape_refusal(geometry, extras, config)

@@ -12,10 +12,13 @@ partition p, slot t; lag q' of slot t is slot t + q'.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
 from .depthwise import Extras, RowGeometry, instructions_refusal
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
@@ -29,7 +32,7 @@ BLOCKS, LAGS_MOST = (1, 2, 4, 8, 16), 97
 COLUMNS_MIN = 64
 WIDE_FROM, WIDE_FROM_SLOTS = 10, 32
 WIDE_FROM_FEW, WIDE_FROM_FEW_SLOTS = 12, 320
-#: Matmuls on zeros, and with masks rows from which they pay.
+#: Matmuls on zeros that a search tries, and with masks rows from which they pay.
 WARM_UP, MANY_ROWS = 24, 1024
 #: Bytes a partition of SBUF for rows as loaded, transposed slots and kept filters; sums and products take the rest.
 DOT_SBUF_BYTES = 180_000
@@ -44,6 +47,19 @@ WIDE_BYTES = 44_000
 #: Columns for each tap from which `banded` is at least as fast, for the taps that it always takes.
 COLUMNS_PER_TAP = 0.5
 BANDED_TAPS = 8192
+
+
+#: ns from the first load to the first sums and from the last sums to the end of the last store, with masks and with the
+#: way through HBM.
+MASKED_ENDS_NS = 5000.0
+WIDE_ENDS_NS = 11000.0
+#: Share of the masks and sums that Vector is left with, a column of lags and channels.
+MASKED_VECTOR = 0.75
+#: How much more work than it takes a unit should have for the array to be at full rate in all windows.
+SURE = 1.3
+#: Most blocks of slots in a chunk of `wide`, and from one number of lags that is tried to the next.
+WIDE_BLOCKS = 2
+WIDE_STEP = 8
 
 
 @dataclass(frozen=True)
@@ -62,11 +78,26 @@ class DotSettings(Settings):
     warmup: int = warm_up("by shape", near=(0, WARM_UP))
 
 
-def dot_settings(geometry: RowGeometry, config: Config) -> DotSettings:
-    """All settings of a config."""
-    wide = setting(config, "wide", is_wide(geometry))
-    warm = WARM_UP if wide or geometry.N * geometry.C >= MANY_ROWS else 0
-    return DotSettings.read(config, geometry, slots=64 if wide else 32, warmup=warm)
+def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = None) -> DotSettings:
+    """All settings of a config: as many slots as fit, of `wide` slots and lags with the fewest columns.
+
+    target: other prices than those of trn2.toml.
+    """
+    given, wide = dict(config or ()), setting(config, "wide", is_wide(geometry))
+    is_warm = wide or geometry.N * geometry.C >= MANY_ROWS
+    warmup = warm_up_of(target or Target.of(Rates())) if is_warm else 0
+    best = DotSettings.read(config, geometry, slots=64 if wide else 32, warmup=warmup)
+    tried = [best]
+    if wide:
+        slots = [given.get("slots", WIDE_TAPS * blocks) for blocks in range(1, WIDE_BLOCKS + 1)]
+        lags = [given.get("lags", lags) for lags in range(1, LAGS_MOST + 1, WIDE_STEP)]
+        tried = [replace(best, slots=some, lags=few) for some, few in dict.fromkeys(itertools.product(slots, lags))]
+    plans = [plan for plan in (build(geometry, one) for one in tried) if plan.slots]
+    if not plans:
+        return best
+    plan = min(plans, key=wide_columns) if wide else plans[0]
+    of_plan = {"slots": plan.slots * plan.members, "lags": plan.lags if wide else best.lags}
+    return replace(best, **{**of_plan, **given})
 
 
 def dot_config_refusal(config: Config) -> str:
@@ -388,3 +419,64 @@ def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]
             for lag_block in range(plan.lag_blocks):
                 steps.append((g0, min(most, unit.groups - g0), phase, lag_block))
     return steps
+
+
+def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[DotSettings, float]]:
+    """Settings, and ns, about; none where it does not run."""
+    if unsupported(geometry, extras, None, cores):
+        return []
+    settings = dot_settings(geometry, None, target)
+    plan = build(geometry, settings)
+    return [(settings, (wide_ns if plan.wide else masked_ns)(geometry, target, plan))]
+
+
+def warm_up_of(target: Target) -> int:
+    """Matmuls of 128 columns from which the array is at full rate: as much work as one window takes for that."""
+    return math.ceil(target.window_work * target.window_ns / (P_MAX * target.tensor_column_ns))
+
+
+def wide_columns(plan: DotSchedule) -> float:
+    """Columns of the array a lag and channel: transposes, products, sums."""
+    columns = plan.slots + plan.lags + plan.slots // plan.taps * (plan.lags + plan.taps) + plan.lags / 2
+    return float(plan.chunks * (columns + (0 if plan.keep else plan.slots)) / plan.lags)
+
+
+def wide_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
+    """ns of a core with the way through HBM: the array's transposes, products and sums over slots of all units."""
+    column_ns, fp32 = target.tensor_column_ns, geometry.itemsize == 4
+    first = batches(geometry, plan)[0]
+    groups = first.width
+    transposes = plan.lags * plan.tap_phases + plan.slots * plan.tap_phases * (1 if plan.keep else 2)
+    products = groups * div_ceil(plan.slots, plan.taps) * plan.tap_phases
+    columns_ns = plan.channels * (plan.lags + plan.taps - 1) * (target.tensor_column_fp32_ns if fp32 else column_ns)
+    sums_ns = 2 * groups * plan.lags * column_ns
+    passes = target.transpose_passes_fp32 if fp32 else 1
+    transpose_ns = (P_MAX * column_ns + target.matmul_ns) * passes
+    unit_ns = transposes * transpose_ns + products * (columns_ns + target.matmul_ns) + sums_ns
+    # a transpose streams as many columns as there are channels, and keeps the array waiting for the rest of its time
+    streamed_ns = transposes * min(first.block.count, P_MAX) * passes * column_ns + products * columns_ns + sums_ns
+    if streamed_ns < SURE * target.window_work * unit_ns:
+        unit_ns = 2 * unit_ns
+    units = div_ceil(count_batches(geometry, plan), PARTS) * plan.chunks * plan.column_phases
+    kept_ns = transpose_ns * plan.slots * plan.tap_phases * plan.chunks if plan.keep else 0.0
+    return float(WIDE_ENDS_NS + kept_ns + units * unit_ns)
+
+
+def masked_ns(geometry: RowGeometry, target: Target, plan: DotSchedule) -> float:
+    """ns of a core with masks: transposes and products of slots, or masks and sums on Vector, or HBM."""
+    column_ns = target.tensor_column_ns
+    slots = div_ceil((geometry.S - 1) * geometry.dilation + 1, P_MAX)
+    lags = 7 + geometry.Q * max(1, geometry.stride // geometry.dilation)
+    transpose_ns = P_MAX * column_ns + target.matmul_ns
+    matmul_ns = 16 * max(8, lags) * column_ns + target.matmul_ns
+    slow = target.tensor_column_fp32_ns / column_ns if geometry.itemsize == 4 else 1.0
+    tensor_ns = slow * (slots * transpose_ns + 8 * div_ceil(slots, 8) * matmul_ns)
+    vector_ns = MASKED_VECTOR * 2 * 8 * 16 * lags * target.vector_ns
+    channel_tiles = div_ceil(geometry.C, P_MAX)
+    tiles = div_ceil(geometry.N * channel_tiles, PARTS)
+    moved_ns = P_MAX * (geometry.W + geometry.S) * geometry.itemsize * target.hbm_byte_ns
+    filters_ns = slow * div_ceil(channel_tiles, PARTS) * slots * transpose_ns
+    # images that are summed on the array have masks and sums in common
+    images, summed = geometry.summed, div_ceil(geometry.summed, plan.members)
+    tile_ns = max(images * tensor_ns, summed * vector_ns, images * moved_ns)
+    return float(MASKED_ENDS_NS + tiles * tile_ns + filters_ns)

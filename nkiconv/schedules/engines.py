@@ -20,7 +20,7 @@ class Engines:
         when the columns that they overwrite are written, which keeps nobody else waiting, 0 where none are."""
         issue_ns = self.target.static_issue_ns
         begin = max(self.sync + (triggers - 1) * issue_ns, after) + self.target.first_packet_ns
-        begin, self.sync = begin + self.target.load_skew_ns * self._skew(rows), self.sync + triggers * issue_ns
+        begin, self.sync = begin + self.target.load_skew_ns * self.skew(rows), self.sync + triggers * issue_ns
         end = (begin if after else max(self.loads, begin)) + self.busy_ns(rows, row_ns, num_bytes)
         self.loads = self.loads if after else end
         return end + self.target.dma_end_ns + self.target.dma_done_ns
@@ -30,7 +30,7 @@ class Engines:
         begin = max(self.triggers, ready + self.target.hop_dma_ns)
         self.triggers = begin + triggers * self.target.static_issue_ns
         begin = self.triggers - self.target.static_issue_ns + self.target.first_packet_ns
-        begin += self.target.store_skew_ns * self._skew(rows)
+        begin += self.target.store_skew_ns * self.skew(rows)
         self.stores = max(self.stores, begin) + self.busy_ns(rows, row_ns, num_bytes)
 
     def on(self, engine: str, ready: float, busy_ns: float, done_ns: float) -> float:
@@ -46,5 +46,6 @@ class Engines:
         self.moved += busy
         return busy
 
-    def _skew(self, rows: int) -> float:
+    def skew(self, rows: int) -> float:
+        """How late the last DMA engine of so many partitions begins, as a share of the last of all."""
         return (div_ceil(rows, self.target.rows_an_engine) - 1) / (self.target.dma_engines - 1)

@@ -7,14 +7,28 @@ a dilated x and the residual's loads are left out: they hardly depend on setting
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
+from .banded import shape_refusal
 from .depthwise import Extras, RowGeometry
 from .engines import Engines
-from .mixed import MixedPiece, MixedSchedule, cut_pieces, filter_block, mixed_cuts, widths_of
+from .mixed import (
+    MixedPiece,
+    MixedSchedule,
+    MixedSettings,
+    build,
+    cut_pieces,
+    filter_block,
+    mixed_cuts,
+    mixed_settings,
+    plan_refusal,
+    widths_of,
+)
 from .options import Epilogue
 from .recipes import vector_steps
 from .rows import RowTile, held_by_all, positions_of, run_length, tile_count, tile_list
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
+#: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
+MANY_TAPS = 64
 #: Tiles that are looked at; the others go on at the rate of the second half of these.
 LOOKED_AT = 24
 #: Share of a window's time in which matmuls on zeros bring the array to its full rate.
@@ -150,3 +164,22 @@ def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float)
             busy_ns = target.scalar_fixed_ns + qn * target.scalar_ns
             ready = engines.on("scalar", ready, busy_ns, done_ns + qn * target.scalar_ns)
     return ready
+
+
+def guess(
+    geometry: RowGeometry, extras: Extras, cores: int, target: Target, on_tensor: bool
+) -> list[tuple[MixedSettings, float]]:
+    """The rule's settings, and ns, about; none where they do not run, or with many taps for which `banded` needs far
+    fewer matmuls."""
+    few, strict = geometry.S <= MANY_TAPS or shape_refusal(geometry, extras, None) != "", extras.strict_nonfinite
+    if not ((few and not strict) if on_tensor else (few or strict)):
+        return []
+    settings = mixed_settings(geometry, extras.epilogue, None, on_tensor, target)
+    ns = ns_of(geometry, extras, cores, target, settings)
+    return [(settings, ns)] if ns < float("inf") else []
+
+
+def ns_of(geometry: RowGeometry, extras: Extras, cores: int, target: Target, settings: MixedSettings) -> float:
+    """ns of settings, about; infinity where they do not run."""
+    plan = build(geometry, extras, settings)
+    return float("inf") if plan_refusal(geometry, extras, plan, cores, "") else bound_ns(geometry, extras, plan, target)

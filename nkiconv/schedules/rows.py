@@ -26,8 +26,6 @@ LOAD_BYTES_MAX = 49_152
 STRETCH_MIN = 32
 #: Channel tiles from which an odd number of them is still shared out evenly enough: 8 to 7.
 TILES_TO_SHARE = 15
-#: Columns of a tile of one image from which the array does as much at once as Vector with tiles of several.
-ALONE_MIN = 64
 #: Bytes a partition of the columns of one tile, without the halo: long runs, and several tiles fit SBUF.
 ROWS_TILE_BYTES = 16384
 #: Strides up to this load whole runs: run bytes / 27.2 B/ns stay below the 55 ns of a 2-byte DMA element (trn2.toml).
@@ -197,15 +195,6 @@ def tile_count(geometry: RowGeometry, rows: RowPlan) -> int:
     stretches = together * div_ceil(part_columns(geometry, rows.shard), rows.columns)
     stacks = div_ceil(images, max(1, together)) * div_ceil(stretches, rows.G)
     return part_most(rows.T, rows.shard == "channels") * stacks
-
-
-def shares_tiles(geometry: RowGeometry) -> bool:
-    """Whether tiles of several images are half as many as those of one, and these are short: what `vector` gains on
-    `mixed`."""
-    alone, shared = plan_rows(geometry, None, 0, True), plan_rows(geometry, None, 0, False)
-    if geometry.N == 1 or alone.columns == 0 or shared.columns == 0 or alone.columns >= ALONE_MIN:
-        return False
-    return tile_count(geometry, alone) >= 2 * tile_count(geometry, shared)
 
 
 def tile_list(geometry: RowGeometry, rows: RowPlan, part: int, most: int) -> list[RowTile]:

@@ -10,10 +10,13 @@ partitions.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..simulator.timing import Rates
+from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
 from .depthwise import Extras, RowGeometry, instructions_refusal
+from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil, slot_for
 
@@ -25,16 +28,23 @@ UPDATE_FILTER_BYTES, AHEAD_BYTES, CHUNKS_AHEAD = 32_768, 65_536, 8
 TAPS_BYTES = 98_304
 #: Most positions of a row (or of a state): the contraction of one channel.
 ROW_MAX = 128
-#: Without a config the array multiplies for so many images for each channel on a partition of Vector's, or in all where
-#: taps meet so many elements for each byte of one; or for few where Vector's runs would be of so few bytes that DMA
-#: engines take long for each. Not if filters have more taps an image, or rows more columns a tap.
-TENSOR_IMAGES, MET_ELEMENTS, TENSOR_IMAGES_TINY, TINY_RUN = 16, 64, 3, 4
-TAPS_AN_IMAGE, COLUMNS_A_TAP = 4000, 16
 #: Matmuls on zeros without a config, and rows from which they pay: few are done before the array is at full rate.
 WARMUP, MANY_ROWS = 16, 65_536
 #: Bytes a partition of a part's rows, products and results, of which two are there at once, and of filters, as well.
 PART_BYTES = 32_768
 UPDATE_VECTOR_FILTER_BYTES = 49_152
+
+
+#: ns from the first load to the first sums and from the last sums to the end of the last store, without what the
+#: stages themselves take for the first and the last chunk, on few partitions; more where the array is at half rate with
+#: fp32.
+TENSOR_ENDS_NS = 2550.0
+FP32_NS = 500.0
+VECTOR_ENDS_NS = 2150.0
+#: Instructions of Vector that a part takes beside products and sums, with what it waits for; that a chunk takes beside
+#: one a column for its bands.
+PART_INSTRUCTIONS = 4
+CHUNK_INSTRUCTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -100,30 +110,42 @@ class UpdatePart:
     nn: int
 
 
-def update_settings(geometry: RowGeometry, extras: Extras, config: Config) -> UpdateSettings:
-    """All settings of a config; without one, chunks of as many channels as a bank holds."""
-    channels, most, room = group_limits(geometry, extras.state)
-    on_vector = extras.strict_nonfinite or channels == 0 or not is_for_tensor(geometry, extras.state)
-    return UpdateSettings.read(
-        config,
-        engine="vector" if on_vector else "tensor",
-        channels=max(1, channels),
-        groups=max(1, min(most, room // max(1, channels))),
-        warmup=WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0,
-    )
+def update_settings(
+    geometry: RowGeometry, extras: Extras, config: Config, target: Target | None = None
+) -> UpdateSettings:
+    """All settings of a config; without one, the chunk whose channels take least, and who is done first.
+
+    target: other prices than those of trn2.toml.
+    """
+    target = target or Target.of(Rates())
+    channels, groups = fill_bank(geometry, extras, target)
+    warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
+    found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
+    if "engine" in dict(config or ()):
+        return found
+    on_array_ns, on_vector_ns = (ns_of(geometry, extras, target, found) for ns_of in (tensor_ns, vector_ns))
+    is_vector = extras.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns
+    return replace(found, engine="vector") if is_vector else found
 
 
-def is_for_tensor(geometry: RowGeometry, with_state: bool) -> bool:
-    """Whether there are enough images, and not too many columns or taps, for the array."""
-    length = div_ceil(geometry.C, PARTS * P_MAX)
-    positions = geometry.W + (geometry.pad_left if with_state else 0)
-    images = TENSOR_IMAGES * length
-    if length * geometry.Q * geometry.itemsize <= TINY_RUN:
-        images = TENSOR_IMAGES_TINY
-    elif geometry.N * min(geometry.S, positions) >= MET_ELEMENTS * geometry.itemsize:
-        images = TENSOR_IMAGES
-    few_taps = geometry.S * geometry.C <= TAPS_AN_IMAGE * geometry.N
-    return geometry.N >= images and few_taps and geometry.Q <= COLUMNS_A_TAP * geometry.S
+def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[UpdateSettings, float]]:
+    """Settings, and ns, about, of each engine that multiplies; none where none does."""
+    found = []
+    for engine, ns_of in (("tensor", tensor_ns), ("vector", vector_ns)):
+        settings = update_settings(geometry, extras, (("engine", engine),), target)
+        if not unsupported(geometry, extras, settings.pairs, cores):
+            found.append((settings, ns_of(geometry, extras, target, settings)))
+    return found
+
+
+def fill_bank(geometry: RowGeometry, extras: Extras, target: Target) -> tuple[int, int]:
+    """(channels of a group, groups) of the chunk whose channels take least: one and one where not even that fits."""
+    most, most_groups, room = group_limits(geometry, extras.state)
+    chunk_ns = (geometry.Q + CHUNK_INSTRUCTIONS) * target.vector_fixed_ns
+    group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
+    found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
+    ways = [one for one in found if one[0]] or [(1, 1)]
+    return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
 
 
 def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
@@ -300,3 +322,90 @@ def parts_of(geometry: RowGeometry, extras: Extras) -> list[UpdatePart]:
 def count_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
     """Instructions of the busiest core, at most."""
     return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
+
+
+def tensor_ns(geometry: RowGeometry, extras: Extras, target: Target, settings: UpdateSettings) -> float:
+    """ns on the array: the slowest engine's work of all chunks, filters before them, the ends; 0 where nothing fits."""
+    plan = build(geometry, extras.state, settings)
+    if plan.channels == 0:
+        return 0.0
+    kinds = 2 if plan.state > 0 else 1
+    fp32 = geometry.itemsize == 4
+    element_ns = target.vector_ns if fp32 else target.vector_16bit_ns
+    every = div_ceil(div_ceil(div_ceil(geometry.C, PARTS), plan.pieces), plan.channels)
+    chunks = div_ceil(every, min(plan.groups, every))
+    channels = plan.pieces * plan.channels * min(plan.groups, every)
+    bands_ns = kinds * geometry.Q * (target.vector_fixed_ns + channels * element_ns)
+    dma_ns, chunk_ns = chunk_of(geometry, target, plan, min(plan.groups, every), bands_ns)
+
+    loaded = min(plan.filters, every)
+    met = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
+    placed = sum(0 < taps < geometry.W for taps in met)
+    placed_ns = placed * 2 * (target.vector_fixed_ns + plan.channels * geometry.W * target.vector_16bit_ns)
+    made_ns = kinds * (placed_ns + geometry.Q * (target.vector_fixed_ns + loaded * plan.pieces * element_ns))
+    row_ns = target.row_ns(plan.channels * geometry.S, geometry.w_s, geometry.itemsize)
+    taps_ns = min(target.rows_an_engine, plan.pieces * loaded) * row_ns
+    first_ns = made_ns + taps_ns + bands_ns + dma_ns
+    filters_ns = (div_ceil(every, plan.filters) - 1) * max(made_ns, taps_ns)
+    ends_ns = TENSOR_ENDS_NS + (FP32_NS if fp32 else 0.0) + skews_ns(target, plan.pieces * plan.pitch)
+    return float(ends_ns + first_ns + filters_ns + plan.image_tiles * chunks * chunk_ns)
+
+
+def chunk_of(
+    geometry: RowGeometry, target: Target, plan: UpdateSchedule, groups: int, bands_ns: float
+) -> tuple[float, float]:
+    """(ns of a chunk's DMAs, ns of a chunk) of so many groups: of the engine that takes longest."""
+    kinds = 2 if plan.state > 0 else 1
+    columns, item, fp32 = geometry.Q, geometry.itemsize, geometry.itemsize == 4
+    rows, width = plan.pieces * plan.pitch, plan.channels * groups
+    passes = target.transpose_passes_fp32 if fp32 else 1
+    slow = target.tensor_column_fp32_ns / target.tensor_column_ns if fp32 else 1
+    transpose_ns = P_MAX * target.tensor_column_ns * passes + target.matmul_ns
+    streamed = max(P_MAX, plan.pieces * plan.channels * columns)
+    matmul_ns = slow * (streamed * target.tensor_column_ns + target.matmul_ns)
+    tensor = groups * kinds * (transpose_ns + matmul_ns)
+    read_elements = plan.pieces * width * columns
+    read_ns = plan.pieces * target.vector_fixed_ns + read_elements * (target.vector_ns + target.scalar_ns) / 2
+    moved_ns = kinds * (target.vector_fixed_ns + groups * rows * item * target.scalar_ns / 4)
+    made_ns = bands_ns / plan.image_tiles
+    busy_ns = max((made_ns + read_ns + moved_ns) / 2, made_ns, moved_ns)
+    runs_ns = target.row_ns(width * geometry.W, geometry.x_w, item) + target.row_ns(width * columns, geometry.y_q, item)
+    bytes_moved = rows * width * (geometry.W + columns) * item
+    dma_ns = max(target.rows_an_engine * runs_ns, bytes_moved * target.hbm_byte_ns)
+    issue_ns = 2 * kinds * plan.pieces * target.static_issue_ns
+    return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
+
+
+def vector_ns(geometry: RowGeometry, extras: Extras, target: Target, settings: UpdateSettings) -> float:
+    """ns on Vector: for each column a product and a sum over the taps that meet the row, of all images of a part.
+
+    0 where not even one image fits.
+    """
+    strict = extras.strict_nonfinite
+    state = geometry.pad_left if extras.state else 0
+    parts = parts_of(geometry, extras)
+    if not parts:
+        return 0.0
+    met = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
+    before = [taps_met(geometry, state, 0, q)[1] if state else 0 for q in range(geometry.Q)]
+    products = 2 * (geometry.S * geometry.Q if strict else sum(met) + sum(before))
+    instructions = 2 * geometry.Q + sum(taps > 0 for taps in before)
+    length, item = parts[0].block.length, geometry.itemsize
+    images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N
+    rounds = div_ceil(len(parts), PARTS)
+    fixed_ns = (instructions + PART_INSTRUCTIONS) * rounds * target.vector_fixed_ns
+    work_ns = fixed_ns + products * images * length * target.vector_ns
+    runs_ns = target.row_ns(length * geometry.W, geometry.x_w, item)
+    runs_ns += target.row_ns(length * geometry.Q, geometry.y_q, item)
+    channels = min(P_MAX, div_ceil(parts[0].block.count, length))
+    rows = min(target.rows_an_engine, channels)
+    moved_ns = images * rows * runs_ns
+    filter_ns = rows * target.row_ns(length * geometry.S, geometry.w_s, item)
+    steady_ns = work_ns if rounds == 1 else max(work_ns, moved_ns)
+    ends_ns = VECTOR_ENDS_NS + skews_ns(target, channels)
+    return float(ends_ns + filter_ns + moved_ns / rounds + steady_ns)
+
+
+def skews_ns(target: Target, rows: int) -> float:
+    """ns that the last DMA engine of so many partitions begins later than the first, of a load and of a store."""
+    return (target.load_skew_ns + target.store_skew_ns) * Engines(target).skew(rows)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.banded import BandedSchedule, BandedSettings, build, shape_refusal
-from ....schedules.banded_rule import banded_settings, blocks_of, candidates, near_of, starts
-from ....schedules.banded_tiles import size_refusal
+from ....schedules.banded_rule import banded_settings, blocks_of, candidates, guess, near_of
 from ....schedules.tiles import BANK_COLUMNS
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
@@ -22,11 +21,8 @@ class Banded(Algorithm):
     FACTORS = 2
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        if not runs_banded(shape):
-            return []
-        settings, ns = starts(shape.geometry, shape.extras, None, shape.target)[0]
-        is_refused = size_refusal(shape.geometry, shape.extras, self._plan(shape, settings), shape.cores)
-        return [] if is_refused else [Guess(pairs_of(settings), ns)]
+        found = guess(shape.geometry, shape.extras, shape.cores, shape.target)
+        return [Guess(pairs_of(settings), ns) for settings, ns in found]
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         found = candidates(shape.geometry, shape.extras, None, shape.target)

@@ -15,9 +15,8 @@ from ....schedules.mixed import (
     cut_pieces,
     mixed_config_refusal,
     mixed_settings,
-    plan_refusal,
 )
-from ....schedules.mixed_bound import LOOKED_AT, bound_ns
+from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, guess, ns_of
 from ....schedules.recipes import PIECE, ColumnPrices, edge_recipes, ranked_recipes, recipe_lists
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
@@ -25,11 +24,8 @@ from ....schedules.tiles import PARTS
 from ... import clock
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
-from .banded import runs_banded
 from .common import columns_of, issue_us, row_elements_us, share_met, timed
 
-#: Taps above which recipes are all alike: the engines beside Tensor take a small part of them.
-MANY_TAPS = 64
 #: Pieces of a core's work up to which each of the first and last ones matters.
 SHORT = 12
 #: Lists of recipes that are tried beside others, and that a search starts from.
@@ -51,13 +47,8 @@ class Mixed(Algorithm):
         return pairs_of(self._settings(shape, config))
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        # with many taps `banded` needs far fewer matmuls
-        few, strict = shape.geometry.S <= MANY_TAPS or not runs_banded(shape), shape.extras.strict_nonfinite
-        if not ((few and not strict) if self.on_tensor else (few or strict)):
-            return []
-        settings = self._by_rule(shape, None)
-        ns = self._ns(shape, settings)
-        return [Guess(pairs_of(settings), ns, settings)] if ns < float("inf") else []
+        found = guess(shape.geometry, shape.extras, shape.cores, shape.target, self.on_tensor)
+        return [Guess(pairs_of(settings), ns, settings) for settings, ns in found]
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         tried = self._tried(shape, guess.start)
@@ -73,14 +64,12 @@ class Mixed(Algorithm):
         )
 
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
-        return descended(start, lambda one: self._ns(shape, one), lambda one: self._near(shape, one), clock.SETTINGS)
-
-    def _ns(self, shape: Shape, settings: MixedSettings) -> float:
-        """ns of settings, about; infinity where they do not run."""
-        plan = build(shape.geometry, shape.extras, settings)
-        if plan_refusal(shape.geometry, shape.extras, plan, shape.cores, ""):
-            return float("inf")
-        return bound_ns(shape.geometry, shape.extras, plan, shape.target)
+        return descended(
+            start,
+            lambda one: ns_of(shape.geometry, shape.extras, shape.cores, shape.target, one),
+            lambda one: self._near(shape, one),
+            clock.SETTINGS,
+        )
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Settings that differ in one thing."""
