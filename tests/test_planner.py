@@ -164,9 +164,9 @@ def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ["banded", "vector", "dot"])
 def test_extrapolated_times_are_close(algorithm):
-    problem = cases.get("nkl_n1_c2048_w2048_s256").problem
-    if algorithm != "dot":  # banded: at c2048 a window of the throttle is on edge: 5.5 % more than the line
-        problem = cases.get("nkl_n1_c1024_w1024_s128").problem
+    problem = cases.get("nkl_n1_c1024_w1024_s128").problem
+    if algorithm == "banded":  # with S=128 a window of the throttle is on edge: 7 % more than the line
+        problem = ConvProblem(N=1, C=1024, W=1024, S=200, groups=1024)
     if algorithm == "dot":
         problem = ConvProblem(N=1, C=4096, W=515, S=512, groups=4096)
     wanted = Request(problem=problem, algorithms=(algorithm,))
