@@ -162,13 +162,16 @@ def test_big_problems_are_extrapolated_and_say_so(monkeypatch):
     assert "extrapolated from" in found.explain()
 
 
-@pytest.mark.parametrize("algorithm", ["banded", "vector", "dot"])
+LINES = {
+    "banded": ConvProblem(N=1, C=1024, W=1024, S=200, groups=1024),  # with S=128 a throttle window is on edge
+    "vector": cases.get("nkl_n1_c1024_w1024_s128").problem,
+    "dot": ConvProblem(N=1, C=4096, W=515, S=512, groups=4096),
+}
+
+
+@pytest.mark.parametrize("algorithm", LINES)
 def test_extrapolated_times_are_close(algorithm):
-    problem = cases.get("nkl_n1_c1024_w1024_s128").problem
-    if algorithm == "banded":  # with S=128 a window of the throttle is on edge: 7 % more than the line
-        problem = ConvProblem(N=1, C=1024, W=1024, S=200, groups=1024)
-    if algorithm == "dot":
-        problem = ConvProblem(N=1, C=4096, W=515, S=512, groups=4096)
+    problem = LINES[algorithm]
     wanted = Request(problem=problem, algorithms=(algorithm,))
     one = keeper_of(wanted)
     accepted, _ = one.field.start(wide=False)

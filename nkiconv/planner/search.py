@@ -39,8 +39,8 @@ from .request import Config, Request, array_work
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
 from .timing import phases
 
-#: Of all traces of a quick search before the proof, less what the leader's phases take after it, up to a third.
-QUICK_INSTRUCTIONS = 16_000
+#: Of all traces of a quick search's refinement, less what the leader's phases take after it, up to a third.
+QUICK_INSTRUCTIONS = 12_000
 #: The same of a wide search.
 WIDE_INSTRUCTIONS = 120_000
 #: Of an estimate from which on only algorithms whose first guess is near the least are tried.
@@ -102,7 +102,6 @@ class _Search:
         accepted, self.times.rejected = self.field.start(wide=self.wide)
         default = self.field.default(accepted)
         first = None if default is None else self._time_first(default)
-        self.times.spent = 0  # the rest of the search is the same however big the estimate is
         is_long = not self.wide and first is not None and first.effort > LONG
         likely = self.field.likely if is_long else frozenset(self.field.algorithms)
         for i, candidate in enumerate(accepted):
@@ -156,6 +155,7 @@ class _Search:
         first = next(iter(self._unsettled()), None)
         if first is not None and (self.wide or first.effort <= min(WHOLE_INSTRUCTIONS, times.left)):
             times.settle(first)
+        times.spent = 0  # the rest of the search is the same however long other algorithms' kernels are
         if times.at_floor():
             return
         leaders: dict[str, Trial] = {}
@@ -181,13 +181,18 @@ class _Search:
                     break
 
     def _descend(self, best: Trial, limit: float) -> bool:
-        """Go on from each better neighbour at once, up to a limit of instructions traced; whether any was timed."""
-        tried, is_new = self._near(best), False
+        """Go on from each better neighbour at once, with the settings that were changed longest ago, up to a limit of
+        instructions traced; whether any was timed."""
+        tried, turns = self._near(best), dict[str, int]()
         while tried and self.times.spent + best.traced <= limit:
-            one, is_new = self.times.screen(tried.pop(0)), True
+            candidate = tried.pop(0)
+            turns[_difference(candidate, best.candidate)] = len(self.times.found)
+            one = self.times.screen(candidate)
             if one is not None and not one.at_least and one.us < best.us * BETTER:
-                best, tried = one, self._near(one)
-        return is_new
+                best = one
+                new = [(turns.get(_difference(other, candidate), 0), other) for other in self._near(one)]
+                tried = [other for _, other in sorted(new, key=lambda pair: pair[0])]
+        return bool(turns)
 
     def _near(self, one: Trial) -> list[Candidate]:
         """Neighbours that have not been tried."""
@@ -307,6 +312,12 @@ class _Search:
         us = [_us(one, rates) for one in tried]
         least = tried[us.index(min(us))].candidate
         return InTurns(us[0], least.algorithm, self.times.settled(least), min(us))
+
+
+def _difference(one: Candidate, other: Candidate) -> str:
+    """The first setting in which two candidates of an algorithm differ."""
+    mine, theirs = dict(one.config or ()), dict(other.config or ())
+    return next((name for name in (*mine, *theirs) if mine.get(name) != theirs.get(name)), "")
 
 
 def _worth_telling(ranked: list[Trial]) -> list[Trial]:

@@ -237,18 +237,15 @@ class Timekeeper:
             )
             # what is left open is chosen for the whole problem
             candidate = dataclasses.replace(candidate, config=self.settled(candidate))
-        count = 0
         try:
             found = trace(request, candidate, self.rates, most=most, by_rule=self.field.shape.by_rule)
-            count = found.instructions
         except TraceLimitError:
-            count = most or 0
+            self.left -= most or 0
             raise
         except NkiError as error:
             self.rejected.append(Rejection(candidate.algorithm, candidate.config, where + str(error).splitlines()[0]))
             return None
-        finally:
-            self.spent, self.left = self.spent + count, self.left - count
+        self.spent, self.left = self.spent + found.instructions, self.left - found.instructions
         return found
 
     def screen_again(self, one: Trial) -> None:
