@@ -30,19 +30,38 @@ def busy(array, window, full_ns, share=1.0):
     return array.stream(window * WINDOW, full_ns, share)
 
 
-def test_starts_at_half_rate():
+# why: streams (start, ns of full-rate work, end), and when the rate changed
+STREAMS = {
+    "starts at half rate": ([(0, 1000, 2000)], [(0, False)]),
+    # 1706.7 are done by the line at 3413.3, the other 1706.7 take as long as they say
+    "is released after the first busy window": (
+        [(0, 2 * 1706.67, 3413.33 + 1706.67)], [(0, False), (3413.33, True)],
+    ),
+    # ten idle windows; busy from the middle of the eleventh: it does 853 by its end, less than 1271.5, so half rate
+    # goes on through the twelfth, whose end is at 12 windows
+    "the grid runs on through idle time": (
+        [(10.5 * WINDOW, 4000, 12 * WINDOW + 4000 - 0.25 * WINDOW - 0.5 * WINDOW)], [(0, False), (12 * WINDOW, True)],
+    ),
+    # 413.3 ns at half rate do 206.7 of 1000; 1606.7 in this window release the next: 793.3 more at full rate
+    "a stream across a line takes piecewise time": (
+        [(0, 1400, 2800), (3000, 1000, 3413.33 + 793.33)], [(0, False), (3413.33, True)],
+    ),
+    # 206.7 by the line, not enough: the other 793.3 take 1586.7
+    "a line that changes nothing": ([(3000, 1000, 3413.33 + 1586.67)], [(0, False)]),
+    # at full rate from 3413.3; idle until 6726.7, so that only 100 are done by the line at 6826.7; then half rate
+    "a stream may lose its rate on the way": (
+        [(0, 1700, 3400), (6726.67, 500, 6826.67 + 800)], [(0, False), (3413.33, True), (6826.67, False)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("streams", "changes"), STREAMS.values(), ids=STREAMS)
+def test_streams(streams, changes):
     array = throttle()
     assert not array.at_full_rate(0.0)
-    assert array.stream(0.0, 1000.0) == near(2000)
-    assert array.changes == [(0.0, False)]
-
-
-def test_is_released_after_the_first_busy_window():
-    array = throttle()
-    # 1706.7 are done by the line at 3413.3, the other 1706.7 take as long as they say
-    assert array.stream(0.0, 2 * 1706.67) == near(3413.33 + 1706.67)
-    assert array.changes == [(0.0, False), (near(3413.33), True)]
-    assert array.at_full_rate(5120.0)
+    for start, full_ns, end in streams:
+        assert array.stream(start, full_ns) == near(end)
+    assert array.changes == [(near(at), full) for at, full in changes]
 
 
 # why                                  full-rate ns in each window     rate in each of the following windows
@@ -67,15 +86,6 @@ def test_each_window_decides_on_the_next(why, work, full):
         assert array.at_full_rate((i + 1) * WINDOW + 0.001) == expected
 
 
-def test_the_grid_runs_on_through_idle_time():
-    array = throttle()
-    # ten idle windows; busy from the middle of the eleventh: it does 853 by its end, less than 1271.5, so half rate
-    # goes on through the twelfth, whose end is at 12 windows
-    start = 10.5 * WINDOW
-    assert array.stream(start, 4000.0) == near(12 * WINDOW + 4000 - 0.25 * WINDOW - 0.5 * WINDOW)
-    assert array.changes[1:] == [(near(12 * WINDOW), True)]
-
-
 # phase, when a busy array is released: the first line whose whole window it was busy in, or enough of it
 PHASES = [(0.0, 3413.3), (0.2, 2730.7), (0.25, 2560.0), (0.26, 2525.9 + 3413.3), (0.5, 5120.0), (0.9, 3754.7)]
 
@@ -87,26 +97,6 @@ def test_phase_shifts_the_grid(phase, released):
     end = array.stream(0.0, 10_000.0)
     assert array.changes == [(0.0, False), (pytest.approx(released, abs=0.1), True)]
     assert end == pytest.approx(released + 10_000 - released / 2, abs=0.1)
-
-
-def test_a_stream_across_a_line_takes_piecewise_time():
-    array = throttle()
-    assert array.stream(0.0, 1400.0) == near(2800)
-    # 413.3 ns at half rate do 206.7 of 1000; 1606.7 in this window release the next: 793.3 more at full rate
-    assert array.stream(3000.0, 1000.0) == near(3413.33 + 793.33)
-
-
-def test_a_stream_across_a_line_that_changes_nothing():
-    # 206.7 by the line, not enough: the other 793.3 take 1586.7
-    assert throttle().stream(3000.0, 1000.0) == near(3413.33 + 1586.67)
-
-
-def test_a_stream_may_lose_its_rate_on_the_way():
-    array = throttle()
-    busy(array, 0, 1700)
-    # at full rate from 3413.3; idle until 6726.7, so that only 100 are done by the line at 6826.7; then half rate
-    assert array.stream(6726.67, 500.0) == near(6826.67 + 800)
-    assert [full for _, full in array.changes] == [False, True, False]
 
 
 def test_a_share_of_the_rows_does_a_share_of_the_work():
