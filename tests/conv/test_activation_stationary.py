@@ -10,6 +10,7 @@ import pytest
 from conv_calls import (
     EDGE,
     canonical_of,
+    check_epilogue,
     check_exact,
     config_of,
     extras_of,
@@ -119,15 +120,9 @@ def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
 @pytest.mark.parametrize("fold", [1, 2, 4])
 def test_epilogues_of_rows_beside_each_other(fold):
     problem = FOLDED["plain rows"]
-    rng = np.random.default_rng(8)
-    x, w = integers(rng, problem)
-    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
-    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
-    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
-    given = {"bias": bias, "residual": residual, "beta": 2.0, "activation": "relu"}
     for settings in ({}, {"side": FEWEST}, {"side": MOST}):
-        y = run(x, w, problem, 2, config=settled(problem, fold=fold, **settings), **given)
-        assert_exact(y, np.maximum(sums + 2.0 * residual, 0), problem.dtype)
+        asked = {"bias": True, "residual": True, "beta": 2.0, "activation": "relu"}
+        check_epilogue(problem, asked, settled(problem, fold=fold, **settings), "bf16")
 
 
 def accepted():
@@ -234,19 +229,9 @@ def test_precisions_keep_integers(layout, filters, precision):
 @pytest.mark.parametrize("position", ["pre_activation", "post_activation"])
 @pytest.mark.parametrize("beta", [1.0, -2.0])
 def test_epilogues_are_exact(problem, activation, position, beta):
-    rng = np.random.default_rng(7)
-    x, w = integers(rng, problem)
-    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
-    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
-    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
-    act = (lambda values: np.maximum(values, 0)) if activation else (lambda values: values)
-    before = position == "pre_activation"
-    truth = act(sums + beta * residual) if before else act(sums) + beta * residual
-    given = {"bias": bias, "residual": residual, "beta": beta, "activation": activation, "residual_position": position}
+    asked = {"bias": True, "residual": True, "beta": beta, "activation": activation, "residual_position": position}
     for settings in ({}, {"side": MOST}, {"filter_bytes": 1500}):
-        for lnc in (1, 2):
-            y = run(x, w, problem, lnc, config=settled(problem, **settings), **given)
-            assert_exact(y, truth, problem.dtype)
+        check_epilogue(problem, asked, settled(problem, **settings), "bf16")
 
 
 def test_pixels_of_a_partition_are_neighbours():

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, in_layout, integers, planned, run, trace
+from conv_calls import EDGE, check_epilogue, check_exact, config_of, in_layout, integers, planned, run
 from depthwise import same_bits
-from implicit_gemm_calls import chosen, shape_of, timeline
+from implicit_gemm_calls import chosen, needs, shape_of, timeline
 from tolerances import assert_exact
 
 from nkiconv import cases
@@ -95,16 +95,8 @@ def test_rows_and_columns_of_y_may_be_swapped(name):
 
 @pytest.mark.parametrize("name", ["groups", "depthwise"])
 def test_epilogues_are_exact(name):
-    problem = PROBLEMS[name]
-    rng = np.random.default_rng(7)
-    x, w = integers(rng, problem)
-    bias = rng.integers(-9, 10, problem.K).astype(np.float32)
-    residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
-    sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem) + bias
-    truth = np.maximum(sums - 2.0 * residual, 0)
-    given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu"}
-    for lnc in (1, 2):
-        assert_exact(run(x, w, problem, lnc, config=config_of("implicit_gemm"), **given), truth, problem.dtype)
+    asked = {"bias": True, "residual": True, "beta": -2.0, "activation": "relu"}
+    check_epilogue(PROBLEMS[name], asked, config_of("implicit_gemm"), "bf16")
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -117,16 +109,6 @@ def test_bf16_products_of_fp32(layout):
         assert_exact(run(x, w, problem, lnc, precision="bf16", config=config_of("implicit_gemm")), truth, "fp32")
 
 
-def needs(problem, lnc, settings):
-    """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
-    config = config_of("implicit_gemm", **settings)
-    found, _ = planned(problem, "implicit_gemm", config[1:], lnc)
-    execution = trace(problem, lnc, config=config)
-    count = max(len(program.instructions) for program in execution.programs)
-    said = found.instructions(lnc), found.sbuf_bytes
-    return (count, execution.sbuf_peak_bytes), said
-
-
 @pytest.mark.cover(24)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
@@ -134,7 +116,7 @@ def needs(problem, lnc, settings):
 def test_it_needs_no_more_than_it_says(why, lnc):
     problem = EDGE[why].replace(layout="NHWC") if why in EDGE else PROBLEMS[why]
     for settings in SETTINGS if why in PROBLEMS else SETTINGS[:1]:
-        (count, size), (most, room) = needs(problem, lnc, settings)
+        (count, size), (most, room) = needs(problem, lnc, **settings)
         assert count <= most
         assert size <= room
 

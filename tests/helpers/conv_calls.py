@@ -190,23 +190,21 @@ EPILOGUES = {
 }  # fmt: skip
 
 
-def check_epilogue(problem: ConvProblem, asked: str, config: Any) -> None:
-    """Integers in fp32: what the reference's sums become by one of EPILOGUES, exactly, on 1 and 2 cores."""
-    problem, more = problem.replace(dtype="fp32"), dict(EPILOGUES[asked])
+def check_epilogue(problem: ConvProblem, asked: str | dict[str, Any], config: Any, dtype: str = "fp32") -> None:
+    """Integers: what the reference's sums become by one of EPILOGUES, or such, exactly, on 1 and 2 cores."""
+    problem, more = problem.replace(dtype=dtype), dict(EPILOGUES[asked] if isinstance(asked, str) else asked)
     rng = np.random.default_rng(2)
     x, w = integers(rng, problem)
-    expected = conv_ref(x, w, problem)
+    expected, residual = conv_ref(canonical_of(x, problem), w, problem), 0
     if more.get("bias"):
-        more["bias"] = rng.integers(-3, 4, problem.K).astype(np.float32)
+        more["bias"] = rng.integers(-9, 10, problem.K).astype(np.float32)
         expected = expected + more["bias"][:, None, None]
-    residual = 0
     if more.get("residual"):
-        more["residual"] = rng.integers(-3, 4, problem.output_shape).astype(np.float32)
-        residual = more["residual"] * more.get("beta", 1.0)
+        more["residual"] = rng.integers(-9, 10, problem.output_shape).astype(np.float32)
+        residual = canonical_of(more["residual"], problem) * more.get("beta", 1.0)
     after = more.get("residual_position") == "post_activation"
     expected = expected if after else expected + residual
-    if "activation" in more:
-        expected = np.maximum(expected, 0)
-    expected = expected + residual if after else expected
+    expected = np.maximum(expected, 0) if more.get("activation") else expected
+    expected = in_layout(expected + residual if after else expected, problem)
     for lnc in (1, 2):
-        np.testing.assert_array_equal(run(x, w, problem, lnc, config=config, **more), expected)
+        assert_exact(run(x, w, problem, lnc, config=config, **more), expected, problem.out_dtype)
