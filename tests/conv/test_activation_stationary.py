@@ -111,10 +111,7 @@ def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
         assert f"config fold={fold}" in reason
         return
     check_exact(problem, config=config)
-    x, w = integers(np.random.default_rng(4), problem.replace(layout="NCHW"))
-    given = {"out_perm": (0, 2, 3, 1), "config": config}
-    y = run(x, w, problem.replace(layout="NCHW"), 2, **given)
-    assert_exact(y, conv_ref(x, w, problem).transpose(0, 2, 3, 1), dtype)
+    check_exact(problem.replace(layout="NCHW"), out_perm=(0, 2, 3, 1), config=config)
 
 
 @pytest.mark.parametrize("fold", [1, 2, 4])
@@ -153,12 +150,7 @@ EDGES = [
 @pytest.mark.parametrize(("why", "dtype", "filters"), EDGES)
 def test_every_edge_is_exact(why, dtype, filters):
     problem = ACCEPTED[why].replace(dtype=dtype)
-    x, w = integers(np.random.default_rng(3), problem)
-    perm = FILTER_PERMS[filters]
-    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
-    one, two = (run(x, stored, problem, lnc, kern_perm=perm, config=config_of(NAME)) for lnc in (1, 2))
-    assert_exact(one, in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem), dtype)
-    assert same_bits(one, two)
+    check_exact(problem, 3, kern_perm=FILTER_PERMS[filters], config=config_of(NAME))
 
 
 @pytest.mark.cover(16)
@@ -192,11 +184,7 @@ def test_it_is_reached_from_arrays():
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_rows_of_x_may_lie_in_columns(name):
     """NCHW comes in by plain loads, NHWC goes out."""
-    problem = PROBLEMS[name].replace(layout="NCHW")
-    x, w = integers(np.random.default_rng(4), problem)
-    one, two = (run(x, w, problem, lnc, out_perm=(0, 2, 3, 1), config=config_of(NAME)) for lnc in (1, 2))
-    assert_exact(one, conv_ref(x, w, problem).transpose(0, 2, 3, 1), problem.dtype)
-    assert same_bits(one, two)
+    check_exact(PROBLEMS[name].replace(layout="NCHW"), out_perm=(0, 2, 3, 1), config=config_of(NAME))
 
 
 @pytest.mark.parametrize("settings", [{}, {"filter_bytes": 1500}, {"shard": "channels"}], ids=str)
@@ -213,14 +201,8 @@ def test_a_packed_filter(settings):
 @pytest.mark.parametrize("filters", FILTER_PERMS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_precisions_keep_integers(layout, filters, precision):
-    problem = TALL.replace(dtype="fp32", layout=layout)
-    x, w = integers(np.random.default_rng(6), problem)
-    truth = conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem).transpose(0, 2, 3, 1)
-    perm = FILTER_PERMS[filters]
-    stored = w if perm is None else np.ascontiguousarray(w.transpose(np.argsort(perm)))
-    given = {"kern_perm": perm, "precision": precision, "out_perm": (0, 2, 3, 1), "config": config_of(NAME)}
-    for lnc in (1, 2):
-        assert_exact(run(x, stored, problem, lnc, **given), truth, "fp32")
+    given = {"kern_perm": FILTER_PERMS[filters], "precision": precision, "out_perm": (0, 2, 3, 1)}
+    check_exact(TALL.replace(dtype="fp32", layout=layout), config=config_of(NAME), **given)
 
 
 @pytest.mark.cover(3)

@@ -1,16 +1,12 @@
 """Channels side by side in HBM (NHWC): taps turns x by DMA and results on the array; exact, and within what it says."""
 
-import numpy as np
 import pytest
-from conv_calls import EDGE, check_epilogue, check_exact, config_of, in_layout, integers, planned, run
-from depthwise import same_bits
+from conv_calls import EDGE, check_epilogue, check_exact, config_of, planned
 from implicit_gemm_calls import chosen, needs, shape_of, timeline
-from tolerances import assert_exact
 
 from nkiconv import cases
 from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
 from nkiconv.problem import ConvProblem
-from nkiconv.reference import conv_ref
 
 JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
 LINE = ConvProblem(N=1, C=20, H=1, W=2100, K=150, S=3, stride=(1, 2), padding=((0, 0), (1, 1)), layout="NHWC")
@@ -47,27 +43,16 @@ def test_every_edge_is_exact(why, dtype):
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("side", ["x", "y"])
 def test_one_side_alone(name, side):
-    problem = PROBLEMS[name].replace(layout="NCHW")
-    x, w = integers(np.random.default_rng(4), problem)
-    truth = conv_ref(x, w, problem)
     perms = {"in_perm": (0, 3, 1, 2)} if side == "x" else {"out_perm": (0, 2, 3, 1)}
-    given = np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if side == "x" else x
-    one, two = (run(given, w, problem, lnc, config=config_of("implicit_gemm"), **perms) for lnc in (1, 2))
-    assert_exact(one, truth if side == "x" else truth.transpose(0, 2, 3, 1), problem.dtype)
-    assert same_bits(one, two)
+    check_exact(PROBLEMS[name].replace(layout="NCHW"), config=config_of("implicit_gemm"), **perms)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
-@pytest.mark.parametrize(("fold", "perms"), [("outputs", ((0, 3, 1, 2), None)), ("inputs", (None, (0, 2, 3, 1)))])
+@pytest.mark.parametrize(("fold", "perms"), [
+    ("outputs", {"in_perm": (0, 3, 1, 2)}), ("inputs", {"out_perm": (0, 2, 3, 1)}),
+])  # fmt: skip
 def test_the_other_side_may_be_folded(fold, perms, dtype):
-    problem = JOBS.replace(layout="NCHW", dtype=dtype)
-    x, w = integers(np.random.default_rng(6), problem)
-    truth = conv_ref(x, w, problem)
-    given = x if perms[0] is None else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-    how = {"config": config_of("implicit_gemm", fold=fold), "in_perm": perms[0], "out_perm": perms[1]}
-    one, two = (run(given, w, problem, lnc, **how) for lnc in (1, 2))
-    assert_exact(one, truth if perms[1] is None else truth.transpose(perms[1]), problem.out_dtype)
-    assert same_bits(one, two)
+    check_exact(JOBS.replace(layout="NCHW", dtype=dtype), config=config_of("implicit_gemm", fold=fold), **perms)
 
 
 @pytest.mark.parametrize("fold", ["inputs", "outputs", "both"])
@@ -88,9 +73,7 @@ def test_fp8_is_exact(name):
 def test_rows_and_columns_of_y_may_be_swapped(name):
     """Pixels were taken to be evenly spaced wherever channels are side by side."""
     problem = PROBLEMS[name].replace(layout="NCHW")
-    x, w = integers(np.random.default_rng(5), problem)
-    y = run(x, w, problem, 2, config=config_of("implicit_gemm"), out_perm=(0, 3, 2, 1))
-    assert_exact(y, conv_ref(x, w, problem).transpose(0, 3, 2, 1), problem.dtype)
+    check_exact(problem, config=config_of("implicit_gemm"), out_perm=(0, 3, 2, 1))
 
 
 @pytest.mark.parametrize("name", ["groups", "depthwise"])
@@ -102,11 +85,7 @@ def test_epilogues_are_exact(name):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_bf16_products_of_fp32(layout):
     """DMA casts no rows that it turns."""
-    problem = JOBS.replace(dtype="fp32", layout=layout)
-    x, w = integers(np.random.default_rng(9), problem)
-    truth = in_layout(conv_ref(x if layout == "NCHW" else x.transpose(0, 3, 1, 2), w, problem), problem)
-    for lnc in (1, 2):
-        assert_exact(run(x, w, problem, lnc, precision="bf16", config=config_of("implicit_gemm")), truth, "fp32")
+    check_exact(JOBS.replace(dtype="fp32", layout=layout), precision="bf16", config=config_of("implicit_gemm"))
 
 
 @pytest.mark.cover(24)

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
-from depthwise import same_bits
 from tolerances import assert_exact
 
 from nkiconv import cases
@@ -62,15 +61,7 @@ def test_integers_are_exact(name, algorithm, dtype):
 @pytest.mark.parametrize("perms", PERMS, ids=str)
 @pytest.mark.parametrize(("name", "algorithm", "dtype"), ONCE)
 def test_other_layouts_are_exact(name, algorithm, dtype, perms):
-    problem = PROBLEMS[name].replace(dtype=dtype)
-    x, w = integers(np.random.default_rng(2), problem)
-    in_perm, out_perm = perms
-    stored = x if in_perm is None else np.ascontiguousarray(x.transpose(np.argsort(in_perm)))
-    truth = conv_ref(x, w, problem)
-    given = {"in_perm": in_perm, "out_perm": out_perm} | how(algorithm)
-    one, two = (run(stored, w, problem, lnc, **given) for lnc in (1, 2))
-    assert_exact(one, truth if out_perm is None else truth.transpose(out_perm), problem.out_dtype)
-    assert same_bits(one, two)
+    check_exact(PROBLEMS[name].replace(dtype=dtype), in_perm=perms[0], out_perm=perms[1], **how(algorithm))
 
 
 @pytest.mark.cover(5)

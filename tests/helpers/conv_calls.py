@@ -169,12 +169,21 @@ def planned(
     return plan_of(algorithm, geometry_of(problem, precision), extras, settings, lnc)
 
 
-def check_exact(problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, **more: Any) -> None:
-    """Integers: equal to the reference rounded once, and the same bits on 1 and 2 cores."""
-    x, w = integers(np.random.default_rng(seed), problem, w_dtype)
-    one, two = run(x, w, problem, 1, **more), run(x, w, problem, 2, **more)
+def check_exact(
+    problem: ConvProblem, seed: int = 1, w_dtype: str | None = None, *,
+    in_perm: Any = None, kern_perm: Any = None, out_perm: Any = None, **more: Any,
+) -> None:  # fmt: skip
+    """Integers, in the problem's layout or by perms: equal to the reference rounded once, the same bits on 1 and 2
+    cores."""
+    x, w = integers(np.random.default_rng(seed), problem.replace(layout="NCHW"), w_dtype)
+    perms = {"in_perm": in_perm, "kern_perm": kern_perm, "out_perm": out_perm}
+    more |= {name: perm for name, perm in perms.items() if perm is not None}
+    reads = in_perm or X_PERMS[problem.layout], kern_perm or range(w.ndim)
+    stored = [np.ascontiguousarray(one.transpose(np.argsort(perm))) for one, perm in zip((x, w), reads, strict=True)]
+    one, two = (run(*stored, problem, lnc, **more) for lnc in (1, 2))
     assert one.dtype == DTYPES[problem.out_dtype]
-    assert_exact(one, in_layout(conv_ref(canonical_of(x, problem), w, problem), problem), problem.out_dtype)
+    truth = conv_ref(x, w, problem)
+    assert_exact(one, truth.transpose(out_perm or Y_PERMS[problem.layout]), problem.out_dtype)
     assert same_bits(one, two)
 
 
