@@ -1,8 +1,8 @@
 """What the tests of depthwise rows' filter gradients share: problems, their gradients by torch, checked calls."""
 
+import gradients
 import ml_dtypes
 import numpy as np
-import torch
 
 import nkiconv
 
@@ -27,25 +27,17 @@ PROBLEMS = {
 FEW = ("several images", "stride and dilation, cropped", "several tiles")
 
 
-def outputs(axis):
-    size, taps, stride, dilation, before, after = axis
-    return (size + before + after - (taps - 1) * dilation - 1) // stride + 1
-
-
 def problem_of(channels, axis, dtype="bf16", seed=0):
     """(x, gy) of integers."""
-    rng = np.random.default_rng(seed)
-    return tuple(rng.integers(-3, 4, (*channels, size)).astype(DTYPES[dtype]) for size in (axis[0], outputs(axis)))
+    N, C = channels
+    return gradients.problem_of((N, C, C, C), [axis], dtype, seed)[:2]
 
 
 def expected(x, gy, axis):
     """(dw, db) by torch in float64."""
-    C, (_, taps, stride, dilation, *around) = x.shape[1], axis
-    w = torch.zeros(C, 1, taps, dtype=torch.float64, requires_grad=True)
-    padded = torch.nn.functional.pad(torch.tensor(x.astype(np.float64)), around)
-    y = torch.nn.functional.conv1d(padded, w, groups=C, stride=stride, dilation=dilation)
-    y.backward(torch.tensor(gy.astype(np.float64)))
-    return w.grad.numpy()[:, 0], gy.astype(np.float64).sum((0, 2))
+    C = x.shape[1]
+    dw, db, _, _ = gradients.expected(x, gy, (C, 1, axis[1]), [axis], C)
+    return dw[:, 0], db
 
 
 def check(channels, axis, dtype="bf16", adds=False, **more):
