@@ -11,7 +11,7 @@ from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
-from nkiconv.schedules.settings import WARM_UPS
+from nkiconv.schedules.settings import WARM_UP_MAX, WARM_UPS
 from nkiconv.simulator.errors import MeetingError, TraceLimitError
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -121,6 +121,14 @@ def test_matmuls_on_zeros_fill_the_wait_for_the_first_filters():
 
     assert us(count) < 0.95 * us(0)
     assert us(count) <= 1.01 * min(map(us, WARM_UPS))
+
+
+def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes():
+    """Twice as many as fill the wait for filters of 256 taps would be 346."""
+    problem = ConvProblem(N=1, C=64, H=32, W=16, K=154, R=16, S=16, stride=(16, 16), dtype="fp32")
+    found = chosen(Request(problem=problem))
+    assert both_cores_us(launch_of(problem, found.algorithm, found.config)) > 0
+    assert 128 < dict(found.config)["warmup"] <= WARM_UP_MAX
 
 
 def test_a_cut_trace_ends_at_its_limit():

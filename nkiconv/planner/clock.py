@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..schedules.settings import WARM_UP_MAX
 from ..simulator.collector import without_collector
 from ..simulator.errors import MeetingError, NkiError, TraceLimitError
 from ..simulator.launch import Execution, execute
@@ -207,6 +208,7 @@ class Probe:
         if len(self.places) > 1:
             counts.append((fill, self.fill(self.timed((fill, 0)) if fill else bare, 1)))
         found = (0, 0)
+        counts = [one for one in counts if sum(one) <= WARM_UP_MAX]
         if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
             found = min(reversed([found, *counts]), key=self.at)
         return self.best(found, *counts, (max(fill, self.enough()), 0))
@@ -215,7 +217,8 @@ class Probe:
         """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
         first, second = self.least
         more = [(first + PROBE, second), (2 * first, second), (first, second + PROBE)]
-        near = [one for one in more[: len(self.places) + 1] if self.places and self.at(one) <= NEAR_PHASE0 * self.us]
+        more = [one for one in more[: len(self.places) + 1] if sum(one) <= WARM_UP_MAX]
+        near = [one for one in more if self.places and self.at(one) <= NEAR_PHASE0 * self.us]
         return self.best(self.least, *near, phases=PHASES)
 
     def best(self, found: Counts, *others: Counts, phases: Sequence[float] = (0.0,)) -> Counts:

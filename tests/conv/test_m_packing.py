@@ -31,7 +31,7 @@ from nkiconv.planner.request import Request
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import m_packing, weight_stationary
 from nkiconv.schedules.m_packing import PackedSettings
-from nkiconv.schedules.settings import declarations
+from nkiconv.schedules.settings import WARM_UP_MAX, declarations
 from nkiconv.simulator.timing import Rates
 
 CONV2D = OPERATIONS["conv2d"]
@@ -236,6 +236,13 @@ def test_the_host_names_every_setting_and_keeps_those_given(name):
         assert dict(found) | dict(given or ()) == dict(found)
         assert CONV2D.settle("weight_stationary", shape, found) == found
         assert CONV2D.refusal("weight_stationary", shape, found) == ""
+
+
+def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes():
+    shape = shape_of(ConvProblem(N=1, C=128, H=48, W=48, K=32, R=16, S=16))
+    found = CONV2D.settle("weight_stationary", shape, (("shared", 0),))
+    assert dict(found)["warmup"] == WARM_UP_MAX
+    assert CONV2D.refusal("weight_stationary", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():

@@ -10,6 +10,7 @@ from ....kernels.conv.weight_stationary.load import PIECE_BYTES, WHOLE_BYTES
 from ....schedules.block_schedule import banks_of, blocks_in
 from ....schedules.geometry import num_taps
 from ....schedules.planes import dmas_of_piece, misses_planes, with_windows
+from ....schedules.settings import WARM_UP_MAX
 from ....schedules.tiles import BANK_BYTES, PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
@@ -68,8 +69,9 @@ class PackedBound:
             sum(one) for one in zip(*((one.array_ns, one.read_ns, one.x_ns + one.y_ns) for one in works), strict=True)
         )
         *_, early, late = self._started(works[0])
+        warmup = min(early + late, WARM_UP_MAX)
         shared = int(taps > 1 and read_ns > max(array_ns, moved_ns))
-        return {"warmup": early + late, "late_warmup": late, "shared": shared}
+        return {"warmup": warmup, "late_warmup": min(late, warmup), "shared": shared}
 
     def total_ns(self, _warmup: int = 0) -> float:
         """ns from the first DMA to the last, with matmuls on zeros wherever the Tensor Engine waits."""
