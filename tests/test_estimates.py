@@ -20,7 +20,6 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules import m_packing
 from nkiconv.schedules.axis import outputs_met
 from nkiconv.schedules.blocks_bound import BlocksBound
-from nkiconv.schedules.cuts import places_met
 from nkiconv.schedules.geometry import Axis, met, span
 from nkiconv.schedules.tiles import cut_into
 from nkiconv.simulator.launch import execute
@@ -123,14 +122,12 @@ def test_what_taps_meet_is_counted_by_arithmetic():
         assert span(axis, first, count) == ((min(seen), max(seen) - min(seen) + 1) if seen else (0, 0))
 
 
-def test_places_and_parts_are_found_by_arithmetic(monkeypatch):
-    """Against each place, and each output one by one; rows of more than a bank in parts."""
+def test_parts_are_found_by_arithmetic(monkeypatch):
+    """Against each output one by one; rows of more than a bank in parts."""
     monkeypatch.setattr(m_packing, "BANK_COLUMNS", 8)
     rng = random.Random(6)
     for _ in range(1000):
-        axis, outputs = drawn_axis(rng), rng.randint(1, 4)
-        seen = {u * axis.stride + tap * axis.dilation for u in range(outputs) for tap in range(axis.taps)}
-        assert places_met(axis, outputs) == sorted(seen)
+        axis = drawn_axis(rng)
         assert m_packing.widest_window(axis) == max(span(axis, q, 1)[1] for q in range(axis.out))
         parts = [[span(axis, *part)[1] for part in cut_into(axis.out, count)] for count in range(1, axis.out + 1)]
         fewest = min(axis.out, -(-axis.size // 8))
@@ -138,7 +135,6 @@ def test_places_and_parts_are_found_by_arithmetic(monkeypatch):
         assert bool(m_packing.tiles_of(axis)) == any(max(part) <= 8 for part in meeting)
     far = Axis(size=2**30, taps=3, out=2**29, dilation=2**29, before=2**28)
     assert m_packing.tiles_of(far) == ()
-    assert places_met(far, 2) == [0, 1, 2**29, 2**29 + 1, 2**30, 2**30 + 1]
 
 
 def test_huge_strides_meet_what_they_meet(quickly):

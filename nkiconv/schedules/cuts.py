@@ -181,14 +181,6 @@ def window_of(axis: Axis, outputs: int) -> int:
     return (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1
 
 
-def places_met(axis: Axis, outputs: int) -> list[int]:
-    """Places of the window of neighbouring outputs at which a tap is, ascending."""
-    if axis.dilation == 1 and axis.taps >= axis.stride:
-        return list(range(window_of(axis, outputs)))
-    places = {u * axis.stride + tap * axis.dilation for u in range(outputs) for tap in range(axis.taps)}
-    return sorted(places)
-
-
 def places_inside(first: int, step: int, count: int, size: int) -> Part:
     """(first, end) of the places first, first + step, .. that are in 0 .. size-1, of so many."""
     low = min(count, div_ceil(max(0, -first), step))

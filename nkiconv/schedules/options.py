@@ -36,11 +36,6 @@ class Extras:
     strict_nonfinite: bool
 
 
-def is_plain(epilogue: Epilogue) -> bool:
-    """Whether the sums leave as they are, cast only."""
-    return epilogue.activation == "" and not epilogue.bias and epilogue.residual == ""
-
-
 def adds_last(epilogue: Epilogue) -> bool:
     """Whether a residual is added behind an activation."""
     return epilogue.residual == "post_activation" and epilogue.activation != ""
