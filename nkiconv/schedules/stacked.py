@@ -54,13 +54,11 @@ ALGORITHM = "stacked"
 #: How filters come to the partitions of (u, k), shifted down for each u: by DMAs of their own, as they are and then
 #: shifted on chip, or not at all: they stay at k, and each u has transposes of its own.
 WAYS = ("straight", "shifted", "apart")
-#: Most of a setting that memory limits anyway, of elements that are cleared, of matmuls on zeros.
+#: Most of a setting that memory limits anyway, of matmuls on zeros.
 MOST = 4096
-HOLD_MOST = 1 << 20
 WARM_UP_MOST = 512
-#: Of a kernel without settings: elements cleared where there are several M tiles, the work for each row of y in the
-#: array's columns (outputs of a channel times matmuls), rows of all images for each from block to block.
-HOLD = 256
+#: Of a kernel without settings: the work for each row of y in the array's columns (outputs of a channel times matmuls),
+#: rows of all images for each from block to block.
 WORK = 20_000
 ROWS = 32
 #: Bytes per partition of all buffers of x, and how many there are at most.
@@ -95,12 +93,6 @@ class StackedSettings(Settings):
     blocks: int = count("blocks of outputs of a band, at most", 1, MOST, default=MOST, near=(half, less))
     images: int = count("images of a band, at most", 1, MOST, default=MOST, near=(half, double))
     filters: str = choice("how filters come to their places", WAYS)
-    hold: int = count(
-        "elements that GpSimd clears before the second band of x is loaded, so that filters come first",
-        0,
-        HOLD_MOST,
-        unit="per partition",
-    )
     warmup: int = warm_up(10, most=WARM_UP_MOST)
     late_warmup: int = count(
         "how many of the matmuls on zeros follow the transposes of the first filters", 0, WARM_UP_MOST, default=0
@@ -255,14 +247,16 @@ def _of_outputs(geometry: Geometry, config: Config, U: int) -> StackedSettings:
 
 def sized(geometry: Geometry, config: Config, B: int, D: int, U: int, V: int, G: int) -> StackedSettings:
     """All settings; sizes as given here where a config has none."""
-    B, U = setting(config, "rows", B), setting(config, "outputs", U)
+    filters = default_filters(geometry, setting(config, "rows", B), setting(config, "outputs", U))
+    return StackedSettings.read(config, rows=B, shifts=D, outputs=U, beside=V, apart=G, filters=filters)
+
+
+def default_filters(geometry: Geometry, B: int, U: int) -> str:
+    """How filters come: straight in long runs, or where nothing is shifted, else as engines may address partitions."""
     run = geometry.columns.taps * (geometry.rows.taps if geometry.rows.dilation == 1 else 1) * geometry.itemsize
-    filters = "shifted" if can_shift(geometry, U) else "apart"
     if not geometry.flipped and (run >= LONG_RUN_BYTES or (U == 1 and geometry.rows.taps == B)):
-        filters = "straight"
-    sizes = {"rows": B, "shifts": D, "outputs": U, "beside": V, "apart": G}
-    hold = HOLD if geometry.K * U > P_MAX else 0
-    return StackedSettings.read(config, **sizes, filters=filters, hold=hold)
+        return "straight"
+    return "shifted" if can_shift(geometry, U) else "apart"
 
 
 def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
@@ -324,7 +318,6 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
         blocks=1,
         whole=whole_group(columns, div_ceil(rows.out, U * V)) if D == 1 else -1,
         ring=2,
-        hold=settings.hold,
         warmup=settings.warmup,
         late_warmup=min(settings.late_warmup, settings.warmup),
     )
@@ -391,7 +384,6 @@ def _depthwise(geometry: Geometry, settings: DepthwiseSettings) -> Schedule | No
         # how sums begin must not depend on the number of planes: a video may come in chunks
         whole=whole_group(columns, BANK_COLUMNS),
         ring=settings.buffers,
-        hold=0,
         warmup=settings.warmup,
         late_warmup=0,
         together=together,

@@ -18,6 +18,8 @@ FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: Bytes per partition of residuals, unless those of two bands and M tiles take more.
 RESIDUAL_BYTES = 32_768
+#: Elements per partition that GpSimd clears while the filters of several M tiles are triggered.
+HOLD = 256
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
 BUSY_COLUMNS = 128
 #: Evacuations of the transposed filters of an M tile, at least: the first sums need not wait for the last.
@@ -85,8 +87,6 @@ class Schedule:
     whole: int
     #: buffers of x, at most
     ring: int
-    #: elements per partition that GpSimd clears before the second band is loaded
-    hold: int
     #: matmuls on zeros, and how many of them follow the transposes of the first filters
     warmup: int
     late_warmup: int
@@ -150,6 +150,11 @@ class Schedule:
     def width(self) -> int:
         """Columns of X."""
         return x_width(self.geometry.columns, self.whole, (self.groups - 1) * self.D + 1)
+
+    @property
+    def hold(self) -> int:
+        """Elements per partition that GpSimd clears before the second band is loaded, so that filters come first."""
+        return HOLD if len(self.jobs) > 1 else 0
 
     @property
     def num_filters(self) -> int:

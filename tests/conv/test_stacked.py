@@ -17,7 +17,7 @@ from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv import stacked as host
-from nkiconv.planner.cost.conv.stacked_price import READERS, StackPrice, least_ns
+from nkiconv.planner.cost.conv.stacked_bound import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.stacked import WAYS, StackedSettings
@@ -225,45 +225,46 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
 @pytest.mark.cover(12)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
-def test_price_is_near_the_model(problem):
+def test_bound_is_near_the_model(problem):
     rates, settings = Rates(), settled(problem)
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     tasks, prices = build(execution.programs, PriceList(rates))
     modelled_ns = run_line(tasks, prices, rates).total_ns
     stack, _ = planned(problem, "stacked", settings)
-    assert StackPrice(TARGET, geometry_of(problem), stack).ns() == pytest.approx(modelled_ns, rel=0.2)
+    bound = Bound(TARGET, geometry_of(problem), extras_of(), stack)
+    assert bound.total_ns() == pytest.approx(modelled_ns, rel=0.2)
 
 
 @pytest.mark.parametrize(
     "problem",
     [*PRICED.values(), shape_of(2, 1, (224, 224), 1, (31, 31), 16, 0), shape_of(2, 2, (999, 999), 64, (1, 1), 1, 0)],
 )
-def test_few_stacks_are_priced(problem, monkeypatch):
-    priced = []
-    monkeypatch.setattr(StackPrice, "ns", lambda self, _: priced.append(self) or 1e9 - len(priced))
-    host.best_sizes(TARGET, geometry_of(problem), "both")
-    assert 0 < len(priced) < 4000
+def test_few_sizes_are_bounded(problem, monkeypatch):
+    bounded = []
+    monkeypatch.setattr(Bound, "total_ns", lambda self, _: bounded.append(self) or 1e9 - len(bounded))
+    host.best_sizes(TARGET, geometry_of(problem), extras_of())
+    assert 0 < len(bounded) < 4000
 
 
-@pytest.mark.cover(16)
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.cover(8)
+@pytest.mark.parametrize(
+    "changes", [{}, {"residual": True}, {"epilogue": read_epilogue("gelu", None, None, "pre_activation", 2)}]
+)
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
-def test_what_is_not_priced_is_not_the_best(problem, reader, monkeypatch):
-    """Bounds lie below the price of every stack, but for the last bits of a sum in another order, and so leave the
-    choice as it is without them."""
-    geometry, ns_of, bounds = geometry_of(problem), StackPrice.ns, host.bounds
-    found = host.best_sizes(TARGET, geometry, reader)
-    least = {one[2:]: one[0] for one in bounds(TARGET, geometry)}
+def test_what_is_not_bounded_is_not_the_best(problem, changes, monkeypatch):
+    """What the Tensor Engine alone takes is below the bound of all sizes, and leaves the choice as it is without."""
+    geometry, extras, least, total_ns = geometry_of(problem), extras_of(**changes), host.tensor_ns, Bound.total_ns
+    found = host.best_sizes(TARGET, geometry, extras)
+    known = {sizes: ns for ns, _, sizes in least(TARGET, geometry)}
 
-    def whole_ns(price, _):
-        ns, stack = ns_of(price), price.stack
-        assert least_ns(TARGET) <= ns_of(price, 1e-9) <= ns * (1 + 1e-12)
-        assert least[stack.B, stack.D, stack.U, stack.V, stack.G] <= ns * (1 + 1e-12)
+    def whole_ns(bound, _):
+        ns, one = total_ns(bound), bound.schedule
+        assert max(total_ns(bound, 1e-9), known[one.B, one.D, one.U, one.V, one.G]) <= ns * (1 + 1e-12)
         return ns
 
-    monkeypatch.setattr(host, "bounds", lambda *args: [(0.0, *one[1:]) for one in bounds(*args)])
-    monkeypatch.setattr(StackPrice, "ns", whole_ns)
-    assert found == host.best_sizes(TARGET, geometry, reader)
+    monkeypatch.setattr(host, "tensor_ns", lambda *args: [(0.0, *one[1:]) for one in least(*args)])
+    monkeypatch.setattr(Bound, "total_ns", whole_ns)
+    assert found == host.best_sizes(TARGET, geometry, extras)
 
 
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
@@ -324,13 +325,6 @@ def test_biases_of_jobs(K, outputs):
     config = config_of("stacked", rows=2, shifts=3, outputs=outputs)
     plain = run(x, w, problem, 2, config=config)
     np.testing.assert_array_equal(run(x, w, problem, 2, bias=bias, config=config), plain + bias[:, None, None])
-
-
-def test_read_outs_of_one_engine_are_priced():
-    geometry = geometry_of(PRICED["rn50_stem"])
-    stack, _ = planned(PRICED["rn50_stem"], "stacked", settled(PRICED["rn50_stem"]))
-    both, scalar = (StackPrice(TARGET, geometry, stack, reader)._band_ns().read for reader in ("both", "scalar"))
-    assert 0 < both < scalar
 
 
 @pytest.mark.cover(24)

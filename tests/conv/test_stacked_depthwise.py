@@ -15,7 +15,7 @@ from volumes import VOLUMES, check_volume, volumes
 from nkiconv import cases
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.stacked_depthwise import DepthwisePrice
+from nkiconv.planner.cost.conv.stacked_bound import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.schedules.stacked import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
@@ -142,7 +142,7 @@ def test_what_depthwise_stacks_do_not_do(problem, changes, message):
     assert re.search(message, reason)
 
 
-#: N, channels, rows and columns, taps, stride, dtype: of prices that are to be near the modelled time.
+#: N, channels, rows and columns, taps, stride, dtype: of bounds that are to be near the modelled time.
 PRICED = [
     (8, 192, 56, 7, 1, "bf16"),
     (1, 192, 56, 7, 1, "bf16"),
@@ -159,12 +159,12 @@ PRICED = [
 @pytest.mark.cover(3)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize(("N", "C", "size", "taps", "stride", "dtype"), PRICED, ids=str)
-def test_the_price_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
+def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
     settings = settled(problem)
     bands, _ = planned(problem, "stacked", settings)
-    ns = DepthwisePrice(Target.of(Rates()), geometry_of(problem), bands.kn).ns(bands)
+    ns = Bound(Target.of(Rates()), geometry_of(problem), extras_of(), bands).total_ns()
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
 

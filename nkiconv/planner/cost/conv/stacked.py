@@ -11,6 +11,7 @@ from ....schedules.stacked import (
     DepthwiseSettings,
     StackedSettings,
     build,
+    default_filters,
     default_settings,
     num_bands,
     settings_class,
@@ -18,20 +19,17 @@ from ....schedules.stacked import (
     sizes_reason,
     unsupported_reason,
 )
-from ....schedules.stacked_schedule import Schedule, phases_of, taps_of_window
-from ....schedules.tiles import PARTS
+from ....schedules.stacked_schedule import phases_of, taps_of_window
+from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, with_settings
 from .common import Settled, matmul_rates, planes_met
-from .stacked_depthwise import DepthwisePrice
-from .stacked_price import StackPrice, filters_way, least_ns, reader_of
+from .stacked_bound import Bound, start_ns
 
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
-#: How many of the settings are sizes.
-SIZES = 5
 
 
 class Stacked(Settled):
@@ -44,9 +42,7 @@ class Stacked(Settled):
         return settings_class(geometry)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        if plan.diagonal:
-            return DepthwisePrice(shape.target, geometry, plan.kn).ns(plan)
-        return StackPrice(shape.target, geometry, plan, reader_of(shape.extras)).ns()
+        return Bound(shape.target, geometry, shape.extras, plan).total_ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         if geometry.groups > 1:
@@ -57,30 +53,18 @@ class Stacked(Settled):
         found = sizes and dataclasses.replace(sizes, **given)
         if found is None or sizes_reason(geometry, found):
             return None
-        schedule = build(geometry, found, shape.extras.residual)
-        if schedule is None:
+        own = bounded(shape.target, geometry, shape.extras, found, "filters" in given)
+        if own is None:
             return None
-        rest = self._rest(shape, geometry, schedule, given)
-        return dataclasses.replace(found, **{name: rest[name] for name in rest.keys() - given.keys()})
+        found, bound = own
+        before, after = bound.warm_ups()
+        rest = {"blocks": bound.schedule.blocks, "images": bound.schedule.images, "warmup": before + after}
+        rest["late_warmup"] = max(0, given.get("warmup", before + after) - before)
+        return dataclasses.replace(found, **{**rest, **given})
 
     def _best_sizes(self, shape: Shape, geometry: Any) -> StackedSettings | None:
         """The sizes that take least, looked for once."""
-        return shape.once(("stacked, best", None), lambda: best_sizes(shape.target, geometry, reader_of(shape.extras)))
-
-    def _rest(self, shape: Shape, geometry: Any, stack: Schedule, given: dict[str, Any]) -> dict[str, Any]:
-        """What goes with the sizes: blocks and images as memory has room, and what prices say."""
-        stack = dataclasses.replace(stack, filters=given.get("filters") or filters_way(shape.target, geometry, stack))
-        price = StackPrice(shape.target, geometry, stack, reader_of(shape.extras))
-        before, after = price.warm_ups()
-        warmup = given.get("warmup", before + after)
-        return {
-            "blocks": stack.blocks,
-            "images": stack.images,
-            "filters": stack.filters,
-            "hold": price.hold(shape.extras.epilogue.bias),
-            "warmup": warmup,
-            "late_warmup": max(0, warmup - before),
-        }
+        return shape.once(("stacked, best", None), lambda: best_sizes(shape.target, geometry, shape.extras))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -115,34 +99,48 @@ class Stacked(Settled):
         return num_bands(shape.geometry, plan)
 
 
-def best_sizes(target: Target, geometry: Any, reader: str) -> StackedSettings | None:
-    """Of the stack that takes least, the first tried of several; None where memory holds none."""
-    best, best_ns, best_place = None, float("inf"), 0
-    rest = dataclasses.astuple(sized(geometry, None, 1, 1, 1, 1, 1))[SIZES:]
-    for bound_ns, place, B, D, U, V, G in sorted(bounds(target, geometry)):
-        if bound_ns > best_ns:
+def best_sizes(target: Target, geometry: Any, extras: Any) -> StackedSettings | None:
+    """Of the least bound; None where memory holds none."""
+    best, best_ns, base = None, float("inf"), sized(geometry, None, 1, 1, 1, 1, 1)
+    for least_ns, _, sizes in sorted(tensor_ns(target, geometry)):
+        if least_ns > best_ns:
             break
-        config = StackedSettings(B, D, U, V, G, *rest)
-        stack = build(geometry, config, reader == "vector")
-        if stack:
-            stack = dataclasses.replace(stack, filters=filters_way(target, geometry, stack))
-            ns = StackPrice(target, geometry, stack, reader).ns(best_ns)
-            if (ns, place) < (best_ns, best_place):
-                best, best_ns, best_place = config, ns, place
-    return best and dataclasses.replace(best, filters="apart" if geometry.flipped else "straight")
+        filters = default_filters(geometry, sizes[0], sizes[2])
+        settings = StackedSettings(*sizes, base.blocks, base.images, filters, base.warmup, base.late_warmup)
+        own = bounded(target, geometry, extras, settings)
+        if own:
+            ns = own[1].total_ns(best_ns)
+            if ns < best_ns:
+                best, best_ns = own[0], ns
+    return best
 
 
-def bounds(target: Target, geometry: Any) -> Iterator[tuple[float, int, int, int, int, int, int]]:
-    """(ns that a stack takes at least, its place, B, D, U, V, G) of all that are tried: what the array alone takes,
-    after the first filters and before the last store."""
-    rows, columns, planes = geometry.rows, geometry.columns, planes_met(geometry)
-    column_ns = matmul_rates(target, geometry)[0]
-    start_ns = least_ns(target)
+def bounded(
+    target: Target, geometry: Any, extras: Any, settings: StackedSettings, keep: bool = False
+) -> tuple[StackedSettings, Bound] | None:
+    """Settings with their bound, filters straight at their places where that is sooner, if they are not to keep their
+    way; None where memory does not hold them."""
+    schedule = build(geometry, settings, extras.residual)
+    if schedule is None:
+        return None
+    bound = Bound(target, geometry, extras, schedule)
+    if not keep and not geometry.flipped and bound.is_straight():
+        schedule = dataclasses.replace(schedule, filters="straight")
+        return dataclasses.replace(settings, filters="straight"), Bound(target, geometry, extras, schedule)
+    return settings, bound
+
+
+def tensor_ns(target: Target, geometry: Any) -> Iterator[tuple[float, int, tuple[int, int, int, int, int]]]:
+    """(ns of the Tensor Engine between the first load and the last store, place, sizes) of all that are tried."""
+    rows, columns = geometry.rows, geometry.columns
+    column_ns = matmul_rates(target, geometry)[0] * planes_met(geometry)
+    # filters come, and results leave
+    both_ns = 2 * start_ns(target) - target.dma_done_ns
     for place, (B, D, U, V, G) in enumerate(sizes_tried(geometry)):
-        jobs = -(-geometry.K // (PARTITIONS // U))
-        blocks = -(-geometry.planes.out * -(-rows.out // (U * V)) // PARTS)
-        matmuls = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * -(-columns.taps // D)
-        yield start_ns + jobs * blocks * V * columns.out * matmuls * planes * column_ns, place, B, D, U, V, G
+        jobs = div_ceil(geometry.K, PARTITIONS // U)
+        blocks = div_ceil(geometry.planes.out * div_ceil(rows.out, U * V), PARTS)
+        taps = taps_of_window(rows, B, U, V, max(phases_of(rows.stride, V, G))) * div_ceil(columns.taps, D)
+        yield both_ns + jobs * blocks * V * columns.out * taps * column_ns, place, (B, D, U, V, G)
 
 
 def sizes_tried(geometry: Any) -> Iterator[tuple[int, int, int, int, int]]:
