@@ -67,14 +67,10 @@ def _plan_product(
         )
     # whether a loop on the device makes most of them, of a part
     looped = geometry.times > 1 and schedule.loop > 0
-    looped = looped and 2 * count < _with_loop(schedule, 0).instructions(cores)
+    looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
     reason = _order_refusal(geometry, schedule) or _slots_refusal(geometry, schedule)
     reason = reason or instructions_refusal(geometry, "implicit_gemm", count, looped)
     return (schedule, "") if reason == "" else (None, reason)
-
-
-def _with_loop(schedule: Schedule, loop: int) -> Schedule:
-    return replace(schedule, settings=replace(schedule.settings, loop=loop))
 
 
 def _slots_refusal(geometry: Geometry, schedule: Schedule) -> str:

@@ -8,8 +8,18 @@ from dataclasses import dataclass, replace
 
 from .cuts import Band, Bank, put_first, tap_blocks
 from .geometry import Axis, Geometry, filter_rows, met, num_taps
-from .implicit_gemm_channels import ALONE, HALVES, Batch, Chunk, Job, is_depthwise_job, job_axis, lies_ready, tap_groups
-from .implicit_gemm_channels import group_depth as group_depth
+from .implicit_gemm_channels import (
+    ALONE,
+    HALVES,
+    Batch,
+    Chunk,
+    Job,
+    group_depth,
+    is_depthwise_job,
+    job_axis,
+    lies_ready,
+    tap_groups,
+)
 from .implicit_gemm_outputs import group_met
 from .planes import is_by_plane
 from .products import Product, home_tap, in_order, is_whole
