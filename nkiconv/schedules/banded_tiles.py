@@ -7,6 +7,7 @@ group and image, are cut into chunks of blocks, as many as the partitions hold.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -212,27 +213,12 @@ def count_banded_instructions(geometry: RowGeometry, extras: Extras, blocks: Ban
     fixed = 64 + blocks.settings.buffers
     if geometry.flipped:
         fixed += div_ceil(geometry.C, PARTITIONS) * (FEW_TAPS + 5 * div_ceil(geometry.S, PARTITIONS))
-    of_parts = [count_part(extras, blocks, banded_cuts(blocks, geometry, part)) for part in range(PARTS)]
+    of_parts = []
+    for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
+        ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]
+        most = (count_tile(extras, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends))
+        of_parts.append(max(most, default=0) * math.prod(map(len, vars(cuts).values())))
     return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
-
-
-def count_part(extras: Extras, blocks: BandedSchedule, cuts: BandedCuts) -> int:
-    """Most instructions of one of the parts: tiles of as many groups take as many."""
-    found: dict[int, int] = {}
-    for index, (_, groups) in enumerate(cuts.groups):
-        if groups not in found:
-            found[groups] = count_tiles(extras, blocks, cuts, index)
-    return sum(found[groups] for _, groups in cuts.groups)
-
-
-def count_tiles(extras: Extras, blocks: BandedSchedule, cuts: BandedCuts, g_index: int) -> int:
-    """Most instructions of all tiles of one cut of groups: of the largest and the smallest, at ends and between."""
-    most, images, columns = 0, len(cuts.images), len(cuts.columns)
-    for n in range(min(images, 2)):
-        for j in range(min(columns, 3)):
-            tile = plan_tile(blocks, cuts, g_index, n * (images - 1), j * (columns - 1) // 2)
-            most = max(most, count_tile(extras, blocks, tile))
-    return most * images * columns
 
 
 def count_tile(extras: Extras, blocks: BandedSchedule, tile: BandedTile) -> int:

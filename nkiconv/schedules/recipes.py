@@ -41,8 +41,8 @@ SHARED_TAPS_MAX = 8
 FIRST_TAPS_MAX = 13
 #: Taps up to which pieces without Tensor can balance ones with it.
 FREE_TAPS_MAX = 16
-#: Pieces after which recipes repeat, at most; of the lists that a search tries.
-CYCLE_MAX, CYCLE_TRIED = 3, 5
+#: Pieces after which recipes repeat, at most.
+CYCLE_MAX = 3
 #: How much faster than HBM an engine must be for its pauses not to show.
 ENGINE_MARGIN = 1.015
 #: Weights beside the bound: of the busiest engine's time where HBM is slower still, of the work of all (of two equal
@@ -188,10 +188,10 @@ class Balance:
 
 
 def ranked_recipes(
-    geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool, cycle: int = CYCLE_MAX
+    geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool
 ) -> Iterator[Recipes]:
     """Lists of recipes in turn, one or two kinds in any proportion; the one that balances the engines best first."""
-    proportions = [(times, of) for of in range(2, cycle + 1) for times in range(1, of) if gcd(times, of) == 1]
+    proportions = [(times, of) for of in range(2, CYCLE_MAX + 1) for times in range(1, of) if gcd(times, of) == 1]
     balance = Balance(geometry, epilogue, target, piece)
     known = [
         (recipe, work_of(recipe, geometry, epilogue, target, piece)) for recipe in candidates(geometry.S, on_tensor)
@@ -208,17 +208,6 @@ def ranked_recipes(
                 found.append((balance.cost(mixed) + unlike, first, second, times, of))
     found.sort(key=lambda each: each[0])
     return (spread(*each[1:]) for each in found)
-
-
-def recipe_lists(
-    geometry: RowGeometry, epilogue: Epilogue, target: Target, piece: int, on_tensor: bool, most: int
-) -> list[Recipes]:
-    """The `most` best lists with a tap on Tensor somewhere, or without any; of the same recipes only one list."""
-    distinct: dict[Recipes, Recipes] = {}
-    for one in ranked_recipes(geometry, epilogue, target, piece, on_tensor, CYCLE_TRIED):
-        if len(distinct) < most and on_tensor == (max(recipe[0] for recipe in one) > 0):
-            distinct.setdefault(tuple(sorted(one)), one)
-    return list(distinct.values())
 
 
 def spread(first: Recipe, second: Recipe, times: int, of: int) -> Recipes:

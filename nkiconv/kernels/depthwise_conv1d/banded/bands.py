@@ -95,15 +95,6 @@ def load_banded_filters(run, z_sbuf, row0):
         copy(filters.scratch[row0 : row0 + rows, 0 : filters.width], z_sbuf)
 
 
-def band_buffers(run):
-    """Buffers [(a, i), group, a', v] in turn; each is to be zeroed before its first bands."""
-    blocks, dtype = run.blocks, run.operands.w.dtype
-    size = blocks.num_taps * blocks.block
-    shape = (blocks.per_group * blocks.block, blocks.buffer_groups, blocks.per_group, size + size % 2)
-    for _ in range(blocks.settings.buffers):
-        run.buffers.append(nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf))
-
-
 def prefetch_bands(run, position):
     """Bands of a place of the queue, (first channel, channels), into the buffer whose turn it is."""
     if position < len(run.queue):
@@ -151,12 +142,6 @@ def load_bands(run, buffer_sbuf, c0, cn, soon):
             pattern, offset = [[1, block], [A * filters.width, groups], [1, size]], (row0 + a) * filters.width
             dst = buffer_sbuf[a * block : (a + 1) * block, 0:groups, a, 0:size]
             copy(dst, filters.scratch.ap(pattern=pattern, offset=offset))
-
-
-def mirror_matrix(blocks, dtype):
-    """[(a, o'), (a, o)] in SBUF: 1 where o' = out_block - 1 - o, in the same channel."""
-    A, Bo = blocks.per_group, blocks.out_block
-    return select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, dtype)
 
 
 def spread_bias(run, tile):

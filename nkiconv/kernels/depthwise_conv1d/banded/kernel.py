@@ -34,9 +34,10 @@ from ....schedules.banded_tiles import even, tiles_of_part
 from ....schedules.depthwise import Extras, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
+from ..._masks import select_ones
 from ..._warm import warm_up, warm_zeros
 from ..call import Operands, parts_of_core
-from .bands import band_buffers, ensure_filters, mirror_matrix, prefetch_bands, spread_bias, start_filters
+from .bands import ensure_filters, prefetch_bands, spread_bias, start_filters
 from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
 
 #: Blocks of 128 columns of a matmul on zeros.
@@ -131,15 +132,9 @@ def start_banded(operands, geometry, extras, config):
     return run
 
 
-def start_ring(run):
-    """Buffers of rows for tiles in turn, as large as the largest needs."""
-    partitions, columns = 1, 2
-    for tile in run.tiles:
-        partitions = max(partitions, tile.chunks_in * tile.rows)
-        columns = max(columns, even(tile.blocks_in * run.blocks.block))
-    shape = (partitions, run.blocks.per_group, columns)
-    for _ in range(min(ROWS_RING, len(run.tiles))):
-        run.ring.append(nl.ndarray(shape, dtype=run.operands.x.dtype, buffer=nl.sbuf))
+def buffers_of(count, shape, dtype):
+    """Buffers in SBUF that rotate."""
+    return [nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf) for _ in range(count)]
 
 
 def start_loads(run, c0):
@@ -153,7 +148,11 @@ def start_work(run):
     matmuls on zeros wherever the array would wait."""
     config, last = run.blocks.settings, run.queue[len(run.queue) - 1]
     c0 = run.queue[0][0]
-    start_ring(run)
+    blocks, tiles = run.blocks, run.tiles
+    partitions = max(tile.chunks_in * tile.rows for tile in tiles)
+    columns = max(2, *(even(tile.blocks_in * blocks.block) for tile in tiles))
+    shape = (max(1, partitions), blocks.per_group, columns)
+    run.ring = buffers_of(min(ROWS_RING, len(tiles)), shape, run.operands.x.dtype)
     start_filters(run, c0, last[0] + last[1] - c0)
     if not run.geometry.flipped:
         start_loads(run, c0)
@@ -161,14 +160,23 @@ def start_work(run):
     run.warm = warm_up(zeros_sbuf, config.warmup, WARM_BLOCKS)
     if run.geometry.flipped:  # which the array turns, after the zeros
         start_loads(run, c0)
-    band_buffers(run)
+    # [(a, i), group, a', v]; each is zeroed before its first bands
+    shape = (
+        blocks.per_group * blocks.block,
+        blocks.buffer_groups,
+        blocks.per_group,
+        even(blocks.num_taps * blocks.block),
+    )
+    run.buffers = buffers_of(config.buffers, shape, run.operands.w.dtype)
     for ahead in range(min(AT_START, config.buffers)):
         prefetch_bands(run, ahead)
     load_banded_rows(run, 1)
     transpose_in(run, 0, 1, 0)
     for ahead in range(AT_START, config.buffers):
         prefetch_bands(run, ahead)
-    run.mirror = mirror_matrix(run.blocks, run.sum_dtype)
+    # [(a, o'), (a, o)], 1 where o' = out_block - 1 - o, in the same channel
+    A, Bo = blocks.per_group, blocks.out_block
+    run.mirror = select_ones(A * Bo, [[-Bo, A], [1, Bo]], 1 - Bo, run.sum_dtype)
     run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
 

@@ -17,7 +17,7 @@ from ....schedules.mixed import (
     mixed_settings,
 )
 from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, guess, ns_of
-from ....schedules.recipes import PIECE, ColumnPrices, edge_recipes, ranked_recipes, recipe_lists
+from ....schedules.recipes import PIECE, ColumnPrices, edge_recipes, ranked_recipes
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
 from ....schedules.tiles import PARTS
@@ -96,12 +96,12 @@ class Mixed(Algorithm):
         """All settings: those of a config and others by a rule; without any, those of the least bound."""
         if config:
             return self._by_rule(shape, config)
-        return shape.once((f"mixed, {self.on_tensor}", None), lambda: self._best(shape))
 
-    def _best(self, shape: Shape) -> MixedSettings:
-        settings = self._by_rule(shape, None)
-        tried = self._tried(shape, settings)
-        return min(tried, key=lambda one: tried[one])
+        def best() -> MixedSettings:
+            tried = self._tried(shape, self._by_rule(shape, None))
+            return min(tried, key=lambda one: tried[one])
+
+        return shape.once((f"mixed, {self.on_tensor}", None), best)
 
     def _by_rule(self, shape: Shape, config: Config) -> MixedSettings:
         """Given settings, and others by the kernel's rule."""
@@ -113,7 +113,7 @@ class Mixed(Algorithm):
             return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
         own = pairs_of(self._settings(shape, None))
         most, piece = 3 * START if wide else START, self._plan(shape, own).piece
-        lists = recipe_lists(geometry, shape.extras.epilogue, shape.target, piece, self.on_tensor, most)
+        lists = islice(ranked_recipes(geometry, shape.extras.epilogue, shape.target, piece, self.on_tensor), most)
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
