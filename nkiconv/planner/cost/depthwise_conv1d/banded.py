@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.banded import BandedSchedule, BandedSettings, build, shape_refusal
-from ....schedules.banded_rule import banded_settings, blocks_of, candidates, guess, near_of
+from ....schedules.banded_rule import banded_settings, blocks_of, candidates, guess, near_of, starts
 from ....schedules.tiles import BANK_COLUMNS
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
 from .common import row_elements_us, share_met, timed
+
+#: Sizes and shards that a search starts from as the rule has them.
+STARTS = 4
 
 
 class Banded(Algorithm):
@@ -42,6 +45,7 @@ class Banded(Algorithm):
         if not wide:
             sizes = [size for size in sizes if block <= size * self.FACTORS and size <= block * self.FACTORS]
         found = [own, *[self.settle(shape, config_of(block=size)) for size in sizes]]
+        found += [pairs_of(one) for one, _ in starts(shape.geometry, shape.extras, None, shape.target)[:STARTS]]
         if wide:  # small tiles at the ends have short runs, which constants may punish
             found += [with_settings(one, edge=0) for one in found if dict(one or ())["edge"] > 0]
         return list(dict.fromkeys(found))

@@ -17,7 +17,7 @@ from ....schedules.mixed import (
     mixed_settings,
 )
 from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, guess, ns_of
-from ....schedules.recipes import PIECE, ColumnPrices, edge_recipes, ranked_recipes
+from ....schedules.recipes import PIECE, ColumnPrices, candidates, edge_recipes, ranked_recipes
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
 from ....schedules.tiles import PARTS
@@ -30,9 +30,9 @@ from .common import columns_of, issue_us, row_elements_us, share_met, timed
 SHORT = 12
 #: Lists of recipes that are tried beside others, and that a search starts from.
 RECIPES, START = 8, 2
-#: First and last pieces of short work.
-FIRST = ((256, 384, 512), (256, 256), (128, 256))
-LAST = ((192, 192), (256, 128, 128), (128,))
+#: First and last pieces of short work, and more that a search tries.
+FIRST, MORE_FIRST = ((256, 384, 512), (256, 256), (128, 256)), ((256, 512), (256, 96, 512), (256,))
+LAST, MORE_LAST = ((192, 192), (256, 128, 128), (128,)), ((192, 192, 192), (256,))
 
 
 class Mixed(Algorithm):
@@ -119,7 +119,11 @@ class Mixed(Algorithm):
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        return self._near(shape, self._plan(shape, config).settings)
+        settings, few = self._plan(shape, config).settings, shape.geometry.S <= MANY_TAPS
+        edges = [(one,) for one in candidates(shape.geometry.S, self.on_tensor)] if few else []
+        values = {"recipes": edges, "start": edges, "end": edges, "first": MORE_FIRST, "last": MORE_LAST}
+        more = MixedSettings.near(settings.pairs, None, **values)
+        return list(dict.fromkeys([*self._near(shape, settings), *more]))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return int(-(-shape.geometry.C // self._plan(shape, config).rows.T))
