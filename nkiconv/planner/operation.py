@@ -133,6 +133,8 @@ class Operation(ABC):
         def near(algorithm: str, config: Config) -> Iterator[Config]:
             for one in self.algorithm(algorithm).near(shape, config):
                 settled = self.settle(algorithm, shape, one)
+                if shape.chunks and self._ordered(algorithm, settled) != self._ordered(algorithm, config):
+                    continue
                 if not self.refusal(algorithm, shape, settled):
                     yield settled
 
