@@ -6,7 +6,7 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import same_bits
+from depthwise import on_both, same_bits
 from depthwise_gradients import DTYPES, FEW, PROBLEMS, check, expected, problem_of
 from draws import draws
 from hypothesis import strategies as st
@@ -35,8 +35,7 @@ LAYOUTS = {
 @pytest.mark.cover(12)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_is_exact(name):
-    one, two = (check(*PROBLEMS[name], lnc=lnc, bias_gradient=True, adds=True) for lnc in (1, 2))
-    assert same_bits(one, two)
+    on_both(check, *PROBLEMS[name], bias_gradient=True, adds=True)
 
 
 @pytest.mark.cover(20)
@@ -69,8 +68,7 @@ IMAGES = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_images_summed_on_the_array(name, slots):
     settings = {"algorithm": "dot_images", "config": (("slots", slots),)}
-    one, two = (check(*IMAGES[name], lnc=lnc, bias_gradient=True, adds=True, **settings) for lnc in (1, 2))
-    assert same_bits(one, two)
+    on_both(check, *IMAGES[name], bias_gradient=True, adds=True, **settings)
 
 
 @pytest.mark.parametrize(("name", "algorithm", "wide", "copies"), [

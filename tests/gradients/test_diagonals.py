@@ -3,7 +3,7 @@
 import hypothesis
 import numpy as np
 import pytest
-from depthwise import same_bits
+from depthwise import on_both, same_bits
 from draws import draws
 from gradients import an_axis, check, last, places_of, problem_of
 from hypothesis import strategies as st
@@ -68,12 +68,9 @@ def test_every_problem_is_exact(name, is_last):
 def test_settings(values, name):
     channels, *axes = PROBLEMS[name]
     config = tuple(zip(ORDER, values, strict=True))
-    found = [
-        check(channels, axes, values[1] % 2 == 1, lnc=lnc, adds=True, bias_gradient=True, algorithm="diagonals",
-              config=config)
-        for lnc in (1, 2)
-    ]  # fmt: skip
-    assert same_bits(*found)
+    on_both(
+        check, channels, axes, values[1] % 2 == 1, adds=True, bias_gradient=True, algorithm="diagonals", config=config
+    )
 
 
 @pytest.mark.cover(5)
@@ -85,11 +82,7 @@ def test_many_groups_are_stored_by_their_sets(below, beside, split):
     sizes = {"rows": 1, "columns": 2, "down": 2, "across": 1, "side": 1, "groups": 65 if beside > 1 else 130}
     config = (*sizes.items(), ("below", below), ("beside", beside), ("split", split))
     channels, axes = (2, groups, 2 * groups, groups), [PLAIN, (11, 3, 1, 1, 1, 1)]
-    found = [
-        check(channels, axes, True, lnc=lnc, adds=True, bias_gradient=True, algorithm="diagonals", config=config)
-        for lnc in (1, 2)
-    ]
-    assert same_bits(*found)
+    on_both(check, channels, axes, True, adds=True, bias_gradient=True, algorithm="diagonals", config=config)
 
 
 def test_real_data_has_the_same_bits_on_one_core_and_two():

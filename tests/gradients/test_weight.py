@@ -4,7 +4,7 @@ import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
-from depthwise import same_bits
+from depthwise import on_both, same_bits
 from draws import draws
 from gradients import LAYOUTS, an_axis, check, expected, last, places_of, problem_of
 from hypothesis import strategies as st
@@ -79,9 +79,7 @@ def test_biases_that_no_bank_is_left_for_pass_alone(outputs, inputs, side, pixel
     config["pixels"] = pixels
     config |= {"rows": 1, "columns": 5, "beside": 1}
     axes = [(7, 3, 1, 1, 1, 1), (5, 3, 1, 1, 1, 1)]
-    one, two = (check((60, 24, 140, 1), axes, lnc=lnc, bias_gradient=True, config=tuple(config.items()))
-                for lnc in (1, 2))  # fmt: skip
-    assert same_bits(one, two)
+    on_both(check, (60, 24, 140, 1), axes, bias_gradient=True, config=tuple(config.items()))
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -126,8 +124,7 @@ def test_tiles_are_turned_in_turn(name, split):
     """Tiles of other sizes, pieces of rows, several passes, and a buffer for all."""
     channels, *axes = PROBLEMS[name]
     sizes = (("rows", 3), ("columns", 2), ("outputs", 1), ("inputs", 1), ("buffers", 1), ("split", split))
-    one, two = (check(channels, axes, adds=True, bias_gradient=True, config=TURNED + sizes, lnc=lnc) for lnc in (1, 2))
-    assert same_bits(one, two)
+    on_both(check, channels, axes, adds=True, bias_gradient=True, config=TURNED + sizes)
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [("fp16", None), ("fp32", None), ("fp32", "bf16"), ("fp32", "tf32")])

@@ -137,6 +137,12 @@ def same_bits(a: Any, b: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
+def on_both(check: Any, *args: Any, **more: Any) -> None:
+    """A check that returns an array, on 1 core and on 2, with the same bits."""
+    one, two = (check(*args, lnc=lnc, **more) for lnc in (1, 2))
+    assert same_bits(one, two)
+
+
 def modelled_us(problem: ConvProblem, algorithm: str | None, config: Any) -> float:
     """Throttle phase 0, program order, two cores."""
     return in_time(trace(problem, algorithm, config=config), Rates()).us
