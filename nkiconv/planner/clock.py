@@ -211,7 +211,7 @@ class Probe:
         counts = [one for one in counts if sum(one) <= WARM_UP_MAX]
         if self.execution.is_cut:  # what follows tells more of the rate than its first instructions
             found = min(reversed([found, *counts]), key=self.at)
-        return self.best(found, *counts, (max(fill, self.enough()), 0))
+        return self.best(found, *counts, (min(WARM_UP_MAX, max(fill, self.enough())), 0))
 
     def refined(self) -> Counts:
         """The least counts, or more, which take the engine across a window's threshold wherever the windows begin."""
