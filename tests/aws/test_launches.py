@@ -198,13 +198,13 @@ def test_a_problem_without_a_plan_is_a_warning_and_the_kernel_says_the_rest(laun
     """Settings that the planner refuses are told with its reason."""
     answered = child.search
 
-    def only_deep(request, **more):
-        narrowed = Request(**{**vars(request), "algorithms": ("weight_stationary",)})
+    def only_of_pixels(request, **more):
+        narrowed = Request(**{**vars(request), "algorithms": ("activation_stationary",)})
         return answered(narrowed, **more)
 
-    monkeypatch.setattr(child, "search", only_deep)
+    monkeypatch.setattr(child, "search", only_of_pixels)
     call, arguments, _ = CALLS["conv2d"]
-    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*weight_stationary: "):
+    with pytest.warns(PlanWarning, match=r"the kernel follows its default rule \(.*activation_stationary: "):
         call(*arguments)
     assert "config" not in launches[0].constants
 
