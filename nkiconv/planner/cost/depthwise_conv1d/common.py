@@ -15,7 +15,7 @@ from ..algorithm import Shape
 Own = TypeVar("Own", bound=Settings)
 
 #: Settings that are timed, at most.
-TIMED = 12
+TIMED = 5
 
 
 def columns_of(shape: Shape) -> float:
