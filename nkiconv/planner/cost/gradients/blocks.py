@@ -7,7 +7,7 @@ from typing import Any
 
 from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_refusal, most_beside
 from ....schedules.blocks_candidates import EXTENTS, candidates
-from ....schedules.blocks_schedule import build
+from ....schedules.blocks_schedule import build, gradient_refusal
 from ...request import Config
 from ..algorithm import ByBound, Guess, Shape, config_of, ints
 
@@ -18,7 +18,7 @@ class Blocks(ByBound):
     settings, starts = BlocksSettings, (10, 40)
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        if config_refusal(shape.geometry, config_of(**given)):
+        if config_refusal(shape.geometry, config_of(**given)) or gradient_refusal(shape.geometry):
             return []
         found = candidates(shape.target, shape.geometry, given, count, shape.extras.bias, shape.cores)
         return [Guess(config, ns) for ns, config in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ....schedules.blocks_schedule import gradient_refusal
 from ....schedules.diagonals import DiagonalsSettings, config_refusal
 from ....schedules.diagonals_schedule import build, diagonals_refusal
 from ...request import Config
@@ -21,7 +22,8 @@ class Diagonals(ByBound):
     settings = DiagonalsSettings
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        if config_refusal(shape.geometry, config_of(**given)) or diagonals_refusal(shape.geometry):
+        geometry = shape.geometry
+        if config_refusal(geometry, config_of(**given)) or gradient_refusal(geometry) or diagonals_refusal(geometry):
             return []
         found = DiagonalsBound(shape.target, shape.geometry).least(given, count)
         return [Guess(pairs_of(one), ns) for ns, one in found]
