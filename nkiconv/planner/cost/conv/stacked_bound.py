@@ -39,11 +39,10 @@ class Bound:
     def __init__(self, target: Target, geometry: Any, extras: Any, schedule: Schedule) -> None:
         self.target, self.geometry, self.extras, self.schedule = target, geometry, extras, schedule
         planes, rows = schedule.band_parts
-        #: a band of as many images and blocks as any, bands of a core, and as many of the largest as come to the same
+        #: a band of as many images and blocks as any, and bands of a core, as many of these as come to the same
         self.band = BlockBand(0, div_ceil(geometry.planes.out, planes), 0, div_ceil(schedule.num_blocks, rows))
-        self.count = div_ceil(planes * rows, PARTS)
         evenly = geometry.planes.out * schedule.num_blocks / (planes * rows * self.band.zn * self.band.jn)
-        self.times: float = self.count * evenly
+        self.times: float = div_ceil(planes * rows, PARTS) * evenly
         self.tiles, self.across = schedule.tiles(self.band, False)
 
     def total_ns(self, most_ns: float = float("inf")) -> float:
@@ -55,15 +54,17 @@ class Bound:
         sizes = [self.band.zn * j[1] * q[1] for j in self.tiles for q in self.across]
         sums_ns = times * matmuls * sum(matmul_ns(target, self.geometry, size) for size in sizes)
         array_ns = sums_ns + (jobs - self.first_share) * self.transposes_ns
-        vector_ns, scalar_ns = self._read_ns(sizes)
-        read_ns = min(vector_ns, scalar_ns) if self.extras.residual else scalar_ns
+        vector_ns = len(sizes) * target.vector_fixed_psum_ns + sum(sizes) * target.vector_ns
+        scalar_ns = len(sizes) * target.scalar_fixed_psum_ns + sum(sizes) * target.scalar_ns
+        read_ns = vector_ns if self.extras.residual else scalar_ns
         if either_reads(self.extras.epilogue, self.extras.strict_nonfinite) and not self.extras.residual:
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
+        read_ns *= times * jobs * schedule.V
         x_ns, y_ns, band_bytes = self._moves_ns()
         moved_ns = jobs * self.filters_ns + times * (x_ns + y_ns)
         moved_ns = max(moved_ns, (jobs * self.filter_bytes + times * band_bytes) * target.hbm_byte_ns)
-        rest_ns = self._last_ns(vector_ns / len(sizes) / (jobs * schedule.V), y_ns) + CONTENTION * moved_ns
-        least_ns = max(array_ns, times * read_ns, moved_ns - start_ns(target)) + start_ns(target) + rest_ns
+        last_ns = self._last_ns(vector_ns / len(sizes), y_ns / jobs) + CONTENTION * moved_ns
+        least_ns = max(array_ns, read_ns, moved_ns - start_ns(target)) + start_ns(target) + last_ns
         if least_ns > most_ns:
             return least_ns
         begin = self.begin_ns
@@ -77,16 +78,7 @@ class Bound:
         array_ns = clock.sums_end(begin, array_ns, work_ns) - begin
         if jobs > 1:
             array_ns = max(array_ns, jobs * JOB_NS + (times - 1.0) * sums_ns / times)
-        # a buffer is filled when the sums of the band before have left it
-        filled_ns = target.first_packet_ns + target.load_skew_ns + target.dma_done_ns + x_ns + sums_ns / times
-        filled_ns *= max(0, self.count - schedule.ring) / schedule.ring
-        return max(array_ns, times * read_ns, moved_ns - begin, filled_ns) + begin + rest_ns
-
-    def _read_ns(self, sizes: list[int]) -> tuple[float, float]:
-        """(Vector, Scalar) of the evacuation of a band."""
-        target, each = self.target, len(self.schedule.jobs) * self.schedule.V
-        vector_ns = len(sizes) * target.vector_fixed_psum_ns + sum(sizes) * target.vector_ns
-        return each * vector_ns, each * (len(sizes) * target.scalar_fixed_psum_ns + sum(sizes) * target.scalar_ns)
+        return max(array_ns, read_ns, moved_ns - begin) + begin + last_ns
 
     def _dma_ns(self, elements: float, run: float, partitions: int, strided: bool = False) -> float:
         """Of a DMA engine for so many elements of each partition, in runs."""
@@ -121,7 +113,7 @@ class Bound:
         target = self.target
         store_ns = target.first_packet_ns + target.hop_dma_ns + target.static_issue_ns + target.dma_end_ns
         read_ns += target.matmul_done_ns + target.hop_ns + target.vector_done_ns
-        return read_ns + store_ns + y_ns / len(self.tiles) / len(self.schedule.jobs)
+        return read_ns + store_ns + y_ns / len(self.tiles)
 
     # filters
 
