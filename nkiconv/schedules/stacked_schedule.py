@@ -18,8 +18,8 @@ FILTER_BYTES = 65_536
 PADDED_BYTES = 49_152
 #: Bytes per partition of residuals, unless those of two bands and M tiles take more.
 RESIDUAL_BYTES = 32_768
-#: Elements per partition that GpSimd clears while the filters of several M tiles are triggered.
-HOLD = 256
+#: Elements per partition that GpSimd clears while the filters of several M tiles are triggered, and those of each.
+HOLD, HOLD_JOB = 180, 35
 #: Columns of a matmul that keep the Tensor Engine busy until the next one.
 BUSY_COLUMNS = 128
 #: Evacuations of the transposed filters of an M tile, at least: the first sums need not wait for the last.
@@ -154,7 +154,7 @@ class Schedule:
     @property
     def hold(self) -> int:
         """Elements per partition that GpSimd clears before the second band is loaded, so that filters come first."""
-        return HOLD if len(self.jobs) > 1 else 0
+        return HOLD + HOLD_JOB * len(self.jobs) if len(self.jobs) > 1 else 0
 
     @property
     def num_filters(self) -> int:
