@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from .cuts import axis_elements, num_plane_parts, window_of
 from .geometry import Geometry, instructions_refusal
 from .options import Extras, one_group_refusal, taken_refusal
-from .settings import BY_SHAPE, Config, Settings, choice, count, double, half, less, more, setting, warm_up
+from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     FILTER_BYTES,
     LONG_RUN_BYTES,
@@ -83,7 +83,7 @@ class StackedSettings(Settings):
     """All settings of one group; the first three are given together."""
 
     algorithm = ALGORITHM
-    tried = ("blocks", "images", "warmup")
+    tried = ("blocks", "warmup")
 
     rows: int = count("rows of x packed along the partitions (B)", 1, P_MAX)
     shifts: int = count("columns of taps packed along the partitions (D)", 1, P_MAX)
@@ -91,7 +91,6 @@ class StackedSettings(Settings):
     beside: int = count("rows of y that follow each other on a partition (V)", 1, MOST)
     apart: int = count("rows of x from one block of rows to the next (G)", 1, MOST)
     blocks: int = count("blocks of outputs of a band, at most", 1, MOST, default=MOST, near=(half, less))
-    images: int = count("images of a band, at most", 1, MOST, default=MOST, near=(half, double))
     filters: str = choice("how filters come to their places", WAYS)
     warmup: int = warm_up(10, most=WARM_UP_MOST)
     late_warmup: int = count(
@@ -339,7 +338,7 @@ def _one_group(geometry: Geometry, settings: StackedSettings, residual: bool) ->
         while images > 1 and axis_elements(planes, images) * row_bytes * made.block_rows(blocks) > X_BYTES:
             images -= 1
     ring = max(2, min(RING, RING_BYTES // (axis_elements(planes, images) * row_bytes * made.block_rows(blocks))))
-    return replace(made, images=min(images, settings.images), blocks=min(blocks, settings.blocks), ring=ring)
+    return replace(made, images=images, blocks=min(blocks, settings.blocks), ring=ring)
 
 
 def _blocks_together(geometry: Geometry, made: Schedule, room: int, most_blocks: int) -> Part:

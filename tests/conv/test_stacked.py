@@ -155,6 +155,7 @@ def test_few_channels_are_stacked(name, taken):
         (PLAIN, {"rows": 1, "shifts": 4, "outputs": 1}, "at most 3 shifts"),
         (PLAIN, {"rows": 3, "shifts": 1, "outputs": 2, "apart": 2}, "rows must be a multiple of it, or hold"),
         (PLAIN, {"rows": 1, "shifts": 1, "outputs": 1, "blocks": 0}, "blocks=0: must be an int from 1 to 4096"),
+        (PLAIN, {"images": 1}, "stacked has no setting images"),
         (PLAIN, {"filters": "turned"}, "filters=turned: must be one of"),
         (STRIDED, {"rows": 4, "shifts": 1, "outputs": 2, "filters": "shifted"}, "engines address quadrants of 32"),
         (PLAIN, {"late_warmup": 513}, "late_warmup=513: must be an int from 0 to 512"),
@@ -235,36 +236,21 @@ def test_bound_is_near_the_model(problem):
     assert bound.total_ns() == pytest.approx(modelled_ns, rel=0.2)
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [*PRICED.values(), shape_of(2, 1, (224, 224), 1, (31, 31), 16, 0), shape_of(2, 2, (999, 999), 64, (1, 1), 1, 0)],
-)
-def test_few_sizes_are_bounded(problem, monkeypatch):
-    bounded = []
-    monkeypatch.setattr(Bound, "total_ns", lambda self, _: bounded.append(self) or 1e9 - len(bounded))
-    host.best_sizes(TARGET, geometry_of(problem), extras_of())
-    assert 0 < len(bounded) < 4000
-
-
 @pytest.mark.cover(8)
 @pytest.mark.parametrize(
     "changes", [{}, {"residual": True}, {"epilogue": read_epilogue("gelu", None, None, "pre_activation", 2)}]
 )
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
-def test_what_is_not_bounded_is_not_the_best(problem, changes, monkeypatch):
-    """What the Tensor Engine alone takes is below the bound of all sizes, and leaves the choice as it is without."""
-    geometry, extras, least, total_ns = geometry_of(problem), extras_of(**changes), host.tensor_ns, Bound.total_ns
-    found = host.best_sizes(TARGET, geometry, extras)
-    known = {sizes: ns for ns, _, sizes in least(TARGET, geometry)}
-
-    def whole_ns(bound, _):
-        ns, one = total_ns(bound), bound.schedule
-        assert max(total_ns(bound, 1e-9), known[one.B, one.D, one.U, one.V, one.G]) <= ns * (1 + 1e-12)
-        return ns
-
-    monkeypatch.setattr(host, "tensor_ns", lambda *args: [(0.0, *one[1:]) for one in least(*args)])
-    monkeypatch.setattr(Bound, "total_ns", whole_ns)
-    assert found == host.best_sizes(TARGET, geometry, extras)
+def test_candidates_are_in_order_and_no_bound_is_below_the_tensor_engine(problem, changes):
+    geometry, extras = geometry_of(problem), extras_of(**changes)
+    found = host.candidates(TARGET, geometry, extras)
+    alone = {sizes: ns for ns, _, sizes in host.tensor_ns(TARGET, geometry)}
+    assert 0 < len(found) <= host.BUILT
+    assert found == sorted(found, key=lambda one: one[0])
+    for ns, own in found:
+        whole_ns = Bound(TARGET, geometry, extras, host.build(geometry, own, extras.residual)).total_ns()
+        sizes = own.rows, own.shifts, own.outputs, own.beside, own.apart
+        assert max(ns, alone[sizes]) <= whole_ns * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
@@ -285,12 +271,12 @@ TALL = ConvProblem(N=1, C=2, H=24, W=20, K=4, R=20, S=18, padding=((10, 9), (9, 
 @pytest.mark.parametrize(
     ("problem", "settings"),
     [
-        (MANY, {"rows": 4, "shifts": 3, "outputs": 2, "images": 3}),
+        (MANY, {"rows": 4, "shifts": 3, "outputs": 2}),
         (MANY, {"rows": 8, "shifts": 3, "outputs": 4, "blocks": 1}),
         (MANY, {"rows": 2, "shifts": 1, "outputs": 3, "beside": 2, "apart": 2}),
         (TALL, {"rows": 2, "shifts": 4, "outputs": 2}),
         (TALL, {"rows": 4, "shifts": 2, "outputs": 2, "beside": 2}),
-        (PLAIN, {"rows": 2, "shifts": 1, "outputs": 2, "images": 2}),
+        (PLAIN, {"rows": 2, "shifts": 1, "outputs": 2, "blocks": 2}),
     ],
 )
 def test_filters_come_every_way_and_rows_leave_together(problem, settings):
@@ -363,7 +349,7 @@ def test_volumes_by_settings(filters, sizes):
     rows, shifts, outputs = sizes
     sized = (("rows", rows), ("shifts", shifts), ("outputs", outputs), ("apart", outputs), ("filters", filters))
     check_volume(CUBE, algorithm="stacked", config=sized)
-    check_volume(CUBE, algorithm="stacked", config=(*sized, ("images", 1), ("blocks", 1)))
+    check_volume(CUBE, algorithm="stacked", config=(*sized, ("blocks", 1)))
 
 
 @draws(30)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from ....kernels.conv.relayout import plain_of
 from ....schedules.cuts import window_of
 from ....schedules.stacked import (
     DepthwiseSettings,
@@ -24,12 +25,15 @@ from ....schedules.tiles import PARTS, div_ceil
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Shape, with_settings
+from ..algorithm import Guess, Shape, with_settings
 from .common import Settled, matmul_rates, planes_met
 from .stacked_bound import Bound, start_ns
 
 #: Rows of y side by side that are tried.
 BESIDE = (1, 2, 4)
+#: How many of the settings are sizes; sizes that are built, those of least work of the Tensor Engine; candidates that
+#: are timed, at most, and how far above the least bound they may be.
+SIZES, BUILT, GUESSES, NEAR = 5, 100, 2, 1.1
 
 
 class Stacked(Settled):
@@ -41,6 +45,14 @@ class Stacked(Settled):
     def settings_of(self, geometry: Any) -> type[Any]:
         return settings_class(geometry)
 
+    def guesses(self, shape: Shape) -> list[Guess]:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
+        if geometry.groups > 1 or self.refusal(geometry, shape.extras, None):
+            return super().guesses(shape)
+        found = self._least(shape, geometry)
+        near = [one.pairs[:SIZES] for ns, one in found[:GUESSES] if ns <= NEAR * found[0][0]]
+        return [guess for config in near if (guess := self.guess(shape, config)) is not None]
+
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return Bound(shape.target, geometry, shape.extras, plan).total_ns()
 
@@ -49,7 +61,11 @@ class Stacked(Settled):
             settled = default_settings(geometry, shape.extras.residual, tuple(given.items()))
             return settled if build(geometry, settled, shape.extras.residual) else None
         B = given.get("rows", 0)
-        sizes = sized(geometry, tuple(given.items()), B, 1, 1, 1, B) if B else self._best_sizes(shape, geometry)
+        sizes = (
+            sized(geometry, tuple(given.items()), B, 1, 1, 1, B)
+            if B
+            else next((one for _, one in self._least(shape, geometry)), None)
+        )
         found = sizes and dataclasses.replace(sizes, **given)
         if found is None or sizes_reason(geometry, found):
             return None
@@ -58,13 +74,13 @@ class Stacked(Settled):
             return None
         found, bound = own
         before, after = bound.warm_ups()
-        rest = {"blocks": bound.schedule.blocks, "images": bound.schedule.images, "warmup": before + after}
+        rest = {"blocks": bound.schedule.blocks, "warmup": before + after}
         rest["late_warmup"] = max(0, given.get("warmup", before + after) - before)
         return dataclasses.replace(found, **{**rest, **given})
 
-    def _best_sizes(self, shape: Shape, geometry: Any) -> StackedSettings | None:
-        """The sizes that take least, looked for once."""
-        return shape.once(("stacked, best", None), lambda: best_sizes(shape.target, geometry, shape.extras))
+    def _least(self, shape: Shape, geometry: Any) -> list[tuple[float, StackedSettings]]:
+        """(bound, settings) of candidates, the least first, looked for once."""
+        return shape.once(("stacked, least", None), lambda: candidates(shape.target, geometry, shape.extras))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -72,7 +88,7 @@ class Stacked(Settled):
             volumes, now = shape.geometry.planes.images, {"together": plan.together, "channels": plan.kn}
             buffers = dict.fromkeys((max(2, plan.ring // 2), 2 * volumes, 3 * volumes, 2, 4))
             return list(DepthwiseSettings.near(config, now, buffers=buffers))
-        found: list[Config] = [*StackedSettings.near(config, {"blocks": plan.blocks, "images": plan.images})]
+        found: list[Config] = [*StackedSettings.near(config, {"blocks": plan.blocks})]
         return found + [with_settings(config, **sizes) for sizes in self._sizes(shape, plan)]
 
     def _sizes(self, shape: Shape, plan: Any) -> list[dict[str, int]]:
@@ -99,20 +115,20 @@ class Stacked(Settled):
         return num_bands(shape.geometry, plan)
 
 
-def best_sizes(target: Target, geometry: Any, extras: Any) -> StackedSettings | None:
-    """Of the least bound; None where memory holds none."""
-    best, best_ns, base = None, float("inf"), sized(geometry, None, 1, 1, 1, 1, 1)
-    for least_ns, _, sizes in sorted(tensor_ns(target, geometry)):
+def candidates(target: Target, geometry: Any, extras: Any) -> list[tuple[float, StackedSettings]]:
+    """(bound, settings) of those sizes whose Tensor Engine has least to do, the least first."""
+    found: list[tuple[float, StackedSettings]] = []
+    best_ns, base = float("inf"), sized(geometry, None, 1, 1, 1, 1, 1)
+    for least_ns, _, sizes in sorted(tensor_ns(target, geometry))[:BUILT]:
         if least_ns > best_ns:
             break
         filters = default_filters(geometry, sizes[0], sizes[2])
-        settings = StackedSettings(*sizes, base.blocks, base.images, filters, base.warmup, base.late_warmup)
+        settings = StackedSettings(*sizes, base.blocks, filters, base.warmup, base.late_warmup)
         own = bounded(target, geometry, extras, settings)
         if own:
-            ns = own[1].total_ns(best_ns)
-            if ns < best_ns:
-                best, best_ns = own[0], ns
-    return best
+            found.append((own[1].total_ns(NEAR * best_ns), own[0]))
+            best_ns = min(best_ns, found[-1][0])
+    return sorted(found, key=lambda one: one[0])
 
 
 def bounded(
