@@ -100,12 +100,16 @@ class _Race:
         if one in self.found or self.left <= 0:
             return False
         try:
-            probe = self.found[one] = self.probe(one, 0, self.left, counts)
+            probe = self.probe(one, 0, self.left, counts)
         except TraceLimitError:
             self.left = 0
             return False
         except NkiError:  # a search tells of it
             return False
+        if probe.says_nothing:
+            self.left = 0
+            return False
+        self.found[one] = probe
         self.left = 0 if probe.execution.is_cut else self.left - len(probe.execution.instructions)
         return True
 
@@ -194,6 +198,11 @@ class Probe:
         self.places = [[task for one in place for task in one] for place in zip(*by_core, strict=False)]
         self.known: dict[tuple[Counts, float], float] = {}
         self.least = counts or self.filled() if self.places else (0, 0)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the trace is cut before the first matmul that is not on zeros."""
+        return self.execution.is_cut and len(self.queue) <= PROBE * len(self.places)
 
     @property
     def us(self) -> float:
