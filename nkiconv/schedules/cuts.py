@@ -151,11 +151,6 @@ def block_bands(planes: Axis, blocks: int, parts: Part) -> list[BlockBand]:
     return [BlockBand(z0=image[0], zn=image[1], j0=block[0], jn=block[1]) for image, block in pairs]
 
 
-def combined(planes: Iterable[Any], rows: Iterable[Any], columns: Iterable[Any]) -> list[tuple[Any, Any, Any]]:
-    """(plane, row, column) of all things of three lists, columns first."""
-    return list(itertools.product(planes, rows, columns))
-
-
 def largest_band(bands: Sequence[BlockBand]) -> tuple[int, int]:
     """(images, blocks) of the largest of some BlockBands."""
     return max((band.zn for band in bands), default=1), max((band.jn for band in bands), default=1)

@@ -8,7 +8,7 @@ the number of channels, a generator names the value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -159,21 +159,6 @@ def pairs_of(settings: Any) -> Config:
 def with_settings(config: Config, **values: Any) -> Config:
     """The config with these settings."""
     return tuple({**dict(config or ()), **values}.items())
-
-
-def changed(config: Config, from_one: Sequence[str], **values: Sequence[Any]) -> list[Config]:
-    """The config with one setting at a time changed to each of these values, in the order of `values`.
-
-    from_one: settings that count something there must be one of; others may be 0.
-    """
-    now = dict(config or ())
-    found: list[Config] = []
-    for name, choices in values.items():
-        for value in choices:
-            if value != now.get(name) and (not isinstance(value, int) or value >= (name in from_one)):
-                other = {**now, name: value}
-                found.append(tuple((one, other[one]) for one in [*now, *(() if name in now else (name,))]))
-    return found
 
 
 def ints(plan: Any) -> dict[str, int]:

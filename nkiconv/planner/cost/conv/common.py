@@ -11,13 +11,11 @@ from ....kernels.conv.relayout import plain_of
 from ....schedules.geometry import met
 from ....simulator.timing.target import Target
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, changed, ints, pairs_of
+from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
 from .relayout import relayout_ns
 
 #: What the kernel's price of the array at its full rate is multiplied by to be a bound.
 SURE = 0.95
-#: Output channels of a stationary that a search tries.
-CHANNELS = (128, 96, 64, 32)
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
 
@@ -61,8 +59,6 @@ class Conv2dAlgorithm(Algorithm):
     """An algorithm whose own plan says what settings come to."""
 
     algorithm: str
-    #: settings that count something there must be one of
-    from_one: tuple[str, ...] = ()
 
     def guesses(self, shape: Shape) -> list[Guess]:
         found = self.guess(shape, None)
@@ -102,10 +98,6 @@ class Conv2dAlgorithm(Algorithm):
     def tiles(self, shape: Shape, plan: Any) -> int:
         """Pieces of work of all cores."""
         raise NotImplementedError
-
-    def changed(self, config: Config, **values: Iterable[Any]) -> list[Config]:
-        """The config with one setting at a time changed."""
-        return changed(config, self.from_one, **{name: list(choices) for name, choices in values.items()})
 
 
 class Settled(Conv2dAlgorithm):
