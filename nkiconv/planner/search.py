@@ -61,7 +61,7 @@ BEAM, ROUNDS = 3, 4
 #: its rate however long a kernel is.
 PHASES, PHASES_LEAST = 8, 2
 #: Trials whose means over the phases are held against each other, and how far they may be from the fastest at phase 0.
-MEANS, NEAR_PHASE0 = 4, 1.03
+MEANS, NEAR_PHASE0 = 4, 1.04
 #: Fastest candidates that a plan tells of.
 ALTERNATIVES = 24
 #: The share of a matmul during which another row tile may be at work.
