@@ -13,7 +13,7 @@ from nkiconv.kernels.depthwise_conv1d import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, cost, depthwise_conv1d, search, timekeeper
 from nkiconv.planner.entry import answer
 from nkiconv.planner.floors import floors
-from nkiconv.planner.parts import Reduction
+from nkiconv.planner.parts import Reduction, reductions
 from nkiconv.planner.timing import time, trace
 from nkiconv.simulator.timing import Rates
 from nkiconv.tools.suites.profiles import profile_case
@@ -227,6 +227,15 @@ def test_what_only_seems_as_fast_as_the_kernels_choice_is_not_the_plan(monkeypat
     assert (found.extrapolated_from is None) == wins
     if wins:
         assert (found.algorithm, found.config) == (exact.algorithm, exact.config)
+
+
+def test_parts_have_several_windows():
+    """512 columns of filters of 4097 taps said six times as long as all columns take."""
+    first = next(reductions(cases.get("hyena").problem, Asked()))
+    assert (first.extent, first.least) == ("groups", 128)
+    long = ConvProblem(N=1, C=128, W=2**18, S=1000, groups=128, padding=((0, 0), (999, 0)))
+    first = next(reductions(long, Asked()))
+    assert (first.extent, first.least) == ("Q", 4000)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.5])

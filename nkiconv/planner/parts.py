@@ -48,6 +48,8 @@ EXTENTS = {
     "K": ("K", PARTITIONS),
     "groups": ("groups", PARTITIONS),
 }
+#: Windows that a traced part has at least, side by side: of fewer, what outputs share of them is not that of the whole.
+WINDOWS = {"P": 1, "Q": 4}
 #: How often the whole has the smaller of two parts, at least.
 SPARE = 3
 
@@ -180,5 +182,8 @@ def _least(problem: ConvProblem, name: str) -> int:
     """The least that a traced part has of an extent."""
     least = EXTENTS[name][1]
     if name == "groups":
-        least = -(-least * problem.groups // max(problem.C, problem.K))
+        return -(-least * problem.groups // max(problem.C, problem.K))
+    if name in ("P", "Q"):
+        axis = problem.height if name == "P" else problem.width
+        return max(least, WINDOWS[name] * axis.window // axis.stride)
     return least
