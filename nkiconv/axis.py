@@ -75,7 +75,7 @@ class Axis:
         return found
 
     @property
-    def met(self) -> int:
+    def num_read(self) -> int:
         """Inputs that an output meets: not those cropped, between windows, or behind the last."""
         dense = self.rhs_dilation == 1 and self.taps >= self.stride
         if dense or (self.stride == 1 and self.out >= self.rhs_dilation):

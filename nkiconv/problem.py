@@ -244,7 +244,7 @@ class ConvProblem:
     @property
     def moved(self) -> tuple[int, int]:
         """Bytes that are read, and written, at least: `held` once, but for pixels of x that no output meets."""
-        return self._bytes(math.prod(axis.met for axis in self.axes))
+        return self._bytes(math.prod(axis.num_read for axis in self.axes))
 
     @property
     def held(self) -> tuple[int, int]:

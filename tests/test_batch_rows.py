@@ -88,7 +88,9 @@ def choices(found: Field, most: int) -> Iterator[tuple[str | None, Any]]:
         if name == "mixed":
             more = [(("recipes", ((taps, 0, 0, 0),)), ("start", ()), ("end", ()))]
         configs = [*more, None, *found.operation.algorithm(name).configs(found.shape, wide=True)]
-        taken = [one for one in dict.fromkeys(configs) if not found.operation.refusal(name, found.shape, one)]
+        taken = [
+            one for one in dict.fromkeys(configs) if not found.operation.unsupported_reason(name, found.shape, one)
+        ]
         for config in taken[: max(most, len(more))]:
             yield name, config
 

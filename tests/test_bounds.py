@@ -14,10 +14,10 @@ from nkiconv import ConvProblem, cases
 from nkiconv.planner import cost
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
-from nkiconv.planner.depthwise_conv1d import extras_of, geometry_of
+from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
 from nkiconv.schedules import banded_bound, mixed_bound
-from nkiconv.schedules.depthwise_rule import refusal
+from nkiconv.schedules.depthwise_rule import unsupported_reason
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 
@@ -28,14 +28,14 @@ TARGET = Target.of(Rates())
 
 
 def shape_of(problem):
-    return Shape(geometry_of(problem), extras_of(problem, Asked()), 2, Rates())
+    return Shape(geometry_of(problem), options_of(problem, Asked()), 2, Rates())
 
 
 def bound_us(shape, algorithm, config):
     """What a bound says."""
     bound = banded_bound if algorithm == "banded" else mixed_bound
-    plan = cost.algorithm("depthwise_conv1d", algorithm).settled(shape, config)
-    return bound.bound_ns(shape.geometry, shape.extras, plan, shape.target) / 1e3
+    plan = cost.algorithm("depthwise_conv1d", algorithm).completed(shape, config)
+    return bound.bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
 
 
 def tries(problems, algorithm, seed):
@@ -48,8 +48,8 @@ def tries(problems, algorithm, seed):
         configs = [config for config in family.configs(shape, False)[:1] if config]
         for config in configs:
             near = family.near(shape, config)
-            for one in (family.settle(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
-                if not refusal(algorithm, shape.geometry, shape.extras, one, 2):
+            for one in (family.complete(shape, one) for one in (config, *rng.sample(near, min(2, len(near))))):
+                if not unsupported_reason(algorithm, shape.geometry, shape.options, one, 2):
                     yield problem, one
 
 
@@ -98,6 +98,6 @@ def test_bounds_grow_with_channels(algorithm):
     for C in (1728, 3456):
         problem = ConvProblem(N=42, C=C, W=514, S=59, groups=C, padding=((0, 0), (29, 29)), dtype="bf16")
         shape = shape_of(problem)
-        config = cost.algorithm("depthwise_conv1d", algorithm).settle(shape, (("shard", "channels"),))
+        config = cost.algorithm("depthwise_conv1d", algorithm).complete(shape, (("shard", "channels"),))
         found.append(bound_us(shape, algorithm, config))
     assert 1.7 < found[1] / found[0] < 2.3, found

@@ -64,7 +64,7 @@ def test_long_filters_with_gaps_take_what_is_fast(row):
     algorithm, config = chosen(problem)
     operation = OPERATIONS["depthwise_conv1d"]
     shape = operation.shape(Request(problem=problem), Rates())
-    others = [one for one in ("mixed", "vector", "dot") if not operation.refusal(one, shape, None)]
+    others = [one for one in ("mixed", "vector", "dot") if not operation.unsupported_reason(one, shape, None)]
     best = min(modelled_us(problem, name, None) for name in others)
     assert modelled_us(problem, algorithm, config) <= 1.2 * best
 

@@ -186,7 +186,7 @@ CALLS = [
 @pytest.mark.parametrize(
     ("arguments", "message"), CALLS, ids=lambda one: " ".join(one) if isinstance(one, tuple) else ""
 )
-def test_a_refusal_says_what_to_write(arguments, message, tmp_path, monkeypatch):
+def test_a_unsupported_says_what_to_write(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "old.py").write_text(OLD)
     result = run(*arguments)

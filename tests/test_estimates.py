@@ -20,7 +20,7 @@ from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules import m_packing
 from nkiconv.schedules.axis import outputs_met
 from nkiconv.schedules.blocks_bound import BlocksBound
-from nkiconv.schedules.geometry import Axis, met, span
+from nkiconv.schedules.geometry import Axis, span, valid_range
 from nkiconv.schedules.tiles import cut_into
 from nkiconv.simulator.launch import execute
 from nkiconv.simulator.profiling import in_time
@@ -90,7 +90,7 @@ def test_parts(monkeypatch, operation):
             count += 1
             shape = whole_of.shape(request, Rates())
             algorithm, config = whole_of.choice(request, shape)
-            assert not whole_of.refusal_of(algorithm, shape.whole, config), (problem, algorithm, config)
+            assert not whole_of.kernel_reason(algorithm, shape.whole, config), (problem, algorithm, config)
     assert count > 0
 
 
@@ -116,7 +116,7 @@ def test_what_taps_meet_is_counted_by_arithmetic():
             places = [(q, q * axis.stride + tap * axis.dilation - axis.before) for q in range(first, first + count)]
             meets = [(q, one // axis.lhs_dilation) for q, one in places if one % axis.lhs_dilation == 0]
             meets = [(q, element) for q, element in meets if 0 <= element < axis.size]
-            q0, q_step, number, x0, x_step = met(axis, tap, first, count)
+            q0, q_step, number, x0, x_step = valid_range(axis, tap, first, count)
             assert [(q0 + i * q_step, x0 + i * x_step) for i in range(number)] == meets
             seen |= {element for _, element in meets}
         assert span(axis, first, count) == ((min(seen), max(seen) - min(seen) + 1) if seen else (0, 0))
@@ -154,10 +154,10 @@ def test_products_and_inputs_met_are_counted_by_arithmetic():
         places = [q * one.stride + tap * one.rhs_dilation - one.lo for q in range(one.out) for tap in range(one.taps)]
         meets = [place // one.lhs_dilation for place in places if place % one.lhs_dilation == 0]
         assert one.products == len(meets)
-        assert one.met == len({element for element in meets if 0 <= element < one.size})
+        assert one.num_read == len({element for element in meets if 0 <= element < one.size})
     huge = nkiconv.axis.Axis(9, 3, 1, 2**30, 2**30 - 99, 1, 2)
-    assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).met == 5  # two windows share an input
-    assert (huge.met, huge.products) == (9, (huge.out * 3 + 1) // 2)
+    assert nkiconv.axis.Axis(2**30 + 1, 3, 2**29, 0, 0, 2**28, 1).num_read == 5  # two windows share an input
+    assert (huge.num_read, huge.products) == (9, (huge.out * 3 + 1) // 2)
 
 
 @pytest.mark.cover(4)

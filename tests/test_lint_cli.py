@@ -170,7 +170,7 @@ def test_bad_calls(here, why, arguments, pattern):
     assert re.search(pattern, result.stderr)
 
 
-def test_a_refusal_is_json_too(here):
+def test_a_unsupported_is_json_too(here):
     result = run("lint", "none", "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["error"]["class"] == "UnsupportedError"

@@ -64,9 +64,9 @@ def test_geometry_follows_the_layout():
     assert (found.x_c, found.x_w, found.y_c, found.y_q) == (1, 130, 1, 130)
 
 
-def test_extras_are_the_kernels_own():
+def test_options_are_the_kernels_own():
     asked = Asked(bias=True, activation="silu", residual="post_activation", out_dtype="fp32", strict_nonfinite=True)
-    found = depthwise_conv1d.extras_of(SMALL, asked)
+    found = depthwise_conv1d.options_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation) == (True, "silu")
     assert (found.epilogue.residual, found.epilogue.y_itemsize) == ("post_activation", 4)
     assert (found.state, found.strict_nonfinite) == (False, True)
@@ -242,23 +242,23 @@ def test_parts_have_several_windows():
 def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
     """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
     problem = ConvProblem(N=2, C=3072, W=900, S=6, groups=3072)
-    extrapolated, settled = timekeeper.Timekeeper._extrapolated, []
+    extrapolated, timed = timekeeper.Timekeeper._extrapolated, []
 
     def off(self, *asked):
         found = extrapolated(self, *asked)
         return found and dataclasses.replace(found, us=found.us * share)
 
-    def settle_one(self, one, by=timekeeper.Timekeeper.settle):
-        settled.append(one)
+    def time_one(self, one, by=timekeeper.Timekeeper.time_whole):
+        timed.append(one)
         return by(self, one)
 
     monkeypatch.setattr(timekeeper.Timekeeper, "_extrapolated", off)
     monkeypatch.setattr(search._Search, "_unsettled", lambda _: [])
-    monkeypatch.setattr(timekeeper.Timekeeper, "settle", settle_one)
+    monkeypatch.setattr(timekeeper.Timekeeper, "time_whole", time_one)
     whole_up_to(monkeypatch, 10)
     found = fresh(problem)
     assert found.whole
-    assert 1 <= len(settled) <= search.VERIFIED + 1
+    assert 1 <= len(timed) <= search.VERIFIED + 1
     best = candidates.Candidate(found.algorithm, found.config)
     assert found.phase0_us == time(trace(Request(problem=problem), best, Rates()), Rates()).us
     field = candidates.field_of(Request(problem=problem), Rates())
@@ -277,7 +277,7 @@ def test_extrapolated_times_are_corrected_by_what_the_first_was_off_by():
     line, whole = one.screen(first).us, one.whole(first).us
     one.best_us = float("inf")
     uncorrected = one.screen(second).us
-    assert one.settle(one.found[timekeeper.key_of(first)]).us == whole
+    assert one.time_whole(one.found[timekeeper.key_of(first)]).us == whole
     corrected = one.found[timekeeper.key_of(second)].us
     assert corrected == pytest.approx(uncorrected * whole / line)
     del one.found[timekeeper.key_of(second)]

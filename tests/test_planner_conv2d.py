@@ -112,9 +112,9 @@ def test_a_plan_avoids_row_tiles_that_take_turns():
     assert plan(problem, use_cache=False, constants=turns).phase0_us < 0.9 * slow.us
 
 
-def test_extras_are_the_kernels_own():
+def test_options_are_the_kernels_own():
     asked = Asked(bias=True, activation="relu", residual="post_activation", scaled=True, out_dtype="bf16")
-    found = conv.extras_of(SMALL, asked)
+    found = conv.options_of(SMALL, asked)
     assert (found.epilogue.bias, found.epilogue.activation, found.epilogue.y_itemsize) == (True, "relu", 2)
     assert (found.residual, found.scaled, found.strict_nonfinite) == (True, True, False)
 

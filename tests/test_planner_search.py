@@ -14,7 +14,7 @@ pytestmark = pytest.mark.simulator_only
 GROUPED = ConvProblem(N=1, C=256, K=256, H=28, W=28, R=3, S=3, groups=32, padding=((1, 1), (1, 1)))
 TURNS = {"pe.row_tiles_overlap": 0.0}
 # case, algorithm: each has settings that come to the same as others
-SETTLED = [
+COMPLETED = [
     ("mobilenet_dw", "weight_stationary"),
     ("rn50_1x1", "implicit_gemm"),
     ("vit_patch16", "stacked"),
@@ -31,18 +31,18 @@ def instructions(request, candidate):
 
 
 @pytest.mark.cover(3)
-@pytest.mark.parametrize(("name", "algorithm"), SETTLED)
-def test_settings_that_settle_the_same_are_one_run(name, algorithm):
+@pytest.mark.parametrize(("name", "algorithm"), COMPLETED)
+def test_settings_that_complete_the_same_are_one_run(name, algorithm):
     """The search times them once."""
     request = Request(problem=cases.get(name).problem)
     field = candidates.field_of(request, Rates())
     start = next(one for one in field.start(wide=False)[0] if one.algorithm == algorithm)
     distinct = []
     for one in [start, *field.near(start)]:
-        settled, found = field.settled(one), instructions(request, one)
-        same = [known for known in distinct if known[0] == settled]
-        assert same in ([], [(settled, found)])
-        distinct += [] if same else [(settled, found)]
+        completed, found = field.completed(one), instructions(request, one)
+        same = [known for known in distinct if known[0] == completed]
+        assert same in ([], [(completed, found)])
+        distinct += [] if same else [(completed, found)]
     assert len(distinct) > 1, "settings that matter tell runs apart"
 
 
@@ -57,8 +57,8 @@ def test_settings_that_come_to_the_same_are_timed_once(monkeypatch):
     request = Request(problem=cases.get("rn50_1x1").problem)
     found = answer(request, use_cache=False)
     field = candidates.field_of(request, Rates())
-    settled = [(one.algorithm, field.settled(one)) for one in traced]
-    assert all(one not in settled[:i] for i, one in enumerate(settled))
+    completed = [(one.algorithm, field.completed(one)) for one in traced]
+    assert all(one not in completed[:i] for i, one in enumerate(completed))
     assert len(found.alternatives) >= 1
 
 

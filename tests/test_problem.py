@@ -49,7 +49,7 @@ def test_output_width(arguments, q):
 def test_inputs_that_an_output_meets(arguments):
     one = axis(*arguments).width
     places = {q * one.stride + tap * one.rhs_dilation - one.lo for q in range(one.out) for tap in range(one.taps)}
-    assert one.met == sum(i * one.lhs_dilation in places for i in range(one.size))
+    assert one.num_read == sum(i * one.lhs_dilation in places for i in range(one.size))
 
 
 def test_height_and_width_do_not_mix():

@@ -182,8 +182,8 @@ def a_call(rng: random.Random, operation: str, algorithm: str | None, product: s
             config: Config = None if product is None else (("product", product),)
             if algorithm is not None:
                 shape = own.shape(request, Rates())
-                config = own.settle(algorithm, shape, config) if settles else config
-                if own.refusal_of(algorithm, shape, config):
+                config = own.complete(algorithm, shape, config) if settles else config
+                if own.kernel_reason(algorithm, shape, config):
                     continue
             return Call(request, algorithm, config, partner, adds)
     return None

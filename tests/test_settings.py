@@ -64,12 +64,12 @@ WRONG = [
 
 @pytest.mark.parametrize(("config", "reason"), WRONG, ids=[str(row[0]) for row in WRONG])
 def test_wrong_configs_are_refused_by_name(config, reason):
-    assert Example.refusal(config) == reason
+    assert Example.unsupported_reason(config) == reason
 
 
 @pytest.mark.parametrize("config", [None, (), (("first", "anything"),), (("rows", 128), ("late", True))])
 def test_right_configs_are_taken(config):
-    assert Example.refusal(config) == ""
+    assert Example.unsupported_reason(config) == ""
 
 
 def test_what_a_config_leaves_open_is_filled_in():
@@ -112,6 +112,6 @@ def test_every_declaration_is_whole(settings):
         assert one.meaning, name
         assert one.meaning[-1] not in ".;", name
         if not callable(one.default) and one.default != BY_SHAPE:
-            assert one.refusal(name, one.default) == "", name
+            assert one.unsupported_reason(name, one.default) == "", name
         for value in () if one.near == BY_SHAPE else one.near:
-            assert callable(value) or one.refusal(name, value) == "", name
+            assert callable(value) or one.unsupported_reason(name, value) == "", name

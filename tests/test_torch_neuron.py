@@ -167,7 +167,7 @@ def test_the_native_backend_takes_more_chains_than_torch_compiles_of_one_functio
 
 
 @pytest.mark.usefixtures("synced")
-def test_the_environment_is_settled_before_anything_is_imported(monkeypatch):
+def test_the_environment_is_completed_before_anything_is_imported(monkeypatch):
     monkeypatch.setitem(os.environ, "NEURON_COMPILE_CACHE_URL", "mine")
     device = torch_neuron.TorchNeuron(1)
     assert os.environ["NEURON_LOGICAL_NC_CONFIG"] == "1"

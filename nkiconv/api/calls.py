@@ -135,7 +135,7 @@ def no_data(shape: tuple[int, ...], letters: str, empty: str, dtype: str) -> Any
     return np.empty([0 if one in empty else size for size, one in zip(shape, letters, strict=True)], DTYPES[dtype])
 
 
-def out_dtype_refusal(out_dtype: Any, others: tuple[Any, ...] = (None,)) -> str:
+def out_dtype_unsupported(out_dtype: Any, others: tuple[Any, ...] = (None,)) -> str:
     """Why this is no dtype of a result; "" if it is one, by any name; others: what it may be beside."""
     named = out_dtype
     with contextlib.suppress(DtypeError):

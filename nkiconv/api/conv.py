@@ -10,7 +10,7 @@ import numpy as np
 from .. import rules, simulator
 from ..errors import GeometryError, UnsupportedError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.estimate import settled
+from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS
 from ..planner.request import X_PERMS, Config, Request, kernel_arguments
 from ..problem import ConvProblem, dtype_name
@@ -275,7 +275,7 @@ def run_conv(
     asked = extra.asked(is_packed(kind, w), other)
     name = f"conv_transpose{kind.axes}d" if problem.transposed else kind.name
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=name)
-    algorithm, config = settled(request, algorithm, config)
+    algorithm, config = completed(request, algorithm, config)
     kwargs = kernel_arguments(problem, strict_nonfinite=extra.strict_nonfinite, algorithm=algorithm, config=config)
     if other is not None:
         kwargs |= {"kern_perm": FILTER_PERMS[other]}

@@ -13,7 +13,7 @@ from ..axis import padding_pairs
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, raise_all, refuse, refused
 from ..integers import takes_ints
 from ..kernels.depthwise_conv1d import depthwise_conv1d_implicit_gemm
-from ..planner.estimate import settled
+from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Config, Request, kernel_arguments
 from ..problem import DTYPES, ConvProblem, dtype_name
@@ -180,7 +180,7 @@ def run_depthwise_conv1d(
     asked = epilogue or Epilogue()
     wanted = dataclasses.replace(asked, strict_nonfinite=strict_nonfinite or asked.strict_nonfinite).asked()
     request = Request(problem=problem, lnc=lnc, asked=wanted, operation="depthwise_conv1d")
-    algorithm, config = settled(request, algorithm, config)
+    algorithm, config = completed(request, algorithm, config)
     x4 = _reshaped(x, (problem.N, problem.C, 1, problem.W))
     w4 = _reshaped(w, (problem.C, 1, 1, problem.S))
     kwargs = kernel_arguments(

@@ -9,7 +9,7 @@ from typing import Any
 from .. import rules
 from ..errors import GeometryError, raise_all, refuse
 from ..integers import takes_ints
-from ..planner.estimate import settled
+from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations
 from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
 from ..problem import ConvProblem, dtype_name
@@ -135,7 +135,7 @@ def run_depthwise_weight(
     asked = Asked(bias=bias_gradient, out_dtype=dtype_name(out_dtype), residual=residual)
     raise_all(_KIND.cannot, list(choice_refusals(_OPERATION, problem, asked, algorithm, config, lnc)))
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=_OPERATION.name)
-    algorithm, config = settled(request, algorithm, config)
+    algorithm, config = completed(request, algorithm, config)
     arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
     arguments |= {"accumulate_into": accumulate_into, "bias_gradient": bias_gradient, "out_dtype": nl_dtype(out_dtype)}
     return launch(_OPERATION.kernel, (x, gy, problem.filter_shape), arguments, lnc, trace_only=False).y

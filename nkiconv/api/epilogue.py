@@ -11,7 +11,7 @@ from .. import rules
 from ..errors import DtypeError, GeometryError, LayoutError, NkiconvError, UnsupportedError, refused
 from ..planner.request import Asked, asked_violations
 from ..problem import dtype_name
-from .calls import nl_dtype, one_array, out_dtype_refusal
+from .calls import nl_dtype, one_array, out_dtype_unsupported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Epilogue:
         named = dataclasses.replace(self, residual=None, bias=None, out_dtype=None).asked()
         yield from asked_violations(named)
         yield from refused(LayoutError, rules.residual_position(self.residual_position))
-        yield from refused(DtypeError, out_dtype_refusal(self.out_dtype))
+        yield from refused(DtypeError, out_dtype_unsupported(self.out_dtype))
         yield from refused(UnsupportedError, rules.beta(self.beta))
         for name, letters in axes.items():
             if getattr(self, name) is not None:

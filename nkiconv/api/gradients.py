@@ -10,7 +10,7 @@ from .. import rules
 from ..axis import Axis, padding_pairs
 from ..errors import DtypeError, GeometryError, LayoutError, raise_all, refuse, refused
 from ..integers import takes_ints
-from ..planner.estimate import settled
+from ..planner.estimate import completed
 from ..planner.operations import OPERATIONS, choice_refusals, choice_violations, operation_of
 from ..planner.request import Asked, Config, Request, asked_violations, kernel_arguments
 from ..problem import dtype_name
@@ -298,7 +298,7 @@ def _weight(
         return run_depthwise_weight(x, gy, problem, **after, out_dtype=out_dtype, lnc=lnc)
     request = Request(problem=problem, lnc=lnc, asked=asked, operation=kind.name)
     raise_all(kind.cannot, list(choice_refusals(operation, problem, asked, algorithm, config, lnc)))
-    algorithm, config = settled(request, algorithm, config)
+    algorithm, config = completed(request, algorithm, config)
     arguments = kernel_arguments(problem, algorithm=algorithm, config=config)
     arguments |= after | {"precision": precision, "out_dtype": nl_dtype(out_dtype)}
     return launch(operation.kernel, (x, gy, size), arguments, lnc, trace_only=False).y

@@ -11,7 +11,7 @@ from .. import rules
 from ..errors import DtypeError, GeometryError, NkiconvError, UnsupportedError, refuse, refused
 from ..planner.request import Asked
 from ..problem import DTYPES
-from .calls import out_dtype_refusal
+from .calls import out_dtype_unsupported
 
 
 def sizes_of(name: str, size: Any, axes: int, of_images: bool = False) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
 def result_violations(bias_gradient: Any, out_dtype: Any) -> Iterator[NkiconvError]:
     """Errors of what a gradient of filters is asked for beside."""
     yield from refused(UnsupportedError, rules.flag("bias_gradient", bias_gradient))
-    yield from refused(DtypeError, out_dtype_refusal(out_dtype, ()))
+    yield from refused(DtypeError, out_dtype_unsupported(out_dtype, ()))
 
 
 def of_no_images(size: tuple[int, ...], into: Any, asked: Asked) -> Any:

@@ -64,24 +64,24 @@ class Field:
 
     def check(self, algorithm: str, config: Config) -> Candidate | Rejection:
         """A candidate, or why the kernel refuses it."""
-        reason = self.operation.refusal(algorithm, self.shape, config)
+        reason = self.operation.unsupported_reason(algorithm, self.shape, config)
         if not reason and self.keeps_order:
-            reason = self._order_refusal(algorithm, config)
+            reason = self._order_unsupported(algorithm, config)
         return Rejection(algorithm, config, reason) if reason else Candidate(algorithm, config)
 
     @functools.cached_property
     def keeps_order(self) -> bool:
         """Whether the estimate adds as chunks of this video do, so that others which do not are refused."""
-        return not self._order_refusal(*self.estimate)
+        return not self._order_unsupported(*self.estimate)
 
-    def _order_refusal(self, algorithm: str, config: Config) -> str:
+    def _order_unsupported(self, algorithm: str, config: Config) -> str:
         """Why chunks of a video would not be rounded as all of it is; "" if they would, or it is no video."""
         chosen = self.operation.stream_choice(self.shape)
         if chosen is None:
             return ""
         if algorithm != chosen[0] and chosen[0] in self.algorithms:
             return f"rounds otherwise than {chosen[0]}, which chunks of this video take; name it in algorithms"
-        own = dict(self.operation.settle(algorithm, self.shape, config) or ())
+        own = dict(self.operation.complete(algorithm, self.shape, config) or ())
         for name, value in self.operation.stream_order(algorithm, self.shape) or ():
             if own.get(name) != value:
                 return f"config {name}={own.get(name)}: rounds otherwise than {name}={value}, which chunks take"
@@ -118,16 +118,16 @@ class Field:
         if algorithm not in self.algorithms:
             return None
         found = self.check(algorithm, config)
-        settled = self._settled(algorithm, config)
-        same = [one for one in accepted if one.algorithm == algorithm and self.settled(one) == settled]
+        completed = self._completed(algorithm, config)
+        same = [one for one in accepted if one.algorithm == algorithm and self.completed(one) == completed]
         return next(iter(same), found if isinstance(found, Candidate) else None)
 
-    def settled(self, candidate: Candidate) -> Any:
+    def completed(self, candidate: Candidate) -> Any:
         """What the kernel makes of a candidate's settings: equal for those under which it does the same."""
-        return self._settled(candidate.algorithm, candidate.config)
+        return self._completed(candidate.algorithm, candidate.config)
 
-    def _settled(self, algorithm: str, config: Config) -> Any:
-        return config if self.shape.by_rule else self.operation.algorithm(algorithm).settled(self.shape, config)
+    def _completed(self, algorithm: str, config: Config) -> Any:
+        return config if self.shape.by_rule else self.operation.algorithm(algorithm).completed(self.shape, config)
 
     def near(self, candidate: Candidate) -> list[Candidate]:
         """Candidates that differ from this one in one setting; none by the default rule."""

@@ -17,13 +17,13 @@ from ..kernels.conv import (
     conv_transpose3d_implicit_gemm,
 )
 from ..kernels.conv.arguments import read_geometry
-from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_refusal
+from ..kernels.conv.dispatch import ALGORITHMS, default_of, plan_of, precision_unsupported
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, FILTER_PERMS
 from ..schedules.geometry import Geometry, num_taps
 from ..schedules.implicit_gemm_channels import packed_channels
-from ..schedules.options import Extras
-from ..schedules.pairs_of_planes import beside_pairs_refusal, pairs_refusal, with_pairs
+from ..schedules.options import Options
+from ..schedules.pairs_of_planes import beside_pairs_unsupported, pairs_unsupported, with_pairs
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
@@ -65,7 +65,7 @@ class Conv(Operation):
 
         def shape_of(one: ConvProblem, asked: Asked, times: int) -> Shape:
             geometry = dataclasses.replace(geometry_of(one, asked), times=times)
-            return Shape(geometry, extras_of(one, asked), request.lnc, rates)
+            return Shape(geometry, options_of(one, asked), request.lnc, rates)
 
         found = shape_of(problem, asked, times)
         if times > 1 or not is_stream(problem, asked):
@@ -75,13 +75,13 @@ class Conv(Operation):
         return dataclasses.replace(found, chunks=tuple(shape_of(one, plain, each) for one, each in chunks))
 
     def default_of(self, shape: Shape) -> str:
-        return str(default_of(shape.geometry, shape.extras, shape.cores))
+        return str(default_of(shape.geometry, shape.options, shape.cores))
 
     def excludes(self, algorithm: str, shape: Shape) -> bool:
-        return bool(precision_refusal(algorithm, shape.geometry))
+        return bool(precision_unsupported(algorithm, shape.geometry))
 
-    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return str(plan_of(algorithm, shape.geometry, shape.extras, config, shape.cores)[1])
+    def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
+        return str(plan_of(algorithm, shape.geometry, shape.options, config, shape.cores)[1])
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -204,15 +204,15 @@ def geometry_of(problem: ConvProblem, asked: Asked) -> Geometry:
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     x, w = ArraySpec(x_shape(problem, asked), dtype), ArraySpec(filter_shape(problem, asked), dtype)
     frames = ArraySpec(planes_shape(problem, asked.initial_frames), dtype) if asked.initial_frames else None
-    options = (problem.groups, 1), perms, asked.precision
+    how = (problem.groups, 1), perms, asked.precision
     packed = problem.is_volume and asked.packed
     flags = packed, problem.transposed, frames
-    return with_pairs(read_geometry(x, w, places, *options, *flags)[0])
+    return with_pairs(read_geometry(x, w, places, *how, *flags)[0])
 
 
-def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
+def options_of(problem: ConvProblem, asked: Asked) -> Options:
     """The kernel's own description of what is asked for beside the geometry."""
-    return Extras(
+    return Options(
         epilogue=epilogue_of(problem, asked),
         residual=asked.residual is not None,
         scaled=asked.scaled,
@@ -248,6 +248,6 @@ def precision_violations(problem: ConvProblem, asked: Asked) -> Iterator[Nkiconv
     yield from fits
     if asked.precision == "winograd" and not fits:
         plain = dataclasses.replace(asked, precision=None)
-        geometry, extras = geometry_of(problem, plain), extras_of(problem, plain)
-        reasons = pairs_refusal(geometry, len(problem.axes)), beside_pairs_refusal(geometry, extras)
+        geometry, options = geometry_of(problem, plain), options_of(problem, plain)
+        reasons = pairs_unsupported(geometry, len(problem.axes)), beside_pairs_unsupported(geometry, options)
         yield from refused(UnsupportedError, *reasons)

@@ -13,8 +13,8 @@ from ..kernels.depthwise_conv1d import ALGORITHMS, depthwise_conv1d_implicit_gem
 from ..kernels.depthwise_conv1d.geometry import read_geometry
 from ..problem import ConvProblem
 from ..rules import CONV2D_DTYPES, KERNEL_DTYPES
-from ..schedules.depthwise import Extras, RowGeometry
-from ..schedules.depthwise_rule import default_of, refusal
+from ..schedules.depthwise import Options, RowGeometry
+from ..schedules.depthwise_rule import default_of, unsupported_reason
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
 from .cost.algorithm import Shape
@@ -52,13 +52,13 @@ class DepthwiseConv1d(Operation):
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = geometry_of(request.problem, times)
-        return Shape(geometry, extras_of(request.problem, request.asked), request.lnc, rates)
+        return Shape(geometry, options_of(request.problem, request.asked), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return default_of(shape.geometry, shape.extras, shape.cores)
+        return default_of(shape.geometry, shape.options, shape.cores)
 
-    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        return refusal(algorithm, shape.geometry, shape.extras, config, shape.cores)
+    def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
+        return unsupported_reason(algorithm, shape.geometry, shape.options, config, shape.cores)
 
     def arguments(
         self, request: Request, algorithm: str | None, config: Config
@@ -91,9 +91,9 @@ def geometry_of(problem: ConvProblem, times: int = 1) -> RowGeometry:
     return replace(found, times=times)
 
 
-def extras_of(problem: ConvProblem, asked: Asked) -> Extras:
+def options_of(problem: ConvProblem, asked: Asked) -> Options:
     """The kernel's own description of what is asked for beside the geometry."""
-    return Extras(
+    return Options(
         epilogue=epilogue_of(problem, asked), state=asked.initial_state, strict_nonfinite=asked.strict_nonfinite
     )
 

@@ -26,8 +26,8 @@ def estimate(request: Request, *, use_cache: bool = True) -> Estimate:
     found = chosen(request)
     operation = operation_for(request)
     shape = operation.shape(request, Rates(dict(request.constants)))
-    if found.config is None and operation.refusal_of(found.algorithm, shape, None):
-        reasons = [f"{one}: {operation.refusal(one, shape, None)}" for one in operation.algorithms]
+    if found.config is None and operation.kernel_reason(found.algorithm, shape, None):
+        reasons = [f"{one}: {operation.unsupported_reason(one, shape, None)}" for one in operation.algorithms]
         raise_all("no algorithm runs this problem", [UnsupportedError(reason) for reason in reasons])
     if use_cache:
         cache.store_estimate(request, found)
@@ -43,13 +43,13 @@ def chosen(request: Request) -> Estimate:
     return Estimate(*operation.choice(request, shape), by_rule=shape.by_rule)
 
 
-def settled(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:
+def completed(request: Request, algorithm: str | None, config: Config) -> tuple[str, Config]:
     """The algorithm and all settings that a kernel is launched with: those asked for, or what is known to be best."""
     if algorithm is None:
         found = known(request)
         return found.algorithm, found.config
     operation = operation_for(request)
-    return algorithm, operation.settle(algorithm, operation.shape(request, Rates()), config)
+    return algorithm, operation.complete(algorithm, operation.shape(request, Rates()), config)
 
 
 def known(request: Request) -> Plan | Estimate:

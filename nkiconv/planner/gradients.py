@@ -20,16 +20,16 @@ from ..kernels.gradients.depthwise_conv1d import (
     ROWS_ALGORITHMS,
     SKEWED,
     depthwise_conv1d_weight_gradient,
-    extras_of_rows,
-    refusal_of_rows,
+    options_of_rows,
     takes_skewed,
+    unsupported_of_rows,
 )
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
 from ..schedules import blocks_schedule, diagonals_schedule
 from ..schedules.blocks_candidates import chosen
-from ..schedules.depthwise_rule import refusal
+from ..schedules.depthwise_rule import unsupported_reason
 from ..schedules.geometry import Geometry
 from ..simulator import ArraySpec
 from ..simulator.timing import Rates
@@ -89,7 +89,7 @@ class _FilterGradient(Operation):
 
 
 @dataclass(frozen=True)
-class WeightExtras:
+class WeightOptions:
     """What is asked for beside the gradient of w."""
 
     bias: bool
@@ -113,13 +113,13 @@ class ConvWeight(_FilterGradient):
 
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         geometry = dataclasses.replace(weight_geometry(request.problem, request.asked), times=times)
-        return Shape(geometry, WeightExtras(request.asked.bias), request.lnc, rates)
+        return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.extras.bias) else "blocks"
+        return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.options.bias) else "blocks"
 
-    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        asked = shape.extras.bias, shape.cores
+    def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
+        asked = shape.options.bias, shape.cores
         if algorithm == "diagonals":
             return diagonals_schedule.build(shape.geometry, config, *asked)[1]
         return blocks_schedule.build(shape.geometry, chosen(shape.geometry, config, *asked), *asked)[1]
@@ -129,7 +129,7 @@ class ConvWeight(_FilterGradient):
 
 
 @dataclass(frozen=True)
-class RowsExtras:
+class RowsOptions:
     """The convolution of x with gy as its kernel sees it; whether the bias's gradient is asked for too."""
 
     rows: Shape
@@ -157,28 +157,28 @@ class DepthwiseConv1dWeight(_FilterGradient):
 
         def convolution(sums: bool) -> Shape:
             geometry = gradient_geometry(forward, flat_rows(forward, True), flat_rows(forward, False), sums)
-            extras = extras_of_rows(forward, request.asked.residual, dtype, sums)
-            return Shape(geometry, extras, request.lnc, rates)
+            options = options_of_rows(forward, request.asked.residual, dtype, sums)
+            return Shape(geometry, options, request.lnc, rates)
 
-        extras = RowsExtras(convolution(False), request.asked.bias, convolution(True))
-        return Shape(forward, extras, request.lnc, rates)
+        options = RowsOptions(convolution(False), request.asked.bias, convolution(True))
+        return Shape(forward, options, request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
         if takes_skewed(shape.geometry, shape.cores):
             return str(SKEWED)
-        return _ROWS.default_of(shape.extras.rows)
+        return _ROWS.default_of(shape.options.rows)
 
-    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
-        own = str(refusal_of_rows(algorithm, shape.geometry, config, shape.cores))
+    def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
+        own = str(unsupported_of_rows(algorithm, shape.geometry, config, shape.cores))
         if own or algorithm == SKEWED:
             return own
         images = algorithm == DOT_IMAGES
-        rows = shape.extras.images if images else shape.extras.rows
-        return str(refusal(DOT if images else algorithm, rows.geometry, rows.extras, config, shape.cores))
+        rows = shape.options.images if images else shape.options.rows
+        return str(unsupported_reason(DOT if images else algorithm, rows.geometry, rows.options, config, shape.cores))
 
-    def whole_refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
         assert shape.whole is not None
-        return self.refusal_of(algorithm, shape.whole, config)
+        return self.kernel_reason(algorithm, shape.whole, config)
 
     def algorithm(self, name: str) -> Algorithm:
         if name == SKEWED:

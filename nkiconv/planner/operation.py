@@ -70,12 +70,12 @@ class Operation(ABC):
     def whole_shape(self, request: Request, rates: Rates, times: int = 1) -> Shape:
         """The same of all of it, however big; times: how often a problem has this, of which it is a part."""
 
-    def whole_refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def whole_unsupported(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses settings of a part for the whole, or "": where its memory depends on all extents."""
         return ""
 
     @abstractmethod
-    def refusal_of(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""
 
     @abstractmethod
@@ -92,30 +92,30 @@ class Operation(ABC):
         """What the host knows of one of its algorithms."""
         return cost.algorithm(self.name, name)
 
-    def settle(self, algorithm: str, shape: Shape, config: Config) -> Config:
+    def complete(self, algorithm: str, shape: Shape, config: Config) -> Config:
         """A config with all settings that it leaves open, as its kernel is launched with it."""
         if config is None and shape.by_rule:
             return None
 
-        def settled() -> Config:
+        def completed() -> Config:
             of_stream = self._stream_settings(algorithm, shape) if config is None and shape.chunks else None
-            return of_stream or self.algorithm(algorithm).settle(shape, config)
+            return of_stream or self.algorithm(algorithm).complete(shape, config)
 
-        return shape.once((f"{algorithm}, settled", config), settled)
+        return shape.once((f"{algorithm}, settled", config), completed)
 
-    def refusal(self, algorithm: str, shape: Shape, config: Config) -> str:
+    def unsupported_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         """Why the kernel refuses these settings, or ""."""
-        settled = self.settle(algorithm, shape, config)
+        completed = self.complete(algorithm, shape, config)
 
         def refused() -> str:
-            return in_words_of(self.transposed, self.refusal_of(algorithm, shape, settled))
+            return in_words_of(self.transposed, self.kernel_reason(algorithm, shape, completed))
 
-        return shape.once((f"{algorithm}, refused", settled), refused)
+        return shape.once((f"{algorithm}, refused", completed), refused)
 
     def launch(self, request: Request, algorithm: str, config: Config) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) of a launch without data, with all settings."""
         shape = self.shape(request, Rates(dict(request.constants)))
-        return self.arguments(request, algorithm, self.settle(algorithm, shape, config))
+        return self.arguments(request, algorithm, self.complete(algorithm, shape, config))
 
     def choice(self, request: Request, shape: Shape) -> tuple[str, Config]:
         """The algorithm and settings of an estimate: of the candidates that are near the least by cost models the one
@@ -132,11 +132,11 @@ class Operation(ABC):
 
         def near(algorithm: str, config: Config) -> Iterator[Config]:
             for one in self.algorithm(algorithm).near(shape, config):
-                settled = self.settle(algorithm, shape, one)
-                if shape.chunks and self._ordered(algorithm, settled) != self._ordered(algorithm, config):
+                completed = self.complete(algorithm, shape, one)
+                if shape.chunks and self._ordered(algorithm, completed) != self._ordered(algorithm, config):
                     continue
-                if not self.refusal(algorithm, shape, settled):
-                    yield settled
+                if not self.unsupported_reason(algorithm, shape, completed):
+                    yield completed
 
         return clock.fastest(candidates, launch, shape.rates, near)
 
@@ -152,8 +152,8 @@ class Operation(ABC):
             return [(self.default_of(shape), None)]
         of_stream = self.stream_choice(shape)
         if of_stream is not None:
-            config = self.settle(of_stream[0], shape, None)
-            if not self.refusal_of(of_stream[0], shape, config):
+            config = self.complete(of_stream[0], shape, None)
+            if not self.kernel_reason(of_stream[0], shape, config):
                 return [(of_stream[0], config)]
         near = self.near_least(shape, self.algorithms)
         refined = [
@@ -177,7 +177,7 @@ class Operation(ABC):
         names = [name for name in algorithms if not self.excludes(name, shape)]
         found = [(name, guess) for name in names for guess in self.algorithm(name).guesses(shape)]
         if shape.whole is not None:
-            found = [one for one in found if not self.whole_refusal(one[0], shape, one[1].config)]
+            found = [one for one in found if not self.whole_unsupported(one[0], shape, one[1].config)]
         found = [one for one in found if self.algorithm(one[0]).is_short(shape, one[1].config)] or found
         least_ns = min((guess.ns for _, guess in found), default=0.0)
         return [(name, guess) for name, guess in found if guess.ns <= near * least_ns]
@@ -210,7 +210,7 @@ class Operation(ABC):
 
         orders = {(name, self._ordered(name, guess.config)) for found in near for name, guess in found}
         name, order = min(sorted(orders, key=repr), key=product_ns)
-        return name, self.algorithm(name).settle(chunks[0], order)
+        return name, self.algorithm(name).complete(chunks[0], order)
 
     def stream_order(self, algorithm: str, shape: Shape) -> Config:
         """Settings of an algorithm that all chunks of a video have; none of what is no video."""
@@ -225,14 +225,14 @@ class Operation(ABC):
         best = self.stream_choice(shape)
         if best is None or best[0] == algorithm:
             return best and best[1]
-        return self.algorithm(algorithm).settle(shape.chunks[0], None)
+        return self.algorithm(algorithm).complete(shape.chunks[0], None)
 
     def _stream_settings(self, algorithm: str, shape: Shape) -> Config:
         """All settings in a video's order: the others best, or where those do not fit as the first chunk has them; None
         where the kernel refuses both, or the algorithm has but one order."""
         own = self.stream_order(algorithm, shape)
-        tried = (self.algorithm(algorithm).settle(shape, own), self._chunk_config(algorithm, shape)) if own else ()
-        return next((one for one in tried if not self.refusal_of(algorithm, shape, one)), None)
+        tried = (self.algorithm(algorithm).complete(shape, own), self._chunk_config(algorithm, shape)) if own else ()
+        return next((one for one in tried if not self.kernel_reason(algorithm, shape, one)), None)
 
 
 def epilogue_of(problem: ConvProblem, asked: Asked) -> Epilogue:

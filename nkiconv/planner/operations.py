@@ -9,7 +9,7 @@ from .. import rules
 from ..dgrad import is_dgrad_of_rows
 from ..errors import NkiconvError, UnsupportedError, refused
 from ..problem import ConvProblem
-from ..schedules.settings import form_refusal
+from ..schedules.settings import form_unsupported
 from ..schedules.tiles import BANK_COLUMNS
 from ..simulator.timing import Rates
 from .conv import Conv2d, Conv3d, ConvTranspose2d, ConvTranspose3d
@@ -112,11 +112,11 @@ def choice_refusals(
     operation: Operation, problem: ConvProblem, asked: Asked, algorithm: str | None, config: Config, lnc: int
 ) -> Iterator[NkiconvError]:
     """Why an algorithm does not run a problem; nothing if it does, or where the choice is the kernel's."""
-    malformed = list(refused(UnsupportedError, form_refusal(config)))
+    malformed = list(refused(UnsupportedError, form_unsupported(config)))
     yield from malformed
     if algorithm is not None and not malformed:
         shape = operation.shape(Request(problem=problem, lnc=lnc, asked=asked), Rates())
-        reason = operation.refusal(algorithm, shape, config)
+        reason = operation.unsupported_reason(algorithm, shape, config)
         if reason:
             yield UnsupportedError(reason)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import FileFormatError, UnsupportedError, refuse
 from ..problem import ConvProblem
-from ..schedules.settings import form_refusal
+from ..schedules.settings import form_unsupported
 from .explain import (
     SCREEN,
     WIDTH,
@@ -177,7 +177,7 @@ class Plan:
             if found.in_turns is not None:
                 _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
             others = [one.config for one in found.alternatives] + [one.config for one in found.rejected]
-            refuse(UnsupportedError, *(form_refusal(config) for config in (found.config, *others)))
+            refuse(UnsupportedError, *(form_unsupported(config) for config in (found.config, *others)))
             for word in (found.algorithm, found.bound_by, found.operation):
                 if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
                     raise ValueError(f"{word!r:.40} is no name")

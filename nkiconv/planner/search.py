@@ -154,7 +154,7 @@ class _Search:
         times = self.times
         first = next(iter(self._unsettled()), None)
         if first is not None and (self.wide or first.effort <= min(WHOLE_INSTRUCTIONS, times.left)):
-            times.settle(first)
+            times.time_whole(first)
         times.spent = 0  # the rest of the search is the same however long other algorithms' kernels are
         if times.at_floor():
             return
@@ -215,15 +215,15 @@ class _Search:
                 verified += 1
             elif (one := next((one for one in close if one.effort <= min(left, times.left)), None)) is not None:
                 left -= one.effort
-                times.settle(one)
+                times.time_whole(one)
             elif self._leads(first) and times.is_unproven(first) and verified < VERIFIED:
-                times.settle(first)
+                times.time_whole(first)
                 verified += 1
             else:
                 break
         known = times.found.get(self.default_key) if self.default_key else None
         if known is not None and times.is_unproven(known):
-            times.settle(known)
+            times.time_whole(known)
         ranked = times.ranked()
         timed = [one for one in ranked if not one.at_least]
         if not timed:
@@ -275,7 +275,7 @@ class _Search:
             asked=request.asked,
             constants=dict(request.constants),
             algorithm=best.candidate.algorithm,
-            config=self.times.settled(best.candidate),
+            config=self.times.completed(best.candidate),
             modelled_us=found.mean_us * share,
             phase0_us=best.us,
             worst_us=found.worst_us * share,
@@ -287,7 +287,7 @@ class _Search:
             sbuf_bytes=max(space.peak_bytes for space in timing.timed.line.sbuf),
             psum_banks=timing.timed.execution.psum_peak_banks,
             symbols=symbols_of(request, best.candidate.algorithm, best.candidate.config),
-            alternatives=tuple(one.alternative(self.times.settled(one.candidate)) for one in _worth_telling(trials)),
+            alternatives=tuple(one.alternative(self.times.completed(one.candidate)) for one in _worth_telling(trials)),
             rejected=tuple(dict.fromkeys(self.times.rejected)),
             in_turns=self._in_turns(best, trials),
             extrapolated_from=best.extrapolated_from,
@@ -311,7 +311,7 @@ class _Search:
         tried = [best, *fastest.values()]
         us = [_us(one, rates) for one in tried]
         least = tried[us.index(min(us))].candidate
-        return InTurns(us[0], least.algorithm, self.times.settled(least), min(us))
+        return InTurns(us[0], least.algorithm, self.times.completed(least), min(us))
 
 
 def _difference(one: Candidate, other: Candidate) -> str:

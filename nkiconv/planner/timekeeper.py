@@ -80,7 +80,7 @@ def key_of(candidate: Candidate) -> tuple[str, Config]:
 class _Run:
     """What a kernel does with the whole problem once its settings have come to something."""
 
-    settled: object
+    completed: object
     traced: Traced
     timing: Timing | None = None
 
@@ -213,16 +213,16 @@ class Timekeeper:
 
         It counts as traced again, so that idle settings do not let a search try more than others would.
         """
-        settled = self.field.settled(candidate)
+        completed = self.field.completed(candidate)
         runs = self._runs.setdefault(candidate.algorithm, [])
-        known = next((run for run in runs if run.settled == settled), None)
+        known = next((run for run in runs if run.completed == completed), None)
         if known is not None:
             self.spent += known.traced.instructions
             return known
         traced = self._traced(candidate, most)
         if traced is None:
             return None
-        runs.append(_Run(settled, traced))
+        runs.append(_Run(completed, traced))
         return runs[-1]
 
     def _traced(
@@ -236,7 +236,7 @@ class Timekeeper:
                 f"with {reduction.name}={units}: ",
             )
             # what is left open is chosen for the whole problem
-            candidate = dataclasses.replace(candidate, config=self.settled(candidate))
+            candidate = dataclasses.replace(candidate, config=self.completed(candidate))
         try:
             found = trace(request, candidate, self.rates, most=most, by_rule=self.field.shape.by_rule)
         except TraceLimitError:
@@ -259,7 +259,7 @@ class Timekeeper:
         small = one.instructions <= min(VERIFIED_INSTRUCTIONS, self.left)
         return one.extrapolated_from is not None and not one.at_least and small
 
-    def settle(self, one: Trial) -> Trial | None:
+    def time_whole(self, one: Trial) -> Trial | None:
         """Time an extrapolated candidate as a whole, and correct those of its algorithm; one that turns out not to run
         is dropped."""
         self.advance(f"the whole of {one.candidate.algorithm}", 0.85)
@@ -277,6 +277,6 @@ class Timekeeper:
                     self.found[key] = dataclasses.replace(other, us=max(other.us * share, self.copy_floor_us))
         return whole
 
-    def settled(self, candidate: Candidate) -> Config:
+    def completed(self, candidate: Candidate) -> Config:
         """All settings of a candidate, as the kernel is launched with them."""
-        return self.field.operation.settle(candidate.algorithm, self.field.shape, candidate.config)
+        return self.field.operation.complete(candidate.algorithm, self.field.shape, candidate.config)

@@ -9,8 +9,8 @@ from .block_windows import pixels_among
 from .cuts import window_of
 from .depthwise_blocks import BlockSchedule, block_bytes, block_instructions, blocks_misfit, depthwise_settings
 from .frames import is_transposed
-from .geometry import Geometry, images_refusal, instructions_refusal, writes_rows
-from .options import Extras, one_group_refusal, taken_refusal
+from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
+from .options import Options, one_group_unsupported, taken_unsupported
 from .pixel_tiles import (
     STEP_MAX,
     PixelSchedule,
@@ -31,37 +31,37 @@ NAME = "activation_stationary"
 Planned = tuple[PixelSchedule | RowSchedule | BlockSchedule | None, str]
 
 
-def plan_activation_stationary(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
+def plan_activation_stationary(geometry: Geometry, options: Options, config: Config, cores: int) -> Planned:
     """(PixelSchedule or RowSchedule, "") of this on `cores` cores, or (None, why not)."""
-    reason = unsupported_reason(geometry, extras, config)
+    reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
     if geometry.groups > 1:
-        return plan_depthwise(geometry, extras, config, cores)
-    return (plan_rows if writes_rows(geometry) else plan_pixels)(geometry, extras, config, cores)
+        return plan_depthwise(geometry, options, config, cores)
+    return (plan_rows if writes_rows(geometry) else plan_pixels)(geometry, options, config, cores)
 
 
-def plan_pixels(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
+def plan_pixels(geometry: Geometry, options: Options, config: Config, cores: int) -> Planned:
     """The same of y as NHWC."""
-    settings = pixel_settings(geometry, extras, config)
-    reason = together_refusal(geometry, extras, settings.side, settings.fold)
+    settings = pixel_settings(geometry, options, config)
+    reason = together_unsupported(geometry, options, settings.side, settings.fold)
     if reason != "":
         return None, reason
     plan = make_pixels(geometry, settings)
-    if plan is None or not pixels_fit(geometry, extras, plan):
+    if plan is None or not pixels_fit(geometry, options, plan):
         return None, (
             f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
             f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
             f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
             f"steps of at most {STEP_MAX} elements; use implicit_gemm"
         )
-    reason = instructions_refusal(geometry, NAME, pixel_instructions(geometry, plan, cores))
+    reason = instructions_unsupported(geometry, NAME, pixel_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
-def plan_rows(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
+def plan_rows(geometry: Geometry, options: Options, config: Config, cores: int) -> Planned:
     """The same of volumes whose y is NCDHW; a loop on the device where the compiler would refuse the kernel without."""
-    plan = make_rows(geometry, extras, row_settings(geometry, extras, config))
+    plan = make_rows(geometry, options, row_settings(geometry, options, config))
     if plan is None:
         return None, (
             f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
@@ -73,42 +73,42 @@ def plan_rows(geometry: Geometry, extras: Extras, config: Config, cores: int) ->
         plan = replace(plan, loop=1)
         plan = replace(plan, steps=steps_alike(geometry, plan))
         count = row_instructions(geometry, plan, cores)
-    reason = instructions_refusal(geometry, NAME, count, plan.steps is not None)
+    reason = instructions_unsupported(geometry, NAME, count, plan.steps is not None)
     return (plan, "") if reason == "" else (None, reason)
 
 
-def plan_depthwise(geometry: Geometry, extras: Extras, config: Config, cores: int) -> Planned:
+def plan_depthwise(geometry: Geometry, options: Options, config: Config, cores: int) -> Planned:
     """The same of depthwise problems."""
     settings = depthwise_settings(geometry, config)
     reason = blocks_misfit(geometry, settings)
     if reason != "":
         return None, reason
     plan = BlockSchedule(geometry, settings)
-    if not fits_sbuf(block_bytes(geometry, plan, extras)):
+    if not fits_sbuf(block_bytes(geometry, plan, options)):
         return None, (
             f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
             f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
         )
-    reason = instructions_refusal(geometry, NAME, block_instructions(geometry, plan, cores))
+    reason = instructions_unsupported(geometry, NAME, block_instructions(geometry, plan, cores))
     return (plan, "") if reason == "" else (None, reason)
 
 
-def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and letters alone; "" for nothing."""
-    reason = settings_of(geometry).refusal(config)
+    reason = settings_of(geometry).unsupported_reason(config)
     if reason == "" and geometry.groups > 1:
-        return depthwise_refusal(geometry, extras)
+        return depthwise_unsupported(geometry, options)
     if reason == "":
-        reason = one_group_refusal(geometry, NAME, False)
+        reason = one_group_unsupported(geometry, NAME, False)
     if reason == "" and writes_rows(geometry):
-        return rows_refusal(geometry, extras)
+        return rows_unsupported(geometry, options)
     if reason == "":
         whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
-        reason = taken_refusal(geometry, extras, NAME, True, "filters around x and between", whole)
+        reason = taken_unsupported(geometry, options, NAME, True, "filters around x and between", whole)
     return reason
 
 
-def rows_refusal(geometry: Geometry, extras: Extras) -> str:
+def rows_unsupported(geometry: Geometry, options: Options) -> str:
     """Why rows of y are not for this algorithm, whatever its settings; "" if they may be."""
     if geometry.planes.taps == 1:
         return (
@@ -120,12 +120,12 @@ def rows_refusal(geometry: Geometry, extras: Extras) -> str:
         return f"K={geometry.K}: {NAME} takes at most {BANK_COLUMNS} output channels of NCDHW; use implicit_gemm"
     if geometry.packed > 0 or not taps_are_inside(geometry):
         return f"filter_ref: {NAME} takes plain filters that lie as KCTRS where y is NCDHW; use implicit_gemm"
-    if extras.residual:
+    if options.residual:
         return f"residual: {NAME} takes none where y is NCDHW; use implicit_gemm"
-    return taken_refusal(geometry, extras, NAME, False, "filters around x")
+    return taken_unsupported(geometry, options, NAME, False, "filters around x")
 
 
-def depthwise_refusal(geometry: Geometry, extras: Extras) -> str:
+def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
     """Why several groups are not for this algorithm, whatever its settings; "" if they may be."""
     rows, columns, most = geometry.rows, geometry.columns, P_MAX
     if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
@@ -133,7 +133,7 @@ def depthwise_refusal(geometry: Geometry, extras: Extras) -> str:
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
             f"problems with plain filters, groups = C = K; use implicit_gemm or weight_stationary"
         )
-    reason = images_refusal(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
+    reason = images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
     if reason != "":
         return reason
     if len(geometry.x_strides) > 4 or geometry.frames is not None:
@@ -146,17 +146,17 @@ def depthwise_refusal(geometry: Geometry, extras: Extras) -> str:
             f"S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes windows of a row "
             f"that {most} partitions hold, times the stride of rows; use stacked"
         )
-    reason = taken_refusal(geometry, extras, NAME, True, "pixels outside a window")
+    reason = taken_unsupported(geometry, options, NAME, True, "pixels outside a window")
     if reason == "" and is_transposed(geometry) == writes_rows(geometry):
         return f"out_perm: {NAME} takes y of depthwise problems in the layout of x; use implicit_gemm"
     return reason
 
 
-def together_refusal(geometry: Geometry, extras: Extras, side: int, fold: int) -> str:
+def together_unsupported(geometry: Geometry, options: Options, side: int, fold: int) -> str:
     """Why so many neighbours do not go on a partition, or so many rows of y into columns, or ""."""
     if geometry.columns.out % side > 0:
         return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
-    if fold > 1 and extras.strict_nonfinite:
+    if fold > 1 and options.strict_nonfinite:
         return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
     if not can_fold(geometry, fold):
         return (
@@ -182,7 +182,7 @@ def settings_of(geometry: Geometry) -> type[Settings]:
     return RowSettings if writes_rows(geometry) else PixelSettings
 
 
-def pixel_settings(geometry: Geometry, extras: Extras, config: Config) -> PixelSettings:
+def pixel_settings(geometry: Geometry, options: Options, config: Config) -> PixelSettings:
     """All settings of a config that is not refused. What that leaves open: images for many pixels; some rows
     together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
     if config is not None and len(config) == len(declarations(PixelSettings)):
@@ -192,7 +192,7 @@ def pixel_settings(geometry: Geometry, extras: Extras, config: Config) -> PixelS
     shard, other, side, fold = "images", "channels", 1, 1
     if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
         shard, other = "channels", "images"
-    elif not extras.strict_nonfinite:
+    elif not options.strict_nonfinite:
         for rows in (2, 4):
             if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
                 fold = rows
@@ -201,17 +201,17 @@ def pixel_settings(geometry: Geometry, extras: Extras, config: Config) -> PixelS
         if long and pixels_together * fold * K <= MANY_CHANNELS:
             side = pixels_together
     for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
-        if pixels_fit(geometry, extras, make_pixels(geometry, read_pixels(None, *tried))):
+        if pixels_fit(geometry, options, make_pixels(geometry, read_pixels(None, *tried))):
             break
     return read_pixels(config, *tried)
 
 
-def row_settings(geometry: Geometry, extras: Extras, config: Config) -> RowSettings:
+def row_settings(geometry: Geometry, options: Options, config: Config) -> RowSettings:
     """All settings; what a config leaves open: the planes that a few banks hold, or fewer where x does not fit."""
     planes = geometry.planes
     most = min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.K) * TILE_BANKS)
     for depth in range(most, 0, -1):
         found = RowSettings.read(config, depth=depth)
-        if make_rows(geometry, extras, found) is not None:
+        if make_rows(geometry, options, found) is not None:
             break
     return found

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS
-from .depthwise import Extras, RowGeometry, part_most
+from .depthwise import Options, RowGeometry, part_most
 from .settings import (
     SHARDS,
     Config,
@@ -153,7 +153,7 @@ def build(geometry: RowGeometry, settings: BandedSettings, state: bool) -> Bande
     )
 
 
-def banded_sbuf_bytes(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule) -> int:
+def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> int:
     """Bytes a partition, at most: two tiles of rows, blocks, sums and results; bands; filters of two tiles."""
     item, A = geometry.itemsize, blocks.per_group
     rows = blocks.groups * blocks.images
@@ -161,8 +161,8 @@ def banded_sbuf_bytes(geometry: RowGeometry, extras: Extras, blocks: BandedSched
     x_width = blocks.columns + blocks.num_taps + chunks
     y_width = blocks.columns + chunks
     rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2) * item
-    rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * extras.epilogue.y_itemsize
-    if extras.epilogue.residual != "":
+    rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
+    if options.epilogue.residual != "":
         rows_out = rows_out * 3
     taps = blocks.num_taps * blocks.block
     filters = div_ceil(blocks.groups * A, PARTITIONS) * (taps + blocks.block) * item
@@ -174,14 +174,14 @@ def banded_sbuf_bytes(geometry: RowGeometry, extras: Extras, blocks: BandedSched
     return constants + bands + 2 * (rows_in + rows_out + filters + rows * (x_width * item + y_width * 4))
 
 
-def fits(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule) -> bool:
+def fits(geometry: RowGeometry, options: Options, blocks: BandedSchedule) -> bool:
     """Whether SBUF holds it."""
-    return fits_sbuf(banded_sbuf_bytes(geometry, extras, blocks))
+    return fits_sbuf(banded_sbuf_bytes(geometry, options, blocks))
 
 
-def shape_refusal(geometry: RowGeometry, extras: Extras, config: Config) -> str:
+def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -> str:
     """What is wrong with settings, or what banded does not do at any size; "" if nothing is."""
-    reason = BandedSettings.refusal(config)
+    reason = BandedSettings.unsupported_reason(config)
     if reason != "":
         return reason
     block, images, groups = (
@@ -199,6 +199,6 @@ def shape_refusal(geometry: RowGeometry, extras: Extras, config: Config) -> str:
             f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
             f"are neighbouring elements; use mixed or vector"
         )
-    if extras.strict_nonfinite:
+    if options.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
     return ""

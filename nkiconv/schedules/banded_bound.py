@@ -13,7 +13,7 @@ from ..simulator.hardware import PARTITIONS
 from ..simulator.timing.target import Target
 from .banded import BandedSchedule
 from .banded_tiles import BandedTile, banded_cuts, in_pieces, is_ragged, out_pieces, plan_tile, sum_spans
-from .depthwise import Extras, RowGeometry, part_most
+from .depthwise import Options, RowGeometry, part_most
 from .engines import Engines
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
@@ -46,12 +46,12 @@ class _Work(NamedTuple):
     triggers: float
 
 
-def bound_ns(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, target: Target) -> float:
+def bound_ns(geometry: RowGeometry, options: Options, blocks: BandedSchedule, target: Target) -> float:
     """ns of a core, about, with the matmuls on zeros that pay."""
     tiles = _tiles(geometry, blocks)
     if not tiles:
         return 0.0
-    works = [_work(geometry, extras, blocks, tile, target) for tile, _ in tiles]
+    works = [_work(geometry, options, blocks, tile, target) for tile, _ in tiles]
     total = _Work(
         *(sum(values[i] * times for values, (_, times) in zip(works, tiles, strict=True)) for i in range(len(works[0])))
     )
@@ -81,7 +81,7 @@ def bound_ns(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, targ
     # what keeps the array waiting: read-outs, triggers, the way of bands and of rows to their buffers, all DMA
     vector_ns = total.vector + all_zeros_ns
     read_ns = max(all_zeros_ns, vector_ns * total.scalar / (vector_ns + total.scalar))
-    if extras.epilogue.activation:
+    if options.epilogue.activation:
         read_ns = max(read_ns, total.scalar)
     loads = div_ceil(part_most(geometry.C, settings.shard == "channels"), PARTITIONS)
     moved_ns = total.load + total.store + total.bands + loads * filters_ns
@@ -126,8 +126,8 @@ def _tiles(geometry: RowGeometry, blocks: BandedSchedule) -> list[tuple[BandedTi
     return [(tiles[0], 1.0), *between, (tiles[-1], 1.0)]
 
 
-def _work(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
-    fp32, item, epilogue, settings = geometry.itemsize == 4, geometry.itemsize, extras.epilogue, blocks.settings
+def _work(geometry: RowGeometry, options: Options, blocks: BandedSchedule, tile: BandedTile, target: Target) -> _Work:
+    fp32, item, epilogue, settings = geometry.itemsize == 4, geometry.itemsize, options.epilogue, blocks.settings
     column_ns, fixed_ns, in_ns = target.tensor_column_ns, target.matmul_ns, target.tensor_column_ns
     out_ns, copy_ns, least = target.tensor_column_ns, target.vector_16bit_ns, target.matmul_columns_min
     if fp32:
@@ -137,14 +137,18 @@ def _work(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, tile: B
         out_ns = target.onezero_passes_fp32 * target.tensor_column_fp32_ns / target.matmul_passes_fp32
     size, channels = blocks.num_taps * blocks.block, min(blocks.per_group, geometry.C)
     rows, width = tile.chunks_in * tile.rows, blocks.per_group * blocks.out_block
-    met = max(1, min(blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1))
+    valid_range = max(1, min(blocks.num_taps, tile.data0 + tile.datan) - max(0, tile.data0 - tile.jn + 1))
     spans = sum_spans(tile)
     moved = [tile.repeats * tile.nn * tile.jn] if len(spans) == 1 else [jn for _, _, _, jn in spans]
     slots = BANK_COLUMNS // moved[0] if len(spans) == 1 else 1
     rows_in = tile.blocks_in * (max(least, rows) * in_ns + target.matmul_ns)
-    products = tile.gn * met * sum(max(least, columns) * column_ns + fixed_ns for columns in moved)
+    products = tile.gn * valid_range * sum(max(least, columns) * column_ns + fixed_ns for columns in moved)
     rows_out = tile.blocks_out * (max(least, width) * out_ns + target.matmul_ns)
-    streamed = tile.gn * met * sum(moved) * column_ns + tile.blocks_in * rows * in_ns + tile.blocks_out * width * out_ns
+    streamed = (
+        tile.gn * valid_range * sum(moved) * column_ns
+        + tile.blocks_in * rows * in_ns
+        + tile.blocks_out * width * out_ns
+    )
     pieces_in, pieces_out = in_pieces(geometry, tile), out_pieces(blocks, tile)
     reads = pieces_in + pieces_out + len(spans) * (tile.gn if epilogue.bias else div_ceil(tile.gn, slots))
     x, sums, y = tile.blocks_in * rows, tile.gn * tile.nn * tile.jn, tile.blocks_out * width

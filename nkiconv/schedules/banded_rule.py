@@ -16,12 +16,12 @@ from .banded import (
     block_counts,
     build,
     fits,
-    shape_refusal,
+    shape_unsupported,
     tile_columns,
 )
 from .banded_bound import bound_ns
-from .banded_tiles import size_refusal
-from .depthwise import Extras, RowGeometry, part_most, shards_of
+from .banded_tiles import size_unsupported
+from .depthwise import Options, RowGeometry, part_most, shards_of
 from .settings import Config, declarations, descended
 from .tiles import BANK_COLUMNS, PARTS, div_ceil
 
@@ -54,7 +54,7 @@ KEPT = frozenset(("block", "shard", "buffers", "buffer_groups", "streamed", "war
 
 
 def banded_settings(
-    geometry: RowGeometry, extras: Extras, config: Config, target: Target | None = None
+    geometry: RowGeometry, options: Options, config: Config, target: Target | None = None
 ) -> BandedSettings:
     """All settings of a config without a refusal: what it leaves open is as the least bound has it.
 
@@ -62,21 +62,21 @@ def banded_settings(
     """
     if config is not None and len(config) == len(declarations(BandedSettings)):
         return BandedSettings.read(config)
-    return candidates(geometry, extras, config, target or Target.of(Rates()))[0][0]
+    return candidates(geometry, options, config, target or Target.of(Rates()))[0][0]
 
 
 @functools.lru_cache(maxsize=256)
 def candidates(
-    geometry: RowGeometry, extras: Extras, config: Config, target: Target
+    geometry: RowGeometry, options: Options, config: Config, target: Target
 ) -> tuple[tuple[BandedSettings, float], ...]:
     """Settings, and ns, that a config leaves open: sizes and shards, and the best of them with one setting after the
     other changed for what takes less; the least first."""
-    found = starts(geometry, extras, config, target)
+    found = starts(geometry, options, config, target)
     near = {one: ns for one, ns in found if ns <= NEAR * found[0][1]}
     for one in [one for one in list(near)[:REFINED] if near[one] < float("inf")]:
         near |= descended(
             one,
-            lambda other: ns_of(geometry, extras, other, target),
+            lambda other: ns_of(geometry, options, other, target),
             lambda other: near_of(geometry, other),
             KEPT | dict(config or ()).keys(),
         )
@@ -85,7 +85,7 @@ def candidates(
 
 @functools.lru_cache(maxsize=256)
 def starts(
-    geometry: RowGeometry, extras: Extras, config: Config, target: Target
+    geometry: RowGeometry, options: Options, config: Config, target: Target
 ) -> tuple[tuple[BandedSettings, float], ...]:
     """Settings, and ns, of the sizes and shards that a config leaves open, the least first; where none fits SBUF, with
     the smallest tiles and buffers."""
@@ -96,18 +96,18 @@ def starts(
         for shard in ([given["shard"]] if "shard" in given else shards_for(geometry, size))
     ]
     for some in (found, [replace(one, **{**SMALLEST, **given}) for one in found]):
-        priced = [(one, ns_of(geometry, extras, one, target)) for one in some]
+        priced = [(one, ns_of(geometry, options, one, target)) for one in some]
         if any(ns < float("inf") for _, ns in priced):
             break
     return tuple(sorted(priced, key=lambda each: each[1]))
 
 
-def ns_of(geometry: RowGeometry, extras: Extras, settings: BandedSettings, target: Target) -> float:
+def ns_of(geometry: RowGeometry, options: Options, settings: BandedSettings, target: Target) -> float:
     """ns of settings, about; infinity where they do not fit."""
-    blocks = build(geometry, settings, extras.state)
-    if settings.images * settings.groups > PARTITIONS or not fits(geometry, extras, blocks):
+    blocks = build(geometry, settings, options.state)
+    if settings.images * settings.groups > PARTITIONS or not fits(geometry, options, blocks):
         return float("inf")
-    return bound_ns(geometry, extras, blocks, target)
+    return bound_ns(geometry, options, blocks, target)
 
 
 def near_of(geometry: RowGeometry, now: BandedSettings) -> list[tuple[tuple[str, Any], ...]]:
@@ -134,22 +134,22 @@ def near_of(geometry: RowGeometry, now: BandedSettings) -> list[tuple[tuple[str,
 SMALLEST = {"groups": 1, "images": 1, "buffer_groups": 1, "buffers": 1, "edge": 0}
 
 
-def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[BandedSettings, float]]:
+def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[BandedSettings, float]]:
     """The first settings, and ns, about; none where it does not run."""
-    if shape_refusal(geometry, extras, None):
+    if shape_unsupported(geometry, options, None):
         return []
-    settings, ns = starts(geometry, extras, None, target)[0]
-    is_refused = size_refusal(geometry, extras, build(geometry, settings, extras.state), cores)
+    settings, ns = starts(geometry, options, None, target)[0]
+    is_refused = size_unsupported(geometry, options, build(geometry, settings, options.state), cores)
     return [] if is_refused else [(settings, ns)]
 
 
-def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = shape_refusal(geometry, extras, config)
+    reason = shape_unsupported(geometry, options, config)
     if reason != "":
         return reason
-    blocks = build(geometry, banded_settings(geometry, extras, config), extras.state)
-    return size_refusal(geometry, extras, blocks, cores)
+    blocks = build(geometry, banded_settings(geometry, options, config), options.state)
+    return size_unsupported(geometry, options, blocks, cores)
 
 
 def blocks_of(stride: int) -> list[int]:

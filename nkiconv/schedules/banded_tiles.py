@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from .banded import BandedSchedule, banded_sbuf_bytes, fits
-from .depthwise import FEW_TAPS, Extras, RowGeometry, instructions_refusal, part_span
+from .depthwise import FEW_TAPS, Options, RowGeometry, instructions_unsupported, part_span
 from .options import finish_instructions
 from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil
 
@@ -197,18 +197,18 @@ def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
     return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
 
 
-def size_refusal(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, cores: int) -> str:
+def size_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
     """What is too large: memory or instructions; "" if nothing is."""
-    if not fits(geometry, extras, blocks):
-        needed = banded_sbuf_bytes(geometry, extras, blocks)
+    if not fits(geometry, options, blocks):
+        needed = banded_sbuf_bytes(geometry, options, blocks)
         return (
             f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes per partition of SBUF, there are "
             f"{SBUF_USABLE_BYTES_PER_PARTITION}; use fewer buffers or groups, another block or algorithm"
         )
-    return instructions_refusal(geometry, "banded", count_banded_instructions(geometry, extras, blocks, cores))
+    return instructions_unsupported(geometry, "banded", count_banded_instructions(geometry, options, blocks, cores))
 
 
-def count_banded_instructions(geometry: RowGeometry, extras: Extras, blocks: BandedSchedule, cores: int) -> int:
+def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
     """Most instructions that a core takes."""
     fixed = 64 + blocks.settings.buffers
     if geometry.flipped:
@@ -216,14 +216,14 @@ def count_banded_instructions(geometry: RowGeometry, extras: Extras, blocks: Ban
     of_parts = []
     for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
         ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]
-        most = (count_tile(extras, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends))
+        most = (count_tile(options, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends))
         of_parts.append(max(most, default=0) * math.prod(map(len, vars(cuts).values())))
     return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
 
 
-def count_tile(extras: Extras, blocks: BandedSchedule, tile: BandedTile) -> int:
+def count_tile(options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
     """Most instructions of one tile."""
     pieces = len(sum_spans(tile))
-    end = 1 + finish_instructions(extras.epilogue)
+    end = 1 + finish_instructions(options.epilogue)
     count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
     return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

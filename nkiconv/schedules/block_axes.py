@@ -86,8 +86,8 @@ class Part:
         low, end = max(0, self.x0), min(self.axis.size, self.x0 + self.xn)
         return low - self.x0, self.image * self.axis.size + low, max(0, end - low)
 
-    def met(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
-        """Where (first, how many) blocks meet element e: what `geometry.met` returns of outputs."""
+    def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
+        """Where (first, how many) blocks meet element e: what `geometry.valid_range` returns of outputs."""
         apart, m0, end = self.axis.apart, blocks[0], blocks[0] + blocks[1]
         first = max(m0, -(-max(0, self.x0 - e) // apart))
         last = min(end, -(-max(0, self.x0 + self.xn - e) // apart))
@@ -116,7 +116,7 @@ class ShiftedPart(Part):
     def blocks_of(self, f: int) -> tuple[int, int]:
         return 0, self.bn
 
-    def met(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
+    def valid_range(self, e: int, blocks: tuple[int, int]) -> tuple[int, int, int, int, int]:
         behind = self.pad - e * self.shift
         low, end = max(blocks[0], behind), min(blocks[0] + blocks[1], behind + self.xn)
         return low, 1, max(0, end - low), self.x0 + low - behind, 1
@@ -182,5 +182,5 @@ def part_of(axis: BlockAxis, image: int, b0: int, bn: int, *, padded: bool = Fal
 def home_element(axis: BlockAxis, v: int) -> int | None:
     """The last element of a turn that all blocks see."""
     whole = part_of(axis, 0, 0, axis.blocks)
-    met = [e for e in axis.elements(v) if whole.met(e, (0, axis.blocks))[2] == axis.blocks]
-    return met[-1] if met else None
+    valid_range = [e for e in axis.elements(v) if whole.valid_range(e, (0, axis.blocks))[2] == axis.blocks]
+    return valid_range[-1] if valid_range else None

@@ -62,9 +62,9 @@ FEW_PASSES = 8
 BLOCK_BYTES = 147_456
 
 
-def config_refusal(geometry: Geometry, config: Config) -> str:
+def config_unsupported(geometry: Geometry, config: Config) -> str:
     """What is wrong with names and values, "" if nothing is."""
-    reason = BlocksSettings.refusal(config)
+    reason = BlocksSettings.unsupported_reason(config)
     if reason:
         return reason
     beside, channels, side = setting(config, "beside", 1), setting(config, "channels", 1), setting(config, "side", 1)

@@ -23,7 +23,7 @@ from .blocks_schedule import clipped_first
 from .blocks_transposes import RUN_BYTES, gang_of, grid_of
 from .blocks_units import planes_of, runs_of, units_in
 from .cuts import window_of
-from .geometry import Axis, Geometry, met, num_taps
+from .geometry import Axis, Geometry, num_taps, valid_range
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 #: The part of the less busy engine's time that the busier one does not hide.
@@ -38,7 +38,7 @@ class BlocksBound:
     def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
         """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
         self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
-        self.banks, self.met = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
+        self.banks, self.valid_range = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
         self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
         self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
         self.clips = _clips(geometry)
@@ -147,8 +147,8 @@ class BlocksBound:
         geometry, target, units = self.geometry, self.target, self.geometry.planes.out
         P, Q = geometry.rows.out, geometry.columns.out
         # taps that meet zeros in all units are left out, as in those of whole planes, and of many planes about
-        seen = self.met[0] if rows >= P or units * div_ceil(Q, columns) >= P_MAX else 1.0
-        seen *= self.met[1] if columns >= Q or units * div_ceil(P, rows) >= P_MAX else 1.0
+        seen = self.valid_range[0] if rows >= P or units * div_ceil(Q, columns) >= P_MAX else 1.0
+        seen *= self.valid_range[1] if columns >= Q or units * div_ceil(P, rows) >= P_MAX else 1.0
         found = []
         for _, count in outputs_beside(geometry, beside):
             width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * seen
@@ -250,5 +250,5 @@ def _clips(geometry: Geometry) -> bool:
 
 def _met(axis: Axis) -> float:
     """The part of all pairs of an output and a tap along an axis that meet an element, or a zero between elements."""
-    pairs = sum(met(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
+    pairs = sum(valid_range(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
     return float(min(1.0, pairs * axis.lhs_dilation / (axis.out * axis.taps)))

@@ -19,7 +19,7 @@ from .blocks import (
     TRANSPOSED,
     BlocksSettings,
     blocks_geometry,
-    config_refusal,
+    config_unsupported,
     is_transposed,
     max_channels,
     most_beside,
@@ -55,7 +55,7 @@ def chosen(geometry: Geometry, config: Config, bias: bool, cores: int) -> Config
 
 @lru_cache(maxsize=SCHEDULES_KEPT)
 def _chosen(geometry: Geometry, config: Config, written: str, bias: bool, cores: int) -> Config:
-    if config_refusal(geometry, config) or len(config or ()) == len(fields(BlocksSettings)):
+    if config_unsupported(geometry, config) or len(config or ()) == len(fields(BlocksSettings)):
         return config
     given = {"warmup": 0, **dict(config or ())}
     found = candidates(Target.of(Rates()), geometry, given, 1, bias, cores)

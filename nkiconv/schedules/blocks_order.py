@@ -27,7 +27,7 @@ class TileOf:
 
     @property
     def tile(self) -> Tile:
-        """Its Boxes."""
+        """Its Regions."""
         return self.one.tiles[self.number]
 
 
@@ -142,8 +142,8 @@ def _first_row(plan: BlocksSchedule, tile: TileOf) -> int:
 
 
 def inside_of(tile: Tile, each: bool) -> tuple[Inside, ...]:
-    """What of a tile's windows is in x: of each of its Boxes, or of all of them together."""
-    found = [((box.rows.low, box.rows.high), (box.columns.low, box.columns.high)) for box in tile]
+    """What of a tile's windows is in x: of each of its Regions, or of all of them together."""
+    found = [((region.rows.low, region.rows.high), (region.columns.low, region.columns.high)) for region in tile]
     if each:
         return tuple(found)
     (top, bottom), (left, right) = (tuple(zip(*axis, strict=True)) for axis in zip(*found, strict=True))

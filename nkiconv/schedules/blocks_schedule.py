@@ -29,7 +29,7 @@ from .blocks import (
     BlocksSettings,
     blocks_geometry,
     completed,
-    config_refusal,
+    config_unsupported,
     is_transposed,
     outputs_beside,
     sum_banks,
@@ -47,7 +47,7 @@ from .blocks_units import (
     tiles_of_units,
     units_in,
 )
-from .geometry import Geometry, instructions_refusal
+from .geometry import Geometry, instructions_unsupported
 from .settings import Config, is_hashable
 from .tiles import (
     BANK_BYTES,
@@ -66,8 +66,8 @@ from .tiles import (
     some_of,
 )
 
-#: Boxes of a tile up to which its rows come one by one, so that the Tensor Engine follows the loads closely.
-ROWS_BOXES = 24
+#: Regions of a tile up to which its rows come one by one, so that the Tensor Engine follows the loads closely.
+ROWS_REGIONS = 24
 #: Bytes a partition for accumulators on their way out: of four banks, also what they are added to and together.
 SUMS_BYTES = 4 * 3 * BANK_BYTES
 #: Matmuls that an accumulator adds before it is added to others, about: rounding errors grow with their number.
@@ -176,9 +176,9 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[B
 def _built(
     geometry: Geometry, config: Config, written: str, bias: bool, cores: int
 ) -> tuple[BlocksSchedule | None, str]:
-    reason = config_refusal(geometry, config) or gradient_refusal(geometry)
+    reason = config_unsupported(geometry, config) or gradient_unsupported(geometry)
     if not reason and is_transposed(geometry, config):
-        reason = spread_refusal(geometry, "pixels=2", "pixels=0")
+        reason = spread_unsupported(geometry, "pixels=2", "pixels=0")
     if reason:
         return None, reason
     blocks, source = blocks_geometry(geometry, config)
@@ -188,11 +188,11 @@ def _built(
     while together > settings.side and not fits_sbuf(needed_bytes(plan)):
         together = together // 2
         plan = _scheduled(blocks, settings, bias, source, plan.lines, together)
-    reason = _room_refusal(plan) or instructions_refusal(blocks, "a filter gradient", instructions(plan, cores))
+    reason = _room_unsupported(plan) or instructions_unsupported(blocks, "a filter gradient", instructions(plan, cores))
     return (None, reason) if reason else (plan, "")
 
 
-def _room_refusal(plan: BlocksSchedule) -> str:
+def _room_unsupported(plan: BlocksSchedule) -> str:
     """Why tiles do not fit; "" if they do."""
     settings, geometry, needed = plan.settings, plan.geometry, needed_bytes(plan)
     for one in plan.passes:
@@ -407,10 +407,10 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
         total, count = 0, len(one.tiles)
         if plan.transposes is None:
             # rows come one by one, lines of all rows of a block
-            boxes = sum(len(tile) * (settings.rows if len(tile) <= ROWS_BOXES else 1) for tile in one.tiles)
+            regions = sum(len(tile) * (settings.rows if len(tile) <= ROWS_REGIONS else 1) for tile in one.tiles)
             if plan.lines:
-                boxes += sum(box.counts[0] * box.counts[1] for tile in one.tiles for box in tile)
-            total += (len(one.planes) + 1) * (boxes * settings.side + 5 * count)
+                regions += sum(region.counts[0] * region.counts[1] for tile in one.tiles for region in tile)
+            total += (len(one.planes) + 1) * (regions * settings.side + 5 * count)
         else:
             places = plan.transposes.bank_shape[1]
             total += transposes.transpose_instructions(plan.source, settings, one, one.tiles, plan.gang, places)
@@ -423,13 +423,13 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
     return most + settings.warmup + 64
 
 
-def spread_refusal(geometry: Geometry, what: str, instead: str) -> str:
+def spread_unsupported(geometry: Geometry, what: str, instead: str) -> str:
     """Why something does not take a geometry with lhs_dilation; "" if there is none."""
     apart = (geometry.planes.lhs_dilation, geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     return "" if apart == (1, 1, 1) else f"lhs_dilation={apart}: {what} takes 1; use {instead}"
 
 
-def gradient_refusal(geometry: Geometry) -> str:
+def gradient_unsupported(geometry: Geometry) -> str:
     """Why there is no filter gradient of a geometry, whatever the settings; "" if there is."""
     if geometry.hbm_itemsize == 1:
         return "img_ref.dtype=float8: a filter gradient takes 16 and 32 bits; cast x and gy"

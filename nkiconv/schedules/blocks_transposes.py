@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .blocks import BlocksSettings
-from .blocks_units import Box, Run, Tile, extent_of
-from .geometry import Axis, Geometry, met
+from .blocks_units import Region, Run, Tile, extent_of
+from .geometry import Axis, Geometry, valid_range
 from .tiles import BANK_BYTES, P_MAX, Part, cut, cut_into, div_ceil, size_of, whole_words
 
 #: Bytes of neighbouring rows that a DMA takes at once, about.
@@ -119,7 +119,7 @@ def gang_of(geometry: Geometry, planes: int, channels: int) -> int:
 def transposed_tiles(
     geometry: Geometry, planes: Sequence[Part], config: BlocksSettings, gang: int, taps: tuple[Part, Part]
 ) -> tuple[Tile, ...]:
-    """Tiles with a Box for each of their gang. planes: see `planes_of`; taps: rows and columns of them."""
+    """Tiles with a Region for each of their gang. planes: see `planes_of`; taps: rows and columns of them."""
     most, some_rows, some_columns = grid_of(geometry, config.rows, config.columns)
     rows = [(p, _run_of(geometry.rows, config.rows, p, taps[0])) for p in some_rows]
     columns = [(q, _run_of(geometry.columns, config.columns, q, taps[1])) for q in some_columns]
@@ -133,7 +133,7 @@ def transposed_tiles(
                 for q, of_columns in columns:
                     counts, place = (count, p[1], q[1]), (p[0] * config.rows, q[0] * config.columns)
                     firsts = [first + at + member * count for member in range(members)]
-                    tiles.append(tuple(Box(0, of_rows, of_columns, z, *place, counts) for z in firsts))
+                    tiles.append(tuple(Region(0, of_rows, of_columns, z, *place, counts) for z in firsts))
             at += members * count
     return tuple(tiles)
 
@@ -148,15 +148,15 @@ def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
 
 def side_of(geometry: Geometry, config: BlocksSettings, one: Windows, tile: Tile, t: int) -> Side:
     """The Side of a tile of a pass. geometry: of x and gy in memory."""
-    box, planes = tile[0], geometry.planes
-    found = [(1, member.z) if t < 0 else met(planes, t, member.z, 1)[2:4] for member in tile]
+    region, planes = tile[0], geometry.planes
+    found = [(1, member.z) if t < 0 else valid_range(planes, t, member.z, 1)[2:4] for member in tile]
     firsts = tuple(first for count, first in found if count > 0)
-    p, q = (box.p, config.rows, box.counts[1]), (box.q, config.columns, box.counts[2])
+    p, q = (region.p, config.rows, region.counts[1]), (region.q, config.columns, region.counts[2])
     if t < 0:
         rows, columns = Span(*p, config.rows, geometry.rows.out), Span(*q, config.columns, geometry.columns.out)
-        return Side(t, geometry.y_strides, firsts, box.counts[0], 1, rows, columns)
+        return Side(t, geometry.y_strides, firsts, region.counts[0], 1, rows, columns)
     rows, columns = _span_of(geometry.rows, p, one.r), _span_of(geometry.columns, q, one.s)
-    return Side(t, geometry.x_strides, firsts, box.counts[0], planes.stride, rows, columns)
+    return Side(t, geometry.x_strides, firsts, region.counts[0], planes.stride, rows, columns)
 
 
 def _span_of(axis: Axis, blocks: tuple[int, int, int], taps: Part) -> Span:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from .cuts import window_of
-from .geometry import Axis, Geometry, met
+from .geometry import Axis, Geometry, valid_range
 from .tiles import Part, div_ceil, size_of
 
 
@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Box:
+class Region:
     """Units on partitions from `part` on: so many planes, rows, columns of blocks (counts) of Runs, from z, p, q on."""
 
     part: int
@@ -41,8 +41,8 @@ class Box:
     counts: tuple[int, int, int]
 
 
-#: The Boxes of a tile.
-Tile = tuple[Box, ...]
+#: The Regions of a tile.
+Tile = tuple[Region, ...]
 
 
 def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
@@ -76,7 +76,7 @@ def planes_of(axis: Axis) -> tuple[Part, ...]:
     out, before = axis.out // axis.images, tuple[bool, ...]()
     found: list[Part] = []
     for z in range(axis.out):
-        seen = tuple(met(axis, tap, z, 1)[2] > 0 for tap in range(axis.taps))
+        seen = tuple(valid_range(axis, tap, z, 1)[2] > 0 for tap in range(axis.taps))
         if z % out > 0 and seen == before:
             found[-1] = found[-1][0], found[-1][1] + 1
         else:
@@ -95,7 +95,7 @@ def tiles_of_units(
 ) -> tuple[Tile, ...]:
     """Tiles of up to `most` units of these Runs. end_at: after so many units a tile ends too."""
     tiles: list[Tile] = []
-    boxes: list[Box] = []
+    regions: list[Region] = []
     part, done = 0, 0
     for (plane, count), row, column in product(planes, rows, columns):
         shape, at = (count, row.count, column.count), 0
@@ -105,13 +105,13 @@ def tiles_of_units(
             z, rest = divmod(at, shape[1] * shape[2])
             p, q = divmod(rest, shape[2])
             place = plane + z, (row.first + p) * row.apart, (column.first + q) * column.apart
-            boxes.append(Box(part, row, column, *place, counts))
+            regions.append(Region(part, row, column, *place, counts))
             size = size_of(counts)
             at, part, done = at + size, part + size, done + size
             if part == most or done == end_at:
-                tiles.append(tuple(boxes))
-                boxes, part = [], 0
-    return (*tiles, tuple(boxes)) if boxes else tuple(tiles)
+                tiles.append(tuple(regions))
+                regions, part = [], 0
+    return (*tiles, tuple(regions)) if regions else tuple(tiles)
 
 
 def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What all algorithms of depthwise conv1d schedule: `RowGeometry`, `Extras`, the two parts of the work."""
+"""What all algorithms of depthwise conv1d schedule: `RowGeometry`, `Options`, the two parts of the work."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RowGeometry:
 
 
 @dataclass(frozen=True)
-class Extras:
+class Options:
     """Everything asked for beside the geometry that changes what an algorithm does."""
 
     epilogue: Epilogue
@@ -89,7 +89,7 @@ def place_of_tap(geometry: RowGeometry, s: int, taps: int) -> int:
     return taps - 1 - s if geometry.flipped else s
 
 
-def instructions_refusal(geometry: RowGeometry, name: str, count: int) -> str:
+def instructions_unsupported(geometry: RowGeometry, name: str, count: int) -> str:
     """Why the compiler would not take so many instructions of a core; "" if it does."""
     count = count * geometry.times
     if count <= INSTRUCTIONS_MAX:
@@ -108,7 +108,7 @@ def flips(algorithm: str, geometry: RowGeometry) -> bool:
     return geometry.flipped and algorithm not in ("mixed", "vector", "banded")
 
 
-def flip_refusal(algorithm: str, geometry: RowGeometry) -> str:
+def flip_unsupported(algorithm: str, geometry: RowGeometry) -> str:
     """Why filters are not copied, or ""."""
     if flips(algorithm, geometry) and geometry.S > COPIED_TAPS:
         return f"S={geometry.S}: {algorithm} takes at most {COPIED_TAPS} taps backwards; use banded or mixed"

@@ -39,7 +39,7 @@ from .block_windows import (
 from .cuts import most_of, window_of
 from .frames import is_transposed
 from .geometry import Geometry, num_taps
-from .options import Extras
+from .options import Options
 from .pixel_tiles import outputs_apart
 from .settings import Config, setting
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
@@ -239,13 +239,13 @@ def images_together(item: BlocksItem) -> int:
     return P_MAX // item.channels[1]
 
 
-def block_bytes(geometry: Geometry, plan: BlockSchedule, extras: Extras) -> int:
+def block_bytes(geometry: Geometry, plan: BlockSchedule, options: Options) -> int:
     """Bytes a partition, at most."""
-    item, y_item, most = geometry.itemsize, extras.epilogue.y_itemsize, 0
+    item, y_item, most = geometry.itemsize, options.epilogue.y_itemsize, 0
     tiles, most_channels = plan.matrix_tiles
     fixed = tiles * most_channels * plan.matrix_size * item
     fixed += div_ceil(geometry.C, P_MAX) * (plan.line_length + num_taps(geometry)) * item
-    fixed += 4 * (MATRICES * most_channels if extras.epilogue.bias else 0) + 2 * P_MAX
+    fixed += 4 * (MATRICES * most_channels if options.epilogue.bias else 0) + 2 * P_MAX
     for one in plan.items:
         _, a, b, c = plan.y_shape(one)
         _, beside, below, images, count = plan.x_shape(one)
@@ -254,7 +254,7 @@ def block_bytes(geometry: Geometry, plan: BlockSchedule, extras: Extras) -> int:
             _, height, width = plan.framed_shape(one)
             planes = LOADED * width if plan.has_own_columns else FRAMED * width + RAWS * geometry.columns.size
             x += plan.groups(one) * height * planes * item
-        most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if extras.residual else 0)))
+        most = max(most, x + a * b * c * (2 * y_item + (2 * 8 if options.residual else 0)))
     return fixed + most + 4 * 3 * BANK_COLUMNS
 
 

@@ -55,9 +55,9 @@ ROOM_BYTES = 200_000
 READ_MOST = 1024
 
 
-def config_refusal(geometry: Geometry, config: Config) -> str:
+def config_unsupported(geometry: Geometry, config: Config) -> str:
     """What is wrong with names and values, "" if nothing is."""
-    reason = DiagonalsSettings.refusal(config)
+    reason = DiagonalsSettings.unsupported_reason(config)
     if reason:
         return reason
     for name in ("side", "below"):

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .blocks_schedule import SCHEDULES_KEPT, gradient_refusal, spread_refusal
+from .blocks_schedule import SCHEDULES_KEPT, gradient_unsupported, spread_unsupported
 from .blocks_units import Run, Tile, planes_of, runs_of, tiles_of_units
 from .cuts import window_of
-from .diagonals import READ_MOST, DiagonalsSettings, completed, config_refusal
-from .geometry import Geometry, instructions_refusal, num_taps
+from .diagonals import READ_MOST, DiagonalsSettings, completed, config_unsupported
+from .geometry import Geometry, instructions_unsupported, num_taps
 from .settings import Config, is_hashable
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
@@ -99,7 +99,7 @@ def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[D
 def _built(
     geometry: Geometry, config: Config, written: str, bias: bool, cores: int
 ) -> tuple[DiagonalsSchedule | None, str]:
-    reason = gradient_refusal(geometry) or diagonals_refusal(geometry) or config_refusal(geometry, config)
+    reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
     if reason:
         return None, reason
     settings = completed(geometry, config)
@@ -117,7 +117,7 @@ def _built(
             f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
             f'{SBUF_BYTES}; use smaller ones, or algorithm="blocks"'
         )
-    reason = instructions_refusal(geometry, "a filter gradient by diagonals", instructions(plan, cores))
+    reason = instructions_unsupported(geometry, "a filter gradient by diagonals", instructions(plan, cores))
     return (None, reason) if reason else (plan, "")
 
 
@@ -127,7 +127,7 @@ def takes_diagonals(geometry: Geometry, bias: bool) -> bool:
     return max(geometry.K, geometry.C) <= few and build(geometry, None, bias, 1)[1] == ""
 
 
-def diagonals_refusal(geometry: Geometry) -> str:
+def diagonals_unsupported(geometry: Geometry) -> str:
     """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
     k, c = geometry.K // geometry.groups, geometry.C // geometry.groups
     if k > P_MAX:
@@ -138,7 +138,7 @@ def diagonals_refusal(geometry: Geometry) -> str:
             f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
             f'sums, a bank has {BANK_COLUMNS}; use algorithm="blocks"'
         )
-    return spread_refusal(geometry, "diagonals", 'algorithm="blocks"')
+    return spread_unsupported(geometry, "diagonals", 'algorithm="blocks"')
 
 
 def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> DiagonalsSchedule:
@@ -241,13 +241,13 @@ def needed_bytes(plan: DiagonalsSchedule) -> int:
 
 def instructions(plan: DiagonalsSchedule, cores: int) -> int:
     """Instructions of the busiest core, at most."""
-    settings, boxes, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
+    settings, regions, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
     parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
     # zeros first, where not all sums are a product's
     products = count * (settings.down * settings.across + 1) * jobs * parts
     reads = count * jobs * parts * 4
     # rows of blocks of the first and the last step may come one by one
-    loads = (boxes * parts * (settings.down if settings.groups == 1 else 1) + 4 * count) * (T + 1)
+    loads = (regions * parts * (settings.down if settings.groups == 1 else 1) + 4 * count) * (T + 1)
     stores = 8 * jobs + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
     total = products + reads + loads + stores * parts + 8 * count
     passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)

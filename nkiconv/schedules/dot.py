@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_block, channel_halves
-from .depthwise import Extras, RowGeometry, instructions_refusal
+from .depthwise import Options, RowGeometry, instructions_unsupported
 from .settings import Config, Settings, count, double, flag, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, div_ceil
 
@@ -100,9 +100,9 @@ def dot_settings(geometry: RowGeometry, config: Config, target: Target | None = 
     return replace(best, **{**of_plan, **given})
 
 
-def dot_config_refusal(config: Config) -> str:
+def dot_config_unsupported(config: Config) -> str:
     """What is wrong with a config; "" if nothing is."""
-    reason = DotSettings.refusal(config)
+    reason = DotSettings.unsupported_reason(config)
     if reason != "":
         return reason
     block = setting(config, "block", 1)
@@ -185,12 +185,12 @@ class DotUnit:
     groups: int
 
 
-def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = dot_config_refusal(config)
+    reason = dot_config_unsupported(config)
     if reason != "":
         return reason
-    if extras.strict_nonfinite:
+    if options.strict_nonfinite:
         return "strict_nonfinite=True: dot sums channels together under a mask; use vector"
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: dot takes 1; use mixed or vector"
@@ -210,7 +210,7 @@ def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: in
             f"stride={geometry.stride}, dilation={geometry.dilation}: rows of 128 taps and their columns must fit "
             f"SBUF, {SBUF_BYTES} bytes per partition; use vector"
         )
-    return instructions_refusal(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
+    return instructions_unsupported(geometry, "dot", count_dot_instructions(geometry, plan, settings.warmup, cores))
 
 
 def count_dot_instructions(geometry: RowGeometry, plan: DotSchedule, warmup: int, cores: int) -> int:
@@ -421,9 +421,9 @@ def steps_of(plan: DotSchedule, unit: DotUnit) -> list[tuple[int, int, int, int]
     return steps
 
 
-def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[DotSettings, float]]:
+def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[DotSettings, float]]:
     """Settings, and ns, about; none where it does not run."""
-    if unsupported(geometry, extras, None, cores):
+    if unsupported(geometry, options, None, cores):
         return []
     settings = dot_settings(geometry, None, target)
     plan = build(geometry, settings)

@@ -92,7 +92,7 @@ class Geometry:
         return self.direct.planes
 
 
-def met(axis: Axis, tap: int, first: int, count: int) -> Met:
+def valid_range(axis: Axis, tap: int, first: int, count: int) -> Met:
     """Outputs first .. first+count-1 that see an element of x at a tap: what `axis.outputs_met` returns."""
     shift = tap * axis.dilation - axis.before
     if axis.images == 1:
@@ -135,7 +135,7 @@ def span(axis: Axis, first: int, count: int) -> tuple[int, int]:
             return (0, 0) if end < 0 or high < low else (low, high - low + 1)
     low, high = axis.size, -1
     for tap in range(axis.taps):
-        found = met(axis, tap, first, count)
+        found = valid_range(axis, tap, first, count)
         if found[2] > 0:
             low = min(low, found[3])
             high = max(high, found[3] + (found[2] - 1) * found[4])
@@ -173,7 +173,7 @@ def sees_itself(axis: Axis) -> bool:
     return sees_own(axis) and axis.out == axis.size
 
 
-def images_refusal(planes: Axis, taker: str, instead: str) -> str:
+def images_unsupported(planes: Axis, taker: str, instead: str) -> str:
     """Why what works on images does not take these planes; "" if each plane of y sees the plane of x of its number."""
     if planes.taps > 1:
         return f"T={planes.taps}: {taker} takes one plane of taps; use {instead}"
@@ -186,7 +186,7 @@ def images_refusal(planes: Axis, taker: str, instead: str) -> str:
     return ""
 
 
-def instructions_refusal(geometry: Geometry, algorithm: str, count: int, looped: bool = False) -> str:
+def instructions_unsupported(geometry: Geometry, algorithm: str, count: int, looped: bool = False) -> str:
     """Why a core's `count` instructions are too many, and a cut with which they are not; "" where they are not.
 
     looped: whether loops on the device do most of the work, so that more of it takes no more instructions.

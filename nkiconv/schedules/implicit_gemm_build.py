@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .frames import is_transposed
-from .geometry import Geometry, images_refusal, instructions_refusal, num_taps
+from .geometry import Geometry, images_unsupported, instructions_unsupported, num_taps
 from .implicit_gemm import FOLDS, FP8_PRODUCTS, X_BYTES, ImplicitGemmSettings
 from .implicit_gemm_channels import (
     ALONE,
@@ -19,7 +19,7 @@ from .implicit_gemm_channels import (
 from .implicit_gemm_outputs import chunk_window, x_elements
 from .implicit_gemm_products import RAW_BYTES
 from .implicit_gemm_schedule import Schedule, build
-from .options import Extras
+from .options import Options
 from .settings import Config, setting
 from .tiles import INSTRUCTIONS_MAX, P_MAX, PARTS, PSUM_BANKS, SBUF_BYTES, div_ceil
 
@@ -37,27 +37,27 @@ LONG_ROW, HALVES_WORK_MIN = 128, 8
 SLOT_MAX = 32_767
 
 
-def plan_implicit_gemm(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+def plan_implicit_gemm(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
     """(Schedule, "") of this on `cores` cores, or (None, why not); without fp8 pairs where SBUF does not hold them."""
-    reason = config_refusal(geometry, extras, config)
+    reason = config_unsupported(geometry, options, config)
     if reason != "":
         return None, reason
-    product = asked_product(geometry, extras, config)
-    found = _plan_product(geometry, extras, config, cores, product)
+    product = asked_product(geometry, options, config)
+    found = _plan_product(geometry, options, config, cores, product)
     if found[1] != "" and product in FP8_PRODUCTS and setting(config, "product", "") == "":
-        return _plan_product(geometry, extras, config, cores, "single")
+        return _plan_product(geometry, options, config, cores, "single")
     return found
 
 
 def _plan_product(
-    geometry: Geometry, extras: Extras, config: Config, cores: int, product: str
+    geometry: Geometry, options: Options, config: Config, cores: int, product: str
 ) -> tuple[Schedule | None, str]:
     """The same of products that are taken so."""
-    schedule = build(geometry, extras, read_settings(geometry, extras, config, product))
+    schedule = build(geometry, options, read_settings(geometry, options, config, product))
     count, most = schedule.instructions(cores), INSTRUCTIONS_MAX
-    open_loop = setting(config, "loop", -1) < 0 and loop_refusal(geometry, extras, 1, product) == ""
+    open_loop = setting(config, "loop", -1) < 0 and loop_unsupported(geometry, options, 1, product) == ""
     if count * geometry.times > most and open_loop:
-        schedule = build(geometry, extras, replace(schedule.settings, loop=1))
+        schedule = build(geometry, options, replace(schedule.settings, loop=1))
         count = schedule.instructions(cores)
     if schedule.spare_bytes < 0:
         return None, (
@@ -68,12 +68,12 @@ def _plan_product(
     # whether a loop on the device makes most of them, of a part
     looped = geometry.times > 1 and schedule.loop > 0
     looped = looped and 2 * count < replace(schedule, settings=replace(schedule.settings, loop=0)).instructions(cores)
-    reason = _order_refusal(geometry, schedule) or _slots_refusal(geometry, schedule)
-    reason = reason or instructions_refusal(geometry, "implicit_gemm", count, looped)
+    reason = _order_unsupported(geometry, schedule) or _slots_unsupported(geometry, schedule)
+    reason = reason or instructions_unsupported(geometry, "implicit_gemm", count, looped)
     return (schedule, "") if reason == "" else (None, reason)
 
 
-def _slots_refusal(geometry: Geometry, schedule: Schedule) -> str:
+def _slots_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     """Why what pairs lies too far apart; "" if it does not."""
     rows, most = geometry.rows, 0
     for item in schedule.items if geometry.itemsize == 1 else ():
@@ -90,7 +90,7 @@ def _slots_refusal(geometry: Geometry, schedule: Schedule) -> str:
     )
 
 
-def _order_refusal(geometry: Geometry, schedule: Schedule) -> str:
+def _order_unsupported(geometry: Geometry, schedule: Schedule) -> str:
     """Why the sums of groups cannot be made K tile by K tile of x, where they are; "" if they can."""
     for index, batch in enumerate(schedule.batches if schedule.together else ()):
         if not can_together(geometry, batch):
@@ -107,27 +107,27 @@ def _order_refusal(geometry: Geometry, schedule: Schedule) -> str:
     return ""
 
 
-def config_refusal(geometry: Geometry, extras: Extras, config: Config) -> str:
+def config_unsupported(geometry: Geometry, options: Options, config: Config) -> str:
     """What is wrong with settings, whatever they come to; "" if nothing is."""
-    reason = ImplicitGemmSettings.refusal(config)
+    reason = ImplicitGemmSettings.unsupported_reason(config)
     if reason != "":
         return reason
     product, moved, loop = (
-        asked_product(geometry, extras, config),
+        asked_product(geometry, options, config),
         setting(config, "moved", 0),
         setting(config, "loop", 0),
     )
-    reason = products_refusal(geometry, extras, product)
-    reason = reason or fold_refusal(geometry, extras, setting(config, "fold", FOLDS[0]), product)
+    reason = products_unsupported(geometry, options, product)
+    reason = reason or fold_unsupported(geometry, options, setting(config, "fold", FOLDS[0]), product)
     if reason == "" and moved > 0 and not can_move(geometry):
         reason = (
             f"config moved={moved}: DMA transposes plain filters of 16 bits and one group only, none of transposed "
             f"convolutions; use 0"
         )
-    return reason or (loop_refusal(geometry, extras, loop, product) if loop > 0 else "")
+    return reason or (loop_unsupported(geometry, options, loop, product) if loop > 0 else "")
 
 
-def loop_refusal(geometry: Geometry, extras: Extras, loop: int, product: str) -> str:
+def loop_unsupported(geometry: Geometry, options: Options, loop: int, product: str) -> str:
     """Why output tiles cannot be worked on in a loop on the device; "" if they can."""
     reason = ""
     if geometry.direct is not None:
@@ -139,9 +139,9 @@ def loop_refusal(geometry: Geometry, extras: Extras, loop: int, product: str) ->
     return reason and f"config loop={loop}: {reason}; use 0"
 
 
-def fold_refusal(geometry: Geometry, extras: Extras, fold: str, product: str) -> str:
+def fold_unsupported(geometry: Geometry, options: Options, fold: str, product: str) -> str:
     """Why these channels cannot be folded; "" if they can."""
-    if fold != "none" and extras.strict_nonfinite:
+    if fold != "none" and options.strict_nonfinite:
         return f"config fold={fold}: multiplies by zeros, which strict_nonfinite=True forbids; use 'none'"
     if fold in ("inputs", "both") and depth_of(geometry) == 1:
         return (
@@ -160,7 +160,7 @@ def fold_refusal(geometry: Geometry, extras: Extras, fold: str, product: str) ->
     return ""
 
 
-def products_refusal(geometry: Geometry, extras: Extras, product: str) -> str:
+def products_unsupported(geometry: Geometry, options: Options, product: str) -> str:
     """Why products are not to be taken so; "" if they can be."""
     if (product == "fp16x3") != (geometry.precision == "fp16x3"):
         return f"config product={product}: precision={geometry.precision}; use 'fp16x3' with that precision only"
@@ -170,17 +170,17 @@ def products_refusal(geometry: Geometry, extras: Extras, product: str) -> str:
         return f"config product={product}: takes float8_e4m3 and float8_e5m2; use 'single'"
     if geometry.groups > 1 or geometry.C == 1:
         return f"config product={product}: needs one group and several channels, not C={geometry.C}; use 'single'"
-    reason = images_refusal(geometry.planes, f"config product={product}", "'single'")
+    reason = images_unsupported(geometry.planes, f"config product={product}", "'single'")
     if reason != "":
         return reason
     if geometry.rows.lhs_dilation > 1 or geometry.columns.lhs_dilation > 1:
         return f"config product={product}: takes lhs_dilation=(1, 1); use 'single'"
-    if extras.strict_nonfinite:
+    if options.strict_nonfinite:
         return f"config product={product}: multiplies stored zeros, which strict_nonfinite=True forbids; use 'single'"
     return ""
 
 
-def read_settings(geometry: Geometry, extras: Extras, config: Config, product: str) -> ImplicitGemmSettings:
+def read_settings(geometry: Geometry, options: Options, config: Config, product: str) -> ImplicitGemmSettings:
     """All settings of a config; what that leaves open is as of a kernel that is called without. product:
     how they are taken."""
     return ImplicitGemmSettings.read(
@@ -188,7 +188,7 @@ def read_settings(geometry: Geometry, extras: Extras, config: Config, product: s
         shard=_default_shard(geometry),
         x_bytes=X_BYTES if geometry.direct is None else X_BYTES // 2,
         warmup=_default_warmup(geometry),
-        fold=_default_fold(geometry, extras, product),
+        fold=_default_fold(geometry, options, product),
         product=product,
     )
 
@@ -216,12 +216,12 @@ def _default_warmup(geometry: Geometry) -> int:
     return min(WARM_UP_LONG, max(least, WARM_UP_FIRST + row_bytes // WARM_UP_BYTES))
 
 
-def asked_product(geometry: Geometry, extras: Extras, config: Config) -> str:
+def asked_product(geometry: Geometry, options: Options, config: Config) -> str:
     """How products are taken by a config, or where it does not say: fp8 that pairs has no folded outputs."""
     rows, columns = geometry.rows, geometry.columns
     usual = "fp16x3" if geometry.precision == "fp16x3" else "single"
     folds = setting(config, "fold", "none") in ("outputs", "both")
-    if products_refusal(geometry, extras, "fp8_pairs") == "" and usual == "single" and not folds:
+    if products_unsupported(geometry, options, "fp8_pairs") == "" and usual == "single" and not folds:
         work = rows.taps * columns.taps * rows.out * columns.out * div_ceil(geometry.K, P_MAX)
         usual = "fp8_halves" if work >= HALVES_WORK_MIN * rows.size * columns.size else "fp8_pairs"
         if columns.size < LONG_ROW and columns.taps > 1 and rows.size > 1:
@@ -229,12 +229,12 @@ def asked_product(geometry: Geometry, extras: Extras, config: Config) -> str:
     return str(setting(config, "product", usual))
 
 
-def _default_fold(geometry: Geometry, extras: Extras, product: str) -> str:
+def _default_fold(geometry: Geometry, options: Options, product: str) -> str:
     """Folded channels: where they are all, or rows and columns make up for more of x, and for filters twice; not where
     most taps of a row meet zeros, which are skipped if nothing is folded."""
     rows, columns = geometry.rows, geometry.columns
     inputs = columns.out > FOLD_MIN or geometry.C <= P_MAX
-    inputs = inputs and columns.size >= columns.taps and fold_refusal(geometry, extras, "inputs", product) == ""
+    inputs = inputs and columns.size >= columns.taps and fold_unsupported(geometry, options, "inputs", product) == ""
     outputs = rows.out > FOLD_MIN and 2 * (rows.taps + rows.stride // rows.dilation) <= 3 * rows.taps
-    outputs = outputs and fold_refusal(geometry, extras, "outputs", product) == ""
+    outputs = outputs and fold_unsupported(geometry, options, "outputs", product) == ""
     return "both" if inputs and outputs else "inputs" if inputs else "outputs" if outputs else "none"

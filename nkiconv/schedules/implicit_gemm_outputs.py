@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .cuts import Band, Bank, axis_elements, bank_unit, cut_planes, most_of, num_plane_parts, window_of
-from .geometry import Geometry, Met, met, num_taps, span
+from .geometry import Geometry, Met, num_taps, span, valid_range
 from .implicit_gemm import ImplicitGemmSettings
 from .implicit_gemm_channels import ALONE, STAGED, Chunk, Job, sums_pitch, tap_groups, word_of
 from .tiles import BANK_COLUMNS, PARTS, Part, cut, cut_at, div_ceil, share
@@ -30,10 +30,10 @@ def lead_chunks(geometry: Geometry) -> int:
 
 
 def group_met(geometry: Geometry, chunk: Chunk, group: int, q0: int, qn: int) -> Met:
-    """Outputs that a group of taps meets, as `geometry.met`; zeros beside x are there too where it is folded."""
+    """Outputs that a group of taps meets, as `valid_range`; zeros beside x are there too where it is folded."""
     columns = geometry.columns
     if chunk.depth == 1:
-        return met(columns, group, q0, qn)
+        return valid_range(columns, group, q0, qn)
     first = q0 * columns.stride + group * chunk.depth * columns.dilation - columns.before
     return q0, 1, qn, first, columns.stride
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .cuts import Band, Bank, put_first, tap_blocks
-from .geometry import Axis, Geometry, filter_rows, met, num_taps
+from .geometry import Axis, Geometry, filter_rows, num_taps, valid_range
 from .implicit_gemm_channels import (
     ALONE,
     HALVES,
@@ -51,8 +51,8 @@ def products(geometry: Geometry, job: Job, chunk: Chunk, band: Band, bank: Bank)
     # planes of taps whose sums stay apart meet the same
     rows = (geometry.planes.taps if geometry.direct is None else 1) * axis.taps
     for row in in_order(rows, first):
-        on_planes = met(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
-        on_rows = met(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
+        on_planes = valid_range(geometry.planes, row // axis.taps, band.z0 + bank.z, bank.zn)
+        on_rows = valid_range(axis, row % axis.taps, band.p0 + bank.p, bank.pn)
         for group in range(tap_groups(geometry, chunk) if on_planes[2] > 0 and on_rows[2] > 0 else 0):
             on_columns = group_met(geometry, chunk, group, band.q0 + bank.q, bank.qn)
             if on_columns[2] == 0:

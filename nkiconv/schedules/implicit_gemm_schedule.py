@@ -6,11 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from .boxes import Box, boxes_of_x, offset_at
 from .cuts import Band, chunks_of
 from .device_loops import Register, register_of
 from .frames import is_transposed
-from .geometry import Axis, Geometry, met, num_taps
+from .geometry import Axis, Geometry, num_taps, valid_range
 from .implicit_gemm import ImplicitGemmSettings
 from .implicit_gemm_channels import (
     FILTER_BYTES,
@@ -27,9 +26,10 @@ from .implicit_gemm_channels import (
 )
 from .implicit_gemm_outputs import bands_of, banks_of, x_elements
 from .implicit_gemm_products import RAW_BYTES, needs_order
-from .options import Extras
+from .options import Options
 from .pairs_of_planes import PRODUCTS_OF_PAIR, frames_seen, planes_at_once
 from .planes import misses_planes, window_channels
+from .regions import Region, offset_at, regions_of_x
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, div_ceil, share, some_of
 
 #: Bytes a partition of blocks of taps that are on their way together, if more than one; of a core's first M tile, at
@@ -75,7 +75,7 @@ class Schedule:
     """
 
     geometry: Geometry
-    extras: Extras
+    options: Options
     settings: ImplicitGemmSettings
     batches: tuple[Batch, ...]
     items: tuple[Item, ...]
@@ -138,12 +138,12 @@ class Schedule:
     @cached_property
     def sbuf_bytes(self) -> int:
         """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results."""
-        geometry, extras, item, taps = self.geometry, self.extras, self.geometry.itemsize, num_taps(self.geometry)
+        geometry, options, item, taps = self.geometry, self.options, self.geometry.itemsize, num_taps(self.geometry)
         sizes = [(one.band, self.x_bytes(one)) for one in self.items]
         x_bytes = max(num_bytes for _, num_bytes in sizes)
         row_bytes = max(num_bytes // max(1, band.hn) for band, num_bytes in sizes)
         y_elements = max(planes_at_once(geometry) * band.zn * band.pn * band.qn for band, _ in sizes)
-        y_item = 4 if geometry.direct is None or extras.residual else extras.epilogue.y_itemsize
+        y_item = 4 if geometry.direct is None or options.residual else options.epilogue.y_itemsize
         jobs = [job for batch in self.batches for job in batch]
         channels = [job.chunks[0].cn // job.pack for job in jobs]
         blocks = [max(cn * item, min(RAW_BYTES, cn * taps * item)) for cn in channels]
@@ -159,7 +159,7 @@ class Schedule:
         beside = 0
         if stores_channels(geometry):
             # two tiles of results are counted for rows, of four bytes an element: of two bytes, one that waits fits
-            y = extras.epilogue.y_itemsize
+            y = options.epilogue.y_itemsize
             tile = y_elements * y_item // 4
             waiting = WAITING_MAX * min(tile, BANK_COLUMNS) + (tile if y == 4 else 0)
             beside += y * (waiting + ON_THE_WAY * BANK_COLUMNS)
@@ -180,7 +180,7 @@ class Schedule:
             block = max(channels) * max(taps, num_taps(geometry.direct)) * item
             raw_bytes = max(AHEAD_BYTES, block) + 2 * block
         at_once = max(map(len, self.batches)) if self.together else 1
-        results = (4 if extras.residual else 2) * at_once * y_elements * y_item
+        results = (4 if options.residual else 2) * at_once * y_elements * y_item
         return 2 * x_bytes + filters + raw_bytes + results + beside
 
     def instructions(self, cores: int) -> int:
@@ -243,17 +243,17 @@ class Schedule:
         return found
 
 
-def build(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings) -> Schedule:
+def build(geometry: Geometry, options: Options, settings: ImplicitGemmSettings) -> Schedule:
     """The Schedule of settings without a reason against them, with filters as long as SBUF holds, if it does at all."""
     for shorter in SHORTER:
-        found = _cut(geometry, extras, settings, FILTER_BYTES // shorter)
+        found = _cut(geometry, options, settings, FILTER_BYTES // shorter)
         if found.spare_bytes >= 0:
             break
     return found
 
 
-def _cut(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings, filter_bytes: int) -> Schedule:
-    jobs = jobs_of(geometry, settings, extras.strict_nonfinite, filter_bytes)
+def _cut(geometry: Geometry, options: Options, settings: ImplicitGemmSettings, filter_bytes: int) -> Schedule:
+    jobs = jobs_of(geometry, settings, options.strict_nonfinite, filter_bytes)
     batches = batches_of(geometry, jobs, settings.shard == "channels", filter_bytes)
     halves, items = 1 if len(batches) > 1 else PARTS, []
     for index, batch in enumerate(batches):
@@ -262,7 +262,7 @@ def _cut(geometry: Geometry, extras: Extras, settings: ImplicitGemmSettings, fil
     for first, count in (share(len(items), PARTS, half) for half in range(PARTS)):
         items[first + count - 1] = replace(items[first + count - 1], last=True)
     moved = moved_from(batches, settings.moved)
-    return Schedule(geometry, extras, settings, batches, tuple(items), moved, filter_bytes)
+    return Schedule(geometry, options, settings, batches, tuple(items), moved, filter_bytes)
 
 
 def kinds_of(geometry: Geometry) -> int:
@@ -284,7 +284,7 @@ class _Loops:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.geometry, self.items = schedule, schedule.geometry, schedule.items
-        self._boxes: dict[int, list[Box]] = {}
+        self._regions: dict[int, list[Region]] = {}
 
     def times(self, first: int, bands: int, end: int) -> int:
         """How often a body of so many items repeats from item `first` on: all are of one group, not its first, and the
@@ -304,15 +304,15 @@ class _Loops:
         y = []
         for band in (self.items[first].band, self.items[second].band):
             y.append(offset_at(self.geometry.y_strides, (0, band.z0, band.p0, band.q0)))
-        return self._boxes_of(second)[0][2] - self._boxes_of(first)[0][2], y[1] - y[0]
+        return self._regions_of(second)[0][2] - self._regions_of(first)[0][2], y[1] - y[0]
 
-    def _boxes_of(self, index: int) -> list[Box]:
-        """Boxes of x of an item, of all channels, each found once."""
-        if index not in self._boxes:
+    def _regions_of(self, index: int) -> list[Region]:
+        """Regions of x of an item, of all channels, each found once."""
+        if index not in self._regions:
             band, channels = self.items[index].band, (0, self.geometry.C)
             first, extents = (band.h0, band.w0), (band.hn, band.wn)
-            self._boxes[index] = boxes_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
-        return self._boxes[index]
+            self._regions[index] = regions_of_x(self.geometry, channels, (band.d0, band.dn), first, extents)
+        return self._regions[index]
 
     def _is_alike(self, first: int, second: int) -> bool:
         geometry, one, other = self.geometry, self.items[first], self.items[second]
@@ -331,8 +331,8 @@ class _Loops:
             here, there = (a.p0 // rows, a.h0), (b.p0 // rows, b.h0)
             if a.p0 % rows != b.p0 % rows or not _sees_alike(axis, div_ceil(a.pn, rows), here, there):
                 return False
-        # all boxes of x, those of frames in front too, are equally far apart
-        before, after = self._boxes_of(first), self._boxes_of(second)
+        # all regions of x, those of frames in front too, are equally far apart
+        before, after = self._regions_of(first), self._regions_of(second)
         if len(before) != len(after) or not before:
             return False
         far = after[0][2] - before[0][2]
@@ -363,5 +363,5 @@ def _is_inside(axis: Axis, first: int, count: int) -> bool:
 
 def _seen(axis: Axis, count: int, first: int, element: int) -> list[tuple[int, ...]]:
     """What each tap meets of an axis from outputs first .. first + count - 1, counted from that and from `element`."""
-    every = [(tap, met(axis, tap, first, count)) for tap in range(axis.taps)]
+    every = [(tap, valid_range(axis, tap, first, count)) for tap in range(axis.taps)]
     return [(tap, one[0] - first, *one[1:3], one[3] - element, one[4]) for tap, one in every if one[2] > 0]

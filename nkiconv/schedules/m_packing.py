@@ -8,8 +8,8 @@ from ..simulator.hardware import SBUF_USABLE_BYTES_PER_PARTITION
 from .block_axes import BlockAxis, ShiftedPart, block_axis, home_element, num_steps, part_of, plain_axis
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Shift, Turn
 from .cuts import axis_elements, cut_volumes
-from .geometry import Axis, Geometry, images_axis, is_of_planes, met, num_taps, sees_itself, span
-from .options import Extras, taken_refusal
+from .geometry import Axis, Geometry, images_axis, is_of_planes, num_taps, sees_itself, span, valid_range
+from .options import Options, taken_unsupported
 from .planes import chunks_of_windows, window_channels, with_windows
 from .settings import (
     WARM_UP_MAX,
@@ -211,7 +211,7 @@ def widest_window(sums: Axis) -> int:
     widest = 0
     for tap in range(sums.taps):
         for other in range(tap, sums.taps):
-            first, last = met(sums, tap, 0, sums.out), met(sums, other, 0, sums.out)
+            first, last = valid_range(sums, tap, 0, sums.out), valid_range(sums, other, 0, sums.out)
             # both meet every first[1]-th output
             low = max(first[0], last[0])
             end = min(first[0] + first[1] * first[2], last[0] + last[1] * last[2])
@@ -238,11 +238,11 @@ def tiles_of(sums: Axis) -> tuple[tuple[int, int, int, int], ...]:
 NAMES = tuple(name for name in declarations(PackedSettings) if name != "warmup")
 
 
-def packed_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+def packed_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why few output channels are not packed, from settings and sizes alone; "" for nothing."""
     if geometry.K > P_MAX:
         return f"K={geometry.K}: {NAME} takes at most {P_MAX} output channels of one group; use implicit_gemm"
-    reason = PackedSettings.refusal(config)
+    reason = PackedSettings.unsupported_reason(config)
     if reason == "" and num_steps(geometry.planes) > P_MAX:
         steps = geometry.planes.lhs_dilation
         reason = f"lhs_dilation={steps} of planes: {NAME} takes at most {P_MAX}; use implicit_gemm"
@@ -271,7 +271,7 @@ def packed_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
             f"config lanes={lanes}, N={planes.out}, C={geometry.C}: {NAME} puts at most N images on row tiles, each of "
             f"at most {P_MAX // lanes} channels, in quadrants, and of one plane; use 1"
         )
-    return taken_refusal(geometry, extras, NAME, True, "rows outside a window")
+    return taken_unsupported(geometry, options, NAME, True, "rows outside a window")
 
 
 def packed_memory_reason(geometry: Geometry, room: int) -> str:

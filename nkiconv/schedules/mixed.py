@@ -13,7 +13,7 @@ from typing import Any
 
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
-from .depthwise import Extras, RowGeometry, instructions_refusal, part_most
+from .depthwise import Options, RowGeometry, instructions_unsupported, part_most
 from .options import Epilogue
 from .recipes import (
     FIRST_WIDTHS,
@@ -175,14 +175,14 @@ def is_on_array(settings: MixedSettings) -> bool:
     return are_on_array((settings.recipes, settings.start, settings.end))
 
 
-def mixed_config_refusal(geometry: RowGeometry, config: Config, on_tensor: bool) -> str:
+def mixed_config_unsupported(geometry: RowGeometry, config: Config, on_tensor: bool) -> str:
     """What is wrong with the names and values of a config; "" if nothing is."""
-    reason = MixedSettings.refusal(config, "mixed" if on_tensor else "vector")
+    reason = MixedSettings.unsupported_reason(config, "mixed" if on_tensor else "vector")
     if reason != "":
         return reason
     given = dict(config or ())
     for name in ("recipes", "start", "end"):
-        reason = recipes_refusal(name, given[name], geometry.S, on_tensor) if name in given else ""
+        reason = recipes_unsupported(name, given[name], geometry.S, on_tensor) if name in given else ""
         if reason != "":
             return reason
     if not all(are_counts(given.get(name, ()), 1, PIECE_MAX) for name in ("first", "last")):
@@ -195,7 +195,7 @@ def are_counts(values: Any, least: int, most: int) -> bool:
     return isinstance(values, tuple) and all(type(value) is int and least <= value <= most for value in values)
 
 
-def recipes_refusal(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
+def recipes_unsupported(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
     """What is wrong with a config's recipes."""
     if not isinstance(recipes, tuple) or (len(recipes) == 0 and name == "recipes"):
         return f"config {name}={recipes}: must be a tuple of (tensor, vector_a, head, vector_b)"
@@ -212,18 +212,18 @@ def recipes_refusal(name: str, recipes: Any, S: int, on_tensor: bool) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def build(geometry: RowGeometry, extras: Extras, settings: MixedSettings) -> MixedSchedule:
+def build(geometry: RowGeometry, options: Options, settings: MixedSettings) -> MixedSchedule:
     """The schedule of all settings: as many tiles ahead as SBUF holds."""
     rows = plan_rows(geometry, settings.shard, settings.columns, is_on_array(settings))
     recipes = settings.start + settings.recipes + settings.end
-    phases = [phases_of(recipe, extras.epilogue) for recipe in recipes]
+    phases = [phases_of(recipe, options.epilogue) for recipe in recipes]
     taps = max(recipe[0] for recipe in recipes)
     in_psum = [3 if recipe[1] == 0 and recipe[3] > 0 else 2 for recipe in recipes if recipe[0] > 0]
     found = MixedSchedule(
         settings=settings,
         rows=rows,
         piece=min(settings.piece, max(1, rows.columns)),
-        states=state_block(geometry, extras, rows),
+        states=state_block(geometry, options, rows),
         # GpSimd makes diagonals; Vector that has taps beside none of them is the busier one
         vector_fills=rows.columns > 0 and (taps > 0 or geometry.S == 1) and tile_count(geometry, rows) >= MANY_TILES,
         taps=taps,
@@ -231,7 +231,7 @@ def build(geometry: RowGeometry, extras: Extras, settings: MixedSettings) -> Mix
         phase_steps=max(end - begin for own in phases for begin, end in own),
         in_psum=max(in_psum, default=1),
     )
-    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, extras, found, n) <= MIXED_SBUF_BYTES)
+    ahead = (n for n in range(PREFETCH, 0, -1) if mixed_sbuf_bytes(geometry, options, found, n) <= MIXED_SBUF_BYTES)
     return replace(found, prefetch=next(ahead, 0))
 
 
@@ -253,15 +253,15 @@ def diagonal_bytes(geometry: RowGeometry, plan: MixedSchedule) -> int:
     return plan.taps * plan.rows.G * channels_of(geometry.C, plan.rows.T, 0) * geometry.itemsize
 
 
-def mixed_sbuf_bytes(geometry: RowGeometry, extras: Extras, plan: MixedSchedule, prefetch: int) -> int:
+def mixed_sbuf_bytes(geometry: RowGeometry, options: Options, plan: MixedSchedule, prefetch: int) -> int:
     """Bytes a partition that are live at once, about."""
     rows, item = plan.rows, geometry.itemsize
     tile = load_bytes(geometry, rows)
-    if extras.epilogue.residual != "":
+    if options.epilogue.residual != "":
         tile += 4 * rows.columns
     filters = 2 * min(rows.T, filter_block(geometry)) * geometry.S * 4
     # two fp32 tiles for each piece in flight, and pieces of y on their way out
-    pieces = widest_piece(plan) * (8 * plan.phases + 4 * extras.epilogue.y_itemsize)
+    pieces = widest_piece(plan) * (8 * plan.phases + 4 * options.epilogue.y_itemsize)
     # two blocks of states
     states = 2 * plan.states * part_images(geometry, rows.shard) * geometry.pad_left * item
     # tiles of the pieces in flight and those loaded ahead; no more than a part has
@@ -272,20 +272,20 @@ def mixed_sbuf_bytes(geometry: RowGeometry, extras: Extras, plan: MixedSchedule,
     return tiles * tile + 2 * diagonal_bytes(geometry, plan) + filters + states + pieces
 
 
-def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int, on_tensor: bool) -> str:
+def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int, on_tensor: bool) -> str:
     """Why `mixed` (on_tensor) or `vector` does not run a convolution on `cores` cores; "" if it does."""
-    if on_tensor and extras.strict_nonfinite:
+    if on_tensor and options.strict_nonfinite:
         return "strict_nonfinite=True: mixed multiplies channels by the zeros of a diagonal matrix; use vector"
-    reason = mixed_config_refusal(geometry, config, on_tensor)
+    reason = mixed_config_unsupported(geometry, config, on_tensor)
     if reason != "":
         return reason
-    plan = build(geometry, extras, mixed_settings(geometry, extras.epilogue, config, on_tensor))
-    return plan_refusal(geometry, extras, plan, cores, "mixed" if on_tensor else "vector")
+    plan = build(geometry, options, mixed_settings(geometry, options.epilogue, config, on_tensor))
+    return plan_unsupported(geometry, options, plan, cores, "mixed" if on_tensor else "vector")
 
 
-def plan_refusal(geometry: RowGeometry, extras: Extras, plan: MixedSchedule, cores: int, name: str) -> str:
+def plan_unsupported(geometry: RowGeometry, options: Options, plan: MixedSchedule, cores: int, name: str) -> str:
     """Why a plan does not run: memory or instructions; "" if it does."""
-    needed = mixed_sbuf_bytes(geometry, extras, plan, 0)
+    needed = mixed_sbuf_bytes(geometry, options, plan, 0)
     if plan.rows.columns == 0 or needed > MIXED_SBUF_BYTES:
         return (
             f"S={geometry.S}, dilation={geometry.dilation}, stride={geometry.stride}: {name} needs {needed} bytes "
@@ -301,7 +301,7 @@ def plan_refusal(geometry: RowGeometry, extras: Extras, plan: MixedSchedule, cor
             f"need {banks} banks of PSUM, and there are {PSUM_BANKS}; use pieces of up to {BANK_COLUMNS} columns, or "
             f"give chain A a tap on Vector in every recipe"
         )
-    return instructions_refusal(geometry, name, count_mixed_instructions(geometry, plan, cores))
+    return instructions_unsupported(geometry, name, count_mixed_instructions(geometry, plan, cores))
 
 
 def count_mixed_instructions(geometry: RowGeometry, plan: MixedSchedule, cores: int) -> int:
@@ -377,10 +377,10 @@ def cut_pieces(plan: MixedSchedule, epilogue: Epilogue, tiles: Sequence[RowTile]
     return pieces
 
 
-def state_block(geometry: RowGeometry, extras: Extras, rows: RowPlan) -> int:
+def state_block(geometry: RowGeometry, options: Options, rows: RowPlan) -> int:
     """Channel tiles whose states are loaded together; 0 where states go straight to their columns."""
     row_bytes, images = geometry.pad_left * geometry.itemsize, part_images(geometry, rows.shard)
-    if not extras.state or not rows.runs or rows.G > 1:
+    if not options.state or not rows.runs or rows.G > 1:
         return 0
     if row_bytes > STAGED_BYTES_MAX or rows.T * images < STAGED_TILES_MIN:
         return 0

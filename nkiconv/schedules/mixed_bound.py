@@ -7,8 +7,8 @@ a dilated x and the residual's loads are left out: they hardly depend on setting
 from __future__ import annotations
 
 from ..simulator.timing.target import Target
-from .banded import shape_refusal
-from .depthwise import Extras, RowGeometry
+from .banded import shape_unsupported
+from .depthwise import Options, RowGeometry
 from .engines import Engines
 from .mixed import (
     MixedPiece,
@@ -19,7 +19,7 @@ from .mixed import (
     filter_block,
     mixed_cuts,
     mixed_settings,
-    plan_refusal,
+    plan_unsupported,
     widths_of,
 )
 from .options import Epilogue
@@ -39,7 +39,7 @@ WAIT_SHARE = 0.5
 
 
 def bound_ns(
-    geometry: RowGeometry, extras: Extras, plan: MixedSchedule, target: Target, *, is_slow: bool = False
+    geometry: RowGeometry, options: Options, plan: MixedSchedule, target: Target, *, is_slow: bool = False
 ) -> float:
     """ns of a core, about. is_slow: with the array at half rate throughout, as where it has less to do than keeps it at
     its full rate."""
@@ -53,7 +53,7 @@ def bound_ns(
         if (i == 0 or tile.t != tiles[i - 1].t) and (tile.t - tiles[0].t) % filter_block(geometry) == 0:
             taps = min(filter_block(geometry), tiles[-1].t + 1 - tile.t) * geometry.S
             filters[i:] = [engines.load(tile.rows, target.row_ns(taps, geometry.w_s, 4), 4 * tile.rows * taps)]
-        x.append(_loads(geometry, extras, plan, engines, tile, (i == 0, i == len(tiles) - 1)))
+        x.append(_loads(geometry, options, plan, engines, tile, (i == 0, i == len(tiles) - 1)))
     for i, tile in enumerate(tiles):
         diagonals += diagonals[-1:] if plan.taps else [filters[i]]
         if plan.taps and (i == 0 or tile.t != tiles[i - 1].t):
@@ -65,8 +65,8 @@ def bound_ns(
     if geometry.itemsize == 4:
         column_ns, matmul_ns = target.tensor_column_fp32_ns, 2 * target.matmul_fp32_ns
     streamed_ns, all_ns, gap_ns = 0.0, 0.0, first_ns if first_ns > WARM_MOST_NS else 0.0
-    stores, item, ends = [], extras.epilogue.y_itemsize, [0.0] * len(tiles)
-    for piece in cut_pieces(plan, extras.epilogue, tiles):
+    stores, item, ends = [], options.epilogue.y_itemsize, [0.0] * len(tiles)
+    for piece in cut_pieces(plan, options.epilogue, tiles):
         there_ns = next((ns for end, ns in x[piece.tile] if end >= piece.q0 + piece.qn), x[piece.tile][-1][1])
         taps = piece.recipe[0]
         if taps:
@@ -77,7 +77,7 @@ def bound_ns(
             gap_ns, all_ns = max(gap_ns, start - max(engines.tensor, first_ns)), all_ns + busy_ns
             slow_ns = max(0.0, min(full_at - start, busy_ns / target.half_rate))
             engines.tensor = start + slow_ns + busy_ns - slow_ns * target.half_rate
-        stores.append((_sums(piece, extras.epilogue, engines, there_ns), piece))
+        stores.append((_sums(piece, options.epilogue, engines, there_ns), piece))
     for ready_ns, piece in sorted(stores, key=lambda one: one[0]):
         tile = tiles[piece.tile]
         rows, row_ns = tile.rows, target.row_ns(piece.qn, geometry.y_q, item)
@@ -88,7 +88,7 @@ def bound_ns(
     if gap_ns > WAIT_SHARE * target.window_ns and streamed_ns < target.window_work / target.half_rate * all_ns:
         least_ns = streamed_ns + 1
     if not is_slow and 0.0 < streamed_ns < least_ns:
-        return bound_ns(geometry, extras, plan, target, is_slow=True)
+        return bound_ns(geometry, options, plan, target, is_slow=True)
     end, late, middle = max(engines.stores, target.first_packet_ns + engines.moved), len(tiles) - 2, len(tiles) // 2
     more = tile_count(geometry, plan.rows) - len(tiles) if late > middle else 0
     rate_ns = max((ends[late] - ends[middle]) / (late - middle), engines.moved / len(tiles)) if more else 0.0
@@ -103,7 +103,7 @@ def _dmas(tile: RowTile) -> int:
 
 def _loads(
     geometry: RowGeometry,
-    extras: Extras,
+    options: Options,
     plan: MixedSchedule,
     engines: Engines,
     tile: RowTile,
@@ -115,7 +115,7 @@ def _loads(
         row_ns = target.row_ns(tile.qn, geometry.x_w * geometry.stride, item)
         return [(tile.qn, [engines.load(tile.rows, row_ns, tile.rows * tile.qn * item) for _ in range(geometry.S)][-1])]
     size, firsts, zeros_ns = run_length(geometry, tile.qn), positions_of(geometry, tile, 0), 0.0
-    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, extras, firsts, size)
+    left, right = (size, size) if geometry.lhs_dilation > 1 else held_by_all(geometry, options, firsts, size)
     name, element_ns, fixed_ns = "gpsimd", target.gpsimd_ns, target.gpsimd_fixed_ns
     if plan.vector_fills:
         name, element_ns, fixed_ns = "vector", target.vector_memset_ns, target.vector_fixed_memset_ns
@@ -167,19 +167,23 @@ def _sums(piece: MixedPiece, epilogue: Epilogue, engines: Engines, there: float)
 
 
 def guess(
-    geometry: RowGeometry, extras: Extras, cores: int, target: Target, on_tensor: bool
+    geometry: RowGeometry, options: Options, cores: int, target: Target, on_tensor: bool
 ) -> list[tuple[MixedSettings, float]]:
     """The rule's settings, and ns, about; none where they do not run, or with many taps for which `banded` needs far
     fewer matmuls."""
-    few, strict = geometry.S <= MANY_TAPS or shape_refusal(geometry, extras, None) != "", extras.strict_nonfinite
+    few, strict = geometry.S <= MANY_TAPS or shape_unsupported(geometry, options, None) != "", options.strict_nonfinite
     if not ((few and not strict) if on_tensor else (few or strict)):
         return []
-    settings = mixed_settings(geometry, extras.epilogue, None, on_tensor, target)
-    ns = ns_of(geometry, extras, cores, target, settings)
+    settings = mixed_settings(geometry, options.epilogue, None, on_tensor, target)
+    ns = ns_of(geometry, options, cores, target, settings)
     return [(settings, ns)] if ns < float("inf") else []
 
 
-def ns_of(geometry: RowGeometry, extras: Extras, cores: int, target: Target, settings: MixedSettings) -> float:
+def ns_of(geometry: RowGeometry, options: Options, cores: int, target: Target, settings: MixedSettings) -> float:
     """ns of settings, about; infinity where they do not run."""
-    plan = build(geometry, extras, settings)
-    return float("inf") if plan_refusal(geometry, extras, plan, cores, "") else bound_ns(geometry, extras, plan, target)
+    plan = build(geometry, options, settings)
+    return (
+        float("inf")
+        if plan_unsupported(geometry, options, plan, cores, "")
+        else bound_ns(geometry, options, plan, target)
+    )

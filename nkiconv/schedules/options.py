@@ -25,7 +25,7 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
-class Extras:
+class Options:
     """Everything asked for beside the geometry that changes what an algorithm does."""
 
     epilogue: Epilogue
@@ -55,7 +55,7 @@ def either_reads(epilogue: Epilogue, strict_nonfinite: bool) -> bool:
     return epilogue.activation == "" or as_maximum
 
 
-def one_group_refusal(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:
+def one_group_unsupported(geometry: Geometry, algorithm: str, single_bytes: bool) -> str:
     """Why an algorithm that takes no groups, no lhs_dilation of planes and, but for single_bytes, no float8 does not do
     this, or ""."""
     if geometry.groups > 1:
@@ -67,8 +67,8 @@ def one_group_refusal(geometry: Geometry, algorithm: str, single_bytes: bool) ->
     return ""
 
 
-def taken_refusal(
-    geometry: Geometry, extras: Extras, algorithm: str, dilated: bool, what: str, apart: bool = False
+def taken_unsupported(
+    geometry: Geometry, options: Options, algorithm: str, dilated: bool, what: str, apart: bool = False
 ) -> str:
     """Why an algorithm does not do this; "" if nothing is in the way.
 
@@ -77,6 +77,6 @@ def taken_refusal(
     lhs_dilation = (geometry.rows.lhs_dilation, geometry.columns.lhs_dilation)
     if not dilated and lhs_dilation != (1, 1):
         return f"lhs_dilation={lhs_dilation}: {algorithm} takes (1, 1); use implicit_gemm"
-    if extras.strict_nonfinite and not apart:
+    if options.strict_nonfinite and not apart:
         return f"strict_nonfinite=True: {algorithm} multiplies {what} by zero; use implicit_gemm"
     return ""

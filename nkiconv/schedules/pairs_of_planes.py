@@ -16,14 +16,14 @@ from dataclasses import replace
 
 from .cuts import Band, Bank
 from .geometry import Axis, Geometry, images_axis
-from .options import Extras
+from .options import Options
 from .tiles import Part, div_ceil
 
 #: Planes of taps that there must be, planes of y at once, and planes that are multiplied for these.
 TAPS_OF_PLANES, PAIR, PRODUCTS_OF_PAIR = 3, 2, 4
 
 
-def pairs_refusal(geometry: Geometry, axes: int) -> str:
+def pairs_unsupported(geometry: Geometry, axes: int) -> str:
     """Why pairs of planes are not what a convolution on two or three axes makes; "" if they are."""
     planes, reason = geometry.planes, ""
     steps = (planes.stride, planes.dilation, planes.lhs_dilation)
@@ -40,11 +40,11 @@ def pairs_refusal(geometry: Geometry, axes: int) -> str:
     return reason if reason == "" else f"precision=winograd: {reason}; use None"
 
 
-def beside_pairs_refusal(geometry: Geometry, extras: Extras) -> str:
+def beside_pairs_unsupported(geometry: Geometry, options: Options) -> str:
     """Why pairs of planes do not go with what else is asked for, or ""."""
     if geometry.packed > 0:
         return "precision=winograd: adds planes of taps of plain filters, and filter_ref is packed; pass it plain"
-    if extras.strict_nonfinite:
+    if options.strict_nonfinite:
         return "precision=winograd: multiplies frames of zeros, which strict_nonfinite=True forbids; use None"
     return ""
 
@@ -70,7 +70,7 @@ def with_rows_of_taps(geometry: Geometry) -> Geometry:
     return replace(geometry, C=C, rows=images_axis(rows.out), w_strides=w_strides, depth=rows)
 
 
-def rows_of_taps_refusal(geometry: Geometry) -> str:
+def rows_of_taps_unsupported(geometry: Geometry) -> str:
     """Why rows of taps of pairs of planes cannot be channels; "" if they can."""
     rows = geometry.rows
     if rows.taps == 1 or rows.stride > 1 or rows.lhs_dilation > 1 or geometry.x_strides[0] == 1:

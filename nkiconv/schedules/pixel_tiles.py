@@ -18,7 +18,7 @@ from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .moving_filters import comes_raw, num_transposes, raw_bytes, way_of
-from .options import Extras
+from .options import Options
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
 #: Bytes a partition of one load of a later output tile, if it has as many.
@@ -333,9 +333,9 @@ def widest_step(source: Source, sizes: Cut, band: Outputs, num_chunks: int) -> i
     return max(max(row, image), sizes.side * source.columns.stride if band.qn > sizes.side else 1)
 
 
-def pixel_bytes(geometry: Geometry, plan: PixelSchedule, extras: Extras) -> int:
+def pixel_bytes(geometry: Geometry, plan: PixelSchedule, options: Options) -> int:
     """Bytes a partition, at most: x of two output tiles, filters, blocks of taps, results, bias."""
-    item, y_item = geometry.itemsize, extras.epilogue.y_itemsize
+    item, y_item = geometry.itemsize, options.epilogue.y_itemsize
     x_bytes = 0
     for one in plan.items:
         dn, hn, wn = window_shape(plan.source, one.band)
@@ -349,16 +349,16 @@ def pixel_bytes(geometry: Geometry, plan: PixelSchedule, extras: Extras) -> int:
     fold = plan.source.fold
     if fold > 1:
         filters += plan.source.taps * fold * kn * item
-    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if extras.residual else 0))
+    results = plan.sizes.side * fold * kn * (2 * y_item + (2 * 8 if options.residual else 0))
     sums = 3 * 4 * BANK_COLUMNS
-    bias = 2 * 4 * fold * kn if extras.epilogue.bias else 0
+    bias = 2 * 4 * fold * kn if options.epilogue.bias else 0
     zeros = P_MAX * 2
     return x_bytes + filters + results + sums + bias + zeros
 
 
-def pixels_fit(geometry: Geometry, extras: Extras, plan: PixelSchedule | None) -> bool:
+def pixels_fit(geometry: Geometry, options: Options, plan: PixelSchedule | None) -> bool:
     """Whether there is a schedule, and room in SBUF for it."""
-    return plan is not None and fits_sbuf(pixel_bytes(geometry, plan, extras))
+    return plan is not None and fits_sbuf(pixel_bytes(geometry, plan, options))
 
 
 def pixel_instructions(geometry: Geometry, plan: PixelSchedule, cores: int) -> int:

@@ -2,7 +2,7 @@
 
 A convolution of C channels with T planes of taps is one of images with C * T channels, channel c * T + t of image z
 being plane z * stride + t * dilation - before of x: where C fills too few partitions, T times as many do better, and
-sums need fewer products. Filters lie in HBM as it needs them; x comes by boxes that know the plane of each partition.
+sums need fewer products. Filters lie in HBM as it needs them; x comes by regions that know the plane of each partition.
 So do windows of several planes of y, whose output channels are those of all of them: each plane of x comes once then.
 Where planes of taps are added (`pairs_of_planes`), it is rows of taps that are channels.
 
@@ -20,8 +20,8 @@ from typing import Any
 from .cuts import window_of
 from .frames import parts_of_x
 from .geometry import Axis, Geometry, filter_rows, images_axis
-from .options import Extras
-from .pairs_of_planes import rows_of_taps_refusal, with_rows_of_taps
+from .options import Options
+from .pairs_of_planes import rows_of_taps_unsupported, with_rows_of_taps
 from .settings import Config
 from .tiles import P_MAX, Part, cut, div_ceil
 
@@ -50,17 +50,17 @@ def without_planes(config: Config) -> Config:
     return tuple(entry for entry in config if entry[0] != "planes") or None
 
 
-def planes_refusal(algorithm: str, geometry: Geometry, extras: Extras) -> str:
+def planes_unsupported(algorithm: str, geometry: Geometry, options: Options) -> str:
     """Why the planes of taps cannot be channels; "" if they can."""
     planes, reason = geometry.planes, ""
     of_taps = geometry.planes.taps * geometry.w_strides[1]
     if algorithm not in BY_CHANNELS:
         reason = f"{algorithm} takes them as taps"
     elif geometry.direct is not None:
-        reason = rows_of_taps_refusal(geometry)
+        reason = rows_of_taps_unsupported(geometry)
     elif planes.taps == 1 or geometry.groups > 1 or planes.lhs_dilation > 1:
         reason = f"needs T={planes.taps} of 2 or more, one group, and no lhs_dilation={planes.lhs_dilation} of planes"
-    elif of_taps == 0 or geometry.x_strides[0] == 1 or geometry.hbm_itemsize == 1 or extras.strict_nonfinite:
+    elif of_taps == 0 or geometry.x_strides[0] == 1 or geometry.hbm_itemsize == 1 or options.strict_nonfinite:
         reason = "needs rows of x in HBM of 16 or 32 bits, and multiplies planes outside x by zero"
     elif geometry.packed == 0 and not taps_are_inside(geometry):
         reason = "needs filters that are packed or lie as KCTRS"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .cuts import put_first
-from .geometry import Axis, Met, met
+from .geometry import Axis, Met, valid_range
 
 
 @dataclass(frozen=True)
 class Product:
-    """One matmul: where it meets x along planes, rows and columns, as `geometry.met` says; its filter's row and group
-    of columns of taps; the partitions that it contracts, where they differ."""
+    """One matmul: where it meets x along planes, rows and columns, as `valid_range` says; its filter's row and group of
+    columns of taps; the partitions that it contracts, where they differ."""
 
     planes: Met
     rows: Met
@@ -39,7 +39,7 @@ def home_tap(axis: Axis) -> int:
     """The last tap that meets x at all outputs of an axis; -1: none does. Sums that begin with it and go on by number
     round alike wherever banks are cut, and in a chunk of a video as in all of it: padding in front leaves the last."""
     out = axis.out // axis.images
-    return max((tap for tap in range(axis.taps) if met(axis, tap, 0, out)[2] == out), default=-1)
+    return max((tap for tap in range(axis.taps) if valid_range(axis, tap, 0, out)[2] == out), default=-1)
 
 
 def in_order(count: int, first: int) -> Iterator[int]:

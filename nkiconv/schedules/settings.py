@@ -6,8 +6,8 @@
         shard: str = choice("axis that the two cores share", ("channels", "images"), default="images", near=ALL)
         buffers: int = count("tiles of x that loads rotate through", 2, 16, default=4, near=(less, more))
 
-From the declarations follow what a config may say (`refusal`), its settings (`read`), the configs beside it (`near`)
-and what documents say of a setting (`Setting.range_text`, `Setting.default_text`).
+From the declarations follow what a config may say (`unsupported_reason`), its settings (`read`), the configs next to
+it (`near`) and what documents say of a setting (`Setting.range_text`, `Setting.default_text`).
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Setting:
     default: Any
     near: Any
 
-    def refusal(self, name: str, value: Any) -> str:
+    def unsupported_reason(self, name: str, value: Any) -> str:
         """What is wrong with a value; "" if nothing is."""
-        return value_refusal(name, value, self.accepted)
+        return value_unsupported(name, value, self.accepted)
 
     def default_for(self, geometry: Any) -> Any:
         """Its value where nobody gives one."""
@@ -142,15 +142,17 @@ class Settings:
     removed: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @classmethod
-    def refusal(cls, config: Config, algorithm: str = "") -> str:
+    def unsupported_reason(cls, config: Config, algorithm: str = "") -> str:
         """What is wrong with the names and values of a config; "" if nothing is."""
         declared, algorithm = declarations(cls), algorithm or cls.algorithm
-        reason = form_refusal(config)
+        reason = form_unsupported(config)
         for name, remedy in cls.removed if reason == "" else ():
             if name in dict(_pairs(config)):
                 return f"config {name}: was removed from {algorithm}; {remedy}"
-        reason = reason or config_refusal(config, tuple(declared), algorithm)
-        reasons = (declared[name].refusal(name, value) for name, value in _pairs(config)) if reason == "" else ()
+        reason = reason or config_unsupported(config, tuple(declared), algorithm)
+        reasons = (
+            (declared[name].unsupported_reason(name, value) for name, value in _pairs(config)) if reason == "" else ()
+        )
         return next((one for one in reasons if one), reason)
 
     @classmethod
@@ -180,7 +182,7 @@ class Settings:
             at = now.get(name, given.get(name, one.default))
             for tried in values.get(name, () if one.near == BY_SHAPE else one.near):
                 value = tried(at) if callable(tried) else tried
-                if value != given.get(name) and value != now.get(name) and one.refusal(name, value) == "":
+                if value != given.get(name) and value != now.get(name) and one.unsupported_reason(name, value) == "":
                     found.append(tuple({**given, name: value}.items()))
         return found
 
@@ -225,7 +227,7 @@ def setting(config: Config, name: str, default: Any) -> Any:
     return dict(_pairs(config)).get(name, default)
 
 
-def form_refusal(config: Any) -> str:
+def form_unsupported(config: Any) -> str:
     """What is wrong with the form of a config; "" if nothing is. Its names and values are its algorithm's to judge."""
     rule = "must be None or a tuple of (name, value) pairs, as Plan.config is"
     if config is None:
@@ -250,9 +252,9 @@ def _is_hashable(value: Any) -> bool:
     return True
 
 
-def config_refusal(config: Any, names: tuple[str, ...], algorithm: str) -> str:
+def config_unsupported(config: Any, names: tuple[str, ...], algorithm: str) -> str:
     """What is wrong with the form of a config, and with its names; "" if nothing is."""
-    malformed = form_refusal(config)
+    malformed = form_unsupported(config)
     if malformed or config is None:
         return malformed
     for index, entry in enumerate(config):
@@ -263,7 +265,7 @@ def config_refusal(config: Any, names: tuple[str, ...], algorithm: str) -> str:
     return ""
 
 
-def value_refusal(name: str, value: Any, accepted: tuple[Any, ...]) -> str:
+def value_unsupported(name: str, value: Any, accepted: tuple[Any, ...]) -> str:
     """What is wrong with a setting's value; "" if nothing is. accepted: as `Setting` has it."""
     if not accepted:
         return ""

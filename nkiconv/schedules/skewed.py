@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .channels import ChannelBlock, channel_block
-from .depthwise import RowGeometry, instructions_refusal
+from .depthwise import RowGeometry, instructions_unsupported
 from .settings import Config, Settings, count, double, half, is_hashable, setting
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, cut_into, div_ceil, fits_sbuf
 
@@ -122,7 +122,7 @@ def build(geometry: RowGeometry, config: Config, cores: int) -> tuple[SkewedSche
 
 @lru_cache(maxsize=SCHEDULES_KEPT)
 def _built(geometry: RowGeometry, config: Config, written: str, cores: int) -> tuple[SkewedSchedule | None, str]:
-    reason = config_refusal(geometry, config)
+    reason = config_unsupported(geometry, config)
     if not reason and geometry.lhs_dilation > 1:
         reason = f"lhs_dilation={geometry.lhs_dilation}: skewed takes 1; use mixed or vector"
     if reason:
@@ -134,13 +134,13 @@ def _built(geometry: RowGeometry, config: Config, written: str, cores: int) -> t
             f"N={geometry.N}, W={geometry.W}, S={geometry.S}: skewed needs {needed} bytes per partition of SBUF for x, "
             f"gy and their products, there are {SBUF_BYTES}; use dot or banded"
         )
-    reason = instructions_refusal(geometry, "skewed", instructions(plan, cores))
+    reason = instructions_unsupported(geometry, "skewed", instructions(plan, cores))
     return (None, reason) if reason else (plan, "")
 
 
-def config_refusal(geometry: RowGeometry, config: Config) -> str:
+def config_unsupported(geometry: RowGeometry, config: Config) -> str:
     """What is wrong with names and values, "" if nothing is."""
-    reason = SkewedSettings.refusal(config)
+    reason = SkewedSettings.unsupported_reason(config)
     if reason:
         return reason
     beside, shifts = setting(config, "beside", 1), setting(config, "shifts", 1)

@@ -31,8 +31,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .cuts import axis_elements, num_plane_parts, window_of
-from .geometry import Geometry, instructions_refusal
-from .options import Extras, one_group_refusal, taken_refusal
+from .geometry import Geometry, instructions_unsupported
+from .options import Options, one_group_unsupported, taken_unsupported
 from .settings import BY_SHAPE, Config, Settings, choice, count, half, less, more, setting, warm_up
 from .stacked_schedule import (
     FILTER_BYTES,
@@ -116,16 +116,16 @@ def settings_class(geometry: Geometry) -> type[Settings]:
     return DepthwiseSettings if geometry.groups > 1 else StackedSettings
 
 
-def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
     """(Schedule, "") of this on `cores` cores, or (None, why not)."""
-    reason = unsupported_reason(geometry, extras, config)
+    reason = unsupported_reason(geometry, options, config)
     if reason != "":
         return None, reason
-    settings = default_settings(geometry, extras.residual, config)
+    settings = default_settings(geometry, options.residual, config)
     reason = sizes_reason(geometry, settings)
     if reason != "":
         return None, reason
-    schedule = build(geometry, settings, extras.residual)
+    schedule = build(geometry, settings, options.residual)
     if schedule is None:
         what = f"W={geometry.columns.size}, R={geometry.rows.taps}, S={geometry.columns.taps}: stacked rows and filters"
         if isinstance(settings, DepthwiseSettings):
@@ -134,11 +134,11 @@ def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tupl
                 f"and the stationaries of {settings.channels} channels"
             )
         return None, f"{what} must fit SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
-    reason = instructions_refusal(geometry, ALGORITHM, schedule.most_instructions(cores))
+    reason = instructions_unsupported(geometry, ALGORITHM, schedule.most_instructions(cores))
     return (schedule, "") if reason == "" else (None, reason)
 
 
-def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and sizes alone; "" for nothing."""
     depthwise = geometry.groups > 1 and geometry.groups == geometry.C and geometry.groups == geometry.K
     if geometry.groups > 1 and not depthwise:
@@ -146,9 +146,9 @@ def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> st
             f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: stacked takes one group, or "
             f"depthwise problems, groups = C = K; use implicit_gemm or weight_stationary"
         )
-    reason = settings_class(geometry).refusal(config) or ("" if depthwise else _together_reason(config))
+    reason = settings_class(geometry).unsupported_reason(config) or ("" if depthwise else _together_reason(config))
     if reason == "" and not depthwise:
-        reason = one_group_refusal(geometry, ALGORITHM, True)
+        reason = one_group_unsupported(geometry, ALGORITHM, True)
     if reason != "":
         return reason
     if depthwise and max(geometry.rows.size, geometry.rows.out) > P_MAX:
@@ -160,7 +160,7 @@ def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> st
         return "filter_ref is packed: stacked takes plain filters; use implicit_gemm, or pass [K, C, R, S]"
     if geometry.C > P_MAX and not depthwise:
         return f"C={geometry.C}: stacked takes at most {P_MAX} channels; use implicit_gemm"
-    return taken_refusal(geometry, extras, ALGORITHM, False, "rows outside a window")
+    return taken_unsupported(geometry, options, ALGORITHM, False, "rows outside a window")
 
 
 def _together_reason(config: Config) -> str:

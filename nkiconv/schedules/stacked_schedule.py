@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from .cuts import BlockBand, axis_elements, block_bands, parts_for_cores, window_of
-from .geometry import Axis, Geometry, Met, filter_rows, met, span
+from .geometry import Axis, Geometry, Met, filter_rows, span, valid_range
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
 
 #: Bytes per partition of x of one band, of results in fp32 of one band and M tile (half with a residual), of filters of
@@ -217,10 +217,10 @@ class Schedule:
         return cut(zn, max(1, BANK_COLUMNS // cut(self.geometry.columns.out, BANK_COLUMNS)[-1][1]))
 
     def columns_met(self, g: int, q: int, qn: int) -> Met:
-        """What a group of columns of taps meets, as `geometry.met`; zeros in X count as met."""
+        """What a group of columns of taps meets, as `geometry.valid_range`; zeros in X count as met."""
         columns = self.geometry.columns
         if self.whole >= 0:
-            return met(columns, g, q, qn)
+            return valid_range(columns, g, q, qn)
         return q, 1, qn, q * columns.stride + g * self.D * columns.dilation, columns.stride
 
     # x
@@ -268,7 +268,7 @@ class Schedule:
             found.append(self.block_rows(sum(parts[min(index, len(parts)) - 1])))
         return found
 
-    def x_boxes(self, band: BlockBand, is_first: bool) -> list[XBox]:
+    def x_regions(self, band: BlockBand, is_first: bool) -> list[XBox]:
         """Loads of X of a band: blocks with all rows in one for each shift, others by themselves."""
         m0, begin, found = band.j0 * self.step, 0, []
         for end in self.first_pieces(band) if is_first else [self.block_rows(band.jn)]:
@@ -455,7 +455,7 @@ def x_width(columns: Axis, whole: int, taps: int) -> int:
 @lru_cache(maxsize=256)
 def met_counts(columns: Axis) -> tuple[int, ...]:
     """Outputs that see an element of x, of each column of taps."""
-    return tuple(met(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
+    return tuple(valid_range(columns, tap, 0, columns.out)[2] for tap in range(columns.taps))
 
 
 def whole_group(columns: Axis, blocks: int) -> int:

@@ -59,7 +59,7 @@ def share(count: int, parts: int, index: int) -> Part:
 
 
 def size_of(extents: Iterable[int]) -> int:
-    """Elements of a box of these extents."""
+    """Elements of a region of these extents."""
     return math.prod(extents)
 
 

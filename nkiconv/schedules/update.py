@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .channels import ChannelBlock, channel_halves
-from .depthwise import Extras, RowGeometry, instructions_refusal
+from .depthwise import Options, RowGeometry, instructions_unsupported
 from .engines import Engines
 from .settings import Config, Settings, choice, count, warm_up
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil, slot_for
@@ -111,36 +111,36 @@ class UpdatePart:
 
 
 def update_settings(
-    geometry: RowGeometry, extras: Extras, config: Config, target: Target | None = None
+    geometry: RowGeometry, options: Options, config: Config, target: Target | None = None
 ) -> UpdateSettings:
     """All settings of a config; without one, the chunk whose channels take least, and who is done first.
 
     target: other prices than those of trn2.toml.
     """
     target = target or Target.of(Rates())
-    channels, groups = fill_bank(geometry, extras, target)
+    channels, groups = fill_bank(geometry, options, target)
     warmup = WARMUP if geometry.N * geometry.C >= MANY_ROWS else 0
     found = UpdateSettings.read(config, engine="tensor", channels=channels, groups=groups, warmup=warmup)
     if "engine" in dict(config or ()):
         return found
-    on_array_ns, on_vector_ns = (ns_of(geometry, extras, target, found) for ns_of in (tensor_ns, vector_ns))
-    is_vector = extras.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns
+    on_array_ns, on_vector_ns = (ns_of(geometry, options, target, found) for ns_of in (tensor_ns, vector_ns))
+    is_vector = options.strict_nonfinite or on_array_ns == 0.0 or 0.0 < on_vector_ns < on_array_ns
     return replace(found, engine="vector") if is_vector else found
 
 
-def guess(geometry: RowGeometry, extras: Extras, cores: int, target: Target) -> list[tuple[UpdateSettings, float]]:
+def guess(geometry: RowGeometry, options: Options, cores: int, target: Target) -> list[tuple[UpdateSettings, float]]:
     """Settings, and ns, about, of each engine that multiplies; none where none does."""
     found = []
     for engine, ns_of in (("tensor", tensor_ns), ("vector", vector_ns)):
-        settings = update_settings(geometry, extras, (("engine", engine),), target)
-        if not unsupported(geometry, extras, settings.pairs, cores):
-            found.append((settings, ns_of(geometry, extras, target, settings)))
+        settings = update_settings(geometry, options, (("engine", engine),), target)
+        if not unsupported(geometry, options, settings.pairs, cores):
+            found.append((settings, ns_of(geometry, options, target, settings)))
     return found
 
 
-def fill_bank(geometry: RowGeometry, extras: Extras, target: Target) -> tuple[int, int]:
+def fill_bank(geometry: RowGeometry, options: Options, target: Target) -> tuple[int, int]:
     """(channels of a group, groups) of the chunk whose channels take least: one and one where not even that fits."""
-    most, most_groups, room = group_limits(geometry, extras.state)
+    most, most_groups, room = group_limits(geometry, options.state)
     chunk_ns = (geometry.Q + CHUNK_INSTRUCTIONS) * target.vector_fixed_ns
     group_ns = 2 * (P_MAX * target.tensor_column_ns + target.matmul_ns)  # a transpose and a matmul
     found = [(min(most, room // groups), groups) for groups in range(1, most_groups + 1)]
@@ -148,21 +148,21 @@ def fill_bank(geometry: RowGeometry, extras: Extras, target: Target) -> tuple[in
     return min(ways, key=lambda one: (chunk_ns + one[1] * group_ns) / (one[0] * one[1]))
 
 
-def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: int) -> str:
+def unsupported(geometry: RowGeometry, options: Options, config: Config, cores: int) -> str:
     """Why this algorithm does not run a convolution on `cores` cores; "" if it does."""
-    reason = UpdateSettings.refusal(config)
+    reason = UpdateSettings.unsupported_reason(config)
     if reason != "":
         return reason
-    settings = update_settings(geometry, extras, config)
+    settings = update_settings(geometry, options, config)
     on_tensor = settings.engine == "tensor"
-    if extras.strict_nonfinite and on_tensor:
+    if options.strict_nonfinite and on_tensor:
         return 'strict_nonfinite=True: the array adds zeros times other channels; leave out engine="tensor"'
     if geometry.lhs_dilation > 1:
         return f"lhs_dilation={geometry.lhs_dilation}: update takes 1; use mixed or vector"
-    longest = max(geometry.W, geometry.pad_left if extras.state else 0)
+    longest = max(geometry.W, geometry.pad_left if options.state else 0)
     if longest > ROW_MAX:
         return f"W={geometry.W}: update takes rows (and states) of at most {ROW_MAX} elements; use mixed or vector"
-    plan = build(geometry, extras.state, settings)
+    plan = build(geometry, options.state, settings)
     if on_tensor and plan.channels == 0:
         return (
             f"Q={geometry.Q}, S={geometry.S}: the columns of one channel must fit a PSUM bank, its taps SBUF; use "
@@ -170,14 +170,14 @@ def unsupported(geometry: RowGeometry, extras: Extras, config: Config, cores: in
         )
     if on_tensor:
         count = count_update_instructions(geometry, plan, settings.warmup, cores)
-        return instructions_refusal(geometry, "update", count)
-    parts = len(parts_of(geometry, extras))
+        return instructions_unsupported(geometry, "update", count)
+    parts = len(parts_of(geometry, options))
     if parts == 0:
         return (
             f"C={geometry.C}, W={geometry.W}, S={geometry.S}, Q={geometry.Q}: rows, filters and products of one "
             f"image must fit SBUF on 256 partitions; split C over several calls, or use vector"
         )
-    return instructions_refusal(geometry, "update", count_vector(geometry, parts, cores))
+    return instructions_unsupported(geometry, "update", count_vector(geometry, parts, cores))
 
 
 def count_update_instructions(geometry: RowGeometry, plan: UpdateSchedule, warmup: int, cores: int) -> int:
@@ -301,10 +301,10 @@ def taps_met(geometry: RowGeometry, width: int, shift: int, q: int) -> tuple[int
     return first, min(geometry.S - first, (width - 1 - at) // geometry.dilation + 1), at
 
 
-def parts_of(geometry: RowGeometry, extras: Extras) -> list[UpdatePart]:
+def parts_of(geometry: RowGeometry, options: Options) -> list[UpdatePart]:
     """All parts of the work, in order; none if one image does not fit."""
-    state = geometry.pad_left if extras.state else 0
-    products = geometry.S if extras.strict_nonfinite else min(geometry.S, geometry.W + state)
+    state = geometry.pad_left if options.state else 0
+    products = geometry.S if options.strict_nonfinite else min(geometry.S, geometry.W + state)
     # of a channel and image at once: row, state, products of two columns, results
     elements = geometry.W + state + 2 * products + 2 * geometry.Q
     found = []
@@ -324,9 +324,9 @@ def count_vector(geometry: RowGeometry, parts: int, cores: int) -> int:
     return div_ceil(parts, cores) * (17 + 6 * geometry.Q) + 5
 
 
-def tensor_ns(geometry: RowGeometry, extras: Extras, target: Target, settings: UpdateSettings) -> float:
+def tensor_ns(geometry: RowGeometry, options: Options, target: Target, settings: UpdateSettings) -> float:
     """ns on the array: the slowest engine's work of all chunks, filters before them, the ends; 0 where nothing fits."""
-    plan = build(geometry, extras.state, settings)
+    plan = build(geometry, options.state, settings)
     if plan.channels == 0:
         return 0.0
     kinds = 2 if plan.state > 0 else 1
@@ -339,8 +339,8 @@ def tensor_ns(geometry: RowGeometry, extras: Extras, target: Target, settings: U
     dma_ns, chunk_ns = chunk_of(geometry, target, plan, min(plan.groups, every), bands_ns)
 
     loaded = min(plan.filters, every)
-    met = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
-    placed = sum(0 < taps < geometry.W for taps in met)
+    valid_range = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
+    placed = sum(0 < taps < geometry.W for taps in valid_range)
     placed_ns = placed * 2 * (target.vector_fixed_ns + plan.channels * geometry.W * target.vector_16bit_ns)
     made_ns = kinds * (placed_ns + geometry.Q * (target.vector_fixed_ns + loaded * plan.pieces * element_ns))
     row_ns = target.row_ns(plan.channels * geometry.S, geometry.w_s, geometry.itemsize)
@@ -376,19 +376,19 @@ def chunk_of(
     return dma_ns, max(tensor, busy_ns, dma_ns, issue_ns)
 
 
-def vector_ns(geometry: RowGeometry, extras: Extras, target: Target, settings: UpdateSettings) -> float:
+def vector_ns(geometry: RowGeometry, options: Options, target: Target, settings: UpdateSettings) -> float:
     """ns on Vector: for each column a product and a sum over the taps that meet the row, of all images of a part.
 
     0 where not even one image fits.
     """
-    strict = extras.strict_nonfinite
-    state = geometry.pad_left if extras.state else 0
-    parts = parts_of(geometry, extras)
+    strict = options.strict_nonfinite
+    state = geometry.pad_left if options.state else 0
+    parts = parts_of(geometry, options)
     if not parts:
         return 0.0
-    met = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
+    valid_range = [taps_met(geometry, geometry.W, geometry.pad_left, q)[1] for q in range(geometry.Q)]
     before = [taps_met(geometry, state, 0, q)[1] if state else 0 for q in range(geometry.Q)]
-    products = 2 * (geometry.S * geometry.Q if strict else sum(met) + sum(before))
+    products = 2 * (geometry.S * geometry.Q if strict else sum(valid_range) + sum(before))
     instructions = 2 * geometry.Q + sum(taps > 0 for taps in before)
     length, item = parts[0].block.length, geometry.itemsize
     images = div_ceil(geometry.N, PARTS) if geometry.C == 1 else geometry.N

@@ -15,9 +15,9 @@ from .activation_stationary import RowSettings
 from .channel_pieces import ChunkPiece, Place, Product, places_of, products_of
 from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from .device_loops import Register, register_of
-from .geometry import Geometry, met, span
+from .geometry import Geometry, span, valid_range
 from .moving_filters import raw_bytes, way_of
-from .options import Extras
+from .options import Options
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
 #: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
@@ -105,10 +105,10 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
         yield replace(found, steps=steps_alike(geometry, found))
 
 
-def make_rows(geometry: Geometry, extras: Extras, settings: RowSettings) -> RowSchedule | None:
+def make_rows(geometry: Geometry, options: Options, settings: RowSettings) -> RowSchedule | None:
     """The RowSchedule of settings with fewest parts for which x fits, or None."""
     for found in row_schedules(geometry, settings):
-        if fits_sbuf(row_bytes(geometry, found, extras)):
+        if fits_sbuf(row_bytes(geometry, found, options)):
             return found
     return None
 
@@ -139,7 +139,7 @@ def moves_of(geometry: Geometry, plan: RowSchedule, item: Outputs) -> tuple[list
     for z in range(item.zn):
         sees = False
         for tau in range(planes.taps):
-            one = met(planes, planes.taps - 1 - tau, item.z0 + z, 1)
+            one = valid_range(planes, planes.taps - 1 - tau, item.z0 + z, 1)
             if one[2] > 0:
                 sees = True
                 seen_by[one[3] - d0].append((z, tau))
@@ -185,15 +185,15 @@ def rows_window(geometry: Geometry, plan: RowSchedule) -> Part:
     return planes, max(window_of(geometry.columns, item.qn) for item in plan.items)
 
 
-def row_bytes(geometry: Geometry, plan: RowSchedule, extras: Extras) -> int:
+def row_bytes(geometry: Geometry, plan: RowSchedule, options: Options) -> int:
     """Bytes a partition, at most: rows of x, filters in memory order and in place, results."""
-    item, y_item, K = geometry.itemsize, extras.epilogue.y_itemsize, geometry.K
+    item, y_item, K = geometry.itemsize, options.epilogue.y_itemsize, geometry.K
     columns, (planes, width) = max(one.qn for one in plan.items), rows_window(geometry, plan)
     x_bytes = plan.ring * len(plan.chunks) * planes * plan.segments * (width + 1) * item
     filters = sum(len(one) for one in plan.places) * K * item
     raw = raw_bytes(geometry, plan) + 4 * P_MAX * geometry.planes.taps * item
     results = 2 * plan.blocks * plan.segments * columns * y_item
-    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if extras.epilogue.bias else 0)) + 4 * K
+    sums = len(plan.banks) * BANK_COLUMNS * (3 * y_item + (8 if options.epilogue.bias else 0)) + 4 * K
     return x_bytes + filters + raw + results + sums + 2048
 
 

@@ -27,9 +27,9 @@ from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
 from . import m_packing
 from .block_axes import BlockAxis, block_axis, home_element, num_steps
 from .block_schedule import Lanes, Place, Resident, RowTile, Schedule, Turn
-from .geometry import Geometry, instructions_refusal, is_of_planes, num_taps
+from .geometry import Geometry, instructions_unsupported, is_of_planes, num_taps
 from .m_packing import PackedSettings
-from .options import Extras, taken_refusal
+from .options import Options, taken_unsupported
 from .output_tiles import count_items, item_sizes, items_of_groups, items_of_phases
 from .settings import (
     ALL,
@@ -136,33 +136,33 @@ class PhasesSettings(Settings):
 PHASES = {name for name in declarations(PhasesSettings) if name != "warmup"}
 
 
-def plan(geometry: Geometry, extras: Extras, config: Config, cores: int) -> tuple[Schedule | None, str]:
+def plan(geometry: Geometry, options: Options, config: Config, cores: int) -> tuple[Schedule | None, str]:
     """(Schedule, "") of this on `cores` cores, or (None, why not)."""
-    if reason := unsupported_reason(geometry, extras, config):
+    if reason := unsupported_reason(geometry, options, config):
         return None, reason
-    settings = default_settings(geometry, extras.residual, config)
+    settings = default_settings(geometry, options.residual, config)
     if isinstance(settings, PhasesSettings):
         if not {"channels", "beside", "segments", "along"} & set(dict(config or ())):
-            settings = _packed(geometry, extras, settings)
-        reason = _packing_reason(geometry, extras, settings)
-        reason = reason or instructions_refusal(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
+            settings = _packed(geometry, options, settings)
+        reason = _packing_reason(geometry, options, settings)
+        reason = reason or instructions_unsupported(geometry, ALGORITHM, _least_instructions(geometry, settings, cores))
         if reason:
             return None, reason
-    schedule = build(geometry, settings, extras.residual)
+    schedule = build(geometry, settings, options.residual)
     if schedule is None:
         return None, _memory_reason(geometry, config)
-    reason = instructions_refusal(geometry, ALGORITHM, most_instructions(geometry, schedule, cores))
+    reason = instructions_unsupported(geometry, ALGORITHM, most_instructions(geometry, schedule, cores))
     return (schedule, "") if reason == "" else (None, reason)
 
 
-def unsupported_reason(geometry: Geometry, extras: Extras, config: Config) -> str:
+def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
     """Why not, from settings and sizes alone; "" for nothing."""
     if geometry.groups > 1:
         reason = _groups_reason(geometry, config)
-        return reason or taken_refusal(geometry, extras, ALGORITHM, False, "other groups' channels")
+        return reason or taken_unsupported(geometry, options, ALGORITHM, False, "other groups' channels")
     if settings_class(geometry, config) is PackedSettings:
-        return m_packing.packed_reason(geometry, extras, config)
-    return PhasesSettings.refusal(config) or unsupported_phases(geometry)
+        return m_packing.packed_reason(geometry, options, config)
+    return PhasesSettings.unsupported_reason(config) or unsupported_phases(geometry)
 
 
 def unsupported_phases(geometry: Geometry) -> str:
@@ -191,7 +191,7 @@ def unsupported_phases(geometry: Geometry) -> str:
 
 
 def _groups_reason(geometry: Geometry, config: Config) -> str:
-    if reason := GroupsSettings.refusal(config):
+    if reason := GroupsSettings.unsupported_reason(config):
         return reason
     rows, height, width = (setting(config, name, 0) for name in ("rows", "height", "width"))
     if (rows, height, width) == (0, 0, 0):
@@ -205,16 +205,16 @@ def _groups_reason(geometry: Geometry, config: Config) -> str:
     return ""
 
 
-def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings) -> str:
+def _packing_reason(geometry: Geometry, options: Options, settings: PhasesSettings) -> str:
     """Why segments and phases are not packed as settings say; "" if they are."""
     segments, phases = settings.segments, math.prod(_beside(geometry, settings.beside))
     kn = min(geometry.K, settings.channels)
     if phases == 1 and segments == 1:
         return ""
     where = f"config beside={settings.beside}, segments={segments}, channels={settings.channels}"
-    if extras.strict_nonfinite:
+    if options.strict_nonfinite:
         return f"{where}: multiplies by zero, which strict_nonfinite=True forbids; use 'none' and 1"
-    if phases > 1 and extras.residual:
+    if phases > 1 and options.residual:
         return f"{where}: phases that share columns take no residual; use 'none'"
     if phases * slot_for(segments * kn) > PARTITIONS or segments * kn > PARTITIONS:
         return f"{where}: {phases} phases of {segments * kn} columns, by quadrants, must fit 128; use fewer channels"
@@ -225,7 +225,7 @@ def _packing_reason(geometry: Geometry, extras: Extras, settings: PhasesSettings
     return ""
 
 
-def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> PhasesSettings:
+def _packed(geometry: Geometry, options: Options, plain: PhasesSettings) -> PhasesSettings:
     """Settings that name no packing: of many outputs of few channels segments that fill the partitions;
     phases packed along columns with two of them."""
     many = geometry.planes.out * geometry.rows.out * geometry.columns.out >= MANY_OUTPUTS
@@ -238,7 +238,7 @@ def _packed(geometry: Geometry, extras: Extras, plain: PhasesSettings) -> Phases
         for along in alongs
         for beside in (("none",) if segments > 2 else ("columns", "none"))
     ]
-    return next((one for one in tried if _packing_reason(geometry, extras, one) == ""), plain)
+    return next((one for one in tried if _packing_reason(geometry, options, one) == ""), plain)
 
 
 def settings_class(geometry: Geometry, config: Config = None) -> type[Settings]:
@@ -388,7 +388,7 @@ def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], p
     own = [axis.outputs(one) for axis, one in zip(axes, v, strict=True)]
     # columns outermost: the rows of a block are neighbours
     outputs = tuple((fz, fp, fq) for fq in own[2] for fz in own[0] for fp in own[1])
-    met = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
+    valid_range = [[{e: tap for tap, e in axis.taps[f]} for f in range(axis.step)] for axis in axes]
     #: places of stationaries along each axis; of groups all turns share them, plane by plane of taps
     sizes = [axis.window for axis in axes]
     if geometry.groups > 1:
@@ -397,13 +397,13 @@ def _turn(geometry: Geometry, axes: tuple[BlockAxis, ...], v: tuple[int, ...], p
     for e in itertools.product(*(axis.elements(one) for axis, one in zip(axes, v, strict=True))):
         taps = []
         for output in outputs:
-            t, r, s = (met[axis][output[axis]].get(e[axis], -1) for axis in range(3))
+            t, r, s = (valid_range[axis][output[axis]].get(e[axis], -1) for axis in range(3))
             tap = (t * geometry.rows.taps + r) * geometry.columns.taps + s
             taps.append(-1 if min(t, r, s) < 0 else num_taps(geometry) - 1 - tap if geometry.flipped else tap)
         index = taps[0]
         if packs:
             z, p, q = (one - axis.low for axis, one in zip(axes, e, strict=True))
-            z = met[0][own[0][0]][e[0]] if geometry.groups > 1 else z
+            z = valid_range[0][own[0][0]][e[0]] if geometry.groups > 1 else z
             index = (z * sizes[1] + p) * sizes[2] + q
         found.append(Place((e[0], e[1], e[2]), index, tuple(taps)))
     if geometry.groups > 1 and is_of_planes(geometry):

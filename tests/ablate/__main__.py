@@ -130,7 +130,7 @@ def ratio_of(plan: Plan, setting: str, value: Any) -> float | None:
     request, rates = Request(problem=plan.problem), Rates()
     operation = operation_for(request)
     config = with_setting(plan.config, setting, value)
-    if operation.refusal_of(plan.algorithm, operation.whole_shape(request, rates), config):
+    if operation.kernel_reason(plan.algorithm, operation.whole_shape(request, rates), config):
         return None
     args, kwargs = operation.arguments(request, plan.algorithm, config)
     return in_time(execute(operation.kernel[2], args, kwargs, trace_only=True), rates).us / plan.us

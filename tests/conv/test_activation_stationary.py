@@ -13,10 +13,10 @@ from conv_calls import (
     check_epilogue,
     check_exact,
     config_of,
-    extras_of,
     geometry_of,
     in_layout,
     integers,
+    options_of,
     planned,
     run,
     trace,
@@ -77,15 +77,15 @@ def side_of(problem, side):
     return {FEWEST: divisors[0], MOST: divisors[-1]}.get(side, side)
 
 
-def settled(problem, **settings):
+def completed(problem, **settings):
     """A config with these settings, and the others as the cost model has them best."""
     settings = {name: side_of(problem, value) for name, value in settings.items()}
-    shape = Shape(geometry_of(problem), extras_of(), 2, Rates())
-    return config_of(NAME, **dict(ALGORITHM.settle(shape, tuple(settings.items()))))
+    shape = Shape(geometry_of(problem), options_of(), 2, Rates())
+    return config_of(NAME, **dict(ALGORITHM.complete(shape, tuple(settings.items()))))
 
 
 def fits(problem, settings):
-    return planned(problem, NAME, settled(problem, **settings)[1:])[0] is not None
+    return planned(problem, NAME, completed(problem, **settings)[1:])[0] is not None
 
 
 @pytest.mark.cover(10)
@@ -94,7 +94,7 @@ def fits(problem, settings):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_setting_is_exact(name, settings, dtype):
     problem = PROBLEMS[name].replace(dtype=dtype)
-    check_exact(problem, config=settled(problem, **settings))
+    check_exact(problem, config=completed(problem, **settings))
 
 
 @pytest.mark.cover(16)
@@ -104,7 +104,7 @@ def test_every_setting_is_exact(name, settings, dtype):
 @pytest.mark.parametrize("name", FOLDED)
 def test_rows_of_y_beside_each_other(name, fold, settings, dtype):
     problem = FOLDED[name].replace(dtype=dtype)
-    config = settled(problem, fold=fold, **settings)
+    config = completed(problem, fold=fold, **settings)
     found, reason = planned(problem, NAME, config[1:])
     if found is None:
         assert problem.P % fold or problem.C * problem.stride[0] * fold > 128, reason
@@ -119,7 +119,7 @@ def test_epilogues_of_rows_beside_each_other(fold):
     problem = FOLDED["plain rows"]
     for settings in ({}, {"side": FEWEST}, {"side": MOST}):
         asked = {"bias": True, "residual": True, "beta": 2.0, "activation": "relu"}
-        check_epilogue(problem, asked, settled(problem, fold=fold, **settings), "bf16")
+        check_epilogue(problem, asked, completed(problem, fold=fold, **settings), "bf16")
 
 
 def accepted():
@@ -193,7 +193,7 @@ def test_a_packed_filter(settings):
     packed = pack_filter(w)
     truth = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, MANY), MANY)
     for lnc in (1, 2):
-        assert_exact(run(x, packed, MANY, lnc, config=settled(MANY, **settings)), truth, MANY.dtype)
+        assert_exact(run(x, packed, MANY, lnc, config=completed(MANY, **settings)), truth, MANY.dtype)
 
 
 @pytest.mark.cover(20)
@@ -213,14 +213,14 @@ def test_precisions_keep_integers(layout, filters, precision):
 def test_epilogues_are_exact(problem, activation, position, beta):
     asked = {"bias": True, "residual": True, "beta": beta, "activation": activation, "residual_position": position}
     for settings in ({}, {"side": MOST}, {"filter_bytes": 1500}):
-        check_epilogue(problem, asked, settled(problem, **settings), "bf16")
+        check_epilogue(problem, asked, completed(problem, **settings), "bf16")
 
 
 def test_pixels_of_a_partition_are_neighbours():
     """Blocks of a band cover every output once, each partition's results one run."""
     for problem, named in itertools.product(PROBLEMS.values(), (1, FEWEST, MOST)):
         side = side_of(problem, named)
-        found, _ = planned(problem, NAME, settled(problem, side=side)[1:])
+        found, _ = planned(problem, NAME, completed(problem, side=side)[1:])
         for batch in range(len(found.batches)):
             seen = []
             for item in (item for item in found.items if item.batch == batch):
@@ -239,13 +239,13 @@ def test_pixels_of_a_partition_are_neighbours():
 
 def needs(problem, lnc, settings):
     """(instructions of the busiest core, bytes per partition of SBUF), as traced and as the plan says."""
-    config = settled(problem, **settings)
+    config = completed(problem, **settings)
     found, _ = planned(problem, NAME, config[1:], lnc)
     geometry, execution = geometry_of(problem), trace(problem, lnc, config=config)
     count = max(len(program.instructions) for program in execution.programs)
     said = (
         pixel_tiles.pixel_instructions(geometry, found, lnc),
-        pixel_tiles.pixel_bytes(geometry, found, extras_of()),
+        pixel_tiles.pixel_bytes(geometry, found, options_of()),
     )
     return (count, execution.sbuf_peak_bytes), said
 
@@ -284,7 +284,7 @@ def test_epilogues_need_no_more_than_it_says(lnc):
     shapes = {"bias": ((problem.K,), "fp32"), "residual": (problem.output_shape, "bf16")}
     given = {name: spec(*what) for name, what in shapes.items()}
     execution = trace(problem, lnc, config=config_of(NAME), activation="relu", beta=0.5, **given)
-    asked = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
+    asked = options_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
     found, _ = planned(problem, NAME, None, lnc)
     geometry = geometry_of(problem)
     assert execution.sbuf_peak_bytes <= pixel_tiles.pixel_bytes(geometry, found, asked)
@@ -342,27 +342,27 @@ OFF = {"rn50_1x1": 0.2, "rn50_proj_s2": 0.19}
 )  # fmt: skip
 def test_cost_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")
-    [guess] = ALGORITHM.guesses(Shape(geometry_of(problem), extras_of(), 2, Rates()))
+    [guess] = ALGORITHM.guesses(Shape(geometry_of(problem), options_of(), 2, Rates()))
     timed = in_time(trace(problem, 2, config=config_of(NAME, **dict(guess.config))), Rates())
     assert guess.ns == pytest.approx(timed.line.total_ns, rel=OFF.get(name, 0.16))
 
 
 def test_cost_follows_the_constants():
-    shape = Shape(geometry_of(MANY), extras_of(), 2, Rates({"clock.pe_ghz": 0.6}))
-    plain = Shape(geometry_of(MANY), extras_of(), 2, Rates())
+    shape = Shape(geometry_of(MANY), options_of(), 2, Rates({"clock.pe_ghz": 0.6}))
+    plain = Shape(geometry_of(MANY), options_of(), 2, Rates())
     assert ALGORITHM.guesses(shape)[0].ns > 1.5 * ALGORITHM.guesses(plain)[0].ns
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("settings", [*SETTINGS, {"fold": 2}, {"fold": 2, "shard": "channels"}, {"rows": 3}], ids=str)
 @pytest.mark.parametrize("name", [*PROBLEMS, *FOLDED])
-def test_what_is_settled_is_whole_and_stays(name, settings, strict):
+def test_what_is_completed_is_whole_and_stays(name, settings, strict):
     problem = {**PROBLEMS, **FOLDED}[name]
-    shape = Shape(geometry_of(problem), extras_of(strict_nonfinite=strict), 2, Rates())
+    shape = Shape(geometry_of(problem), options_of(strict_nonfinite=strict), 2, Rates())
     settings = {name: side_of(problem, value) for name, value in settings.items()}
     given = tuple(settings.items())
-    found = ALGORITHM.settle(shape, given)
-    assert ALGORITHM.settle(shape, found) == found
+    found = ALGORITHM.complete(shape, given)
+    assert ALGORITHM.complete(shape, found) == found
     assert dict(found).items() >= settings.items()
     assert found == given or tuple(name for name, _ in found) == tuple(declarations(PixelSettings))
 
@@ -435,7 +435,7 @@ def test_zeros_between_elements_are_not_multiplied(name):
     """A matmul a tap that a tile sees: of all taps of all tiles a part, as many times fewer as `times` says."""
     problem, times = DILATED[name]
     problem = problem.replace(layout="NHWC", dtype="bf16")
-    config = settled(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
+    config = completed(problem, side=math.gcd(problem.lhs_dilation[1], problem.Q))
     check_exact(problem, config=config)
     found, _ = planned(problem, NAME, config[1:])
     tiles = sum(len(pixel_tiles.blocks_of(found.sizes, item.band)) for item in found.items) * found.sizes.side

@@ -6,7 +6,7 @@ import re
 import hypothesis
 import numpy as np
 import pytest
-from conv_calls import check_epilogue, check_exact, config_of, extras_of, geometry_of, planned, run, trace
+from conv_calls import check_epilogue, check_exact, config_of, geometry_of, options_of, planned, run, trace
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from draws import draws
 from hypothesis import strategies as st
@@ -74,10 +74,10 @@ DISJOINT = {
 }  # fmt: skip
 
 
-def settled(problem, settings=None, **changes):
+def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
-    asked = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", NAME).settle(asked, settings)
+    asked = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", NAME).complete(asked, settings)
 
 
 @pytest.mark.cover(4)
@@ -102,7 +102,7 @@ def test_zeros_between_pixels(name, dtype, layout):
 def test_disjoint_windows(name, dtype):
     problem, given = DISJOINT[name]
     problem = problem.replace(dtype=dtype, layout="NCHW")
-    settings = settled(problem, (("disjoint", 1), *given.items()))
+    settings = completed(problem, (("disjoint", 1), *given.items()))
     assert {"disjoint": 1, **given}.items() <= dict(settings).items()
     check_exact(problem, config=(("algorithm", NAME), *settings))
 
@@ -156,7 +156,7 @@ def test_one_core_has_the_bits_of_two(name, disjoint):
 def test_epilogue(name, layout, disjoint):
     config = BLOCKS
     if disjoint:
-        config = (("algorithm", NAME), *settled(IMAGES[name].replace(dtype="fp32"), (("disjoint", 1),)))
+        config = (("algorithm", NAME), *completed(IMAGES[name].replace(dtype="fp32"), (("disjoint", 1),)))
     asked = {"bias": True, "residual": True, "beta": -1.0, "activation": "relu"}
     check_epilogue(IMAGES[name].replace(layout=layout), asked, config)
 
@@ -210,7 +210,7 @@ def test_it_needs_no_more_than_it_says(name, layout, lnc):
     execution = trace(problem, lnc, config=BLOCKS)
     most = max(len(program.instructions) for program in execution.programs)
     assert most <= depthwise_blocks.block_instructions(geometry, blocks, lnc)
-    assert execution.sbuf_peak_bytes <= depthwise_blocks.block_bytes(geometry, blocks, extras_of())
+    assert execution.sbuf_peak_bytes <= depthwise_blocks.block_bytes(geometry, blocks, options_of())
 
 
 #: A layer of ConvNeXt, one of EfficientNet, the gradient of x of a strided one, and one of few images, whose matrices
@@ -291,18 +291,18 @@ def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, direction
     problem = problem.toward(direction)
     geometry = geometry_of(problem)
     plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
-    settings = settled(problem, **plain)
+    settings = completed(problem, **plain)
     config = DepthwiseSettings(**dict(settings))
-    bound = BlockBound(Target.of(Rates()), depthwise_blocks.BlockSchedule(geometry, config), extras_of(**plain))
+    bound = BlockBound(Target.of(Rates()), depthwise_blocks.BlockSchedule(geometry, config), options_of(**plain))
     execution = trace(problem, 2, config=(("algorithm", NAME), *settings))
     assert bound.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
 
 
 @pytest.mark.parametrize("name", IMAGES)
 @pytest.mark.parametrize("given", [None, (("buffers", 3),), (("together", 2),), (("channels", 1),)])
-def test_settings_are_settled_once(name, given):
-    found = settled(IMAGES[name], given)
-    assert settled(IMAGES[name], found) == found
+def test_settings_are_completed_once(name, given):
+    found = completed(IMAGES[name], given)
+    assert completed(IMAGES[name], found) == found
     assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
     assert set(given or ()) <= set(found)
 
@@ -312,4 +312,4 @@ def test_settings_are_settled_once(name, given):
 @pytest.mark.parametrize("name", IMAGES)
 def test_what_the_host_settles_is_exact(name, layout):
     problem = IMAGES[name].replace(layout=layout)
-    check_exact(problem, config=(("algorithm", NAME), *settled(problem)))
+    check_exact(problem, config=(("algorithm", NAME), *completed(problem)))

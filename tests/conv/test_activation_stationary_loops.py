@@ -140,7 +140,7 @@ def test_many_instructions_ask_for_a_loop():
     counts = {}
     for problem, loop in ((LONG, 2), (SHORT, 0)):
         shape = shape_of(problem)
-        found = ALGORITHM.settle(shape, None)
+        found = ALGORITHM.complete(shape, None)
         assert dict(found)["loop"] == loop
         counts[loop] = row_instructions(shape.geometry, ALGORITHM.plan(shape, found), 2)
         assert (ALGORITHM.plan(shape, found).steps is not None) == bool(loop)
@@ -160,11 +160,11 @@ def test_a_loop_takes_hardly_longer():
     problem = LONG.replace(H=80, W=640)
     shape, found = shape_of(problem), {}
     for loop in (0, 1):
-        chosen = ALGORITHM.settle(shape, (("loop", loop),))
+        chosen = ALGORITHM.complete(shape, (("loop", loop),))
         launch = trace(Request(problem=problem), Candidate(NAME, chosen), Rates())
         planned_so = ALGORITHM.plan(shape, chosen)
         assert max(map(num_compiled, launch.execution.programs)) <= row_instructions(shape.geometry, planned_so, 2)
-        assert launch.execution.sbuf_peak_bytes <= row_bytes(shape.geometry, planned_so, shape.extras)
+        assert launch.execution.sbuf_peak_bytes <= row_bytes(shape.geometry, planned_so, shape.options)
         found[loop] = time(launch, Rates()).us, launch.compiled
     assert found[1][0] <= 1.03 * found[0][0]
     assert found[1][1] < 0.5 * found[0][1]

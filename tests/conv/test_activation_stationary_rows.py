@@ -8,7 +8,7 @@ from itertools import product
 import hypothesis
 import numpy as np
 import pytest
-from conv_calls import extras_of
+from conv_calls import options_of
 from depthwise import same_bits
 from draws import draws
 from tolerances import assert_exact, integer_inputs
@@ -125,7 +125,7 @@ PLAIN_CASE = ConvProblem(N=1, C=8, D=5, H=6, W=7, K=4, T=3, R=3, S=3)
 ])  # fmt: skip
 def test_what_is_refused(changes, message):
     shape = CONV3D.shape(Request(problem=PLAIN_CASE.replace(**changes)), Rates())
-    assert re.search(message, CONV3D.refusal(NAME, shape, None))
+    assert re.search(message, CONV3D.unsupported_reason(NAME, shape, None))
 
 
 @pytest.mark.cover(8)
@@ -147,7 +147,7 @@ def test_filters_whose_channels_are_as_many_as_taps(K, T, R, S, layout):
 def test_a_residual_and_strict_nonfinite_are_refused():
     shape = CONV3D.shape(Request(problem=PLAIN_CASE), Rates())
     for name, message in (("residual", f"{NAME} takes none"), ("strict_nonfinite", f"{NAME} multiplies")):
-        reason = plan_of(NAME, shape.geometry, extras_of(**{name: True}), None, 2)[1]
+        reason = plan_of(NAME, shape.geometry, options_of(**{name: True}), None, 2)[1]
         assert message in reason
 
 
@@ -158,8 +158,8 @@ def test_settings_that_are_refused(config):
     shape = CONV3D.shape(Request(problem=PLAIN_CASE), Rates())
     name = next(iter(config))
     given = tuple(config.items())
-    assert CONV3D.settle(NAME, shape, given) == given
-    assert re.search(f"config {name}=|no setting {name}", CONV3D.refusal(NAME, shape, given))
+    assert CONV3D.complete(NAME, shape, given) == given
+    assert re.search(f"config {name}=|no setting {name}", CONV3D.unsupported_reason(NAME, shape, given))
 
 
 @pytest.mark.simulator_only

@@ -85,7 +85,7 @@ def test_a_stack_needs_no_more_than_it_says(K, C, taps):
     problem = ConvProblem(N=2, C=C, H=40, W=30, K=K, R=taps, S=taps, padding=((1, 1), (2, 0))).toward("dgrad")
     operation, request = operation_of(problem), Request(problem=problem)
     shape = operation.shape(request, Rates())
-    stack, reason = plan_of("stacked", shape.geometry, shape.extras, None, 2)
+    stack, reason = plan_of("stacked", shape.geometry, shape.options, None, 2)
     assert reason == ""
     execution = nkiconv.simulator.execute(
         operation.kernel[2], *operation.arguments(request, "stacked", None), trace_only=True

@@ -47,7 +47,7 @@ def random_configs(problem, count, seed):
         one = rng.choice(accepted)
         for _ in range(rng.randint(0, STEPS)):
             one = rng.choice(field.near(one) or [one])
-        yield one.algorithm, field.operation.settle(one.algorithm, field.shape, one.config)
+        yield one.algorithm, field.operation.complete(one.algorithm, field.shape, one.config)
 
 
 def check(name, count, seed):

@@ -8,7 +8,7 @@ from depthwise import same_bits
 from draws import draws
 from hypothesis import example, given
 from hypothesis import strategies as st
-from implicit_gemm_calls import settled
+from implicit_gemm_calls import completed
 from volumes import check_volume, has_output, volumes
 
 import nkiconv
@@ -189,7 +189,7 @@ SHORT = LONG.replace(H=270, W=480)
 
 def counts(problem, **more):
     """(settings, instructions of a core at most) as the host has them."""
-    found = settled(problem, **more)
+    found = completed(problem, **more)
     plan, reason = planned(problem, "implicit_gemm", tuple(found.items()))
     assert reason == ""
     return found, plan.instructions(2)
@@ -226,7 +226,7 @@ def test_a_loop_takes_hardly_longer(name):
     for loop in (0, 1):
         request = Request(problem=problem)
         shape = operation_for(request).shape(request, Rates())
-        config = ALGORITHM.settle(shape, (("x_bytes", 8192), ("loop", loop)))
+        config = ALGORITHM.complete(shape, (("x_bytes", 8192), ("loop", loop)))
         traced = trace(request, Candidate("implicit_gemm", config), Rates())
         plan = ALGORITHM.plan(shape, config)
         assert max(map(num_compiled, traced.execution.programs)) <= plan.instructions(2)

@@ -289,16 +289,16 @@ def test_refused_settings(config, message):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_host_names_every_setting_and_keeps_those_given(name, index):
     shape, given = shape_of(PROBLEMS[name]), tuple(SETTINGS[index].items()) or None
-    found = CONV2D.settle("implicit_gemm", shape, given)
+    found = CONV2D.complete("implicit_gemm", shape, given)
     assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
     assert dict(found) | dict(given or ()) == dict(found)
-    assert CONV2D.settle("implicit_gemm", shape, found) == found
-    assert CONV2D.refusal("implicit_gemm", shape, found) == ""
+    assert CONV2D.complete("implicit_gemm", shape, found) == found
+    assert CONV2D.unsupported_reason("implicit_gemm", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():
     for given in ((("loop", -1),), (("taps", 1),)):
-        assert CONV2D.settle("implicit_gemm", shape_of(LAYER), given) == given
+        assert CONV2D.complete("implicit_gemm", shape_of(LAYER), given) == given
 
 
 def test_bounds_follow_the_constants():

@@ -314,7 +314,7 @@ def test_there_are_none_that_lie_too_far_apart():
         "W=185, R=3, S=3 lie .* apart, at most 32767 are possible; use 'single', or a smaller x_bytes", message
     )
     assert planned(wide, "implicit_gemm", given)[1] == ""
-    assert dict(CONV2D.settle("implicit_gemm", shape_of(wide), given))["product"] == "single"
+    assert dict(CONV2D.complete("implicit_gemm", shape_of(wide), given))["product"] == "single"
 
 
 @pytest.mark.parametrize(
@@ -336,13 +336,13 @@ def test_products_are_checked(dtype, precision, product):
 @pytest.mark.parametrize("name", ["two chunks", "folded, small images", "stride", "wide"])
 def test_the_host_names_every_setting_and_keeps_those_given(name, which):
     shape, config = shape_of(ROWS[name].replace(dtype="fp8_e4m3")), tuple((SETTINGS[which] or {}).items()) or None
-    if CONV2D.refusal("implicit_gemm", shape, config):
+    if CONV2D.unsupported_reason("implicit_gemm", shape, config):
         return
-    found = CONV2D.settle("implicit_gemm", shape, config)
+    found = CONV2D.complete("implicit_gemm", shape, config)
     assert tuple(dict(found)) == tuple(declarations(ImplicitGemmSettings))
     assert dict(found) | dict(config or ()) == dict(found)
-    assert CONV2D.settle("implicit_gemm", shape, found) == found
-    assert CONV2D.refusal("implicit_gemm", shape, found) == ""
+    assert CONV2D.complete("implicit_gemm", shape, found) == found
+    assert CONV2D.unsupported_reason("implicit_gemm", shape, found) == ""
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,9 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, which):
 )
 def test_products_follow_the_constants(name, constants, usual, other):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    found = [dict(CONV2D.settle("implicit_gemm", shape_of(problem, **one), None))["product"] for one in ({}, constants)]
+    found = [
+        dict(CONV2D.complete("implicit_gemm", shape_of(problem, **one), None))["product"] for one in ({}, constants)
+    ]
     assert found == [usual, other]
 
 
@@ -363,8 +365,8 @@ def test_products_follow_the_constants(name, constants, usual, other):
 @pytest.mark.parametrize("name", ["vae_128", "unet_320", "rn50_c5", "rn50_1x1", "rn50_c3_s2"])
 def test_a_kernel_without_settings_is_nearly_as_fast(name):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
-    settled = CONV2D.settle("implicit_gemm", shape_of(problem), None)
-    configs = config_of("implicit_gemm"), pairs(dict(settled))
+    completed = CONV2D.complete("implicit_gemm", shape_of(problem), None)
+    configs = config_of("implicit_gemm"), pairs(dict(completed))
     bare, best = (in_time(trace(problem, 2, config=one), Rates()).us for one in configs)
     assert bare <= 1.2 * best
 

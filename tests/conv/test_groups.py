@@ -179,7 +179,7 @@ def test_a_candidate_of_least_bounds_is_near_the_fastest(N, C, K, size, taps, gr
 
     guesses = [modelled_ns(one.config) for one in CONV2D.algorithm("weight_stationary").guesses(shape_of(problem))]
     sizes = [settings(T, *block) for T in (32, 64) for block in BLOCKS if takes(problem, (T, *block))]
-    assert min(guesses) <= 1.1 * min(modelled_ns(CONV2D.settle("weight_stationary", shape_of(problem), one))
+    assert min(guesses) <= 1.1 * min(modelled_ns(CONV2D.complete("weight_stationary", shape_of(problem), one))
                                      for one in sizes)  # fmt: skip
 
 
@@ -187,22 +187,22 @@ def test_a_candidate_of_least_bounds_is_near_the_fastest(N, C, K, size, taps, gr
 @pytest.mark.parametrize("name", ["depthwise", "bands of rows", "tiles with gaps", "groups of half an array"])
 def test_the_host_names_every_setting_and_keeps_those_given(name, given):
     shape = shape_of(ROWS[name])
-    found = CONV2D.settle("weight_stationary", shape, given)
+    found = CONV2D.complete("weight_stationary", shape, given)
     assert tuple(dict(found)) == tuple(declarations(GroupsSettings))
     assert dict(found) | dict(given or ()) == dict(found)
-    assert CONV2D.settle("weight_stationary", shape, found) == found
-    assert CONV2D.refusal("weight_stationary", shape, found) == ""
+    assert CONV2D.complete("weight_stationary", shape, found) == found
+    assert CONV2D.unsupported_reason("weight_stationary", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():
     for given in ((("rows", 32),), (("columns", 3),), (("warmup", -1),)):
-        assert CONV2D.settle("weight_stationary", shape_of(ROWS["depthwise"]), given) == given
+        assert CONV2D.complete("weight_stationary", shape_of(ROWS["depthwise"]), given) == given
 
 
 def test_sizes_follow_the_constants():
     """A tile's matmuls that take long whatever they have to do are worth less where there are two, not four of them."""
     problem = cases.get("resnext_g32").problem
-    usual, slow = (CONV2D.settle("weight_stationary", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
+    usual, slow = (CONV2D.complete("weight_stationary", shape_of(problem, **{"pe.row_tile_interval_rows": one}), None)
                    for one in (64.0, 1000.0))  # fmt: skip
     assert (dict(usual)["rows"], dict(slow)["rows"]) == (32, 64)
 

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
-from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, needs, settled, shape_of, timeline
+from conv_calls import EDGE, check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
+from implicit_gemm_calls import FOLDED, JOBS, PROBLEMS, chosen, completed, needs, shape_of, timeline
 
 import nkiconv
 from nkiconv import cases
@@ -111,8 +111,8 @@ def test_packed_filters_begin_with_the_first_row_of_taps(name, lnc):
 def test_nothing_is_folded_where_zeros_may_not_be_multiplied():
     problem = cases.get("unet_320").problem
     for asked, fold in (({}, "both"), ({"strict_nonfinite": True}, "none")):
-        assert settled(problem, asked=asked)["fold"] == fold
-        found = read_settings(geometry_of(problem), extras_of(**asked), None, "single")
+        assert completed(problem, asked=asked)["fold"] == fold
+        found = read_settings(geometry_of(problem), options_of(**asked), None, "single")
         assert found.fold == fold
 
 
@@ -246,7 +246,7 @@ def test_rows_that_are_all_but_whole_come_whole():
 
 def test_x_of_another_batch_is_not_loaded_again():
     problem = cases.get("unet_1280").problem
-    execution = trace(problem, 2, config=config_of("implicit_gemm", **settled(problem)))
+    execution = trace(problem, 2, config=config_of("implicit_gemm", **completed(problem)))
     ten = [i for i in execution.programs[0].instructions if i.op == "dma_copy" and i.reads[0].shape[1:] == (2, 16, 16)]
     assert len([i for i in ten if i.writes[0].info.on_chip]) == 10
 
@@ -382,7 +382,7 @@ def test_relu_is_read_out_by_both_engines_and_keeps_nan(bias, strict):
 def test_filters_of_the_next_batch_fit_beside_those_of_one():
     """7 chunks of inputs and 49 taps: a job's filters fill 88 kB, and so do those that are transposed ahead."""
     problem = ConvProblem(N=1, C=829, H=37, W=56, K=773, R=7, S=7, padding=((3, 3), (3, 3)))
-    for settings in ({}, settled(problem)):
+    for settings in ({}, completed(problem)):
         found, reason = planned(problem, "implicit_gemm", tuple(settings.items()))
         assert reason == ""
         assert len(found.batches) > 2
@@ -396,21 +396,21 @@ def test_the_host_settles_everything_once(why):
     shape = shape_of((PROBLEMS | FOLDED)[why])
     names = list(declarations(ImplicitGemmSettings))
     for given in (None, (("moved", 2), ("x_bytes", 2048)), (("loop", 0), ("order", "banks"))):
-        found = ALGORITHM.settle(shape, given)
+        found = ALGORITHM.complete(shape, given)
         assert [name for name, _ in found] == names
-        assert ALGORITHM.settle(shape, found) == found
-        assert ALGORITHM.settle(shape, tuple(reversed(found))) == found
+        assert ALGORITHM.complete(shape, found) == found
+        assert ALGORITHM.complete(shape, tuple(reversed(found))) == found
         assert set(given or ()) <= set(found)
     for refused in ((("moved", -1),), (("tiles", 1),), (("order", 1),), (("warmup", -1),), "moved"):
-        assert ALGORITHM.settle(shape, refused) == refused
+        assert ALGORITHM.complete(shape, refused) == refused
         assert planned((PROBLEMS | FOLDED)[why], "implicit_gemm", refused)[0] is None
 
 
 def test_settings_follow_the_constants():
     """With matmuls at a third of their price, the array waits for DMA, and so do jobs for x."""
     problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
-    shape = Shape(geometry_of(problem), extras_of(), 2, rates)
-    assert dict(ALGORITHM.settle(shape, None)) != settled(problem)
+    shape = Shape(geometry_of(problem), options_of(), 2, rates)
+    assert dict(ALGORITHM.complete(shape, None)) != completed(problem)
     assert ALGORITHM.least_us(shape, None) < ALGORITHM.least_us(shape_of(problem), None)
 
 

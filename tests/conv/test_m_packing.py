@@ -11,9 +11,9 @@ from conv_calls import (
     check_epilogue,
     check_exact,
     config_of,
-    extras_of,
     geometry_of,
     integers,
+    options_of,
     planned,
     run,
     trace,
@@ -166,14 +166,14 @@ def test_it_needs_no_more_than_it_says(name, lnc):
     config = packed(U, T, settings)
     residual = nkiconv.spec(problem.output_shape, "fp32")
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
-    for more, extras in (({}, extras_of()), (longest, extras_of(residual=True, scaled=True))):
+    for more, options in (({}, options_of()), (longest, options_of(residual=True, scaled=True))):
         found, _ = planned(problem, "weight_stationary", config[1:], lnc)
         assert (found.shift.U, found.shift.T) == (U, T)
         execution = trace(problem, lnc, config=config, **more)
         geometry = geometry_of(problem)
         most = max(len(program.instructions) for program in execution.programs)
         assert most <= weight_stationary.most_instructions(geometry, found, lnc)
-        assert execution.sbuf_peak_bytes <= m_packing.packed_bytes(geometry, found, extras.residual)
+        assert execution.sbuf_peak_bytes <= m_packing.packed_bytes(geometry, found, options.residual)
 
 
 LAYER = ConvProblem(N=1, C=200, H=40, W=40, K=3, R=3, S=3, padding=SAME)
@@ -231,23 +231,23 @@ def test_the_host_names_every_setting_and_keeps_those_given(name):
     problem, U, T, settings = SHAPES[name]
     shape = shape_of(problem)
     for given in ((("shared", 0),), tuple({**settings, "shared": 0}.items()), packed(U, T, settings)[1:]):
-        found = CONV2D.settle("weight_stationary", shape, given)
+        found = CONV2D.complete("weight_stationary", shape, given)
         assert tuple(dict(found)) == tuple(declarations(PackedSettings))
         assert dict(found) | dict(given or ()) == dict(found)
-        assert CONV2D.settle("weight_stationary", shape, found) == found
-        assert CONV2D.refusal("weight_stationary", shape, found) == ""
+        assert CONV2D.complete("weight_stationary", shape, found) == found
+        assert CONV2D.unsupported_reason("weight_stationary", shape, found) == ""
 
 
 def test_matmuls_on_zeros_are_no_more_than_a_kernel_takes():
     shape = shape_of(ConvProblem(N=1, C=128, H=48, W=48, K=32, R=16, S=16))
-    found = CONV2D.settle("weight_stationary", shape, (("shared", 0),))
+    found = CONV2D.complete("weight_stationary", shape, (("shared", 0),))
     assert dict(found)["warmup"] == WARM_UP_MAX
-    assert CONV2D.refusal("weight_stationary", shape, found) == ""
+    assert CONV2D.unsupported_reason("weight_stationary", shape, found) == ""
 
 
 def test_settings_that_are_refused_stay_as_they_are():
     for given in ((("outputs", 2),), (("rows", 3),), (("outputs", 43), ("taps", 1))):
-        assert CONV2D.settle("weight_stationary", shape_of(LAYER), given) == given
+        assert CONV2D.complete("weight_stationary", shape_of(LAYER), given) == given
 
 
 @pytest.mark.parametrize("name", SHAPES)

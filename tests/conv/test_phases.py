@@ -12,7 +12,7 @@ from transposed import KERNELS, Transposed, check, transposed
 
 import nkiconv
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, default_of, plan_of
-from nkiconv.planner.conv import extras_of, geometry_of
+from nkiconv.planner.conv import geometry_of, options_of
 from nkiconv.planner.operations import operation_for
 from nkiconv.planner.request import Asked, Request
 from nkiconv.problem import ConvProblem
@@ -123,7 +123,7 @@ def test_it_issues_no_more_than_it_says(call, beside, lnc):
     request = Request(problem=problem, lnc=lnc)
     operation, config = operation_for(request), (("beside", beside), ("y_bytes", 256))
     shape = operation.shape(request, Rates())
-    plan, reason = plan_of("weight_stationary", shape.geometry, shape.extras, config, lnc)
+    plan, reason = plan_of("weight_stationary", shape.geometry, shape.options, config, lnc)
     if reason:
         return
     args, kwargs = operation.arguments(request, "weight_stationary", config)
@@ -168,13 +168,13 @@ def test_the_default_rule_multiplies_no_zeros():
 def _algorithm(call):
     """What a bare kernel takes."""
     problem = _problem(call, False)
-    return default_of(geometry_of(problem, Asked()), extras_of(problem, Asked()), 2)
+    return default_of(geometry_of(problem, Asked()), options_of(problem, Asked()), 2)
 
 
 def _reason(call, last, algorithm):
     """Why an algorithm does not take a call."""
     problem = _problem(call, last)
-    return plan_of(algorithm, geometry_of(problem, Asked()), extras_of(problem, Asked()), None, 2)[1]
+    return plan_of(algorithm, geometry_of(problem, Asked()), options_of(problem, Asked()), None, 2)[1]
 
 
 def _problem(call, last):

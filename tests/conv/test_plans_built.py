@@ -43,7 +43,7 @@ def test_a_kernel_builds_no_plan_that_the_host_has(why):
     operation = operation_for(request)
     shape = operation.shape(request, rates)
     algorithm, config = operation.choice(request, shape)
-    assert operation.refusal(algorithm, shape, config) == ""
+    assert operation.unsupported_reason(algorithm, shape, config) == ""
     before = built.cache_info().misses
     core_us((operation.kernel[2], *operation.arguments(request, algorithm, config)), rates, 100_000)
     assert built.cache_info().misses == before

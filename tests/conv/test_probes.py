@@ -58,7 +58,7 @@ def test_one_element_meets_one_tap(name, layout, algorithm, precision):
     """Every other time on one core and on two, whose sums have the same bits (test_edges.py)."""
     problem = PROBLEMS[name]
     stored = problem.replace(layout=layout)
-    met = 0
+    valid_range = 0
     for index, (at_x, at_w) in enumerate(probes(problem)):
         x, w = np.zeros(problem.input_shape), np.zeros(problem.filter_shape)
         x[at_x], w[at_w] = 3, -5
@@ -66,13 +66,13 @@ def test_one_element_meets_one_tap(name, layout, algorithm, precision):
         place = places(problem, *at_x, at_w[0], *at_w[2:])
         if place is not None:
             expected[place] = -15
-            met += 1
+            valid_range += 1
         dtype = DTYPES[problem.dtype]
         how = {"config": config_of(algorithm), "precision": precision}
         x_stored = x.transpose((0, 2, 3, 1)) if layout == "NHWC" else x
         y = run(x_stored.astype(dtype, order="C"), w.astype(dtype), stored, 1 + index % 2, **how)
         np.testing.assert_array_equal(y.astype(np.float64), in_layout(expected, stored))
-    assert met > 0
+    assert valid_range > 0
 
 
 def test_every_algorithm_is_probed():

@@ -17,7 +17,7 @@ from nkiconv.bounds import epilogue_bound, products_bound
 from nkiconv.errors import GeometryError
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.conv.dispatch import ALGORITHMS, plan_of
-from nkiconv.planner.conv import extras_of
+from nkiconv.planner.conv import options_of
 from nkiconv.planner.request import Asked
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
@@ -181,8 +181,8 @@ def _config(problem: ConvProblem, epilogue: Epilogue, precision: str | None, w_d
     )
     places = problem.padding, problem.stride, problem.rhs_dilation, problem.lhs_dilation
     geometry = read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
-    extras = extras_of(problem, asked)
-    reasons = [plan_of(epilogue.algorithm, geometry, extras, None, lnc)[1] for lnc in (1, 2)]
+    options = options_of(problem, asked)
+    reasons = [plan_of(epilogue.algorithm, geometry, options, None, lnc)[1] for lnc in (1, 2)]
     return None if any(reasons) else (("algorithm", epilogue.algorithm),)
 
 

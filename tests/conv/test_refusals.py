@@ -12,7 +12,7 @@ import nkiconv
 from nkiconv.kernels.conv import conv2d_implicit_gemm
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules import geometry
-from nkiconv.schedules.geometry import instructions_refusal
+from nkiconv.schedules.geometry import instructions_unsupported
 from nkiconv.simulator import KernelAssertionError
 
 PROBLEM = ConvProblem(N=2, C=6, H=8, W=9, K=4, R=3, S=2, groups=2, dtype="fp32")
@@ -83,7 +83,7 @@ def test_too_many_instructions_are_refused():
 @pytest.mark.cover(20)
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("why", EDGE)
-def test_refusal_counts_at_least_every_instruction(why, change):
+def test_unsupported_counts_at_least_every_instruction(why, change):
     problem = EDGE[why]
     residual = nkiconv.spec(problem.output_shape, "fp32")
     longest = {"residual": residual, "residual_position": "post_activation", "activation": "tanh", "beta": 0.5}
@@ -108,8 +108,8 @@ TOO_MANY = [
 @pytest.mark.parametrize(("N", "P", "count", "remedy"), [row[1:] for row in TOO_MANY], ids=[row[0] for row in TOO_MANY])
 def test_too_many_instructions_are_refused_with_a_cut_that_fits(N, P, count, remedy):
     geometry = geometry_of(ConvProblem(N=N, C=2, K=2, H=P, W=3, S=1))
-    assert instructions_refusal(geometry, "implicit_gemm", 5_000_000) == ""
-    reason = instructions_refusal(geometry, "implicit_gemm", count)
+    assert instructions_unsupported(geometry, "implicit_gemm", 5_000_000) == ""
+    reason = instructions_unsupported(geometry, "implicit_gemm", count)
     assert f"implicit_gemm needs up to {count} instructions on a core, the compiler takes 5000000; {remedy}" in reason
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conv_calls import EDGE, check_exact, config_of, extras_of, geometry_of, in_layout, integers, planned, run, trace
+from conv_calls import EDGE, check_exact, config_of, geometry_of, in_layout, integers, options_of, planned, run, trace
 from tolerances import assert_exact
 
 from nkiconv import cases
@@ -75,10 +75,10 @@ def test_residuals_are_copied_too(name, dtype):
     residual = rng.integers(-9, 10, problem.output_shape).astype(np.float32 if dtype == "fp32" else x.dtype)
     sums = in_layout(conv_ref(x.transpose(0, 3, 1, 2), w, problem), problem)
     truth = np.maximum(sums + bias - 2.0 * residual.astype(np.float64), 0)
-    extras = extras_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
+    options = options_of(residual=True, scaled=True, epilogue=read_epilogue("relu", True, True, "pre_activation", 2))
     tried = 0
     for algorithm in ROWS:
-        if plan_of(algorithm, geometry_of(problem), extras, None, 2)[0] is not None:
+        if plan_of(algorithm, geometry_of(problem), options, None, 2)[0] is not None:
             tried += 1
             for lnc in (1, 2):
                 given = {"bias": bias, "residual": residual, "beta": -2.0, "activation": "relu"}
@@ -103,7 +103,7 @@ def test_copies_need_no_more_than_is_said(name, algorithm, dtype):
     for layout in ("NCHW", "NHWC"):
         execution = trace(problem.replace(layout=layout), 1, **how(algorithm))
         counts.append(len(execution.instructions))
-    said = relayout.relayout_instructions(algorithm, geometry_of(problem), extras_of())
+    said = relayout.relayout_instructions(algorithm, geometry_of(problem), options_of())
     assert counts[1] - counts[0] <= said
 
 

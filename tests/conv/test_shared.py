@@ -5,7 +5,7 @@ import itertools
 import pytest
 from conv_calls import EDGE, geometry_of
 
-from nkiconv.kernels.conv.boxes import block_pieces
+from nkiconv.kernels.conv.regions import block_pieces
 from nkiconv.kernels.conv.sums import taps_by_cover
 from nkiconv.schedules.cuts import parts_for_cores, window_of
 from nkiconv.schedules.geometry import images_axis
@@ -33,7 +33,7 @@ def test_blocks_have_each_row_of_outputs_once(outputs, parts, height):
 def test_taps_that_meet_all_outputs_come_first(name):
     geometry = geometry_of(EDGE[name])
     for axis in (geometry.rows, geometry.columns):
-        counts = [met[2] for _, met in taps_by_cover(axis, 0, axis.out)]
+        counts = [valid_range[2] for _, valid_range in taps_by_cover(axis, 0, axis.out)]
         assert all(0 < count <= axis.out for count in counts)
         assert [count == axis.out for count in counts] == sorted((count == axis.out for count in counts), reverse=True)
 

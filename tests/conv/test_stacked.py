@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv_calls import check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
 from depthwise import same_bits
 from draws import draws
 from hypothesis import given
@@ -84,11 +84,11 @@ def test_jobs_need_not_all_be_of_whole_quadrants():
     assert "engines address quadrants" in planned(problem, "stacked", (*config[1:], ("filters", "shifted")))[1]
 
 
-def settled(problem, settings=None, **changes):
+def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
     given = settings and tuple(settings.items())
-    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", "stacked").settle(shape, given)
+    shape = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "stacked").complete(shape, given)
 
 
 @pytest.mark.cover(16)
@@ -165,7 +165,7 @@ def test_sizes_that_do_not_fit_each_other(problem, settings, message):
     stack, reason = planned(problem, "stacked", tuple(settings.items()))
     assert stack is None
     assert re.search(message, reason)
-    assert settled(problem, settings) == tuple(settings.items())
+    assert completed(problem, settings) == tuple(settings.items())
 
 
 LAYER = ConvProblem(N=1, C=3, H=40, W=40, K=16, R=5, S=5, padding=((2, 2), (2, 2)))
@@ -227,12 +227,12 @@ PRICED = {name: cases.get(name).problem for name in ("rn50_stem", "rn50_c2", "vi
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_bound_is_near_the_model(problem):
-    rates, settings = Rates(), settled(problem)
+    rates, settings = Rates(), completed(problem)
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     tasks, prices = build(execution.programs, PriceList(rates))
     modelled_ns = run_line(tasks, prices, rates).total_ns
     stack, _ = planned(problem, "stacked", settings)
-    bound = Bound(TARGET, geometry_of(problem), extras_of(), stack)
+    bound = Bound(TARGET, geometry_of(problem), options_of(), stack)
     assert bound.total_ns() == pytest.approx(modelled_ns, rel=0.2)
 
 
@@ -242,22 +242,22 @@ def test_bound_is_near_the_model(problem):
 )
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 def test_candidates_are_in_order_and_no_bound_is_below_the_tensor_engine(problem, changes):
-    geometry, extras = geometry_of(problem), extras_of(**changes)
-    found = host.candidates(TARGET, geometry, extras)
+    geometry, options = geometry_of(problem), options_of(**changes)
+    found = host.candidates(TARGET, geometry, options)
     alone = {sizes: ns for ns, _, sizes in host.tensor_ns(TARGET, geometry)}
     assert 0 < len(found) <= host.BUILT
     assert found == sorted(found, key=lambda one: one[0])
     for ns, own in found:
-        whole_ns = Bound(TARGET, geometry, extras, host.build(geometry, own, extras.residual)).total_ns()
+        whole_ns = Bound(TARGET, geometry, options, host.build(geometry, own, options.residual)).total_ns()
         sizes = own.rows, own.shifts, own.outputs, own.beside, own.apart
         assert max(ns, alone[sizes]) <= whole_ns * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("problem", PRICED.values(), ids=PRICED)
 @pytest.mark.parametrize("given", [None, {"warmup": 20}, {"blocks": 1}, {"filters": "straight"}])
-def test_settings_are_settled_once(problem, given):
-    found = settled(problem, given)
-    assert settled(problem, dict(found)) == found
+def test_settings_are_completed_once(problem, given):
+    found = completed(problem, given)
+    assert completed(problem, dict(found)) == found
     assert tuple(name for name, _ in found) == tuple(field.name for field in dataclasses.fields(StackedSettings))
     assert (given or {}).items() <= dict(found).items()
 
@@ -287,7 +287,7 @@ def test_filters_come_every_way_and_rows_leave_together(problem, settings):
 
 def test_each_way_of_filters_is_taken():
     taken = [
-        dict(settled(problem, {"rows": 2, "shifts": 1, "outputs": outputs}))["filters"]
+        dict(completed(problem, {"rows": 2, "shifts": 1, "outputs": outputs}))["filters"]
         for problem, outputs in [(PLAIN, 2), (TALL, 2), (PRICED["few outputs"], 2)]
     ]
     assert taken == ["shifted", "straight", "apart"]
@@ -326,9 +326,9 @@ def test_biases_of_jobs(K, outputs):
 def test_it_needs_no_more_than_it_says_with_a_residual(problem, config):
     bias, residual = nkiconv.spec((problem.K,), "fp32"), nkiconv.spec(problem.output_shape, problem.dtype)
     epilogue = read_epilogue("relu", bias, residual, "pre_activation", 4)
-    extras = {"epilogue": epilogue, "residual": True, "scaled": True}
-    config = config or (("algorithm", "stacked"), *settled(problem, **extras))
-    stack, reason = planned(problem, "stacked", config[1:], **extras)
+    options = {"epilogue": epilogue, "residual": True, "scaled": True}
+    config = config or (("algorithm", "stacked"), *completed(problem, **options))
+    stack, reason = planned(problem, "stacked", config[1:], **options)
     assert reason == ""
     execution = trace(problem, 2, config=config, bias=bias, residual=residual, beta=2.0, activation="relu")
     most = max(len(program.instructions) for program in execution.programs)

@@ -6,7 +6,7 @@ import re
 import hypothesis
 import numpy as np
 import pytest
-from conv_calls import check_exact, config_of, extras_of, geometry_of, integers, planned, run, trace
+from conv_calls import check_exact, config_of, geometry_of, integers, options_of, planned, run, trace
 from depthwise_images import DEPTHWISE_IMAGES, depthwise
 from draws import draws
 from hypothesis import strategies as st
@@ -37,10 +37,10 @@ ROWS = {
 BANDS = config_of("stacked")
 
 
-def settled(problem, settings=None, **changes):
+def completed(problem, settings=None, **changes):
     """All settings, those that are open as the host has them."""
-    shape = Shape(geometry_of(problem), extras_of(**changes), 2, Rates())
-    return cost.algorithm("conv2d", "stacked").settle(shape, settings)
+    shape = Shape(geometry_of(problem), options_of(**changes), 2, Rates())
+    return cost.algorithm("conv2d", "stacked").complete(shape, settings)
 
 
 @pytest.mark.cover(4)
@@ -162,18 +162,18 @@ PRICED = [
 def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, dtype):
     padding = ((taps // 2, taps // 2),) * 2
     problem = depthwise(C, N=N, H=size, W=size, R=taps, S=taps, stride=(stride, stride), padding=padding, dtype=dtype)
-    settings = settled(problem)
+    settings = completed(problem)
     bands, _ = planned(problem, "stacked", settings)
-    ns = Bound(Target.of(Rates()), geometry_of(problem), extras_of(), bands).total_ns()
+    ns = Bound(Target.of(Rates()), geometry_of(problem), options_of(), bands).total_ns()
     execution = trace(problem, 2, config=(("algorithm", "stacked"), *settings))
     assert ns == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.17)
 
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("given", [None, (("warmup", 20),), (("together", 2),), (("channels", 1),)])
-def test_settings_are_settled_once(name, given):
-    found = settled(ROWS[name], given)
-    assert settled(ROWS[name], found) == found
+def test_settings_are_completed_once(name, given):
+    found = completed(ROWS[name], given)
+    assert completed(ROWS[name], found) == found
     assert tuple(one for one, _ in found) == tuple(field.name for field in dataclasses.fields(DepthwiseSettings))
     assert set(given or ()) <= set(found)
 
@@ -181,7 +181,7 @@ def test_settings_are_settled_once(name, given):
 @pytest.mark.cover(5)
 @pytest.mark.parametrize("name", ROWS)
 def test_what_the_host_settles_is_exact(name):
-    check_exact(ROWS[name], config=(("algorithm", "stacked"), *settled(ROWS[name])))
+    check_exact(ROWS[name], config=(("algorithm", "stacked"), *completed(ROWS[name])))
 
 
 PLANES = (4, 4, 4, *VOLUMES["same"][3:])

@@ -201,8 +201,8 @@ def test_it_needs_no_more_than_it_says(name, config, lnc):
     problem = cases.get(name).problem.replace(H=12)
     request = Request(problem=problem, lnc=lnc, asked=Asked(precision="winograd", residual="pre_activation", bias=True))
     shape = CONV3D.shape(request, Rates())
-    config = CONV3D.settle("implicit_gemm", shape, config)
-    own, reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, lnc)
+    config = CONV3D.complete("implicit_gemm", shape, config)
+    own, reason = plan_of("implicit_gemm", shape.geometry, shape.options, config, lnc)
     assert reason == ""
     execution = trace(request, Candidate("implicit_gemm", config), Rates()).execution
     most = max(len(program.instructions) for program in execution.programs)
@@ -258,7 +258,7 @@ def test_filters_that_do_not_fit_are_refused():
     problem = LAYER.replace(C=128, K=128, R=31, S=31, padding=((1, 1), (15, 15), (15, 15)))
     shape = CONV3D.shape(Request(problem=problem, asked=Asked(**WINOGRAD)), Rates())
     for config in (None, CHANNELS):
-        reason = plan_of("implicit_gemm", shape.geometry, shape.extras, config, 2)[1]
+        reason = plan_of("implicit_gemm", shape.geometry, shape.options, config, 2)[1]
         assert "bytes per partition of SBUF for the window of one output and its filters" in reason
 
 

@@ -212,8 +212,8 @@ def test_blocks_of_padding_take_no_matmul():
 def test_a_row_that_is_cropped_away_has_no_blocks():
     """Ceil divisions are of ints that are not negative: NKI's documents do not say how // rounds those."""
     problem = Row("all cropped", 1, 2, 10, 3, 1, (-17, 20)).problem("bf16")
-    geometry, extras = kernel_view(problem)
-    assert build(geometry, banded_settings(geometry, extras, None), False).end_data == 0
+    geometry, options = kernel_view(problem)
+    assert build(geometry, banded_settings(geometry, options, None), False).end_data == 0
     check(problem, PLAIN, 7, whole=True, algorithm="banded")
 
 
@@ -238,9 +238,9 @@ def test_memory_is_bounded_by_what_the_kernel_reckons(row, monkeypatch):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("config", [None, *SETTINGS], ids=str)
 @pytest.mark.parametrize("row", ROWS[:3], ids=lambda row: row.id)
-def test_settled_settings_are_all_and_settle_to_themselves(row, config):
-    geometry, extras = kernel_view(row.problem("bf16"))
-    shape = Shape(geometry, extras, 2, Rates())
-    settled = ALGORITHM.settle(shape, config)
-    assert set(config or ()) <= set(settled)
-    assert ALGORITHM.settle(shape, settled) == settled == pairs_of(banded_settings(geometry, extras, settled))
+def test_completed_settings_are_all_and_complete_to_themselves(row, config):
+    geometry, options = kernel_view(row.problem("bf16"))
+    shape = Shape(geometry, options, 2, Rates())
+    completed = ALGORITHM.complete(shape, config)
+    assert set(config or ()) <= set(completed)
+    assert ALGORITHM.complete(shape, completed) == completed == pairs_of(banded_settings(geometry, options, completed))

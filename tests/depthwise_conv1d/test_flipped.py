@@ -114,12 +114,12 @@ def test_costs_nothing_where_taps_are_numbered():
 def test_banded_needs_no_more_than_it_says(S):
     problem = Row("any", 2, 200, 500, S, 1, (S - 1, 0)).problem("bf16").replace(transposed=True)
     shape = OPERATIONS["depthwise_conv1d"].shape(Planned(problem=problem), Rates())
-    settings = banded_settings(shape.geometry, shape.extras, None)
-    made = build(shape.geometry, settings, shape.extras.state)
+    settings = banded_settings(shape.geometry, shape.options, None)
+    made = build(shape.geometry, settings, shape.options.state)
     execution = trace(problem, "banded")
     most = max(len(program.instructions) for program in execution.programs)
-    assert most <= count_banded_instructions(shape.geometry, shape.extras, made, 2)
-    assert execution.sbuf_peak_bytes <= banded_sbuf_bytes(shape.geometry, shape.extras, made)
+    assert most <= count_banded_instructions(shape.geometry, shape.options, made, 2)
+    assert execution.sbuf_peak_bytes <= banded_sbuf_bytes(shape.geometry, shape.options, made)
 
 
 def test_no_images():

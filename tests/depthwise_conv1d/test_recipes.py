@@ -4,7 +4,7 @@ import pytest
 from depthwise import Row
 
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.schedules.depthwise import Extras, RowGeometry
+from nkiconv.schedules.depthwise import Options, RowGeometry
 from nkiconv.schedules.mixed import mixed_settings
 from nkiconv.schedules.options import Epilogue
 from nkiconv.schedules.recipes import (
@@ -33,12 +33,12 @@ def geometry_of(S, itemsize, columns=4096):
 
 
 def shape_of(S, itemsize, epilogue=PLAIN, **constants):
-    extras = Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
-    return Shape(geometry_of(S, itemsize), extras, 2, Rates(constants))
+    options = Options(epilogue=epilogue, state=False, strict_nonfinite=False)
+    return Shape(geometry_of(S, itemsize), options, 2, Rates(constants))
 
 
 def best(shape, on_tensor):
-    return next(ranked_recipes(shape.geometry, shape.extras.epilogue, shape.target, 512, on_tensor))
+    return next(ranked_recipes(shape.geometry, shape.options.epilogue, shape.target, 512, on_tensor))
 
 
 @pytest.mark.parametrize("on_tensor", [False, True])

@@ -124,14 +124,14 @@ def test_what_the_planner_tries_is_right(algorithm, row):
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("config", [None, (("piece", 100), ("columns", 33)), (("recipes", ((0, 3, 0, 0),)),)], ids=str)
 @pytest.mark.parametrize("algorithm", ["mixed", "vector"])
-def test_settled_settings_are_all_and_stay(algorithm, config):
+def test_completed_settings_are_all_and_stay(algorithm, config):
     shape, known = Shape(*kernel_view(PROBLEM), 2, Rates()), cost.algorithm("depthwise_conv1d", algorithm)
-    settled = known.settle(shape, config)
-    assert tuple(name for name, _ in settled) == tuple(declarations(MixedSettings))
-    assert dict(settled).items() >= dict(config or ()).items()
-    assert known.settle(shape, settled) == settled
+    completed = known.complete(shape, config)
+    assert tuple(name for name, _ in completed) == tuple(declarations(MixedSettings))
+    assert dict(completed).items() >= dict(config or ()).items()
+    assert known.complete(shape, completed) == completed
     refused_ = (("piece", 0),)
-    assert known.settle(shape, refused_) == refused_
+    assert known.complete(shape, refused_) == refused_
 
 
 BAD_VALUES = [0, -1, 10**9, 1.5, "x", None, (), (0,), ((1, 2),), True]

@@ -101,7 +101,7 @@ def test_the_host_sums_images_on_the_array():
     shape, found = operation.shape(request, Rates()), estimate(request, use_cache=False)
     assert found.algorithm == "dot_images"
     run = execute(operation.kernel[2], *operation.launch(request, found.algorithm, found.config), trace_only=True)
-    rows, settings = shape.extras.images.geometry, dict(found.config)
+    rows, settings = shape.options.images.geometry, dict(found.config)
     plan = build(rows, dot_settings(rows, found.config))
     assert plan.members > 1
     most = count_dot_instructions(rows, plan, settings["warmup"], 2)

@@ -183,9 +183,9 @@ def a_config(draw):
 def any_is_exact(problem, config, is_last, lnc, bias):
     try:
         check(*problem, is_last, lnc=lnc, bias_gradient=bias, algorithm="diagonals", config=config)
-    except nkiconv.UnsupportedError as refusal:
+    except nkiconv.UnsupportedError as unsupported_reason:
         # blocks too large for a bank or SBUF, or groups of which no so many share products
-        hypothesis.assume(config is None or not str(refusal).startswith(("config rows=", "config beside=")))
+        hypothesis.assume(config is None or not str(unsupported_reason).startswith(("config rows=", "config beside=")))
         raise
 
 

@@ -84,8 +84,8 @@ def matmuls(layout, side):
 def test_no_zero_is_multiplied(layout):
     """Each pair of a position and a tap that meets x is in a matmul once for 4 channels, and no other one is."""
     traced, found = matmuls(layout, 4)
-    met = sum(7 - abs(tap) for tap in (-1, 0, 1)) ** 2
-    assert sum(one.params["moving_columns"] for one in found) == met * 16
+    valid_range = sum(7 - abs(tap) for tap in (-1, 0, 1)) ** 2
+    assert sum(one.params["moving_columns"] for one in found) == valid_range * 16
     # of what the array warms up on
     assert sum(one.op == "memset" for one in traced.instructions) == 1
 
@@ -133,7 +133,7 @@ def test_an_estimate_is_none_the_slower_for_them(numbers):
         args, kwargs = operation.arguments(request, "blocks", config)
         return in_time(nkiconv.simulator.execute(operation.kernel[2], args, kwargs, trace_only=True), Rates()).us
 
-    assert modelled(blocks.settle(shape, None)) <= 1.05 * modelled(blocks.settle(shape, (("side", 1),)))
+    assert modelled(blocks.complete(shape, None)) <= 1.05 * modelled(blocks.complete(shape, (("side", 1),)))
 
 
 REFUSED = [

@@ -90,7 +90,7 @@ def test_a_bare_kernel_takes_the_settings_of_estimates(layout, given):
     operation = operation_for(request)
     shape = operation.shape(request, Rates())
     found = dict(chosen(shape.geometry, given or None, False, 2))
-    assert found == {**dict(operation.algorithm("blocks").settle(shape, given or None)), "warmup": 0}
+    assert found == {**dict(operation.algorithm("blocks").complete(shape, given or None)), "warmup": 0}
     assert found.items() >= dict(given).items()
 
 
@@ -155,7 +155,7 @@ def columns_of_matmuls(N, H, is_last, **config):
     return sum(one.writes[0].num_elems // 16 for one in traced.instructions if one.op == "nc_matmul")
 
 
-@pytest.mark.parametrize(("config", "met"), [
+@pytest.mark.parametrize(("config", "valid_range"), [
     # whole planes: of 21 pairs of a row and a tap 19 meet x, and of a column too; the first product has all taps
     ({"rows": 7, "columns": 7}, (19 * 19 - 9) * 16 + 9 * 16 + (9 - 4) * 16),
     # units of whole columns, all of them in one tile: of rows alone; the first product again
@@ -164,9 +164,9 @@ def columns_of_matmuls(N, H, is_last, **config):
     ({"rows": 1, "columns": 1}, 9 * 16),
 ])  # fmt: skip
 @pytest.mark.parametrize("way", ["channels last", "turned"])
-def test_taps_that_meet_zeros_alone_are_left_out(way, config, met):
+def test_taps_that_meet_zeros_alone_are_left_out(way, config, valid_range):
     sizes = {**config, "split": 0, "pixels": 2 if way == "turned" else 0}
-    assert columns_of_matmuls(2, 7, way == "channels last", **sizes) == met
+    assert columns_of_matmuls(2, 7, way == "channels last", **sizes) == valid_range
 
 
 def test_the_first_product_of_a_later_pass_meets_most_taps():
@@ -205,8 +205,8 @@ def test_cores_do_not_change_bits(images):
     x, gy, call = images
     try:
         one, two = (nkiconv.conv2d_weight(x, gy=gy, lnc=lnc, **call) for lnc in (1, 2))
-    except nkiconv.UnsupportedError as refusal:
-        hypothesis.assume(not str(refusal).startswith("config "))
+    except nkiconv.UnsupportedError as unsupported_reason:
+        hypothesis.assume(not str(unsupported_reason).startswith("config "))
         raise
     assert same_bits(one, two)
 

@@ -18,7 +18,7 @@ def modelled_us(problem, operation):
     operation, request, found = OPERATIONS[operation], Request(problem=problem, operation=operation), {}
     shape = operation.shape(request, Rates())
     for name in operation.algorithms:
-        if not operation.refusal(name, shape, None):
+        if not operation.unsupported_reason(name, shape, None):
             args, kwargs = operation.launch(request, name, None)
             execution = execute(operation.kernel[2], args, kwargs, trace_only=True)
             if len(execution.instructions) > INSTRUCTIONS_MAX:

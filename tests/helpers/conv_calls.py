@@ -15,7 +15,7 @@ from nkiconv.kernels.conv.dispatch import plan_of
 from nkiconv.planner.request import X_PERMS, Y_PERMS
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import conv_ref
-from nkiconv.schedules.options import Extras
+from nkiconv.schedules.options import Options
 from nkiconv.simulator.dtypes import canonical
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
@@ -149,11 +149,11 @@ def geometry_of(problem: ConvProblem, precision: str | None = None) -> Any:
     return read_geometry(x, w, places, (problem.groups, 1), perms, precision)[0]
 
 
-def extras_of(**changes: Any) -> Extras:
+def options_of(**changes: Any) -> Options:
     """Nothing but the sums is asked for, with changes."""
     epilogue = read_epilogue(None, None, None, "pre_activation", 4)
     plain = {"epilogue": epilogue, "residual": False, "scaled": False, "strict_nonfinite": False}
-    return Extras(**plain | changes)
+    return Options(**plain | changes)
 
 
 def planned(
@@ -165,8 +165,8 @@ def planned(
     **changes: Any,
 ) -> tuple[Any, str]:
     """(an algorithm's plan of a problem, "") or (None, why not); changes: of what is asked for."""
-    extras = extras_of(**changes)
-    return plan_of(algorithm, geometry_of(problem, precision), extras, settings, lnc)
+    options = options_of(**changes)
+    return plan_of(algorithm, geometry_of(problem, precision), options, settings, lnc)
 
 
 def check_exact(

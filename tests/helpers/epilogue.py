@@ -19,8 +19,8 @@ from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.kernels.depthwise_conv1d.geometry import read_geometry
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, apply_out_perm, conv_ref, epilogue_ref, num_terms
-from nkiconv.schedules.depthwise import Extras
-from nkiconv.schedules.depthwise_rule import refusal
+from nkiconv.schedules.depthwise import Options
+from nkiconv.schedules.depthwise_rule import unsupported_reason
 from nkiconv.simulator import KernelAssertionError
 
 NL = {"bf16": nl.bfloat16, "fp16": nl.float16, "fp32": nl.float32}
@@ -181,7 +181,7 @@ def check(problem: ConvProblem, request: Request, seed: int, *, whole: bool, **m
 
 
 def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite: bool = False) -> tuple[Any, Any]:
-    """(Geometry, Extras) as the public kernel reads them from its arguments."""
+    """(Geometry, Options) as the public kernel reads them from its arguments."""
     geometry, _ = read_geometry(
         SimpleNamespace(shape=problem.input_shape, dtype=NL[problem.dtype]),
         SimpleNamespace(shape=problem.filter_shape, dtype=NL[problem.dtype]),
@@ -192,7 +192,7 @@ def kernel_view(problem: ConvProblem, request: Request = PLAIN, strict_nonfinite
     )
     itemsize = DTYPES[request.out(problem)].itemsize
     epilogue = read_epilogue(request.activation, request.bias, request.residual, request.residual_position, itemsize)
-    return geometry, Extras(epilogue=epilogue, state=request.state, strict_nonfinite=strict_nonfinite)
+    return geometry, Options(epilogue=epilogue, state=request.state, strict_nonfinite=strict_nonfinite)
 
 
 def reason_to_refuse(
@@ -204,9 +204,9 @@ def reason_to_refuse(
     strict_nonfinite: bool = False,
     config: Any = None,
 ) -> str:
-    """What `dispatch.refusal` says to this call; "" if the algorithm does it."""
-    geometry, extras = kernel_view(problem, request, strict_nonfinite)
-    return refusal(algorithm, geometry, extras, config, lnc)
+    """What `dispatch.unsupported_reason` says to this call; "" if the algorithm does it."""
+    geometry, options = kernel_view(problem, request, strict_nonfinite)
+    return unsupported_reason(algorithm, geometry, options, config, lnc)
 
 
 def refused(algorithm: str, problem: ConvProblem, request: Request = PLAIN, **more: Any) -> str:

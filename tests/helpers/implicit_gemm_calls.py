@@ -1,6 +1,6 @@
 """Problems of taps, what it needs of each, and its time on the array."""
 
-from conv_calls import config_of, extras_of, geometry_of, planned, trace
+from conv_calls import config_of, geometry_of, options_of, planned, trace
 
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
@@ -40,18 +40,18 @@ def needs(problem, lnc, **settings):
 
 def shape_of(problem, precision=None, **changes):
     """A problem as the host's cost models see it; changes: of what is asked for."""
-    extras = extras_of(**changes)
-    return Shape(geometry_of(problem, precision), extras, 2, Rates())
+    options = options_of(**changes)
+    return Shape(geometry_of(problem, precision), options, 2, Rates())
 
 
-def settled(problem, precision=None, asked=None, **settings):
+def completed(problem, precision=None, asked=None, **settings):
     """The host's settings for a problem, by name; asked: changes of what is asked for."""
-    return dict(ALGORITHM.settle(shape_of(problem, precision, **(asked or {})), tuple(settings.items()) or None))
+    return dict(ALGORITHM.complete(shape_of(problem, precision, **(asked or {})), tuple(settings.items()) or None))
 
 
 def chosen(problem, precision=None, **settings):
     """The plan of the host's settings for a problem."""
-    config = config_of("implicit_gemm", **settled(problem, precision, **settings))[1:]
+    config = config_of("implicit_gemm", **completed(problem, precision, **settings))[1:]
     found, reason = planned(problem, "implicit_gemm", config, precision=precision)
     assert reason == ""
     return found
@@ -59,7 +59,7 @@ def chosen(problem, precision=None, **settings):
 
 def timeline(problem, lnc, precision=None, **settings):
     """(timed execution, tasks of the array of core 0 in order), by the host's settings but for those given."""
-    config = config_of("implicit_gemm", **settled(problem, precision, **settings))
+    config = config_of("implicit_gemm", **completed(problem, precision, **settings))
     timed = in_time(trace(problem, lnc, config=config, precision=precision), Rates())
     array = [t for t in range(len(timed.tasks)) if timed.tasks.engine[t] == ENGINES.index("tensor")]
     return timed, sorted(array, key=lambda t: timed.line.start[t])

@@ -15,9 +15,9 @@
                     work in parallel; of transposed problems a phase after the other, each with taps of its own; of few
                     output channels rows of y and columns of taps share the columns, and their sums are added, shifted
 
-What they share is one pipeline: x comes through a `ring` as `boxes` of HBM, filters through `filter_feed`, `sums` says
-where a product meets x and a bank of PSUM, `call` reads out with the epilogue, boxes leave. All take
-planes of taps, as volumes have them; the images of a 2-d problem are planes with one tap.
+What they share is one pipeline: x comes as `regions` of HBM, filters through `filter_feed`, `sums` says where a product
+meets x and a bank of PSUM, `call` evacuates with the epilogue, regions leave. All take planes of taps, as volumes have
+them; the images of a 2-d problem are planes with one tap.
 
 No im2col tensor exists anywhere; filters come to the array as stationaries (but for activation_stationary), x
 as strided views. Where channels are neighbours in HBM (NHWC), DMA transposes x for implicit_gemm and
@@ -28,8 +28,8 @@ the host's choice (`nkiconv.plan`); a bare kernel follows `dispatch.default_of`.
 
 from ... import rules
 from ..._nki import nki, nl
-from ...schedules.options import Extras
-from ...schedules.pairs_of_planes import pairs_refusal, with_pairs
+from ...schedules.options import Options
+from ...schedules.pairs_of_planes import pairs_unsupported, with_pairs
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype, refuse
 from .._epilogue import read_epilogue
 from .arguments import read_geometry
@@ -270,7 +270,7 @@ def convolved(
     geometry, y_shape = read_geometry(
         img_ref, filter_ref, places, groups, perms, precision, packed, flipped, frames_ref
     )
-    refuse(pairs_refusal(geometry, len(places[1])) if precision == "winograd" else "")
+    refuse(pairs_unsupported(geometry, len(places[1])) if precision == "winograd" else "")
     depth = 2 if perms[0] == None else perms[0][2]
     final_shape = final_shape_of(geometry, img_ref, depth, wanted)
     geometry = with_pairs(geometry)
@@ -278,7 +278,7 @@ def convolved(
     check_bias(bias, "K", geometry.K)
     check_residual(residual, y_shape)
     refuse(rules.beta(beta))
-    extras = Extras(
+    options = Options(
         epilogue=read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2),
         residual=residual != None,
         scaled=residual != None and beta != 1.0,
@@ -287,9 +287,9 @@ def convolved(
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref)
     if len(final_shape) == 0:
-        convolve(algorithm, operands, geometry, extras, config)
+        convolve(algorithm, operands, geometry, options, config)
         return y_hbm
     final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
     store_final_frames(img_ref, frames_ref, final_hbm, depth)
-    convolve(algorithm, operands, geometry, extras, config)
+    convolve(algorithm, operands, geometry, options, config)
     return y_hbm, final_hbm

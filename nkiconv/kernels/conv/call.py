@@ -1,6 +1,6 @@
 """What a conv2d is asked for beside its geometry: `Extras` (known from names and shapes) and `Operands`.
 
-An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
+An algorithm gets (operands, geometry, options, config) and writes operands.y; whatever it does not support, its
 `refusal` says by name before any instruction, to the kernel and to the planner alike.
 """
 

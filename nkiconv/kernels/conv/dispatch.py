@@ -7,14 +7,14 @@ from ..._nki import nl
 from ...schedules import stacked, weight_stationary
 from ...schedules.activation_stationary_build import plan_activation_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
-from ...schedules.pairs_of_planes import beside_pairs_refusal
-from ...schedules.planes import PLANES, asked_planes, planes_refusal, wants_channels, with_channels, without_planes
+from ...schedules.pairs_of_planes import beside_pairs_unsupported
+from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
 from .activation_stationary.loop import run_activation_stationary
 from .flip import copy_forwards
 from .implicit_gemm.loop import run_implicit_gemm
-from .relayout import copy_in, copy_out, plain_of, relayout_refusal
+from .relayout import copy_in, copy_out, plain_of, relayout_unsupported
 from .rule import wanted_algorithms
 from .stacked.loop import run_stacked
 from .weight_stationary.loop import run_weight_stationary
@@ -34,71 +34,73 @@ ALGORITHMS = tuple(TABLE)
 PLANS_KEPT = 1024
 
 
-def plan_of(algorithm, geometry, extras, config, cores):
+def plan_of(algorithm, geometry, options, config, cores):
     """(an algorithm's own plan of this on `cores` cores, "") or (None, why not: argument, value, rule, remedy).
 
     Built once: the host, a search and the kernel share the value, which nothing may change.
     """
     once = built if is_hashable(config) else built.__wrapped__  # what cannot be hashed is refused
-    return once(algorithm, geometry, extras, config, repr(config), cores)
+    return once(algorithm, geometry, options, config, repr(config), cores)
 
 
 @lru_cache(maxsize=PLANS_KEPT)
-def built(algorithm, geometry, extras, config, written, cores):
+def built(algorithm, geometry, options, config, written, cores):
     """The same of a config that can be hashed. written: its repr, as True and 1 are equal."""
-    reason = precision_refusal(algorithm, geometry)
+    reason = precision_unsupported(algorithm, geometry)
     if not reason and geometry.direct is not None:
-        reason = beside_pairs_refusal(geometry, extras)
-    reason = reason or relayout_refusal(algorithm, geometry, extras)
-    reason = reason or depth_refusal(algorithm, geometry, extras, config)
+        reason = beside_pairs_unsupported(geometry, options)
+    reason = reason or relayout_unsupported(algorithm, geometry, options)
+    reason = reason or depth_unsupported(algorithm, geometry, options, config)
     if reason:
         return None, reason
     plan, _ = TABLE[algorithm]
-    return plan(seen_by(algorithm, geometry, extras, config), extras, without_planes(config), cores)
+    return plan(seen_by(algorithm, geometry, options, config), options, without_planes(config), cores)
 
 
-def precision_refusal(algorithm, geometry):
+def precision_unsupported(algorithm, geometry):
     """Why an algorithm does not take products so, or ""."""
     if algorithm == "implicit_gemm" or geometry.precision not in ONLY_IMPLICIT_GEMM:
         return ""
     return f"precision={geometry.precision}: {algorithm} takes others; use implicit_gemm, or ask for another"
 
 
-def depth_refusal(algorithm, geometry, extras, config):
+def depth_unsupported(algorithm, geometry, options, config):
     """Why planes of taps are not taken as a config asks, or ""."""
     planes = asked_planes(config)
     if planes not in PLANES:
         return f"config planes={planes}: must be one of {PLANES}"
-    return planes_refusal(algorithm, plain_of(algorithm, geometry, extras), extras) if wants_channels(config) else ""
+    return (
+        planes_unsupported(algorithm, plain_of(algorithm, geometry, options), options) if wants_channels(config) else ""
+    )
 
 
-def seen_by(algorithm, geometry, extras, config):
+def seen_by(algorithm, geometry, options, config):
     """The Geometry that an algorithm works on: of copies of filters and of NHWC tensors, of planes of taps as
     channels."""
-    plain = plain_of(algorithm, geometry, extras)
+    plain = plain_of(algorithm, geometry, options)
     if algorithm == "stacked":
         plain = replace(plain, by_plane=False)
     return with_channels(plain) if wants_channels(config) else plain
 
 
-def default_of(geometry, extras, cores):
+def default_of(geometry, options, cores):
     """The algorithm of a kernel that is called without one: the first that runs of those that its rule names."""
     for algorithm in wanted_algorithms(geometry):
-        if plan_of(algorithm, geometry, extras, None, cores)[1] == "":
+        if plan_of(algorithm, geometry, options, None, cores)[1] == "":
             return algorithm
     return "implicit_gemm"
 
 
-def convolve(algorithm, operands, geometry, extras, config):
+def convolve(algorithm, operands, geometry, options, config):
     """Write operands.y; algorithm None: by the default rule."""
     cores = nl.num_programs()
     if algorithm == None:
-        algorithm = default_of(geometry, extras, cores)
-    plan, reason = plan_of(algorithm, geometry, extras, config, cores)
+        algorithm = default_of(geometry, options, cores)
+    plan, reason = plan_of(algorithm, geometry, options, config, cores)
     require(reason == "", reason)
     y_hbm = operands.y
     copy_forwards(algorithm, operands, geometry)
     copy_in(algorithm, operands, geometry)
     _, run = TABLE[algorithm]
-    run(operands, seen_by(algorithm, geometry, extras, config), extras, plan)
-    copy_out(algorithm, y_hbm, operands, geometry, extras)
+    run(operands, seen_by(algorithm, geometry, options, config), options, plan)
+    copy_out(algorithm, y_hbm, operands, geometry, options)

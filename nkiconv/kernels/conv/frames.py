@@ -13,7 +13,7 @@ from .._dma import copy
 
 
 def tensor_of(operands, framed):
-    """The tensor that a PlanePiece, or a box of x, is in."""
+    """The tensor that a PlanePiece, or a region of x, is in."""
     return operands.frames if framed else operands.x
 
 

@@ -15,9 +15,9 @@ from ...schedules.geometry import writes_rows
 from ...schedules.tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
 from .._dma import copy
 from .._engines import is_16bit, new_ledger, pick
-from .boxes import offset_at, pattern_of
 from .call import part_of_core
 from .flip import flip_instructions, forwards_of
+from .regions import offset_at, pattern_of
 from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
@@ -58,7 +58,7 @@ def copies_y(algorithm, geometry):
     return algorithm not in OWN and geometry.y_strides[0] == 1 and geometry.K > 1 and geometry.y_strides[3] > 1
 
 
-def plain_of(algorithm, geometry, extras):
+def plain_of(algorithm, geometry, options):
     """The Geometry that an algorithm sees: strides of the copies, those of filters too."""
     found = forwards_of(algorithm, geometry)
     rows, columns = geometry.rows, geometry.columns
@@ -87,11 +87,11 @@ def copy_in(algorithm, operands, geometry):
         operands.y = nl.ndarray((size_of(operands.y.shape),), dtype=operands.y.dtype, buffer=nl.shared_hbm)
 
 
-def copy_out(algorithm, y_hbm, operands, geometry, extras):
+def copy_out(algorithm, y_hbm, operands, geometry, options):
     """y from the copy that the algorithm wrote, if it did."""
     if copies_y(algorithm, geometry):
         meet(operands.y)
-        for part in y_to_pixels(geometry, extras):
+        for part in y_to_pixels(geometry, options):
             copy_transposed(y_hbm, operands.y, part)
 
 
@@ -148,7 +148,7 @@ def to_rows(shape, item, strides, volumes, planes, first):
     )
 
 
-def y_to_pixels(geometry, extras):
+def y_to_pixels(geometry, options):
     """y from its copy: as rows, or pixels that are evenly spaced in y as rows of 128 and one of the rest."""
     K, P, Q = geometry.K, geometry.rows.out, geometry.columns.out
     is_sorted, step = K <= min(FEW, Q), geometry.y_strides[3] if Q > 1 else geometry.y_strides[2]
@@ -164,7 +164,7 @@ def y_to_pixels(geometry, extras):
             found.append(
                 Transposed(
                     shape=(columns, geometry.planes.out, count, K),
-                    item=extras.epilogue.y_itemsize,
+                    item=options.epilogue.y_itemsize,
                     source=(1, K * P * Q, each, P * Q),
                     target=(step, geometry.y_strides[1], line_step, 1) + tuple(geometry.y_strides[4:]),
                     source_first=first,
@@ -176,12 +176,12 @@ def y_to_pixels(geometry, extras):
     return found
 
 
-def copies_of(algorithm, geometry, extras):
+def copies_of(algorithm, geometry, options):
     """All that is copied for an algorithm."""
     found = x_to_rows(geometry) if copies_x(algorithm, geometry) else []
     if copies_y(algorithm, geometry):
-        found = found + y_to_pixels(geometry, extras)
-        if extras.residual:
+        found = found + y_to_pixels(geometry, options)
+        if options.residual:
             found.append(residual_to_rows(geometry))
     return found
 
@@ -237,9 +237,9 @@ def pieces_of(part):
     return found
 
 
-def relayout_refusal(algorithm, geometry, extras):
+def relayout_unsupported(algorithm, geometry, options):
     """Why the copies cannot be made, or ""."""
-    count = relayout_instructions(algorithm, geometry, extras)
+    count = relayout_instructions(algorithm, geometry, options)
     if count > INSTRUCTIONS_MAX:
         return (
             f"N={geometry.planes.out}, H={geometry.rows.size}, W={geometry.columns.size}: copies of x and y as NCHW "
@@ -248,10 +248,10 @@ def relayout_refusal(algorithm, geometry, extras):
     return ""
 
 
-def relayout_instructions(algorithm, geometry, extras):
+def relayout_instructions(algorithm, geometry, options):
     """Instructions of both cores for the copies, a piece of x or y three at most, and where the cores meet; of filters
     for one core, as each makes its own."""
-    return flip_instructions(algorithm, geometry) + instructions_of_copies(copies_of(algorithm, geometry, extras))
+    return flip_instructions(algorithm, geometry) + instructions_of_copies(copies_of(algorithm, geometry, options))
 
 
 def instructions_of_copies(parts):

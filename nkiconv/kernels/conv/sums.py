@@ -1,7 +1,7 @@
 """Sums of products in PSUM: how they begin, what they are of, and where what is evenly spaced lies."""
 
 from ..._nki import nisa
-from ...schedules.geometry import met
+from ...schedules.geometry import valid_range
 from ...schedules.products import Product as Product
 from ...schedules.products import covering_first as covering_first
 from ...schedules.products import home_tap as home_tap
@@ -32,7 +32,8 @@ def spaced(tile, parts, planes, rows, columns):
 
 
 def places_of_outputs(found, first):
-    """(first, how many, step) of the outputs at which a tap meets x, counted from output `first`; found: see `met`."""
+    """(first, how many, step) of the outputs at which a tap meets x, counted from output `first`; found: of
+    `valid_range`."""
     return found[0] - first, found[2], found[1]
 
 
@@ -46,20 +47,20 @@ def planes_in_order(axis, first, count):
     home = home_tap(axis)
     if home < 0:
         return taps_by_cover(axis, first, count)
-    found = [(home, met(axis, home, first, count))]
+    found = [(home, valid_range(axis, home, first, count))]
     for tap in range(axis.taps):
-        one = met(axis, tap, first, count)
+        one = valid_range(axis, tap, first, count)
         if tap != home and one[2] > 0:
             found.append((tap, one))
     return found
 
 
 def taps_by_cover(axis, first, count):
-    """(tap, what `met` returns) of taps that meet x at outputs first .. first+count-1; those that do at all come first,
-    so that the others add to what is there."""
+    """(tap, what `valid_range` returns) of taps that meet x at outputs first .. first+count-1; those that do at all
+    come first, so that the others add to what is there."""
     whole, partial = [], []
     for tap in range(axis.taps):
-        found = met(axis, tap, first, count)
+        found = valid_range(axis, tap, first, count)
         if found[2] == count:
             whole.append((tap, found))
         elif found[2] > 0:

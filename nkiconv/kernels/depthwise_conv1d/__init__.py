@@ -1,7 +1,7 @@
 """Depthwise conv1d: the public kernel. One file or package beside this for each algorithm."""
 
 from ..._nki import nki, nl
-from ...schedules.depthwise import Extras
+from ...schedules.depthwise import Options
 from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
@@ -84,13 +84,13 @@ def depthwise_conv1d_implicit_gemm(
     epilogue = read_epilogue(activation, bias, residual, residual_position, 4 if y_dtype == nl.float32 else 2)
     if initial_state is not None or return_final_state:
         check_state(initial_state, img_ref, geometry)
-    extras = Extras(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
+    options = Options(epilogue=epilogue, state=initial_state is not None, strict_nonfinite=strict_nonfinite)
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = Operands(x=img_ref, w=filter_ref, y=y_hbm, bias=bias, residual=residual, state=initial_state)
     if not return_final_state:
-        convolve(algorithm, operands, geometry, extras, config)
+        convolve(algorithm, operands, geometry, options, config)
         return y_hbm
     final_hbm = nl.ndarray((geometry.N, geometry.C, geometry.pad_left), dtype=img_ref.dtype, buffer=nl.shared_hbm)
     store_final_state(img_ref, initial_state, final_hbm, geometry)
-    convolve(algorithm, operands, geometry, extras, config)
+    convolve(algorithm, operands, geometry, options, config)
     return y_hbm, final_hbm

@@ -1,6 +1,6 @@
 """Tensors of a depthwise conv1d, and the parts of its work that a core does.
 
-An algorithm gets (operands, geometry, extras, config) and writes operands.y; whatever it does not support, its
+An algorithm gets (operands, geometry, options, config) and writes operands.y; whatever it does not support, its
 `refusal` says by name before any instruction, to the kernel and to the planner alike.
 """
 

@@ -9,7 +9,7 @@ added from fp32 scratch in HBM (`folds`). Of filters short against rows `skewed`
 
 from ..._nki import nki, nl
 from ...schedules import skewed as skewed_schedule
-from ...schedules.depthwise import Extras
+from ...schedules.depthwise import Options
 from ...schedules.depthwise_rule import ALGORITHMS
 from ...schedules.tiles import require
 from .._arguments import check_choice
@@ -75,8 +75,8 @@ def depthwise_conv1d_weight_gradient(
     dw_dtype = result_dtype(grad_ref, y_shape, filter_shape, accumulate_into, out_dtype)
     x_rows, gy_rows, sums = flat_rows(forward, True), flat_rows(forward, False), algorithm == DOT_IMAGES
     geometry = gradient_geometry(forward, x_rows, gy_rows, sums)
-    extras = extras_of_rows(forward, accumulate_into, dw_dtype, sums)
-    algorithm = algorithm_of_rows(algorithm, forward, geometry, extras, config)
+    options = options_of_rows(forward, accumulate_into, dw_dtype, sums)
+    algorithm = algorithm_of_rows(algorithm, forward, geometry, options, config)
     dw_hbm = nl.ndarray(filter_shape, dtype=dw_dtype, buffer=nl.shared_hbm)
     db_hbm = nl.ndarray((forward.C,), dtype=nl.float32, buffer=nl.shared_hbm) if bias_gradient else None
     x_hbm, gy_hbm = copy_rows(img_ref, x_rows), copy_rows(grad_ref, gy_rows)
@@ -87,21 +87,21 @@ def depthwise_conv1d_weight_gradient(
         skewed(x_hbm, gy_hbm, dw_hbm, accumulate_into, steps, forward, plan)
     else:
         tensors = (x_hbm, gy_hbm, dw_hbm, accumulate_into, db_hbm if in_pass else None)
-        convolve_rows_with(algorithm, tensors, forward, geometry, extras, config)
+        convolve_rows_with(algorithm, tensors, forward, geometry, options, config)
     if bias_gradient and not in_pass:
         sum_positions(gy_hbm, geometry, forward.N, db_hbm)
     return (dw_hbm, db_hbm) if bias_gradient else dw_hbm
 
 
-def extras_of_rows(forward, added, dw_dtype, sums=False):
-    """Extras of the convolution of x with gy: of one image, or `sums` over all, it writes dw, else sums in fp32."""
+def options_of_rows(forward, added, dw_dtype, sums=False):
+    """Options of the convolution of x with gy: of one image, or `sums` over all, it writes dw, else sums in fp32."""
     several = forward.N > 1 and not sums
     sum_bytes = SUM_BYTES if several or dw_dtype == nl.float32 else 2
     epilogue = read_epilogue(None, None, None if several else added, "pre_activation", sum_bytes)
-    return Extras(epilogue=epilogue, state=False, strict_nonfinite=False)
+    return Options(epilogue=epilogue, state=False, strict_nonfinite=False)
 
 
-def refusal_of_rows(algorithm, forward, config, cores):
+def unsupported_of_rows(algorithm, forward, config, cores):
     """Why an algorithm of gradients alone does not take this one; "" if it does, or for others."""
     if algorithm == DOT_IMAGES and forward.N == 1:
         return "N=1, algorithm='dot_images': there are no images to sum over; use 'dot'"
@@ -111,21 +111,21 @@ def refusal_of_rows(algorithm, forward, config, cores):
 def takes_skewed(forward, cores):
     """Whether a kernel that is called without an algorithm takes `skewed`."""
     many = forward.S >= SKEWED_TAPS and forward.Q >= SKEWED_POSITIONS * forward.S
-    return many and refusal_of_rows(SKEWED, forward, None, cores) == ""
+    return many and unsupported_of_rows(SKEWED, forward, None, cores) == ""
 
 
-def algorithm_of_rows(algorithm, forward, geometry, extras, config):
+def algorithm_of_rows(algorithm, forward, geometry, options, config):
     """An algorithm that takes this gradient, for None by a rule of shapes; refused is one that does not."""
     if algorithm == None and takes_skewed(forward, nl.num_programs()):
         return SKEWED
-    reason = refusal_of_rows(algorithm, forward, config, nl.num_programs())
+    reason = unsupported_of_rows(algorithm, forward, config, nl.num_programs())
     require(reason == "", reason)
     if algorithm == SKEWED:
         return algorithm
-    return algorithm_for(DOT if algorithm == DOT_IMAGES else algorithm, geometry, extras, config)
+    return algorithm_for(DOT if algorithm == DOT_IMAGES else algorithm, geometry, options, config)
 
 
-def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):
+def convolve_rows_with(algorithm, tensors, forward, geometry, options, config):
     """The gradient by a depthwise convolution. tensors: x, gy, dw in HBM, what is added to it and db, or None."""
     x_hbm, gy_hbm, dw_hbm, added, db_hbm = tensors
     several, sums_hbm = geometry.C != forward.C, dw_hbm
@@ -133,7 +133,7 @@ def convolve_rows_with(algorithm, tensors, forward, geometry, extras, config):
         sums_hbm = nl.ndarray((geometry.C, geometry.Q), dtype=nl.float32, buffer=nl.shared_hbm)
     residual = None if several else added
     operands = Operands(x=x_hbm, w=gy_hbm, y=sums_hbm, bias=None, residual=residual, state=None, sums=db_hbm)
-    run_algorithm(algorithm, operands, geometry, extras, config)
+    run_algorithm(algorithm, operands, geometry, options, config)
     if several:
         meet(sums_hbm)
         fold_images(sums_hbm, forward.N, (forward.C, forward.S, forward.w_c, forward.w_s), dw_hbm, added)

@@ -25,7 +25,7 @@ class WeightWork(nl.NKIObject):
     ledger: Ledger
     kept: list
     half: int = -1
-    met: int = 0
+    valid_range: int = 0
     ones_sbuf: object = None
 
 
@@ -70,6 +70,6 @@ def other_sums(work, sums_sbuf):
         other = 1 - nl.program_id(0)
         nisa.sendrecv(src=sums_sbuf, dst=other_sbuf, send_to_rank=other, recv_from_rank=other, pipe_id=0)
     else:
-        copy(other_sbuf, work.kept[work.met])
-        work.met += 1
+        copy(other_sbuf, work.kept[work.valid_range])
+        work.valid_range += 1
     return other_sbuf

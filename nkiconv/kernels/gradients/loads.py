@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from ...schedules.blocks_units import extent_of
-from ...schedules.geometry import met
+from ...schedules.geometry import valid_range
 from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy
-from ..conv.boxes import offset_at
+from ..conv.regions import offset_at
 
 
 @dataclass
@@ -50,8 +50,11 @@ def part_of(tile, strides, units, rows, columns, channels):
 def clear_y(geometry, piece, tile, y_sbuf, holds, beside=True):
     """Zeros where a unit has fewer rows of gy, or, `beside`, columns. holds: whether loads wait for those before."""
     inside = piece.rows, piece.columns
-    for box in tile:
-        inside = (min(inside[0], box.rows.extent), min(inside[1], box.columns.extent if beside else piece.columns))
+    for region in tile:
+        inside = (
+            min(inside[0], region.rows.extent),
+            min(inside[1], region.columns.extent if beside else piece.columns),
+        )
     last = is_channels_last(geometry.y_strides)
     clear_sides(y_sbuf, last, (0, inside[0]), (0, inside[1]), (piece.rows, piece.columns))
     if holds:
@@ -62,10 +65,13 @@ def clear_x(geometry, piece, tile, x_sbuf, t, holds, beside=True):
     """Zeros above and below x, and `beside` it, at a plane of taps. holds: whether loads wait for those before."""
     bottom, side, last = piece.h[0] + piece.h[1], piece.w[0] + piece.w[1], is_channels_last(geometry.x_strides)
     low, high, left, right = piece.h[0], bottom, piece.w[0], side
-    for box in tile:
-        low, left = max(low, min(box.rows.low, bottom)), max(left, min(box.columns.low, side))
-        high, right = min(high, box.rows.high), min(right, box.columns.high)
-        if met(geometry.planes, t, box.z, 1)[2] == 0 or geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1:
+    for region in tile:
+        low, left = max(low, min(region.rows.low, bottom)), max(left, min(region.columns.low, side))
+        high, right = min(high, region.rows.high), min(right, region.columns.high)
+        if (
+            valid_range(geometry.planes, t, region.z, 1)[2] == 0
+            or geometry.rows.lhs_dilation * geometry.columns.lhs_dilation > 1
+        ):
             low, high = piece.h[0], piece.h[0]
     low, left = low - piece.h[0], left - piece.w[0]
     inside = (low, max(low, high - piece.h[0])), (left, max(left, right - piece.w[0]))
@@ -85,13 +91,16 @@ def hold_loads(tile, strides, rows, columns):
 def load_y(work, piece, tile, y_sbuf, rows):
     """Rows (first, end) of gy of a tile's units."""
     strides = work.geometry.y_strides
-    for box in tile:
-        end, columns = min(rows[1], box.rows.extent), box.columns.extent
+    for region in tile:
+        end, columns = min(rows[1], region.rows.extent), region.columns.extent
         if rows[0] < end:
-            offset, part = offset_at(strides, (piece.k[0], box.z, box.p + rows[0], box.q)), piece.part + box.part
-            pattern = lead_of(box, strides, ((1, 1), (1, 1), (1, 1)))
+            offset, part = (
+                offset_at(strides, (piece.k[0], region.z, region.p + rows[0], region.q)),
+                piece.part + region.part,
+            )
+            pattern = lead_of(region, strides, ((1, 1), (1, 1), (1, 1)))
             pattern = pattern + free_of(strides, (piece.k[1], end - rows[0], columns))
-            units, k = (part, part + size_of(box.counts)), (0, piece.k[1])
+            units, k = (part, part + size_of(region.counts)), (0, piece.k[1])
             into_sbuf = part_of(y_sbuf, strides, units, (rows[0], end, 1), (0, columns, 1), k)
             copy(into_sbuf, work.operands.w.ap(pattern=pattern, offset=offset))
 
@@ -102,19 +111,19 @@ def load_x_of(work, piece, tile, x_sbuf, t, window):
     planes, rows, columns = geometry.planes, geometry.rows, geometry.columns
     spread = planes.lhs_dilation, rows.lhs_dilation, columns.lhs_dilation
     steps = (planes.stride, spread[0]), (rows.stride, spread[1]), (columns.stride, spread[2])
-    for box in tile:
-        plane = met(planes, t, box.z, 1)
-        low = box.rows.low + div_ceil(max(0, window[0] - box.rows.low), spread[1]) * spread[1]
-        high, left, right = min(window[1], box.rows.high), box.columns.low, box.columns.high
+    for region in tile:
+        plane = valid_range(planes, t, region.z, 1)
+        low = region.rows.low + div_ceil(max(0, window[0] - region.rows.low), spread[1]) * spread[1]
+        high, left, right = min(window[1], region.rows.high), region.columns.low, region.columns.high
         if plane[2] > 0 and low < high and left < right:
-            h = (box.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low) // spread[1]
-            w = (box.q * columns.stride + piece.s[0] * columns.dilation - columns.before + left) // spread[2]
+            h = (region.p * rows.stride + piece.r[0] * rows.dilation - rows.before + low) // spread[1]
+            w = (region.q * columns.stride + piece.s[0] * columns.dilation - columns.before + left) // spread[2]
             extents = piece.c[1], div_ceil(high - low, spread[1]), div_ceil(right - left, spread[2])
-            pattern = lead_of(box, strides, steps) + free_of(strides, extents)
-            offset, part = offset_at(strides, (piece.c[0], plane[3], h, w)), piece.part + box.part
+            pattern = lead_of(region, strides, steps) + free_of(strides, extents)
+            offset, part = offset_at(strides, (piece.c[0], plane[3], h, w)), piece.part + region.part
             row = low - piece.h[0], high - piece.h[0], spread[1]
             column = left - piece.w[0], right - piece.w[0], spread[2]
-            into_sbuf = part_of(x_sbuf, strides, (part, part + size_of(box.counts)), row, column, (0, piece.c[1]))
+            into_sbuf = part_of(x_sbuf, strides, (part, part + size_of(region.counts)), row, column, (0, piece.c[1]))
             copy(into_sbuf, work.operands.x.ap(pattern=pattern, offset=offset))
 
 
@@ -126,13 +135,13 @@ def free_of(strides, extents):
     return [channels, rows, [strides[3], extents[2]]]
 
 
-def lead_of(box, strides, steps):
-    """Entries of an access pattern for the units of a Box. steps: (stride, lhs_dilation) of each axis."""
-    apart, found = (1, box.rows.apart, box.columns.apart), []
+def lead_of(region, strides, steps):
+    """Entries of an access pattern for the units of a Region. steps: (stride, lhs_dilation) of each axis."""
+    apart, found = (1, region.rows.apart, region.columns.apart), []
     for index in range(3):
-        if box.counts[index] > 1:
+        if region.counts[index] > 1:
             stride, spread = steps[index]
-            found.append([strides[index + 1] * (apart[index] * stride // spread), box.counts[index]])
+            found.append([strides[index + 1] * (apart[index] * stride // spread), region.counts[index]])
     return found if len(found) > 0 else [[1, 1]]
 
 
@@ -174,14 +183,14 @@ def load_units(work, pieces, tile, into, planes, there, steps):
 
 def load_lines(hbm, strides, channels, tile, tile_sbuf):
     """Channels (first, how many) of lines of a tile's units. strides: of lines in memory."""
-    for box in tile:
-        lines, extent = box.counts[1], box.rows.extent
-        for block in range(box.counts[0] * lines):
-            plane, p = box.z + block // lines, box.p + block % lines * box.rows.apart
-            part, pixels = box.part + block * box.counts[2], box.counts[2]
+    for region in tile:
+        lines, extent = region.counts[1], region.rows.extent
+        for block in range(region.counts[0] * lines):
+            plane, p = region.z + block // lines, region.p + block % lines * region.rows.apart
+            part, pixels = region.part + block * region.counts[2], region.counts[2]
             pattern = [[strides[0], channels[1]], [strides[2], extent], [1, pixels]]
             nisa.dma_transpose(
                 dst=tile_sbuf[part : part + pixels, 0:extent, 0, 0 : channels[1]],
-                src=hbm.ap(pattern=pattern, offset=offset_at(strides, (channels[0], plane, p, box.q))),
+                src=hbm.ap(pattern=pattern, offset=offset_at(strides, (channels[0], plane, p, region.q))),
                 axes=(2, 1, 0),
             )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..._nki import nisa, nl
 from ...schedules.blocks_order import order_of
-from ...schedules.blocks_schedule import ROWS_BOXES
+from ...schedules.blocks_schedule import ROWS_REGIONS
 from ...schedules.blocks_units import taps_seen, units_of
 from ...schedules.tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
@@ -182,7 +182,7 @@ def load_blocks(work, feed, index):
         load_lines(work.operands.w, plan.source.y_strides, one.k, tile, blocks.y)
         return
     # planes without zeros around them are runs
-    by_rows = len(tile) <= ROWS_BOXES and (is_channels_last(geometry.x_strides) or one.clips == None)
+    by_rows = len(tile) <= ROWS_REGIONS and (is_channels_last(geometry.x_strides) or one.clips == None)
     load_units(work, pieces, tile, blocks, one.planes, 0, settings.rows if by_rows else 1)
 
 

@@ -6,7 +6,7 @@ from ..._nki import nisa, nl
 from ...schedules.blocks_transposes import SLABS, chunks_of, side_of
 from ...schedules.tiles import cut, div_ceil, filled
 from .._engines import START_WORK, copy_work, is_16bit, pick
-from ..conv.boxes import load_box, offset_at
+from ..conv.regions import load_region, offset_at
 
 
 @dataclass
@@ -114,30 +114,30 @@ def blocks_inside(span, row):
 
 def load_piece(work, side, piece, hbm):
     """Load what there is of a piece, in memory order."""
-    strides, span, boxes = side.strides, side.rows, []
+    strides, span, regions = side.strides, side.rows, []
     w, end = side.columns.loaded
     if piece.whole:
         low, high = span.inside
         if low < high:
-            boxes.append((0, 1, low, 0, high - low))
+            regions.append((0, 1, low, 0, high - low))
     else:
         top, bottom = blocks_inside(span, piece.rows[0]), blocks_inside(span, piece.rows[0] + piece.rows[1] - 1)
         first, last = max(top[0], bottom[0]), min(top[0] + top[1], bottom[0] + bottom[1])
         if first < last:
-            boxes.append((first, last - first, span.first + first * span.step + piece.rows[0], 0, piece.rows[1]))
+            regions.append((first, last - first, span.first + first * span.step + piece.rows[0], 0, piece.rows[1]))
         for block in range(span.count):
             start = span.first + block * span.step + piece.rows[0]
             h, h_end = max(0, start), min(span.size, start + piece.rows[1])
             if h < h_end and (block < first or block >= last):
-                boxes.append((block, 1, h, h - start, h_end - h))
+                regions.append((block, 1, h, h - start, h_end - h))
     count = piece.channels[1]
     for member in range(len(side.firsts)):
-        for box in boxes if w < end else []:
-            block, blocks, h, row, rows = box
+        for region in regions if w < end else []:
+            block, blocks, h, row, rows = region
             pattern = [[strides[0], count], [strides[1] * side.apart, side.count], [strides[2] * span.step, blocks]]
             pattern = pattern + [[strides[2], rows], [strides[3], end - w]]
             offset = offset_at(strides, (piece.channels[2], side.firsts[member], h, w))
-            load_box(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
+            load_region(piece.raw, hbm, (member * count, 0, block, row, 0), pattern, offset)
 
 
 def clear_row(work, side, piece, row, tile_sbuf):

@@ -1,6 +1,6 @@
 """What the host knows of an algorithm: which settings it takes best, what those take, what else is worth trying.
 
-A config names settings as (name, value) pairs; `settle` fills in what it leaves open, and only such configs reach a
+A config names settings as (name, value) pairs; `complete` fills in what it leaves open, and only such configs reach a
 kernel. Those of a search are complete enough to mean the same for fewer channels: where what is filled in depends on
 the number of channels, a generator names the value.
 """
@@ -27,7 +27,7 @@ class Shape:
     """A problem as the kernels see it, and what it is timed with."""
 
     geometry: Any
-    extras: Any
+    options: Any
     cores: int
     rates: Rates
     #: that of the whole where this is of a part (`parts.part_of`), else None
@@ -83,7 +83,7 @@ class Algorithm:
         """Settings to time for an algorithm that may be the fastest, that with the least ns first."""
         return [guess]
 
-    def settle(self, shape: Shape, config: Config) -> Config:
+    def complete(self, shape: Shape, config: Config) -> Config:
         """A config with all settings: those that it leaves open as the cost model has them best.
 
         One that the kernel would refuse stays as it is, to be refused.
@@ -102,7 +102,7 @@ class Algorithm:
         """Tile sizes and counts by name."""
         return {}
 
-    def settled(self, shape: Shape, config: Config) -> Any:
+    def completed(self, shape: Shape, config: Config) -> Any:
         """What the kernel makes of settings: it does the same under all for which this is equal."""
         return config
 
@@ -133,7 +133,7 @@ class ByBound(Algorithm):
     def guess(self, shape: Shape, config: Config) -> Guess | None:
         return self.first(shape, config)
 
-    def settle(self, shape: Shape, config: Config) -> Config:
+    def complete(self, shape: Shape, config: Config) -> Config:
         if len(config or ()) == len(dataclasses.fields(self.settings)):
             return pairs_of(self.settings(**dict(config or ())))
         found = self.first(shape, config)
@@ -142,8 +142,8 @@ class ByBound(Algorithm):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         return [one.config for one in self.candidates(shape, {}, self.starts[wide])] or [None]
 
-    def settled(self, shape: Shape, config: Config) -> Any:
-        return self.settle(shape, config)
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self.complete(shape, config)
 
 
 def config_of(**settings: Any) -> Config:

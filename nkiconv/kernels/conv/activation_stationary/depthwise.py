@@ -16,9 +16,9 @@ from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._warm import warm_up
-from ..boxes import load_bias_as, load_boxes, offset_at, store_boxes
 from ..call import finish_views, of_array, scale_residual
 from ..filter_feed import tiles_in_turn
+from ..regions import load_bias_as, load_regions, offset_at, store_regions
 from .toeplitz import copy_backwards, load_matrices, load_taps
 
 
@@ -158,9 +158,9 @@ def work_tile(work, blocks, item, x_sbuf, windows, results, jobs):
                 job()
             turn += 1
         if not plan.by_pixels and sum(spans[-1].columns) == geometry.columns.out:
-            store_boxes(work.operands.y, y_sbuf, result_boxes(geometry, plan, item, piece))
+            store_regions(work.operands.y, y_sbuf, result_regions(geometry, plan, item, piece))
     if plan.by_pixels:
-        store_boxes(work.operands.y, y_sbuf, result_boxes(geometry, plan, item, (0, cn)))
+        store_regions(work.operands.y, y_sbuf, result_regions(geometry, plan, item, (0, cn)))
 
 
 def sum_span(work, blocks, item, x_sbuf, span, piece, results):
@@ -181,7 +181,7 @@ def sum_span(work, blocks, item, x_sbuf, span, piece, results):
     y, residual = (None if one == None else results_of(plan, one, piece, span.columns) for one in results)
     by_row, by_column = plan.bank_steps
     acc = acc_psum[0:parts, 0:count, 0 : plan.bank[0] : by_row, 0 : (qn - 1) * by_column + 1 : by_column]
-    finish_views(y, acc, bias, residual, work.extras.epilogue, work.ledger, count * plan.out_rows * qn)
+    finish_views(y, acc, bias, residual, work.options.epilogue, work.ledger, count * plan.out_rows * qn)
 
 
 def multiply_blocks(work, item, dst, x_sbuf, matrices, product, channel):
@@ -379,7 +379,7 @@ def start_results(work, item):
     rows = sum(item.below) * plan.out_rows > work.geometry.rows.out
     if rows or (plan.by_pixels and plan.columns * len(plan.windows) > work.geometry.columns.out):
         nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    load_boxes(residual_sbuf, operands.residual, result_boxes(work.geometry, plan, item, (0, item.channels[1])))
+    load_regions(residual_sbuf, operands.residual, result_regions(work.geometry, plan, item, (0, item.channels[1])))
     return y_sbuf, scale_residual(residual_sbuf, operands.beta)
 
 
@@ -391,8 +391,8 @@ def results_of(plan, tile_sbuf, channels, columns):
     return tile_sbuf[0:parts, c : c + count, 0 : plan.out_rows, q : q + qn]
 
 
-def result_boxes(geometry, plan, item, channels):
-    """Boxes of y, or of the residual, of some of an item's channels in a tile of results: of whole blocks, and of the
+def result_regions(geometry, plan, item, channels):
+    """Regions of y, or of the residual, of some of an item's channels in a tile of results: of whole blocks, and of the
     last ones with fewer rows."""
     strides, P, height = geometry.y_strides, geometry.rows.out, plan.out_rows
     (c, cn), (n, nn), (b0, bn), found = channels, item.images, item.below, []

@@ -16,8 +16,8 @@ from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_bloc
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
 from ..._dma import copy
 from ..._engines import is_16bit, pick
-from ..boxes import load_packed, offset_at, pattern_of
 from ..filter_feed import transpose_together
+from ..regions import load_packed, offset_at, pattern_of
 from ..transposes import load_transposed
 
 

@@ -10,9 +10,9 @@ from .rows import run_rows
 from .sums import start_work
 
 
-def run_activation_stationary(operands, geometry, extras, plan):
+def run_activation_stationary(operands, geometry, options, plan):
     """This core's part of the items."""
     _, items = part_of_core(plan.items)
     if len(items) > 0:
         run = {PixelSchedule: run_pixels, RowSchedule: run_rows, BlockSchedule: run_depthwise}[type(plan)]
-        run(start_work(operands, geometry, extras, plan), items)
+        run(start_work(operands, geometry, options, plan), items)

@@ -23,8 +23,8 @@ from ....schedules.pixel_tiles import (
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._dma import copy
 from ..._warm import warm_up
-from ..boxes import clear_window, offset_at, pattern_of, residual_of, store_boxes
 from ..frames import tensor_of
+from ..regions import clear_window, offset_at, pattern_of, residual_of, store_regions
 from ..sums import spaced
 from ..transposes import is_transposed, load_transposed
 from .filters import load_filters
@@ -213,15 +213,15 @@ def leave(work, item, unit, acc_psum):
     operands, strides, plan = work.operands, work.geometry.y_strides, work.plan
     k0, kn = plan.batches[item.batch]
     block, side, fold = unit.block, plan.sizes.side, plan.source.fold
-    boxes = block_runs(strides, item.band, block, side, fold, k0, kn)
+    regions = block_runs(strides, item.band, block, side, fold, k0, kn)
     if work.y_sbuf == None:
         shape = (pixels_of(block), side, fold * kn)
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
-        work.residual_sbuf = residual_of(operands, shape, boxes, False)
+        work.residual_sbuf = residual_of(operands, shape, regions, False)
     residual_sbuf = None if work.residual_sbuf == None else place_of(work.residual_sbuf, unit)
     evacuate(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual_sbuf)
     if unit.t0 + unit.tn == side and unit.k0 + unit.kn == fold * kn:
-        store_boxes(operands.y, work.y_sbuf, boxes)
+        store_regions(operands.y, work.y_sbuf, regions)
         work.y_sbuf, work.residual_sbuf = None, None
 
 
@@ -231,8 +231,8 @@ def place_of(tile_sbuf, unit):
 
 
 def block_runs(strides, band, block, side, fold, k0, kn):
-    """Boxes of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are folded;
-    those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
+    """Regions of a block, [pixels, side, (row, K)], with output channels k0 .. k0+kn-1 of all rows of y that are
+    folded; those channels are all of K if there are several. strides: of y or the residual along k, n, p, q."""
     s_k, s_n, s_p, s_q = strides[0], strides[1], strides[2], strides[3]
     pattern = [[s_n, block.zn], [fold * block.apart * s_p, block.pn], [side * s_q, block.units], [s_q, side], [s_k, kn]]
     found = []

@@ -16,9 +16,9 @@ from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import is_16bit, new_ledger, pick
 from ..._warm import warm_up
-from ..boxes import clear_window, load_x, offset_at, store_boxes
 from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
 from ..moved import moved_operands
+from ..regions import clear_window, load_x, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import load_filters
 from .sums import evacuate, load_bias, multiply, start_group
@@ -105,7 +105,7 @@ def load_row(work, ring, item, row):
     h, w = item.p0 * axis.stride - axis.before + row, item.q0 * columns.stride - columns.before
     whose = (item.z0, item.p0, item.q0)
     for index in range(len(plan.chunks) if dn > 0 else 0):
-        boxes, inside = [], (0, segments, 0, width)
+        regions, inside = [], (0, segments, 0, width)
         for piece in plan.chunks[index]:
             top, left = h + piece.r * axis.dilation, w + piece.s * columns.dilation
             first, end = places_inside(top, step, segments, axis.size)
@@ -116,12 +116,12 @@ def load_row(work, ring, item, row):
                 pattern = [[strides[0], piece.count], [strides[1], plane.count], [step * strides[2], end - first]]
                 offset = offset_at(strides, (piece.c0, plane.plane, top + first * step, left + low))
                 place = (piece.part, index * dn + plane.first, first, low)
-                boxes.append((place, pattern + [[strides[3], high - low]], offset, plane.framed))
+                regions.append((place, pattern + [[strides[3], high - low]], offset, plane.framed))
         parts, _, _, whole = tile_sbuf.shape
         planes_sbuf = tile_sbuf[0:parts, index * dn : (index + 1) * dn, 0:segments, 0:whole]
         engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
         clear_around(planes_sbuf, inside, ring.cleared[which] != whose, engine)
-        load_x(tile_sbuf, work.operands, boxes)
+        load_x(tile_sbuf, work.operands, regions)
     ring.cleared[which] = whose
     return tile_sbuf
 
@@ -251,7 +251,7 @@ def transpose_waiting(work):
         return
     step = results.step
     positions, size = results.sbuf.shape
-    for first, count in cut_at(size // P_MAX, transposes_of_bank(positions, work.extras.epilogue.y_itemsize)):
+    for first, count in cut_at(size // P_MAX, transposes_of_bank(positions, work.options.epilogue.y_itemsize)):
         transpose_blocks(work, results, first, count, P_MAX)
     if size % P_MAX > 0:
         transpose_blocks(work, results, size // P_MAX, 1, size % P_MAX)
@@ -264,7 +264,7 @@ def transpose_blocks(work, results, first, count, parts):
     """Transpose neighbouring blocks of `parts` columns of results by one bank, and put them into their rows."""
     step, positions, P_MAX = results.step, results.sbuf.shape[0], nl.tile_size.pmax
     sources = [results.sbuf[0:positions, at * P_MAX : at * P_MAX + parts] for at in range(first, first + count)]
-    bank_psum = transposed_bank(sources, parts, whole_words(positions, work.extras.epilogue.y_itemsize))
+    bank_psum = transposed_bank(sources, parts, whole_words(positions, work.options.epilogue.y_itemsize))
     for index in range(count):
         nisa.tensor_copy(
             dst=step.y_sbuf[0:parts, first + index, 0 : step.count, results.q : results.q + results.qn],
@@ -276,9 +276,9 @@ def transpose_blocks(work, results, first, count, parts):
 def store_step(work, step):
     """Rows of y of a step: of each block the output channels of a plane by one DMA."""
     geometry, item, strides = work.geometry, step.item, work.geometry.y_strides
-    K, P_MAX, apart, boxes = geometry.K, nl.tile_size.pmax, segment_rows(work.plan, item), []
+    K, P_MAX, apart, regions = geometry.K, nl.tile_size.pmax, segment_rows(work.plan, item), []
     for at, count in stored_together(item.zn, K):
         pattern = [[strides[0], count], [0, 1], [apart * strides[2], step.count], [strides[3], item.qn]]
         offset = offset_at(strides, (at % K, item.z0 + at // K, item.p0 + step.row, item.q0))
-        boxes.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
-    store_boxes(work.operands.y, step.y_sbuf, boxes, work.operands.moved)
+        regions.append(((at % P_MAX, at // P_MAX, 0, 0), pattern, offset))
+    store_regions(work.operands.y, step.y_sbuf, regions, work.operands.moved)

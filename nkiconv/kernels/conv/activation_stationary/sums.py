@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.geometry import Geometry
-from ....schedules.options import Extras
+from ....schedules.options import Options
 from ....schedules.tiles import div_ceil
 from ..._engines import Ledger, new_ledger
 from ..._warm import warm_zeros
-from ..boxes import load_bias_as
 from ..call import Operands, finish_rows, of_array
+from ..regions import load_bias_as
 from .filters import filters_until, fold_filters, place_next, start_filters, waiting_to
 
 #: Matmuls between the transposes of a K tile's filters and their use, at least: they hide the evacuations.
@@ -23,7 +23,7 @@ class Work(nl.NKIObject):
 
     operands: Operands
     geometry: Geometry
-    extras: Extras
+    options: Options
     plan: object
     ledger: Ledger
     zeros_sbuf: object
@@ -34,9 +34,9 @@ class Work(nl.NKIObject):
     waiting: object = None
 
 
-def start_work(operands, geometry, extras, plan):
+def start_work(operands, geometry, options, plan):
     """The Work of a core that has done nothing."""
-    return Work(operands, geometry, extras, plan, new_ledger(), warm_zeros())
+    return Work(operands, geometry, options, plan, new_ledger(), warm_zeros())
 
 
 def start_group(work, k0, kn):
@@ -76,5 +76,5 @@ def evacuate(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
     bias_sbuf, (positions, _, kn) = work.bias_sbuf, acc_psum.shape
     if bias_sbuf != None:
         bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn]
-    extras = work.extras
-    finish_rows(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, extras.epilogue, work.ledger, extras.strict_nonfinite)
+    options = work.options
+    finish_rows(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)

@@ -5,16 +5,16 @@ Filters of all M tiles of a group come in blocks and are transposed in pieces, i
 """
 
 from ...._nki import nisa, nl
-from ....schedules.boxes import pattern_of
 from ....schedules.geometry import num_taps
 from ....schedules.implicit_gemm_channels import by_input, is_depthwise_job, job_axis, lies_ready, stationary_columns
 from ....schedules.implicit_gemm_products import home_row, needs_order
 from ....schedules.implicit_gemm_schedule import AHEAD_BYTES
 from ....schedules.planes import channel_runs
 from ....schedules.products import in_order as tap_order
+from ....schedules.regions import pattern_of
 from ....schedules.tiles import WORD_BYTES, div_ceil, whole_words
 from ..._engines import START_WORK, VECTOR_WORK, is_16bit, pick
-from ..boxes import load_box
+from ..regions import load_region
 from .fp16x3 import start_pair_of_filters
 from .stationaries import (
     group_mask,
@@ -134,7 +134,7 @@ class Filters:
                         tap = ((job.k0 // each + part) * geometry.C + channel) * taps + block.r0 * S + d
                         place = (0, block.r0 + u * shift, 0, part * each)
                         own_sbuf = tile_sbuf[p : p + count, 0:height, 0:groups, u, 0:columns]
-                        load_box(own_sbuf, self.operands.w, place, pattern, tap * each)
+                        load_region(own_sbuf, self.operands.w, place, pattern, tap * each)
         again = chunk.again_of(block.slot)
         for p in range(0, depth * chunk.cn if again > 0 else 0, chunk.cn):
             zeros = tile_sbuf[p : p + again, block.r0 : block.r0 + block.rn, 0:groups, 0, 0 : job.kn]

@@ -5,9 +5,9 @@ images, one below the other, or where taps pair; zeros beside x only where taps 
 """
 
 from ...._nki import nisa, nl
-from ....schedules.boxes import offset_at
 from ....schedules.implicit_gemm_channels import CHUNKS, stationary_columns, tap_groups, word_of
 from ....schedules.implicit_gemm_outputs import comes_staged, paired_place
+from ....schedules.regions import offset_at
 from ....schedules.tiles import WORD_BYTES, size_of
 from ..._dma import copy
 from .rows import load_columns

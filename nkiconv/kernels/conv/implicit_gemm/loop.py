@@ -109,8 +109,8 @@ class Core:
     following: Any = None
     preparing: Any = None
 
-    def __init__(self, operands, geometry, extras, schedule, zeros_sbuf):
-        self.operands, self.geometry, self.extras, self.schedule = operands, geometry, extras, schedule
+    def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
+        self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
         self.ledger, self.zeros_sbuf, self.warm, self.pace = new_ledger(), zeros_sbuf, [], Pace()
         self.late = Late(operands, geometry, self.ledger)
 
@@ -317,7 +317,7 @@ class Core:
 
     def finish_sums(self, one, item, last):
         """Read a bank of sums out, and store what waits for that, as `last` has it in `work_band`."""
-        results, geometry, epilogue = one.results, self.geometry, self.extras.epilogue
+        results, geometry, epilogue = one.results, self.geometry, self.options.epilogue
         bank, band = bank_of_y(geometry, item.band, one.bank), band_of_y(geometry, item.band)
         residual = None if results.residual_sbuf is None else window(results.residual_sbuf, bank)
         y_sbuf, bias_sbuf = window(results.y_sbuf, bank), self.group.biases[results.index]
@@ -327,7 +327,7 @@ class Core:
             read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
         else:
             acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-            elements, strict = bank.zn * bank.pn * bank.qn, self.extras.strict_nonfinite
+            elements, strict = bank.zn * bank.pn * bank.qn, self.options.strict_nonfinite
             finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, elements, strict)
         if stores_channels(geometry):
             self.late.add(window(results.y_sbuf, bank), results.job, band, bank)
@@ -346,7 +346,7 @@ class Core:
         def body(at):
             # a register moves x, y and residual; what engines have had to do starts anew
             moved = moved_operands(self.operands, self.geometry.precision, repeat.register, at)
-            core = Core(moved, self.geometry, self.extras, self.schedule, self.zeros_sbuf)
+            core = Core(moved, self.geometry, self.options, self.schedule, self.zeros_sbuf)
             core.group = self.group
             for which in range(repeat.bands):
                 item, coming = items[repeat.first + which], items[repeat.first + which + 1]
@@ -359,12 +359,12 @@ class Core:
         nl.fori_loop(0, repeat.count * by, body, by)
 
 
-def run_implicit_gemm(operands, geometry, extras, schedule):
+def run_implicit_gemm(operands, geometry, options, schedule):
     """This core's part of the items; x of the next one is loaded before one is worked on."""
     index, count = share(len(schedule.items), nl.num_programs(), nl.program_id(0))
     if count == 0:
         return
-    end, core = index + count, Core(operands, geometry, extras, schedule, warm_zeros())
+    end, core = index + count, Core(operands, geometry, options, schedule, warm_zeros())
     now = core.start(schedule.items[index])
     for repeat in schedule.repeats(index, count):
         while index < repeat.first:

@@ -7,7 +7,6 @@ leave as rows of channels.
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.boxes import boxes_of_x, offset_at, pattern_of
 from ....schedules.cuts import Bank
 from ....schedules.frames import plane_pieces
 from ....schedules.implicit_gemm_channels import stores_channels
@@ -15,10 +14,11 @@ from ....schedules.implicit_gemm_outputs import chunk_window
 from ....schedules.implicit_gemm_schedule import WAITING_MAX
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
+from ....schedules.regions import offset_at, pattern_of, regions_of_x
 from ....schedules.tiles import div_ceil
-from ..boxes import clear_window, load_boxes, load_x, store_boxes
 from ..call import scale_residual
 from ..frames import tensor_of
+from ..regions import clear_window, load_regions, load_x, store_regions
 from ..transposes import is_transposed, load_transposed, store_transposed
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
@@ -40,7 +40,7 @@ def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
     elif chunk.depth > 1:
         clear_beside(x_sbuf, geometry, chunk, band)
     if held and geometry.depth is not None:
-        # a column of all boxes: those that wait for nothing would overtake what is wanted before
+        # a column of all regions: those that wait for nothing would overtake what is wanted before
         clear(x_sbuf, wn // 2, wn // 2 + 1)
     load_copies(operands, geometry, chunk, x_sbuf, band, band.d0, h0)
 
@@ -94,8 +94,8 @@ def load_columns(operands, geometry, x_sbuf, c0, d0, h0, w0):
     first = min(wn, max(0, -w0))
     end = max(first, min(wn, geometry.columns.size - w0))
     if first < end:
-        boxes = boxes_of_x(geometry, (c0, count), (d0, dn), (h0, first + w0), (hn, end - first))
-        load_x(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands, boxes)
+        regions = regions_of_x(geometry, (c0, count), (d0, dn), (h0, first + w0), (hn, end - first))
+        load_x(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands, regions)
 
 
 def clear(x_sbuf, w0, w1):
@@ -126,12 +126,12 @@ def load_residual(operands, geometry, job, band, ledger):
     if pairs * job.rows > band.pn:
         nisa.memset(dst=residual_sbuf[0 : shape[0], 0 : band.zn, pairs - 1, 0 : band.qn], value=0.0)
     every = Bank(z=0, zn=band.zn, p=0, pn=pairs, q=0, qn=band.qn)
-    load_boxes(residual_sbuf, operands.residual, boxes_of_bank(strides, job, band, every), operands.moved)
+    load_regions(residual_sbuf, operands.residual, regions_of_bank(strides, job, band, every), operands.moved)
     return scale_residual(residual_sbuf, operands.beta)
 
 
-def boxes_of_bank(strides, job, band, bank):
-    """Boxes of a result with these strides that a bank of an M tile's output tile has: one for each of the rows of
+def regions_of_bank(strides, job, band, bank):
+    """Regions of a result with these strides that a bank of an M tile's output tile has: one for each of the rows of
     outputs that the M tile makes at once."""
     found, by = [], (strides[0], strides[1], job.rows * strides[2], strides[3])
     for u in range(job.rows):
@@ -155,7 +155,7 @@ def store_banks(operands, y_sbuf, geometry, job, band, banks):
         first, end = banks[0], banks[-1]
         banks = [Bank(z=0, zn=band.zn, p=first.p, pn=end.p + end.pn - first.p, q=0, qn=band.qn)]
     for bank in banks:
-        store_boxes(operands.y, y_sbuf, boxes_of_bank(geometry.y_strides, job, band, bank), operands.moved)
+        store_regions(operands.y, y_sbuf, regions_of_bank(geometry.y_strides, job, band, bank), operands.moved)
 
 
 @dataclass

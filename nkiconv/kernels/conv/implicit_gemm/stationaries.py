@@ -6,7 +6,6 @@ that what is transposed is block-diagonal and one matmul serves all.
 """
 
 from ...._nki import nisa, nl
-from ....schedules.boxes import offset_at, pattern_of
 from ....schedules.geometry import filter_rows
 from ....schedules.implicit_gemm_channels import (
     ALONE,
@@ -17,10 +16,11 @@ from ....schedules.implicit_gemm_channels import (
     tap_groups,
 )
 from ....schedules.planes import channel_runs
+from ....schedules.regions import offset_at, pattern_of
 from ..._engines import is_16bit, pick
 from ..._masks import keep_between, keep_equal
-from ..boxes import load_box
 from ..filter_feed import turn_forwards
+from ..regions import load_region
 from ..transposes import is_transposed
 
 #: Taps that run backwards whose diagonals GpSimd makes one by one.
@@ -61,7 +61,7 @@ def load_channels(operands, geometry, job):
     raw_sbuf = nl.ndarray((count, each, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     by_k, _, by_r, by_s = geometry.w_strides
     pattern = pattern_of((each * by_k, by_k, by_r, by_s), (count, each, R, S))
-    load_box(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * each * by_k)
+    load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern, c0 * each * by_k)
     return raw_sbuf.reshape((count, each, R * S))
 
 
@@ -93,9 +93,9 @@ def load_taps(operands, geometry, of, block):
     for at, channel, count in chunk.slot_channels(block.slot) if block.slot > 0 else [(0, 0, block.channels)]:
         offset = offset_at(strides, (job.k0, block.c0 + channel, block.r0, block.s0))
         pattern = pattern_of(strides, (kn, count, rn, sn))
-        load_box(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
+        load_region(raw_sbuf, operands.w, (0, at, 0, 0), pattern, offset)
         if columns > kn:  # any numbers do
-            load_box(raw_sbuf, operands.w, (kn, at, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
+            load_region(raw_sbuf, operands.w, (kn, at, 0, 0), [[0, columns - kn], *pattern[1:]], offset)
     again = chunk.again_of(block.slot)
     if again > 0:
         nisa.memset(dst=raw_sbuf[0:kn, 0:again, 0:rn, 0:sn], value=0.0, engine=nisa.engine.gpsimd)
@@ -130,7 +130,7 @@ def load_backwards(operands, geometry, of):
     raw_sbuf = nl.ndarray((depth * count, kn, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
     pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (count, kn, R, S))
     for d in range(depth):
-        load_box(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + of.job.k0 * strides[0])
+        load_region(raw_sbuf, operands.w, (d * count, 0, 0, 0), pattern, c0 * strides[1] + of.job.k0 * strides[0])
     return raw_sbuf
 
 

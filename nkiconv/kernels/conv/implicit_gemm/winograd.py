@@ -7,16 +7,16 @@ and sums of those of the next output tile are made in the course of one (`prepar
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.boxes import offset_at, pattern_of
 from ....schedules.geometry import filter_rows
 from ....schedules.implicit_gemm_outputs import chunk_window
 from ....schedules.implicit_gemm_schedule import FRAMES_PART_BYTES, TURNS_MIN
 from ....schedules.options import adds_last
 from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, frames_of_x, frames_seen, row_pieces
+from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
 from ..._epilogue import finish_joined
-from ..boxes import load_box
+from ..regions import load_region
 from ..transposes import is_transposed
 from .matmuls import Factor
 from .preparing import Pace, Preparing
@@ -59,7 +59,7 @@ def load_planes_of_taps(operands, geometry, job, block):
         shape = (job.kn, count, filter_rows(own), own.columns.taps)
         raw_sbuf = nl.ndarray(shape, dtype=operands.w_dtype, buffer=nl.sbuf)
         offset = offset_at(own.w_strides, (job.k0, c, 0, 0))
-        load_box(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
+        load_region(raw_sbuf, operands.w, (0, 0, 0, 0), pattern_of(own.w_strides, shape), offset)
         pieces.append(raw_sbuf)
     return PlanesOfTaps(c0=block.c0, channels=block.channels, pieces=pieces, sums_sbuf=None)
 

@@ -10,9 +10,9 @@ than D columns of taps, the partitions of the others are left out.
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import cut_into
-from ..boxes import clear_window, load_box, offset_at
 from ..call import of_array
 from ..filter_feed import clear_words, transpose_together, transposes_of_bank, turn_into
+from ..regions import clear_window, load_region, offset_at
 
 #: DMAs that bring the first filters, where they are of many channels: one of fewer partitions begins earlier.
 FIRST_DMAS = 2
@@ -87,7 +87,7 @@ class TransposedFilters(nl.NKIObject):
             channels = [[strides[0], n], [strides[1], geometry.C]]
             pattern = [*channels, planes, [strides[2], taps[1]], [strides[3], geometry.columns.taps]]
             offset = offset_at(strides, (job[0] + first, 0, taps[0], 0))
-            load_box(planes_sbuf, self.operands.w, (partition + first, 0, 0, row, 0), pattern, offset)
+            load_region(planes_sbuf, self.operands.w, (partition + first, 0, 0, row, 0), pattern, offset)
 
     def _shift(self, job):
         """Complete Z of an M tile."""

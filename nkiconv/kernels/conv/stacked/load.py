@@ -5,8 +5,8 @@ import math
 from ...._nki import nisa, nl
 from ....schedules.cuts import largest_band
 from ....schedules.planes import misses_planes
-from ..boxes import boxes_of_x, clear_window, load_x
 from ..filter_feed import tiles_in_turn
+from ..regions import clear_window, load_x, regions_of_x
 
 
 class Inputs(nl.NKIObject):
@@ -33,8 +33,8 @@ class Inputs(nl.NKIObject):
             if index > 0:
                 hold = schedule.hold // (band.zn * schedule.block_rows(band.jn)) if index == 1 else 0
                 self.clear(index, 0 if schedule.diagonal else 1 + hold)
-            for box in schedule.x_boxes(band, index == 0):
-                self._load_box(self._tile(index), channels, band, box)
+            for region in schedule.x_regions(band, index == 0):
+                self._load_region(self._tile(index), channels, band, region)
             self.issued += 1
 
     def take(self, index):
@@ -69,24 +69,24 @@ class Inputs(nl.NKIObject):
     def _tile(self, index):
         return self.tiles[index % len(self.tiles)]
 
-    def _load_box(self, tile, channels, band, box):
+    def _load_region(self, tile, channels, band, region):
         """An XBox of some channels, plane by plane; of depthwise problems one block of all planes together."""
         geometry, schedule, by_h = self.geometry, self.schedule, self.geometry.x_strides[2]
         d0, dn = schedule.planes_of(band)
         each = max(1, dn) if schedule.diagonal else 1
-        first = (box.m * schedule.G + box.b - schedule.top, box.low + box.moved)
-        columns = [geometry.x_strides[3], box.high - box.low]
+        first = (region.m * schedule.G + region.b - schedule.top, region.low + region.moved)
+        columns = [geometry.x_strides[3], region.high - region.low]
         for plane in range(0, dn, each):
-            for place, pattern, offset, framed in boxes_of_x(
-                geometry, channels, (d0 + plane, each), first, (box.mn, columns[1])
+            for place, pattern, offset, framed in regions_of_x(
+                geometry, channels, (d0 + plane, each), first, (region.mn, columns[1])
             ):
                 # all channels of planes that see x alike: all rows together; else a row at a time
                 ahead = pattern[:-3]
                 together = math.prod(count for _, count in ahead) == channels[1]
-                rows = [[by_h, box.bn]] if together else []
-                blocks = [schedule.G * by_h, box.mn]
+                rows = [[by_h, region.bn]] if together else []
+                blocks = [schedule.G * by_h, region.mn]
                 own = [*ahead, *rows, pattern[-3]] if schedule.diagonal else [*rows, *ahead, blocks]
-                for b in range(1 if together else box.bn):
-                    part = (box.d * schedule.B + box.b + b) * channels[1] + place[0]
-                    row = (plane + place[1]) * self.height + box.m - band.j0 * schedule.step
-                    load_x(tile, self.operands, [((part, row, box.low), [*own, columns], offset + b * by_h, framed)])
+                for b in range(1 if together else region.bn):
+                    part = (region.d * schedule.B + region.b + b) * channels[1] + place[0]
+                    row = (plane + place[1]) * self.height + region.m - band.j0 * schedule.step
+                    load_x(tile, self.operands, [((part, row, region.low), [*own, columns], offset + b * by_h, framed)])

@@ -32,7 +32,7 @@ from .results import Residuals, load_biases, store, transpose_biases
 from .runs import RunFilters
 
 
-def run_stacked(operands, geometry, extras, schedule):
+def run_stacked(operands, geometry, options, schedule):
     """This core's part of the bands, or of the M tiles of a depthwise problem; x of the next ones is on its way while
     one is worked on."""
     jobs, loads, steps = schedule.share_of(nl.program_id(0), nl.num_programs())
@@ -87,7 +87,7 @@ def run_stacked(operands, geometry, extras, schedule):
                 residual = None
                 if residual_sbuf != None:
                     residual = residual_sbuf[0:size, z : z + n, j : j + jn, v, q : q + qn]
-                finish_shared(y, acc_psum, biases[step.job], residual, extras.epilogue, ledger, n * jn * qn)
+                finish_shared(y, acc_psum, biases[step.job], residual, options.epilogue, ledger, n * jn * qn)
             store(operands.y, y_sbuf, base, geometry, schedule, job, band, (j, jn))
 
 
@@ -102,12 +102,12 @@ def sums_of(shape, geometry, schedule, filters, x, band, v, first):
     if not started and (len(planes) == 0 or planes[0][1][2] < zn):
         zero_sums(acc_psum, zeros_sbuf)
         started = True
-    for (plane, met), (place, g) in itertools.product(planes, enumerate(schedule.order)):
+    for (plane, valid_range), (place, g) in itertools.product(planes, enumerate(schedule.order)):
         columns = schedule.columns_met(g, q, qn)
         for t in range(num_taps if columns[2] > 0 else 0):
             m = j * schedule.step + v * geometry.rows.stride // schedule.G + t * schedule.B // schedule.G
             stationary = filters[((plane * schedule.groups + place) * phases + v % phases) * num_taps + t]
-            product = Product(planes=met, rows=(j, 1, jn, m, schedule.step), columns=columns)
+            product = Product(planes=valid_range, rows=(j, 1, jn, m, schedule.step), columns=columns)
             nisa.nc_matmul(
                 dst=sums_met(acc_psum, product, (band.z0 + z, j, q)),
                 stationary=stationary,

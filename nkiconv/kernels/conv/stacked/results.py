@@ -6,9 +6,9 @@ partition, and are transposed on the array.
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import largest_band
-from ..boxes import block_pieces, load_box, load_boxes, offset_at, store_boxes
 from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
+from ..regions import block_pieces, load_region, load_regions, offset_at, store_regions
 
 
 class Residuals(nl.NKIObject):
@@ -32,8 +32,8 @@ class Residuals(nl.NKIObject):
             if (band.j0 + band.jn) * schedule.U * schedule.V > out:
                 last = residual_sbuf[0 : schedule.U * job[1], 0 : band.zn, band.jn - 1]
                 nisa.memset(dst=last, value=0.0, engine=nisa.engine.gpsimd)
-            for n, box in boxes_of_blocks(self.geometry, schedule, job, band, (0, band.jn), 0):
-                load_boxes(plane_of(residual_sbuf, schedule, n), self.operands.residual, [box])
+            for n, region in regions_of_blocks(self.geometry, schedule, job, band, (0, band.jn), 0):
+                load_regions(plane_of(residual_sbuf, schedule, n), self.operands.residual, [region])
             self.loaded.append(residual_sbuf)
 
     def take(self, index):
@@ -43,8 +43,8 @@ class Residuals(nl.NKIObject):
 
 def store(y_hbm, y_sbuf, base, geometry, schedule, job, band, part):
     """Blocks (first, how many) of a band's results, on the partitions from `base` on."""
-    for n, box in boxes_of_blocks(geometry, schedule, job, band, part, base):
-        store_boxes(y_hbm, plane_of(y_sbuf, schedule, n), [box])
+    for n, region in regions_of_blocks(geometry, schedule, job, band, part, base):
+        store_regions(y_hbm, plane_of(y_sbuf, schedule, n), [region])
 
 
 def plane_of(tile, schedule, n):
@@ -56,9 +56,9 @@ def plane_of(tile, schedule, n):
     return tile[0:parts, n, 0:blocks, 0:rows, 0:columns]
 
 
-def boxes_of_blocks(geometry, schedule, job, band, part, base):
-    """(image, box of its plane) of blocks (first, how many) of a band, as far as there are rows, on the partitions from
-    `base` on: as few as an access pattern has dims for."""
+def regions_of_blocks(geometry, schedule, job, band, part, base):
+    """(image, region of its plane) of blocks (first, how many) of a band, as far as there are rows, on the partitions
+    from `base` on: as few as an access pattern has dims for."""
     (k0, kn), (j, jn), strides, V = job, part, geometry.y_strides, schedule.V
     by_k, by_n, by_p, by_q = strides[:4]
     span, found = schedule.U * V, []
@@ -91,7 +91,7 @@ def load_biases(bias_hbm, jobs):
             together = 1
             while at + together < len(some) and sizes[at + together] == sizes[at]:
                 together += 1
-            load_box(rows_sbuf, bias_hbm, (at, 0), [[sizes[at], together], [1, sizes[at]]], some[at][0])
+            load_region(rows_sbuf, bias_hbm, (at, 0), [[sizes[at], together], [1, sizes[at]]], some[at][0])
             at += together
         found.append(rows_sbuf)
     return found

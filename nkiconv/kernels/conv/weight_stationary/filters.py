@@ -24,9 +24,9 @@ from ....schedules.tiles import BANK_COLUMNS
 from ....schedules.weight_stationary import FILTER_BUFFERS
 from ..._engines import START_WORK, Ledger, copy_work, is_16bit, pick
 from ..._masks import keep_between
-from ..boxes import load_box
 from ..call import Operands
 from ..filter_feed import clear_words, tiles_in_turn, turn_forwards
+from ..regions import load_region
 from .packed_filters import PackedFilters
 
 
@@ -49,7 +49,7 @@ class PhaseFilters(nl.NKIObject):
         raw_sbuf = nl.ndarray((held * cn, own.kn, rows, columns), dtype=self.operands.w_dtype, buffer=nl.sbuf)
         pattern = [[by_c, cn], [by_k, own.kn], [by_r, rows], [by_s, columns]]
         for segment in range(held):
-            load_box(raw_sbuf, self.operands.w, (segment * cn, 0, 0, 0), pattern, c0 * by_c + own.k0 * by_k)
+            load_region(raw_sbuf, self.operands.w, (segment * cn, 0, 0, 0), pattern, c0 * by_c + own.k0 * by_k)
         self.made[tile[0], chunk] = [raw_sbuf.reshape((held * cn, own.kn, num_taps(geometry)))]
 
     def _packed(self, raw_sbuf, turn, first, held):
@@ -136,7 +136,7 @@ class GroupFilters(nl.NKIObject):
                 offset = some[index].c0 * step if geometry.flipped else some[index].k0 * by_k
                 partitions = sum(channels) if dense else channels[index]
                 pattern = [[step, partitions], [second_step, second], [by_r, R], [by_s, S]]
-                load_box(raw_sbuf, self.operands.w, (index * size, 0, 0, 0), pattern, offset)
+                load_region(raw_sbuf, self.operands.w, (index * size, 0, 0, 0), pattern, offset)
             found.append(raw_sbuf)
         self.spreads[tile[0]] = None
         self.loaded.append((tile, found))

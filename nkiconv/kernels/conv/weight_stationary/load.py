@@ -3,8 +3,8 @@
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
-from ..boxes import boxes_of_x, clear_window, load_x
 from ..filter_feed import clear_tile
+from ..regions import clear_window, load_x, regions_of_x
 from ..sums import spaced
 
 #: Bytes a partition of x of M packing that comes in one transfer, all K tiles; else of a transfer.
@@ -131,8 +131,8 @@ class Inputs(nl.NKIObject):
         if low == 0:
             self._clear(x_sbuf, lane, first, channels[1])
         if dn * wn > 0 and start < end:
-            boxes = boxes_of_x(self.geometry, channels, (d0, dn), (h0 + start - p, w0), (end - start, wn))
-            for (part, plane, row, column), pattern, offset, framed in boxes:
+            regions = regions_of_x(self.geometry, channels, (d0, dn), (h0 + start - p, w0), (end - start, wn))
+            for (part, plane, row, column), pattern, offset, framed in regions:
                 place = (first + part, z + plane, start + row, q + column)
                 load_x(x_sbuf, self.operands, [(place, pattern, offset, framed)])
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import Schedule, banks_of, blocks_in, output_in, size_of
-from ....schedules.options import Extras
+from ....schedules.options import Options
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
@@ -42,7 +42,7 @@ class Work(nl.NKIObject):
     """What all output tiles share."""
 
     operands: Operands
-    extras: Extras
+    options: Options
     schedule: Schedule
     zeros_sbuf: object
     ledger: Ledger
@@ -66,7 +66,7 @@ class Sums(nl.NKIObject):
     fresh: int = 0
 
 
-def run_weight_stationary(operands, geometry, extras, schedule):
+def run_weight_stationary(operands, geometry, options, schedule):
     """This core's part of the output tiles; x of the next ones is on its way while one is worked on."""
     if schedule.shift != None:
         geometry = with_windows(geometry, schedule.shift.V)
@@ -82,7 +82,7 @@ def run_weight_stationary(operands, geometry, extras, schedule):
     residents.make_first()
     warm += warm_up(zeros_sbuf, schedule.late_warmup, 1)
     results = results_of(operands, geometry, schedule, ledger)
-    work = Work(operands, extras, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
+    work = Work(operands, options, schedule, zeros_sbuf, ledger, residents, inputs, results, warm)
     if schedule.shift != None:
         work.ahead = PartsAhead(schedule, steps)
     for index, (b, i) in enumerate(steps):
@@ -130,7 +130,7 @@ def new_sums(work, tile, row_tile, lanes, bank):
     psum, started = accumulator(work.warm, (schedule.width(row_tile.kn), *counts))
     found = []
     for index, place in enumerate(turn.products):
-        planes, rows, columns = (lane[axis].met(place.e[axis], blocks[axis]) for axis in range(3))
+        planes, rows, columns = (lane[axis].valid_range(place.e[axis], blocks[axis]) for axis in range(3))
         if planes[2] * rows[2] * columns[2] > 0:
             found.append(Product(planes=planes, rows=rows, columns=columns, group=index))
     found = covering_first(found, *counts)
@@ -201,7 +201,7 @@ def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
     if schedule.shift != None:
         shift_out(work, tile, index, lanes, bank, sums, bias_sbuf)
         return
-    strict, row_tile = work.extras.strict_nonfinite, tile[index]
+    strict, row_tile = work.options.strict_nonfinite, tile[index]
     turn, lane = schedule.turns[bank.turn], lanes[row_tile.lane]
     rows = schedule.together_rows
     size = rows * schedule.slot if schedule.gathers else schedule.segments * row_tile.kn
@@ -216,7 +216,7 @@ def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
             residual = results.residual_at(index, size, (yz, p if schedule.gathers else yp, yq), block)
             bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
-            finish_shared(y, acc, bias, residual, work.extras.epilogue, work.ledger, elements, strict)
+            finish_shared(y, acc, bias, residual, work.options.epilogue, work.ledger, elements, strict)
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
@@ -232,4 +232,4 @@ def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):
     if residual != None:
         residual = spaced(residual, (0, size), yz, rows, columns)
     y = spaced(y_sbuf, (base, size), yz, rows, columns)
-    add_shifted(y, acc_psum, schedule, column, bias_sbuf, residual, work.extras.epilogue, work.ledger, work.ahead)
+    add_shifted(y, acc_psum, schedule, column, bias_sbuf, residual, work.options.epilogue, work.ledger, work.ahead)

@@ -12,8 +12,8 @@ from ....schedules.geometry import filter_rows
 from ....schedules.planes import is_by_plane
 from ....schedules.tiles import cut_at
 from ..._engines import is_16bit, pick
-from ..boxes import load_box, load_packed, pattern_of
 from ..filter_feed import clear_tile, clear_words, transpose_together, transposes_of_bank
+from ..regions import load_packed, load_region, pattern_of
 
 
 class PackedFilters(nl.NKIObject):
@@ -96,7 +96,7 @@ def load_all(operands, geometry, schedule):
         for index, lane in itertools.product(range(count if schedule.shift.V == 1 else 0), range(lanes)):
             pattern = pattern_of(geometry.w_strides, (K, channels, R, S))
             offset = schedule.chunks[first + index][0] * geometry.w_strides[1]
-            load_box(tile_sbuf, operands.w, (index * K, lane * schedule.rows, 0, 0), pattern, offset)
+            load_region(tile_sbuf, operands.w, (index * K, lane * schedule.rows, 0, 0), pattern, offset)
         found.append((first, count, tile_sbuf))
     return found
 
@@ -126,7 +126,7 @@ def load_reversed(operands, geometry, schedule):
             nisa.memset(dst=tile_sbuf, value=0.0, engine=nisa.engine.gpsimd)
         pattern = pattern_of((strides[1], strides[0], strides[2], strides[3]), (cn, K, R, S))
         for lane in range(schedule.shift.lanes):
-            load_box(tile_sbuf, operands.w, (lane * schedule.rows, 0, 0, 0), pattern, c0 * strides[1])
+            load_region(tile_sbuf, operands.w, (lane * schedule.rows, 0, 0, 0), pattern, c0 * strides[1])
         found.append((chunk, 1, tile_sbuf))
     return found
 
@@ -144,7 +144,7 @@ def load_windows(tile_sbuf, w_hbm, geometry, schedule, first):
         d = part % schedule.shift.V * depth.stride
         seen = planes_sbuf[0:rows, 0:C, d : d + (depth.taps - 1) * depth.dilation + 1 : depth.dilation, 0:R, 0:S]
         offset = schedule.chunks[first + part // schedule.shift.V][0] // each * apart[1]
-        load_box(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
+        load_region(seen, w_hbm, (part * K, 0, 0, 0, 0), pattern, offset)
 
 
 def transpose_loaded(raw_sbuf, geometry, ledger):

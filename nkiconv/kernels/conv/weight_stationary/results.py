@@ -4,8 +4,17 @@ from ...._nki import nisa, nl
 from ....schedules.block_schedule import places_of
 from ....schedules.weight_stationary import pages
 from ..._engines import START_WORK, copy_work
-from ..boxes import block_pieces, box_at, load_bias_as, load_box, offset_at, pattern_of, residual_of, store_boxes
 from ..filter_feed import tiles_in_turn
+from ..regions import (
+    block_pieces,
+    load_bias_as,
+    load_region,
+    offset_at,
+    pattern_of,
+    region_at,
+    residual_of,
+    store_regions,
+)
 from ..sums import spaced
 
 
@@ -25,7 +34,7 @@ def load_bias(operands, schedule, tile):
         nisa.memset(dst=bias_sbuf, value=0.0, engine=nisa.engine.gpsimd)
     for index, one in enumerate(tile):
         for which in range(times):
-            load_box(bias_sbuf, operands.bias, (which * slot, index), [[1, one.kn], [1, 1]], one.k0)
+            load_region(bias_sbuf, operands.bias, (which * slot, index), [[1, one.kn], [1, 1]], one.k0)
     return bias_sbuf
 
 
@@ -50,8 +59,8 @@ class Results(nl.NKIObject):
             count = pages(schedule) * schedule.together_rows
             self.ys = tiles_in_turn(count, (most, *extents), self.operands.y.dtype)
             shape = (schedule.together_rows * schedule.slot, extents[0], max(lane[1].bn for lane in lanes), extents[2])
-            boxes = [self._residual_boxes(one, lanes[one.lane]) for one in tile]
-            self.residuals = [residual_of(self.operands, shape, one, True) for one in boxes]
+            regions = [self._residual_regions(one, lanes[one.lane]) for one in tile]
+            self.residuals = [residual_of(self.operands, shape, one, True) for one in regions]
             return
         place = self.count % (most // schedule.slot)
         if place == 0:
@@ -61,8 +70,8 @@ class Results(nl.NKIObject):
         self.base, self.count = place * schedule.slot, self.count + 1
         whole = tuple((0, part.bn) for part in lanes[0])
         shape = (schedule.segments * tile[0].kn, *(part.yn for part in lanes[0]))
-        boxes = self._boxes(tile[0], lanes, whole, 0)
-        self.residuals = [residual_of(self.operands, shape, boxes, schedule.segments > 1)]
+        regions = self._regions(tile[0], lanes, whole, 0)
+        self.residuals = [residual_of(self.operands, shape, regions, schedule.segments > 1)]
 
     def place(self, row_tile):
         """(tile, first partition that a row tile's sums go to, which row of a block belongs there) of its results."""
@@ -120,10 +129,10 @@ class Results(nl.NKIObject):
             y_sbuf, base, own = self.place(row_tile)
             some = lanes[row_tile.lane : row_tile.lane + 1] if self.schedule.gathers else lanes
             first = base + own * self.schedule.slot
-            store_boxes(self.operands.y, y_sbuf, self._boxes(row_tile, some, blocks, first))
+            store_regions(self.operands.y, y_sbuf, self._regions(row_tile, some, blocks, first))
 
-    def _boxes(self, row_tile, lanes, blocks, first):
-        """Boxes of a tensor of results for some blocks of lanes, those that exist, from a partition on."""
+    def _regions(self, row_tile, lanes, blocks, first):
+        """Regions of a tensor of results for some blocks of lanes, those that exist, from a partition on."""
         found = []
         for index, lane in enumerate(lanes):
             (z, z0, zn), (p, p0, pn), (q, q0, qn) = (
@@ -131,11 +140,11 @@ class Results(nl.NKIObject):
             )
             if zn > 0 and pn > 0 and qn > 0:
                 place, there = (first + index * row_tile.kn, z, p, q), (row_tile.k0, z0, p0, q0)
-                found.append(box_at(self.geometry.y_strides, place, there, (row_tile.kn, zn, pn, qn)))
+                found.append(region_at(self.geometry.y_strides, place, there, (row_tile.kn, zn, pn, qn)))
         return found
 
-    def _residual_boxes(self, row_tile, lane):
-        """Boxes of the residual of a row tile, [(row, k), planes, blocks, columns]."""
+    def _residual_regions(self, row_tile, lane):
+        """Regions of the residual of a row tile, [(row, k), planes, blocks, columns]."""
         planes, rows, columns = lane
         together, slot, strides = self.schedule.together_rows, self.schedule.slot, self.geometry.y_strides
         found = []
@@ -175,8 +184,8 @@ class PackedResults(nl.NKIObject):
             shape = (base + one.kn, z.yn, p.bn, q.yn)
             self.ys.append((nl.ndarray(shape, dtype=self.operands.y.dtype, buffer=nl.sbuf), base))
             ragged = (p.b0 + p.bn) * shift.U > p.axis.out or volume % shift.V > 0
-            boxes = self._boxes(lanes[one.lane], (0, z.yn), (0, p.bn), (0, q.yn), 0)
-            self.residuals.append(residual_of(self.operands, (one.kn, *shape[1:]), boxes, ragged))
+            regions = self._regions(lanes[one.lane], (0, z.yn), (0, p.bn), (0, q.yn), 0)
+            self.residuals.append(residual_of(self.operands, (one.kn, *shape[1:]), regions, ragged))
 
     def place(self, row_tile):
         """(tile, first partition, 0) of a row tile's results."""
@@ -192,13 +201,13 @@ class PackedResults(nl.NKIObject):
             q = lane[2].places(blocks[2]) if last else (0, lane[2].yn)
             if (last or blocks[2][0] == tiles[-1][2]) and min(z[1], m[1]) > 0:
                 y_sbuf, base = self.ys[one.lane]
-                store_boxes(self.operands.y, y_sbuf, self._boxes(lane, z, m, q, base))
+                store_regions(self.operands.y, y_sbuf, self._regions(lane, z, m, q, base))
 
     def end(self, tile, lanes, last):
         """Nothing is left."""
 
-    def _boxes(self, lane, planes, blocks, columns, base):
-        """Boxes of (first, how many) planes, blocks and columns of a lane, as far as y has their rows."""
+    def _regions(self, lane, planes, blocks, columns, base):
+        """Regions of (first, how many) planes, blocks and columns of a lane, as far as y has their rows."""
         geometry, shift = self.geometry, self.schedule.shift
         by_k, by_n, by_p, by_q = geometry.y_strides[:4]
         K, U, V = geometry.K // shift.V, shift.U, shift.V

@@ -20,8 +20,8 @@ from ..._engines import (
     pick,
 )
 from ..._epilogue import finish, finish_joined
-from ..boxes import clear_window
 from ..call import finish_shared
+from ..regions import clear_window
 from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
 
 
@@ -85,8 +85,8 @@ def place_among(one, tile, found):
 
 def is_direct(one):
     """Whether these outputs are of one tap that meets all of them."""
-    met = one.taps[0][1]
-    return len(one.taps) == 1 and met[1] == one.step and met[2] == one.count
+    valid_range = one.taps[0][1]
+    return len(one.taps) == 1 and valid_range[1] == one.step and valid_range[2] == one.count
 
 
 class PartsAhead(nl.NKIObject):
@@ -146,7 +146,7 @@ def with_gpsimd(schedule, ledger, elements, epilogue):
 @dataclass
 class OutputsMet(nl.NKIObject):
     """Every step-th output of a part of a row from the first on, that the same taps meet: (tap, where it meets x, as
-    `geometry.met` says), one that meets all of them last, and another first if there is one."""
+    `geometry.valid_range` says), one that meets all of them last, and another first if there is one."""
 
     first: int
     step: int

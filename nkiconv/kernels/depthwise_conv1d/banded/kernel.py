@@ -31,7 +31,7 @@ from ...._nki import nl
 from ....schedules.banded import BandedSchedule, build
 from ....schedules.banded_rule import banded_settings
 from ....schedules.banded_tiles import even, tiles_of_part
-from ....schedules.depthwise import Extras, RowGeometry
+from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
@@ -72,7 +72,7 @@ class BandedRun:
 
     operands: Operands
     geometry: RowGeometry
-    extras: Extras
+    options: Options
     blocks: BandedSchedule
     tiles: list
     #: HeldTile of each
@@ -95,11 +95,11 @@ class BandedRun:
     mirror: object = None
 
 
-def start_banded(operands, geometry, extras, config):
+def start_banded(operands, geometry, options, config):
     """The BandedRun of this core. A residual is added at the end, and an activation of sums with it follows there; all
     else happens in the middle."""
-    blocks = build(geometry, banded_settings(geometry, extras, config), extras.state)
-    epilogue, sum_dtype = extras.epilogue, operands.y.dtype
+    blocks = build(geometry, banded_settings(geometry, options, config), options.state)
+    epilogue, sum_dtype = options.epilogue, operands.y.dtype
     if epilogue.residual != "" or sum_dtype == nl.float16:
         sum_dtype = nl.float32
     waits = epilogue.residual == "pre_activation"
@@ -111,7 +111,7 @@ def start_banded(operands, geometry, extras, config):
     run = BandedRun(
         operands=operands,
         geometry=geometry,
-        extras=extras,
+        options=options,
         blocks=blocks,
         tiles=tiles,
         held=[HeldTile() for _ in tiles],
@@ -180,12 +180,12 @@ def start_work(run):
     run.warm = run.warm + warm_up(zeros_sbuf, config.rewarm, WARM_BLOCKS)
 
 
-def banded(operands, geometry, extras, config):
+def banded(operands, geometry, options, config):
     """Write operands.y: bands of one tile, between rows of the next coming in and rows of the one before going out.
 
     config: (name, value) pairs of BandedSettings.
     """
-    run = start_banded(operands, geometry, extras, config)
+    run = start_banded(operands, geometry, options, config)
     if len(run.tiles) == 0:
         return
     start_work(run)

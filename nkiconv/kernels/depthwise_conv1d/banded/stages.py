@@ -25,13 +25,13 @@ def load_banded_rows(run, index):
     if tile.last < A:
         clear_rows(ring_sbuf, partitions, tile.last, A, 0, size)
     begin = (tile.j0 + tile.data0) * blocks.block - geometry.pad_left
-    missing_left = 0 if run.extras.state else max(0, 0 - begin)
+    missing_left = 0 if run.options.state else max(0, 0 - begin)
     missing_right = max(0, begin + tile.chunks_in * size - geometry.W)
     if missing_left > 0:
         clear_rows(ring_sbuf, partitions, 0, A, 0, min(size, missing_left))
     if missing_right > 0:
         clear_rows(ring_sbuf, partitions, 0, A, max(0, size - missing_right), size)
-    if run.extras.state and begin < 0:
+    if run.options.state and begin < 0:
         L = geometry.pad_left
         load_held(run, tile, held.rows_in, run.operands.state, (geometry.C * L, L, 1), begin, 0 - L, 0)
     load_held(run, tile, held.rows_in, run.operands.x, (geometry.x_n, geometry.x_c, geometry.x_w), begin, 0, geometry.W)

@@ -50,7 +50,7 @@ def sums_taps(geometry, config):
     return not dot_settings(geometry, config).wide
 
 
-def dot(operands, geometry, extras, config):
+def dot(operands, geometry, options, config):
     """Write operands.y. config: (name, value) pairs of DotSettings."""
     settings = dot_settings(geometry, config)
     plan = build(geometry, settings)
@@ -59,15 +59,15 @@ def dot(operands, geometry, extras, config):
         warm_up(warm_zeros(), settings.warmup, 1)
         units = dot_units(geometry, plan, first, count)
         if plan.wide:
-            run_wide(operands, geometry, extras, plan, units)
+            run_wide(operands, geometry, options, plan, units)
         else:
-            run_masked(operands, geometry, extras, plan, units)
+            run_masked(operands, geometry, options, plan, units)
 
 
-def run_masked(operands, geometry, extras, plan, units):
+def run_masked(operands, geometry, options, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
-    run = start_dot(operands, geometry, extras, plan, units)
+    run = start_dot(operands, geometry, options, plan, units)
     x_before, w_before, partials, ready, kept, sums, tap_sums = None, None, [], [], [], None, None
     for index in range(len(units) + 3):
         moves, x_next, w_next, w_rows = [], None, None, None

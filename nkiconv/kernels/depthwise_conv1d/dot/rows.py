@@ -15,7 +15,7 @@ class DotRun:
 
     operands: object
     geometry: object
-    extras: object
+    options: object
     plan: object
     units: list
     #: SBUF [128, length] for rows of x and of w in flight, which take turns
@@ -27,7 +27,7 @@ class DotRun:
     filters: list
 
 
-def start_dot(operands, geometry, extras, plan, units):
+def start_dot(operands, geometry, options, plan, units):
     """A DotRun, and loads of the first units, all but the last of those in flight."""
     x_tiles, w_tiles, P_MAX = [], [], nl.tile_size.pmax
     for _ in range(min(plan.buffers, len(units))):
@@ -37,7 +37,7 @@ def start_dot(operands, geometry, extras, plan, units):
     run = DotRun(
         operands=operands,
         geometry=geometry,
-        extras=extras,
+        options=options,
         plan=plan,
         units=units,
         x_tiles=x_tiles,
@@ -88,7 +88,7 @@ def load_dot_x(run, unit, x_sbuf, image):
     length = min(plan.x_length, used - start)
     from_x = min(length, max(0, geometry.pad_left - start))
     end = max(from_x, min(length, geometry.W + geometry.pad_left - start))
-    first = 0 if run.extras.state else from_x
+    first = 0 if run.options.state else from_x
     clear_dot_rows(plan, block, x_sbuf, first, end)
     if first < from_x:
         offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start

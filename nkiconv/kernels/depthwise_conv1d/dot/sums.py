@@ -123,7 +123,7 @@ def dot_places(run, batch, n):
 
 def load_epilogue(run, batch, n, r0, width):
     """(bias [rows, width, 1], residual [rows, width, columns]) of channels r0 .. of each row, in SBUF, or None."""
-    epilogue, operands = run.extras.epilogue, run.operands
+    epilogue, operands = run.options.epilogue, run.operands
     rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
     if epilogue.bias:
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -170,7 +170,7 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
                 acc_psum[0:rows, 0:an, 0:count],
                 bias,
                 residual,
-                run.extras.epilogue,
+                run.options.epilogue,
                 nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
             )
     move_free(y_sbuf, run.operands.y, batch.block, r0, places, False)

@@ -76,13 +76,13 @@ def channel_ones(plan):
     return ones_sbuf
 
 
-def run_wide(operands, geometry, extras, plan, units):
+def run_wide(operands, geometry, options, plan, units):
     """Units one after the other: transposes of one between the products of the one before."""
     scratch, size = [], nl.tile_size.pmax * piece_groups(plan) * window_of(plan)
     for _ in range(SCRATCH):
         scratch.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.private_hbm))
     ones_sbuf = channel_ones(plan)
-    run = start_dot(operands, geometry, extras, plan, units)
+    run = start_dot(operands, geometry, options, plan, units)
     wide = WideRun(run=run, ones_sbuf=ones_sbuf, scratch=scratch, ledger=new_ledger())
     pending, sums = [], []
     x_before, w_before = None, None

@@ -70,7 +70,7 @@ def sum_on_tensor(run, piece):
 
 def product(run, piece, s):
     """x_s * w_s on Scalar, plus the bias where it is free: once, with chain B if there is one."""
-    held, recipe, epilogue = run.held[piece.tile], piece.recipe, run.extras.epilogue
+    held, recipe, epilogue = run.held[piece.tile], piece.recipe, run.options.epilogue
     dst = result(run, piece, 0)
     place = place_of_tap(run.geometry, s, run.geometry.S)
     x, w = tap_view(run, piece.tile, s, piece.q0, piece.qn), held.w[0 : dst.shape[0], place : place + 1]
@@ -100,7 +100,7 @@ def extend(run, piece, s, chain, step):
 
 def complete(run, piece, step, sums):
     """y of the sums, on Scalar, except for sums with a residual and for Vector's share of plain copies."""
-    held, epilogue = run.held[piece.tile], run.extras.epilogue
+    held, epilogue = run.held[piece.tile], run.options.epilogue
     y_sbuf, residual = result(run, piece, step), None
     if held.residual is not None:
         residual = held.residual[0 : y_sbuf.shape[0], piece.q0 : piece.q0 + piece.qn]

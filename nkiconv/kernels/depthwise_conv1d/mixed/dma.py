@@ -94,7 +94,7 @@ def load_dilated(run, tile, x_sbuf):
 def clear_outside(run, dst_sbuf, firsts):
     """Zeros in the columns that hold no element of x in some group."""
     rows, size = dst_sbuf.shape
-    left, right = held_by_all(run.geometry, run.extras, firsts, size)
+    left, right = held_by_all(run.geometry, run.options, firsts, size)
     if left > 0:
         fill_zeros(run, dst_sbuf[0:rows, 0:left])
     if right < size:
@@ -120,10 +120,10 @@ def load_tap(run, tile, dst_sbuf, s):
     """The columns of one tap, [rows, qn]: elements of x where it meets any, the state or zeros elsewhere."""
     geometry, firsts = run.geometry, positions_of(run.geometry, tile, s)
     places, q_step, e_step = places_of_tap(geometry, tile, s)
-    before = [min(tile.qn, max(0, -first)) if run.extras.state else 0 for first in firsts]
+    before = [min(tile.qn, max(0, -first)) if run.options.state else 0 for first in firsts]
     if any(count + held < tile.qn for count, held in zip(places[2], before)):
         fill_zeros(run, dst_sbuf)
-    if run.extras.state:
+    if run.options.state:
         load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
     c_step = run.plan.rows.T * geometry.x_c
     copy_groups(dst_sbuf, run.operands.x, tile, places, q_step, c_step, e_step * geometry.x_w, False)

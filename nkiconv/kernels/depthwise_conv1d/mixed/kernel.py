@@ -27,19 +27,19 @@ from .chains import run_step
 from .prepare import HeldTile, MixedRun, prepare
 
 
-def convolve_rows(operands, geometry, extras, config, on_tensor):
+def convolve_rows(operands, geometry, options, config, on_tensor):
     """Write operands.y, for `mixed` (on_tensor) and `vector`: a new piece begins while those before it go on.
 
     config: settings of `MixedSettings`; recipes without Tensor are accepted beside ones with it.
     """
-    plan = build(geometry, extras, mixed_settings(geometry, extras.epilogue, config, on_tensor))
+    plan = build(geometry, options, mixed_settings(geometry, options.epilogue, config, on_tensor))
     for part in parts_of_core():
         tiles = tile_list(geometry, plan.rows, part, 0)
-        pieces = cut_pieces(plan, extras.epilogue, tiles)
+        pieces = cut_pieces(plan, options.epilogue, tiles)
         run = MixedRun(
             operands=operands,
             geometry=geometry,
-            extras=extras,
+            options=options,
             plan=plan,
             tiles=tiles,
             held=[HeldTile() for _ in tiles],

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nl
-from ....schedules.depthwise import Extras, RowGeometry
+from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.mixed import FILLED_AHEAD, MixedSchedule, filter_block, is_staged, mixed_cuts, widths_of
 from ..._masks import keep_equal
 from ..._warm import warm_up, warm_zeros
@@ -35,7 +35,7 @@ class MixedRun:
 
     operands: Operands
     geometry: RowGeometry
-    extras: Extras
+    options: Options
     plan: MixedSchedule
     tiles: list
     #: HeldTile of each
@@ -77,7 +77,7 @@ def load_next_tile(run, i):
     if staged:
         load_states(run, tile)
     begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
-    run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.extras.state and not staged)
+    run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.options.state and not staged)
     run.held[i].residual = load_mixed_residual(run, tile)
     if i == 0 and plan.settings.warmup > 0:
         run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)

@@ -62,18 +62,18 @@ def transpose_filters(w_sbuf, geometry, plan, width, shift):
     return found
 
 
-def place_taps(w_sbuf, geometry, width, met):
+def place_taps(w_sbuf, geometry, width, valid_range):
     """[(piece, group), channels, width] in SBUF: taps where they meet positions, else zeros; None if none do."""
     rows, channels = w_sbuf.shape[0], w_sbuf.shape[1]
-    if met[1] == 0:
+    if valid_range[1] == 0:
         return None
-    taps_sbuf = w_sbuf[0:rows, 0:channels, met[0] : met[0] + met[1]]
-    if met[1] == width:
+    taps_sbuf = w_sbuf[0:rows, 0:channels, valid_range[0] : valid_range[0] + valid_range[1]]
+    if valid_range[1] == width:
         return taps_sbuf
     placed_sbuf = nl.ndarray((rows, channels, width), dtype=w_sbuf.dtype, buffer=nl.sbuf)
     nisa.memset(dst=placed_sbuf, value=0.0)
-    end = met[2] + (met[1] - 1) * geometry.dilation + 1
-    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, met[2] : end : geometry.dilation], src=taps_sbuf)
+    end = valid_range[2] + (valid_range[1] - 1) * geometry.dilation + 1
+    nisa.tensor_copy(dst=placed_sbuf[0:rows, 0:channels, valid_range[2] : end : geometry.dilation], src=taps_sbuf)
     return placed_sbuf
 
 

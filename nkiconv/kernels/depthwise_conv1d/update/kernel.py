@@ -34,17 +34,17 @@ from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .vector import update_vector
 
 
-def update(operands, geometry, extras, config):
+def update(operands, geometry, options, config):
     """Write operands.y. config: (name, value) pairs of UpdateSettings."""
-    settings = update_settings(geometry, extras, config)
+    settings = update_settings(geometry, options, config)
     if settings.engine == "vector":
-        update_vector(operands, geometry, extras)
+        update_vector(operands, geometry, options)
         return
-    plan = build(geometry, extras.state, settings)
+    plan = build(geometry, options.state, settings)
     every = update_chunks(geometry, plan)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     if mine[1] > 0:
-        run_chunks(operands, geometry, extras, plan, settings, some_of(every, mine))
+        run_chunks(operands, geometry, options, plan, settings, some_of(every, mine))
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Loaded:
     filters: object
 
 
-def run_chunks(operands, geometry, extras, plan, settings, work):
+def run_chunks(operands, geometry, options, plan, settings, work):
     """Loads run ahead, bands one chunk; transposes of a chunk go before the matmuls of the one before it."""
     kinds = row_kinds(operands, geometry, plan)
     warm = warm_up(warm_zeros(), settings.warmup, 1)
@@ -102,7 +102,7 @@ def run_chunks(operands, geometry, extras, plan, settings, work):
                 now.rows[kind] = transpose_rows(now.rows[kind], plan, work[index], kinds[kind].width)
         if index > 0:
             own, vector_reads = loaded[index - 1], settings.vector_reads
-            multiply_chunk(operands, geometry, extras, plan, work[index - 1], own, warm, vector_reads)
+            multiply_chunk(operands, geometry, options, plan, work[index - 1], own, warm, vector_reads)
             loaded[index - 1] = None
 
 
@@ -184,7 +184,7 @@ def transpose_rows(rows_sbuf, plan, chunk, width):
     return groups_sbuf
 
 
-def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, warm, vector_reads):
+def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vector_reads):
     """Matmuls of a chunk, then each piece's own columns through the epilogue, and its channels' results to HBM.
 
     Of each piece those channels leave that no chunk or piece before it has.
@@ -207,13 +207,13 @@ def multiply_chunk(operands, geometry, extras, plan, chunk, loaded, warm, vector
         for run in group_runs(chunk.block, plan, chunk.first, chunk.count):
             first, count, start = run
             at, width = (start - chunk.start) * Q, count * size
-            bias, residual = load_extras(operands, geometry, plan, chunk, h, run)
+            bias, residual = load_options(operands, geometry, plan, chunk, h, run)
             finish_in_steps(
                 y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
                 bias,
                 residual,
-                extras.epilogue,
+                options.epilogue,
                 nisa.engine.vector if on_vector else nisa.engine.scalar,
                 row,
             )
@@ -236,7 +236,7 @@ def y_of(tensor_hbm, geometry, chunk, c0, channels):
     )
 
 
-def load_extras(operands, geometry, plan, chunk, h, run):
+def load_options(operands, geometry, plan, chunk, h, run):
     """(bias, residual) of a run of groups of piece h of a chunk, in SBUF as its sums lie, or None."""
     rows, row, c0 = rows_of(plan, chunk), h * plan.pitch, row_start(chunk.block, h) + run[2]
     end, count, size = row + chunk.nn, run[1], plan.channels * geometry.Q

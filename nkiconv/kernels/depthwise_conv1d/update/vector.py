@@ -28,9 +28,9 @@ class PartTiles:
     bias: object
 
 
-def update_vector(operands, geometry, extras):
+def update_vector(operands, geometry, options):
     """Write operands.y. Loads are one part ahead."""
-    every = parts_of(geometry, extras)
+    every = parts_of(geometry, options)
     mine = share(len(every), nl.num_programs(), nl.program_id(0))
     now = None
     for index in range(mine[0], mine[0] + mine[1] + 1):
@@ -38,7 +38,7 @@ def update_vector(operands, geometry, extras):
         if index < mine[0] + mine[1]:
             after = load_part(operands, geometry, every[index], now)
         if index > mine[0]:
-            work_part(operands, geometry, extras, every[index - 1], now)
+            work_part(operands, geometry, options, every[index - 1], now)
         now = after
 
 
@@ -70,7 +70,7 @@ def load_images(tensor_hbm, block, n0, nn, width, steps):
     return tile_sbuf
 
 
-def work_part(operands, geometry, extras, part, loaded):
+def work_part(operands, geometry, options, part, loaded):
     """Sums of a part, their epilogue and the store."""
     rows, length = loaded.x.shape[0], part.block.length
     shape = (rows, part.nn, length, geometry.Q)
@@ -80,7 +80,7 @@ def work_part(operands, geometry, extras, part, loaded):
     for q in range(geometry.Q + 1):
         before = products
         if q < geometry.Q:
-            products = multiply_taps(loaded.x, loaded.state, loaded.filters, geometry, q, extras.strict_nonfinite)
+            products = multiply_taps(loaded.x, loaded.state, loaded.filters, geometry, q, options.strict_nonfinite)
         if q > 0:
             column = sums_sbuf[0:rows, 0 : part.nn, 0:length, q - 1]
             if before == None:
@@ -94,7 +94,7 @@ def work_part(operands, geometry, extras, part, loaded):
     if loaded.residual != None:
         residual = loaded.residual.reshape(flat)
     sums_sbuf = sums_sbuf.reshape(flat)
-    finish_in_steps(y_sbuf.reshape(flat), sums_sbuf, bias, residual, extras.epilogue, nisa.engine.vector)
+    finish_in_steps(y_sbuf.reshape(flat), sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
 
 
@@ -124,14 +124,14 @@ def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):
     """
     rows, images, channels = x_sbuf.shape[0], x_sbuf.shape[1], x_sbuf.shape[2]
     before = (0, 0, 0) if state_sbuf == None else taps_met(geometry, state_sbuf.shape[3], 0, q)
-    met = taps_met(geometry, geometry.W, geometry.pad_left, q)
-    low = before[0] if before[1] > 0 else met[0]
-    high = max(before[0] + before[1], met[0] + met[1])
+    valid_range = taps_met(geometry, geometry.W, geometry.pad_left, q)
+    low = before[0] if before[1] > 0 else valid_range[0]
+    high = max(before[0] + before[1], valid_range[0] + valid_range[1])
     first, end = (0, geometry.S) if strict else (low, high)
     if first == end:
         return None
     products_sbuf = nl.ndarray((rows, images, channels, end - first), dtype=nl.float32, buffer=nl.sbuf)
-    for kind in ((state_sbuf, before), (x_sbuf, met)):
+    for kind in ((state_sbuf, before), (x_sbuf, valid_range)):
         source, found = kind
         s0, count, position = found
         last = position + (count - 1) * geometry.dilation + 1

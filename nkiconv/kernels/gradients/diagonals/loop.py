@@ -183,8 +183,8 @@ def products_of(plan, tile):
     block of the units: its gy from p, q on; of its window of x rows and columns: `clipped`."""
     settings, rows, columns, found = plan.settings, plan.geometry.rows, plan.geometry.columns, []
     covers, extent = False, (0, 0)
-    for box in tile:
-        extent = (max(extent[0], box.rows.extent), max(extent[1], box.columns.extent))
+    for region in tile:
+        extent = (max(extent[0], region.rows.extent), max(extent[1], region.columns.extent))
     for i in range(settings.down):
         for j in range(settings.across):
             p, q = i * settings.rows, j * settings.columns

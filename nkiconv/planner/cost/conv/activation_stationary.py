@@ -17,7 +17,12 @@ from ....schedules.activation_stationary import (
     RowSettings,
     read_pixels,
 )
-from ....schedules.activation_stationary_build import pixel_settings, settings_of, together_refusal, unsupported_reason
+from ....schedules.activation_stationary_build import (
+    pixel_settings,
+    settings_of,
+    together_unsupported,
+    unsupported_reason,
+)
 from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import window_of
 from ....schedules.frames import is_transposed
@@ -59,21 +64,21 @@ class Pixels(Conv2dAlgorithm):
 
     algorithm = "activation_stationary"
 
-    def settle(self, shape: Shape, config: Config) -> Config:
+    def complete(self, shape: Shape, config: Config) -> Config:
         """All settings, those left open so that the schedule takes least; the kernel's where none runs."""
-        geometry, extras = plain_of(self.algorithm, shape.geometry, shape.extras), shape.extras
-        if unsupported_reason(geometry, extras, config):
+        geometry, options = plain_of(self.algorithm, shape.geometry, shape.options), shape.options
+        if unsupported_reason(geometry, options, config):
             return config
-        if together_refusal(geometry, extras, dict(config or ()).get("side", 1), 1):
+        if together_unsupported(geometry, options, dict(config or ()).get("side", 1), 1):
             return config
         given = dict(config or ())
         tried = [read_pixels(config, *open_ones) for open_ones in self._open(shape, given)]
         best = tried[0] if len(tried) == 1 else None
         if best is None:
             made = ((make_pixels(geometry, settings), settings) for settings in tried)
-            fitting = ((plan, settings) for plan, settings in made if pixels_fit(geometry, extras, plan))
+            fitting = ((plan, settings) for plan, settings in made if pixels_fit(geometry, options, plan))
             best = cheapest((PixelBound(shape.target, geometry, plan).ns(), settings) for plan, settings in fitting)
-        best = best or pixel_settings(geometry, extras, config)
+        best = best or pixel_settings(geometry, options, config)
         if "warmup" not in given:
             columns = geometry.K * best.fold // (PARTS if best.shard == "channels" else 1)
             best = replace(best, warmup=max(best.warmup, steady_warm_up(shape.target, columns)))
@@ -81,12 +86,14 @@ class Pixels(Conv2dAlgorithm):
 
     def _open(self, shape: Shape, given: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
         """(shard, side, fold) that are worth a try, beside what is given."""
-        geometry, extras = shape.geometry, shape.extras
+        geometry, options = shape.geometry, shape.options
         shards = [given["shard"]] if "shard" in given else SHARDS
         folds = [given["fold"]] if "fold" in given else [1, *FOLDS]
         ways = [(shard, 1) for shard in shards if 1 in folds]
         if "images" in shards:
-            ways += [("images", fold) for fold in folds if fold > 1 and not together_refusal(geometry, extras, 1, fold)]
+            ways += [
+                ("images", fold) for fold in folds if fold > 1 and not together_unsupported(geometry, options, 1, fold)
+            ]
         sides = [given["side"]] if "side" in given else sides_of(geometry)
         return ((shard, side, fold) for side in sides for shard, fold in ways)
 
@@ -94,7 +101,7 @@ class Pixels(Conv2dAlgorithm):
         return START_NS + PixelBound(shape.target, geometry, plan).ns() + END_NS
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        plan, own = self.plan(shape, None), dict(self.settle(shape, None) or ())
+        plan, own = self.plan(shape, None), dict(self.complete(shape, None) or ())
         found: list[Config] = [None, config_of(shard="channels"), config_of(shard="images")]
         if plan is None:
             return found
@@ -104,7 +111,7 @@ class Pixels(Conv2dAlgorithm):
         return found + ([config_of(x_bytes=own["x_bytes"] // 2)] if wide else [])
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = dict(self.settle(shape, config) or ())
+        now = dict(self.complete(shape, config) or ())
         sides, at = sides_of(shape.geometry), now["side"]
         near = (*[one for one in sides if one < at][-1:], *[one for one in sides if one > at][:1])
         known = {name: now[name] for name in ("x_bytes", "filter_bytes", "warmup")}
@@ -236,9 +243,9 @@ class Rows(Conv2dAlgorithm):
 
     algorithm = "activation_stationary"
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if unsupported_reason(geometry, shape.extras, config):
+    def complete(self, shape: Shape, config: Config) -> Config:
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if unsupported_reason(geometry, shape.options, config):
             return config
         given, volume = dict(config or ()), geometry.planes.out // geometry.planes.images
         most = given.get("depth", min(volume, TILE_BANKS * max(1, BANK_COLUMNS // geometry.K)))
@@ -249,7 +256,7 @@ class Rows(Conv2dAlgorithm):
             for copies in ([given["copies"]] if "copies" in given else (1, COPIES))
             if depth <= most
         ]
-        made = ((make_rows(geometry, shape.extras, one), one) for one in tried)
+        made = ((make_rows(geometry, shape.options, one), one) for one in tried)
         fitting = [(plan, one) for plan, one in made if plan is not None]
         best = cheapest((RowCost(shape.target, geometry, plan).ns(), one) for plan, one in fitting)
         if best is None:
@@ -260,7 +267,7 @@ class Rows(Conv2dAlgorithm):
     def _loop(self, shape: Shape, geometry: Any, chosen: RowSettings) -> int:
         """Rotations of the circular buffer in a body, the most of LOOPS whose steps are alike, where a core takes many
         instructions without a loop, and steps are long enough for their stores, which wait for each other in it."""
-        unrolled = make_rows(geometry, shape.extras, replace(chosen, loop=0))
+        unrolled = make_rows(geometry, shape.options, replace(chosen, loop=0))
         if unrolled is None:
             return 0
         count = geometry.times * row_instructions(geometry, unrolled, shape.cores)
@@ -269,7 +276,7 @@ class Rows(Conv2dAlgorithm):
         is_hidden = len(stored_together(item.zn, geometry.K)) * STORE_NS <= array_ns
         if count <= (LOOP_FROM if is_hidden else MOST_INSTRUCTIONS):
             return 0
-        looped = ((loop, make_rows(geometry, shape.extras, replace(chosen, loop=loop))) for loop in LOOPS)
+        looped = ((loop, make_rows(geometry, shape.options, replace(chosen, loop=loop))) for loop in LOOPS)
         return next((loop for loop, plan in looped if plan is not None and plan.steps is not None), 0)
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
@@ -280,7 +287,7 @@ class Rows(Conv2dAlgorithm):
         return bool(count * shape.geometry.times <= MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        return list(RowSettings.near(config, dict(self.settle(shape, config) or ())))
+        return list(RowSettings.near(config, dict(self.complete(shape, config) or ())))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
         return sum(segment_rows(plan, one) * div_ceil(one.qn, plan.width) for one in plan.items)
@@ -351,10 +358,10 @@ class ActivationStationary(Conv2dAlgorithm):
 
     def _own(self, shape: Shape) -> Conv2dAlgorithm:
         """What a problem is for."""
-        return self.of_settings[settings_of(plain_of(self.algorithm, shape.geometry, shape.extras))]
+        return self.of_settings[settings_of(plain_of(self.algorithm, shape.geometry, shape.options))]
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        return shape.once((f"{self.algorithm}, least", config), lambda: self._own(shape).settle(shape, config))
+    def complete(self, shape: Shape, config: Config) -> Config:
+        return shape.once((f"{self.algorithm}, least", config), lambda: self._own(shape).complete(shape, config))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
         return self._own(shape).plan_ns(shape, geometry, plan)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
-from ....schedules.geometry import met
+from ....schedules.geometry import valid_range
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
@@ -22,7 +22,7 @@ LONG = 4_000
 
 def met_outputs(axis: Any) -> int:
     """Outputs that taps meet, each tap's counted."""
-    return int(axis.images * sum(met(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
+    return int(axis.images * sum(valid_range(axis, tap, 0, axis.out // axis.images)[2] for tap in range(axis.taps)))
 
 
 def planes_met(geometry: Any) -> float:
@@ -65,11 +65,11 @@ class Conv2dAlgorithm(Algorithm):
         return [] if found is None else [found]
 
     def guess(self, shape: Shape, config: Config) -> Guess | None:
-        config = self.settle(shape, config)
+        config = self.complete(shape, config)
         plan = self.plan(shape, config)
         if plan is None:
             return None
-        plain = plain_of(self.algorithm, shape.geometry, shape.extras)
+        plain = plain_of(self.algorithm, shape.geometry, shape.options)
         return Guess(config, relayout_ns(self.algorithm, shape) + self.plan_ns(shape, plain, plan))
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
@@ -83,15 +83,15 @@ class Conv2dAlgorithm(Algorithm):
         plan = self.plan(shape, config)
         return {"tiles": self.tiles(shape, plan), **{name: one for name, one in ints(plan).items() if name != "tiles"}}
 
-    def settled(self, shape: Shape, config: Config) -> Any:
+    def completed(self, shape: Shape, config: Config) -> Any:
         return self.plan(shape, config)
 
     def plan(self, shape: Shape, config: Config) -> Any:
         """The kernel's own plan of settings that it does not refuse."""
 
         def planned() -> Any:
-            settled = self.settle(shape, config)
-            return plan_of(self.algorithm, shape.geometry, shape.extras, settled, shape.cores)[0]
+            completed = self.complete(shape, config)
+            return plan_of(self.algorithm, shape.geometry, shape.options, completed, shape.cores)[0]
 
         return shape.once((self.algorithm, config), planned)
 
@@ -100,20 +100,20 @@ class Conv2dAlgorithm(Algorithm):
         raise NotImplementedError
 
 
-class Settled(Conv2dAlgorithm):
+class Completed(Conv2dAlgorithm):
     """An algorithm of which `best` finds the settings that a config leaves open."""
 
     #: the kernel's dataclass of settings, and why it does not run a problem with some of them, whatever they come to
     settings: type[Any]
-    refusal: Callable[[Any, Any, Config], str]
+    unsupported_reason: Callable[[Any, Any, Config], str]
 
     def settings_of(self, geometry: Any) -> type[Any]:
         """The kernel's dataclass of the settings that a problem has."""
         return self.settings
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry, given = plain_of(self.algorithm, shape.geometry, shape.extras), dict(config or ())
-        if self.refusal(geometry, shape.extras, config):
+    def complete(self, shape: Shape, config: Config) -> Config:
+        geometry, given = plain_of(self.algorithm, shape.geometry, shape.options), dict(config or ())
+        if self.unsupported_reason(geometry, shape.options, config):
             return config
         settings = self.settings_of(geometry)
         if len(given) == len(dataclasses.fields(settings)):

@@ -19,7 +19,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Shape, pairs_of
-from .common import Settled, matmul_ns
+from .common import Completed, matmul_ns
 
 #: Windows of a row of y that are tried, at most; heights of blocks, those of the fewest below each other first.
 WINDOWS, HEIGHTS = 10, 4
@@ -41,28 +41,32 @@ START_NS, END_NS, STEP_NS, ITEM_NS = 2_000.0, 4_000.0, 950.0, 9_000.0
 EXPOSED, UNBUFFERED, FREELY = (0.02, 0.12), (1.3, 1.03), 0.6
 
 
-class DepthwiseBlocks(Settled):
+class DepthwiseBlocks(Completed):
     """Toeplitz matrices of all taps, blocks of rows and columns."""
 
-    algorithm, settings, refusal = "activation_stationary", DepthwiseSettings, staticmethod(unsupported_reason)
+    algorithm, settings, unsupported_reason = (
+        "activation_stationary",
+        DepthwiseSettings,
+        staticmethod(unsupported_reason),
+    )
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return BlockBound(shape.target, plan, shape.extras).ns()
+        return BlockBound(shape.target, plan, shape.options).ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         return next(iter(ranked(shape, geometry, given)), None)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        if self.refusal(shape.geometry, shape.extras, None):
+        if self.unsupported_reason(shape.geometry, shape.options, None):
             return [None]
         kinds = _kinds(shape.geometry)
         each = (ranked(shape, shape.geometry, {"disjoint": one}) for one in kinds)
         return [pairs_of(one) for found in each for one in itertools.islice(found, WIDE_BEST if wide else 1)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        settled = dict(self.settle(shape, config) or ())
+        completed = dict(self.complete(shape, config) or ())
         stride = shape.geometry.rows.stride * outputs_apart(shape.geometry.rows)
-        now = {name: settled[name] for name in ("rows", "channels")}
+        now = {name: completed[name] for name in ("rows", "channels")}
         return list(DepthwiseSettings.near(config, now, rows=(now["rows"] - stride, now["rows"] + stride)))
 
     def tiles(self, shape: Shape, plan: Any) -> int:
@@ -77,7 +81,7 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Depth
         found: list[tuple[float, int, DepthwiseSettings]] = []
         for one in some:
             if blocks_misfit(geometry, one) == "":
-                bound = BlockBound(shape.target, BlockSchedule(geometry, one), shape.extras)
+                bound = BlockBound(shape.target, BlockSchedule(geometry, one), shape.options)
                 found.append((bound.ns(), len(found), one))
         return [one for _, _, one in sorted(found)]
 
@@ -85,7 +89,7 @@ def ranked(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[Depth
     for first in range(0, len(sizes), TOGETHER):
         every = (one for size in sizes[first : first + TOGETHER] for one in shares_of(geometry, given, size))
         for one in by_price(every):
-            if fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), shape.extras)):
+            if fits_sbuf(block_bytes(geometry, BlockSchedule(geometry, one), shape.options)):
                 yield one
 
 
@@ -174,9 +178,9 @@ def _chunks(geometry: Any) -> set[int]:
 class BlockBound:
     """Times of a BlockSchedule, in ns of two cores, each with half of the channels."""
 
-    def __init__(self, target: Target, plan: Any, extras: Any) -> None:
+    def __init__(self, target: Target, plan: Any, options: Any) -> None:
         settings, geometry = plan.settings, plan.geometry
-        self.target, self.plan, self.geometry, self.extras = target, plan, geometry, extras
+        self.target, self.plan, self.geometry, self.options = target, plan, geometry, options
         self.channels = geometry.C / PARTS
         self.bands = div_ceil(div_ceil(geometry.rows.out, plan.out_rows), settings.below)
         #: steps of a channel, windows of each; columns of matmuls of a step, and sums that leave
@@ -236,7 +240,7 @@ class BlockBound:
 
     def read_ns(self) -> float:
         """Of Vector and Scalar, which share what both can do."""
-        target, epilogue, geometry = self.target, self.extras.epilogue, self.geometry
+        target, epilogue, geometry = self.target, self.options.epilogue, self.geometry
         banks = self.channels * self.steps * max(1, len(self.plan.spans)) / self.plan.bank_channels
         sums = self.channels * self.steps * self.sums
         own = sums * target.vector_ns + banks * target.vector_fixed_psum_ns
@@ -258,7 +262,7 @@ class BlockBound:
         """Of a core's DMA engines, or of HBM."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C
-        item, y_item, W = geometry.hbm_itemsize, self.extras.epilogue.y_itemsize, geometry.columns.size
+        item, y_item, W = geometry.hbm_itemsize, self.options.epilogue.y_itemsize, geometry.columns.size
         # rows that two bands see are loaded for both
         seen = geometry.rows.size + (self.bands - 1) * (plan.rows + (plan.depth - 2) * plan.apart)
         y_run, x_run = min(P, plan.out_rows) * Q * y_item, seen * W / self.bands * item
@@ -268,7 +272,7 @@ class BlockBound:
             x_run = settings.channels * item
             x_runs = N * seen * (W + max(0, between) * (len(plan.windows) - 1)) * C / settings.channels
             y_run = settings.channels * (settings.columns if settings.channels == C else 1) * y_item
-        y_runs = N * P * Q * C * y_item / y_run * (2 if self.extras.residual else 1)
+        y_runs = N * P * Q * C * y_item / y_run * (2 if self.options.residual else 1)
         y_parts = settings.below * settings.images * (settings.beside if plan.by_pixels else 1)
         runs_ns = x_runs * target.run_ns(x_run) / self._engines(plan.size if plan.by_pixels else self.parts)
         runs_ns += y_runs * target.run_ns(y_run) / self._engines(y_parts)

@@ -12,11 +12,11 @@ from ....kernels.conv.relayout import plain_of
 from ....schedules.implicit_gemm import FOLDS, PRODUCTS, X_BYTES, ImplicitGemmSettings
 from ....schedules.implicit_gemm_build import (
     WARM_UP,
-    config_refusal,
-    fold_refusal,
-    loop_refusal,
+    config_unsupported,
+    fold_unsupported,
+    loop_unsupported,
     plan_implicit_gemm,
-    products_refusal,
+    products_unsupported,
     read_settings,
 )
 from ....schedules.implicit_gemm_channels import ALONE, FILTER_BYTES, Job, can_together, jobs_of
@@ -51,7 +51,7 @@ TOGETHER_BANKS = 5
 
 def plain(shape: Shape) -> Any:
     """The Geometry that the kernel sees."""
-    return shape.once(("implicit_gemm, plain", None), lambda: plain_of("implicit_gemm", shape.geometry, shape.extras))
+    return shape.once(("implicit_gemm, plain", None), lambda: plain_of("implicit_gemm", shape.geometry, shape.options))
 
 
 class Taps(ByTap):
@@ -60,29 +60,29 @@ class Taps(ByTap):
     algorithm = "implicit_gemm"
     order = ("fold", "product")
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        return shape.once(("taps, settled", config), lambda: self._settled(shape, config))
+    def complete(self, shape: Shape, config: Config) -> Config:
+        return shape.once(("taps, settled", config), lambda: self._completed(shape, config))
 
-    def _settled(self, shape: Shape, config: Config) -> Config:
-        if config_refusal(plain(shape), shape.extras, config):
+    def _completed(self, shape: Shape, config: Config) -> Config:
+        if config_unsupported(plain(shape), shape.options, config):
             return config
         given = dict(config or ())
         names = declarations(ImplicitGemmSettings)
         if len(given) == len(names):
             return tuple((name, given[name]) for name in names)
-        products = [one for one in PRODUCTS if not products_refusal(plain(shape), shape.extras, one)]
+        products = [one for one in PRODUCTS if not products_unsupported(plain(shape), shape.options, one)]
         if len(products) == 1 or "product" in given:
             return pairs_of(self._chosen(shape, {"product": products[0], **given}))
         ways = [
             {"product": product, "fold": fold, **given}
             for product, fold in itertools.product(products, FOLDS)
-            if not fold_refusal(plain(shape), shape.extras, given.get("fold", fold), product)
+            if not fold_unsupported(plain(shape), shape.options, given.get("fold", fold), product)
         ]
         return pairs_of(min((self._chosen(shape, one) for one in ways), key=lambda one: self._taken_ns(shape, one)))
 
     def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
-        plan, reason = plan_implicit_gemm(plain(shape), shape.extras, pairs_of(settings), shape.cores)
+        plan, reason = plan_implicit_gemm(plain(shape), shape.options, pairs_of(settings), shape.cores)
         return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
@@ -118,7 +118,7 @@ class Taps(ByTap):
     def is_short(self, shape: Shape, config: Config) -> bool:
         plan = self.plan(shape, config)
         count = _scaled(plain(shape), plan, shape.cores)
-        least = 1 if dict(self.settle(shape, config) or ())["shard"] == "channels" else BOUND_OVER_COUNT
+        least = 1 if dict(self.complete(shape, config) or ())["shard"] == "channels" else BOUND_OVER_COUNT
         return bool(plan.loop > 0 or count <= least * MOST_INSTRUCTIONS)
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
@@ -146,18 +146,18 @@ class _Choice:
     """The settings that a config leaves open, chosen one after the other."""
 
     def __init__(self, shape: Shape, given: Mapping[str, Any]) -> None:
-        self.geometry, self.extras, self.given = plain(shape), shape.extras, given
+        self.geometry, self.options, self.given = plain(shape), shape.options, given
         self.work = Work(shape.target, plain(shape))
 
     def settings(self) -> tuple[ImplicitGemmSettings, Schedule]:
         """(all settings, a Schedule that takes as much of SBUF)."""
-        geometry, extras = self.geometry, self.extras
-        defaults = read_settings(geometry, extras, None, self.given["product"])
+        geometry, options = self.geometry, self.options
+        defaults = read_settings(geometry, options, None, self.given["product"])
         fold = self.given.get("fold") or self._fold(defaults)
         by_channels = self._by_channels(self._jobs(defaults, fold))
         shard = "channels" if by_channels else "images"
         draft = dataclasses.replace(defaults, **{"shard": shard, "fold": fold, "order": "banks", **self.given})
-        schedule = build(geometry, extras, draft)
+        schedule = build(geometry, options, draft)
         jobs = [job for batch in schedule.batches for job in batch]
         found: dict[str, Any] = {}
         if geometry.packed == 0:
@@ -175,7 +175,7 @@ class _Choice:
     def _loop(self, chosen: ImplicitGemmSettings) -> int:
         """Pairs of bands that the body of a loop on the device holds: one where a core takes many instructions without
         and fewer with it."""
-        if loop_refusal(self.geometry, self.extras, 1, chosen.product):
+        if loop_unsupported(self.geometry, self.options, 1, chosen.product):
             return 0
         unrolled = self._instructions(dataclasses.replace(chosen, loop=0))
         few = unrolled <= LOOP_FROM
@@ -183,17 +183,17 @@ class _Choice:
 
     def _instructions(self, chosen: ImplicitGemmSettings) -> int:
         """What a compiler sees of a core, at most."""
-        plan = build(self.geometry, self.extras, chosen)
+        plan = build(self.geometry, self.options, chosen)
         return _scaled(self.geometry, plan, PARTS)
 
     def _jobs(self, defaults: ImplicitGemmSettings, fold: str) -> list[Job]:
-        return jobs_of(self.geometry, dataclasses.replace(defaults, fold=fold), self.extras.strict_nonfinite)
+        return jobs_of(self.geometry, dataclasses.replace(defaults, fold=fold), self.options.strict_nonfinite)
 
     def _fold(self, defaults: ImplicitGemmSettings) -> str:
         """What is best folded."""
         found, found_ns = FOLDS[0], math.inf
         for fold in FOLDS:
-            if not fold_refusal(self.geometry, self.extras, fold, defaults.product):
+            if not fold_unsupported(self.geometry, self.options, fold, defaults.product):
                 jobs = self._jobs(defaults, fold)
                 ns = self.work.core_ns(jobs, self._by_channels(jobs))
                 if ns < WORTHWHILE * found_ns:

@@ -45,8 +45,8 @@ class _Work:
 class PackedBound:
     """What a Schedule of M packing takes at least."""
 
-    def __init__(self, target: Target, geometry: Any, extras: Any, schedule: Any) -> None:
-        self.target, self.extras, self.schedule, self.shift = target, extras, schedule, schedule.shift
+    def __init__(self, target: Target, geometry: Any, options: Any, schedule: Any) -> None:
+        self.target, self.options, self.schedule, self.shift = target, options, schedule, schedule.shift
         self.geometry = with_windows(geometry, schedule.shift.V)
         self.column_ns, self.matmul_ns = matmul_rates(target, self.geometry)
         self.zeros_ns = target.matmul_columns_min * target.tensor_column_ns
@@ -113,11 +113,13 @@ class PackedBound:
             turn, banks = schedule.turns[bank.turn], banks + 1
             blocks = blocks_in(turn, lanes[0], bank.blocks)
             for place in turn.products:
-                met = math.prod(part.met(e, one)[2] for part, e, one in zip(lanes[0], place.e, blocks, strict=True))
-                if met:
-                    each_ns = max(target.matmul_columns_min, met) * self.column_ns + self.matmul_ns
+                valid_range = math.prod(
+                    part.valid_range(e, one)[2] for part, e, one in zip(lanes[0], place.e, blocks, strict=True)
+                )
+                if valid_range:
+                    each_ns = max(target.matmul_columns_min, valid_range) * self.column_ns + self.matmul_ns
                     array_ns += chunks * max(each_ns, turn_ns)
-                    work_ns += chunks * met * self.column_ns
+                    work_ns += chunks * valid_range * self.column_ns
             busy_ns, chain_ns = self._read_ns(blocks[0][1] * blocks[1][1] * lanes[0][2].places(blocks[2])[1])
             read_ns, chain_ns = read_ns + len(lanes) * busy_ns, chain_ns + (len(lanes) - 1) * busy_ns
         z, p, q = lanes[0]
@@ -126,14 +128,14 @@ class PackedBound:
         self_ns = chunks * len(lanes) * (target.vector_fixed_ns + held * copy_ns) if held else 0.0
         if misses:
             self_ns += chunks * z.xn * p.xn * q.xn * geometry.itemsize / 4 * target.vector_memset_ns
-        item, y_item = geometry.hbm_itemsize, self.extras.epilogue.y_itemsize
+        item, y_item = geometry.hbm_itemsize, self.options.epilogue.y_itemsize
         rows = p.xn if p.b0 == 0 else min(p.xn, p.bn * p.axis.apart)  # the others are copied
         x_run = float(max(1, q.xn) * (max(1, rows) if q.xn == geometry.columns.size else 1))
         channels = schedule.chunks[-1][1]
         x_ns = chunks * self._dma_ns(channels, len(lanes) * channels, z.xn * rows * q.xn, x_run, item)
         row_bytes = z.xn * q.xn * geometry.itemsize
         pieces = 1 if chunks * p.xn * row_bytes <= WHOLE_BYTES else div_ceil(rows, max(1, PIECE_BYTES // row_bytes))
-        boxes = dmas_of_piece(geometry) if misses else chunks
+        regions = dmas_of_piece(geometry) if misses else chunks
         kn, y_run = shift.U * geometry.K, float(q.yn)
         if shift.U == 1 and q.yn == geometry.columns.out:
             y_run *= p.bn
@@ -142,7 +144,7 @@ class PackedBound:
         hbm_ns = target.hbm_ns(kn * len(lanes) * z.yn * p.bn * q.yn * y_item, y_run * y_item)
         y_ns = max(one_ns * len(lanes) / slots, hbm_ns)
         return _Work(banks, array_ns, work_ns, read_ns + self_ns, chain_ns, x_ns, y_ns, one_ns / banks,
-                     pieces * len(lanes) * boxes)  # fmt: skip
+                     pieces * len(lanes) * regions)  # fmt: skip
 
     def _read_ns(self, outputs: float) -> tuple[float, float]:
         """(ns of shift-and-add's busiest engine for a bank, ns from its sums to its results)."""

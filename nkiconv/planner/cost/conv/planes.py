@@ -12,7 +12,7 @@ from ....schedules.geometry import num_taps
 from ....schedules.planes import (
     dmas_of_piece,
     is_by_plane,
-    planes_refusal,
+    planes_unsupported,
     wants_channels,
     windows_in_pieces,
     without_planes,
@@ -35,9 +35,9 @@ class OfVolumes(Algorithm):
         """The problem whose planes of taps are channels, or None where they cannot be."""
 
         def folded() -> Shape | None:
-            if planes_refusal(self.name, plain_of(self.name, shape.geometry, shape.extras), shape.extras):
+            if planes_unsupported(self.name, plain_of(self.name, shape.geometry, shape.options), shape.options):
                 return None
-            geometry = seen_by(self.name, shape.geometry, shape.extras, _channels(None))
+            geometry = seen_by(self.name, shape.geometry, shape.options, _channels(None))
             return dataclasses.replace(shape, geometry=geometry, memo={})
 
         return shape.once((f"{self.name}, planes", None), folded)
@@ -82,9 +82,9 @@ class OfVolumes(Algorithm):
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.inner.is_short(*self._of(shape, config))
 
-    def settle(self, shape: Shape, config: Config) -> Config:
+    def complete(self, shape: Shape, config: Config) -> Config:
         own, inner = self._of(shape, config)
-        found = self.inner.settle(own, inner)
+        found = self.inner.complete(own, inner)
         return found if own is shape else _channels(found)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
@@ -99,9 +99,9 @@ class OfVolumes(Algorithm):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return self.inner.symbols(*self._of(shape, config))
 
-    def settled(self, shape: Shape, config: Config) -> Any:
+    def completed(self, shape: Shape, config: Config) -> Any:
         own, inner = self._of(shape, config)
-        return own is shape, self.inner.settled(own, inner)
+        return own is shape, self.inner.completed(own, inner)
 
 
 def _channels(config: Config) -> Config:

@@ -21,16 +21,16 @@ MEET_NS = 2000.0
 
 def relayout_ns(algorithm: str, shape: Shape) -> float:
     """ns of both cores for the copies; of images of one pixel, which are in both layouts, for single elements."""
-    geometry, extras, target = shape.geometry, shape.extras, shape.target
+    geometry, options, target = shape.geometry, shape.options, shape.target
     pixels, outputs = geometry.rows.size * geometry.columns.size, geometry.rows.out * geometry.columns.out
-    y_itemsize, found = extras.epilogue.y_itemsize, 0.0
+    y_itemsize, found = options.epilogue.y_itemsize, 0.0
     if algorithm not in OWN and pixels == 1:
         found += geometry.planes.size * geometry.C * target.run_ns(geometry.hbm_itemsize) / (PARTS * target.dma_engines)
     if algorithm not in OWN and outputs == 1:
         found += geometry.planes.out * geometry.K * target.run_ns(y_itemsize) / (PARTS * target.dma_engines)
     if flips(algorithm, geometry):
         found += _flip_ns(target, geometry)
-    return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, extras))
+    return found + sum(copy_ns(target, part) for part in copies_of(algorithm, geometry, options))
 
 
 def _flip_ns(target: Target, geometry: Any) -> float:

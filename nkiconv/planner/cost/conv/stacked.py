@@ -26,7 +26,7 @@ from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, with_settings
-from .common import Settled, matmul_rates, planes_met
+from .common import Completed, matmul_rates, planes_met
 from .stacked_bound import Bound, start_ns
 
 #: Rows of y side by side that are tried.
@@ -36,30 +36,30 @@ BESIDE = (1, 2, 4)
 SIZES, BUILT, GUESSES, NEAR = 5, 100, 2, 1.1
 
 
-class Stacked(Settled):
+class Stacked(Completed):
     """Rows, shifts and outputs stacked, or whole columns of depthwise channels."""
 
-    algorithm, refusal = "stacked", staticmethod(unsupported_reason)
+    algorithm, unsupported_reason = "stacked", staticmethod(unsupported_reason)
     order = ("rows", "shifts", "outputs", "beside", "apart")
 
     def settings_of(self, geometry: Any) -> type[Any]:
         return settings_class(geometry)
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if geometry.groups > 1 or self.refusal(geometry, shape.extras, None):
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if geometry.groups > 1 or self.unsupported_reason(geometry, shape.options, None):
             return super().guesses(shape)
         found = self._least(shape, geometry)
         near = [one.pairs[:SIZES] for ns, one in found[:GUESSES] if ns <= NEAR * found[0][0]]
         return [guess for config in near if (guess := self.guess(shape, config)) is not None]
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return Bound(shape.target, geometry, shape.extras, plan).total_ns()
+        return Bound(shape.target, geometry, shape.options, plan).total_ns()
 
     def best(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> Any:
         if geometry.groups > 1:
-            settled = default_settings(geometry, shape.extras.residual, tuple(given.items()))
-            return settled if build(geometry, settled, shape.extras.residual) else None
+            completed = default_settings(geometry, shape.options.residual, tuple(given.items()))
+            return completed if build(geometry, completed, shape.options.residual) else None
         B = given.get("rows", 0)
         sizes = (
             sized(geometry, tuple(given.items()), B, 1, 1, 1, B)
@@ -69,7 +69,7 @@ class Stacked(Settled):
         found = sizes and dataclasses.replace(sizes, **given)
         if found is None or sizes_reason(geometry, found):
             return None
-        own = bounded(shape.target, geometry, shape.extras, found, "filters" in given)
+        own = bounded(shape.target, geometry, shape.options, found, "filters" in given)
         if own is None:
             return None
         found, bound = own
@@ -80,7 +80,7 @@ class Stacked(Settled):
 
     def _least(self, shape: Shape, geometry: Any) -> list[tuple[float, StackedSettings]]:
         """(bound, settings) of candidates, the least first, looked for once."""
-        return shape.once(("stacked, least", None), lambda: candidates(shape.target, geometry, shape.extras))
+        return shape.once(("stacked, least", None), lambda: candidates(shape.target, geometry, shape.options))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         plan = self.plan(shape, config)
@@ -115,7 +115,7 @@ class Stacked(Settled):
         return num_bands(shape.geometry, plan)
 
 
-def candidates(target: Target, geometry: Any, extras: Any) -> list[tuple[float, StackedSettings]]:
+def candidates(target: Target, geometry: Any, options: Any) -> list[tuple[float, StackedSettings]]:
     """(bound, settings) of those sizes whose Tensor Engine has least to do, the least first."""
     found: list[tuple[float, StackedSettings]] = []
     best_ns, base = float("inf"), sized(geometry, None, 1, 1, 1, 1, 1)
@@ -124,7 +124,7 @@ def candidates(target: Target, geometry: Any, extras: Any) -> list[tuple[float, 
             break
         filters = default_filters(geometry, sizes[0], sizes[2])
         settings = StackedSettings(*sizes, base.blocks, filters, base.warmup, base.late_warmup)
-        own = bounded(target, geometry, extras, settings)
+        own = bounded(target, geometry, options, settings)
         if own:
             found.append((own[1].total_ns(NEAR * best_ns), own[0]))
             best_ns = min(best_ns, found[-1][0])
@@ -132,17 +132,17 @@ def candidates(target: Target, geometry: Any, extras: Any) -> list[tuple[float, 
 
 
 def bounded(
-    target: Target, geometry: Any, extras: Any, settings: StackedSettings, keep: bool = False
+    target: Target, geometry: Any, options: Any, settings: StackedSettings, keep: bool = False
 ) -> tuple[StackedSettings, Bound] | None:
     """Settings with their bound, filters straight at their places where that is sooner, if they are not to keep their
     way; None where memory does not hold them."""
-    schedule = build(geometry, settings, extras.residual)
+    schedule = build(geometry, settings, options.residual)
     if schedule is None:
         return None
-    bound = Bound(target, geometry, extras, schedule)
+    bound = Bound(target, geometry, options, schedule)
     if not keep and not geometry.flipped and bound.is_straight():
         schedule = dataclasses.replace(schedule, filters="straight")
-        return dataclasses.replace(settings, filters="straight"), Bound(target, geometry, extras, schedule)
+        return dataclasses.replace(settings, filters="straight"), Bound(target, geometry, options, schedule)
     return settings, bound
 
 

@@ -36,8 +36,8 @@ def start_ns(target: Target) -> float:
 class Bound:
     """Times in ns of both cores."""
 
-    def __init__(self, target: Target, geometry: Any, extras: Any, schedule: Schedule) -> None:
-        self.target, self.geometry, self.extras, self.schedule = target, geometry, extras, schedule
+    def __init__(self, target: Target, geometry: Any, options: Any, schedule: Schedule) -> None:
+        self.target, self.geometry, self.options, self.schedule = target, geometry, options, schedule
         planes, rows = schedule.band_parts
         #: a band of as many images and blocks as any, and bands of a core, as many of these as come to the same
         self.band = BlockBand(0, div_ceil(geometry.planes.out, planes), 0, div_ceil(schedule.num_blocks, rows))
@@ -56,8 +56,8 @@ class Bound:
         array_ns = sums_ns + (jobs - self.first_share) * self.transposes_ns
         vector_ns = len(sizes) * target.vector_fixed_psum_ns + sum(sizes) * target.vector_ns
         scalar_ns = len(sizes) * target.scalar_fixed_psum_ns + sum(sizes) * target.scalar_ns
-        read_ns = vector_ns if self.extras.residual else scalar_ns
-        if either_reads(self.extras.epilogue, self.extras.strict_nonfinite) and not self.extras.residual:
+        read_ns = vector_ns if self.options.residual else scalar_ns
+        if either_reads(self.options.epilogue, self.options.strict_nonfinite) and not self.options.residual:
             read_ns = vector_ns * scalar_ns / (vector_ns + scalar_ns)
         read_ns *= times * jobs * schedule.V
         x_ns, y_ns, band_bytes = self._moves_ns()
@@ -69,8 +69,8 @@ class Bound:
             return least_ns
         begin = self.begin_ns
         columns = self.geometry.columns
-        met = sum(met_counts(columns)) / (columns.taps * columns.out) if schedule.whole >= 0 else 1.0
-        work_ns = times * matmuls * sum(sizes) * matmul_rates(target, self.geometry)[0] * met
+        valid_range = sum(met_counts(columns)) / (columns.taps * columns.out) if schedule.whole >= 0 else 1.0
+        work_ns = times * matmuls * sum(sizes) * matmul_rates(target, self.geometry)[0] * valid_range
         work_ns += jobs * self.transposes_ns * min(1.0, schedule.U * schedule.kn / target.matmul_columns_min)
         clock = Clock(target)
         # zeros keep the Tensor Engine at work until the first sums
@@ -102,7 +102,7 @@ class Bound:
         run = size / self.band.zn / (len(self.tiles) if schedule.U == 1 else self.band.jn)
         y_ns = jobs * self._dma_ns(size, run, parts, geometry.y_strides[3] > 1 and Q > 1)
         x_size = planes_seen(geometry, self.band.zn) * blocks * min(schedule.width, geometry.columns.size)
-        residual = 1 if self.extras.residual else 0
+        residual = 1 if self.options.residual else 0
         elements = schedule.parts * x_size + jobs * parts * size * (1 + residual)
         # banks leave from parts of the partitions in turn, which have different engines
         slots = min(len(self.tiles), PARTITIONS // slot_for(parts))

@@ -38,7 +38,7 @@ from ....simulator.timing.target import Target
 from ...request import Config
 from ..algorithm import Guess, Shape, config_of, with_settings
 from ..clock import Clock
-from .common import Settled, matmul_rates
+from .common import Completed, matmul_rates
 from .packed_bound import WARM_UP_START_NS, PackedBound
 from .relayout import relayout_ns
 
@@ -58,15 +58,15 @@ WARMED = 0.6
 SHARED = 1.1
 
 
-class WeightStationary(Settled):
+class WeightStationary(Completed):
     """Groups on row tiles, and transposed convolutions phase by phase."""
 
-    algorithm, refusal = "weight_stationary", staticmethod(unsupported_reason)
+    algorithm, unsupported_reason = "weight_stationary", staticmethod(unsupported_reason)
     order = ("rows", "height", "width", "outputs", "depth", "taps", "lanes")
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        geometry, given = plain_of(self.algorithm, shape.geometry, shape.extras), dict(config or ())
-        if self.refusal(geometry, shape.extras, config):
+    def complete(self, shape: Shape, config: Config) -> Config:
+        geometry, given = plain_of(self.algorithm, shape.geometry, shape.options), dict(config or ())
+        if self.unsupported_reason(geometry, shape.options, config):
             return config
         for settings in (GroupsSettings, PhasesSettings, PackedSettings):
             if given and set(given) == set(declarations(settings)):
@@ -75,8 +75,8 @@ class WeightStationary(Settled):
         return found.pairs if found else config
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if self.refusal(geometry, shape.extras, None):
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if self.unsupported_reason(geometry, shape.options, None):
             return []
         found = self._bounds(shape, geometry, {})[:GUESSES]
         copies_ns = relayout_ns(self.algorithm, shape)
@@ -93,7 +93,7 @@ class WeightStationary(Settled):
         found: list[tuple[float, Any]] = []
         known = set()
         for one in _candidates(shape, geometry, given):
-            schedule, reason = plan_of(self.algorithm, shape.geometry, shape.extras, one.pairs, shape.cores)
+            schedule, reason = plan_of(self.algorithm, shape.geometry, shape.options, one.pairs, shape.cores)
             if not reason and schedule not in known:
                 known.add(schedule)
                 bound = _bound(shape, geometry, schedule)
@@ -109,8 +109,8 @@ class WeightStationary(Settled):
         return _bound(shape, geometry, plan).total_ns(plan.warmup)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        geometry = plain_of(self.algorithm, shape.geometry, shape.extras)
-        if settings_class(geometry) is not PhasesSettings or self.refusal(geometry, shape.extras, None):
+        geometry = plain_of(self.algorithm, shape.geometry, shape.options)
+        if settings_class(geometry) is not PhasesSettings or self.unsupported_reason(geometry, shape.options, None):
             return [None]
         ways = [one for one in _ways(geometry) if wide or one["beside"] in ("none", "columns")]
         return [None, *(config_of(**one, shard=shard) for one in ways for shard in SHARDS)]
@@ -118,9 +118,9 @@ class WeightStationary(Settled):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         schedule = self.plan(shape, config)
         if schedule.shift is not None:
-            return _near_packed(self.settle(shape, config), schedule.shift)
+            return _near_packed(self.complete(shape, config), schedule.shift)
         if shape.geometry.groups == 1:
-            return list(PhasesSettings.near(self.settle(shape, config)))
+            return list(PhasesSettings.near(self.complete(shape, config)))
         now = schedule.rows, schedule.axes[1].beside, schedule.axes[2].beside
         sizes = [(rows, *block) for rows in TILE_ROWS for block in BLOCKS if (rows, *block) != now]
         found: list[Config] = [*GroupsSettings.near(config)]
@@ -132,7 +132,7 @@ class WeightStationary(Settled):
 
 def _bound(shape: Shape, geometry: Any, schedule: Any) -> Bound | PackedBound:
     bound = Bound if schedule.shift is None else PackedBound
-    return bound(shape.target, geometry, shape.extras, schedule)
+    return bound(shape.target, geometry, shape.options, schedule)
 
 
 def _near_packed(config: Config, shift: Any) -> list[Config]:
@@ -149,7 +149,7 @@ def _candidates(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[
             yield GroupsSettings.read(config_of(**given), rows=T, height=Uh, width=Uw)
         return
     names = set(given) - {"warmup"}
-    if names <= set(PACKED) and not packed_reason(geometry, shape.extras, config_of(**given)):
+    if names <= set(PACKED) and not packed_reason(geometry, shape.options, config_of(**given)):
         for V, U, T, L in packed_sizes(geometry, given)[:SIZES]:
             for x_bytes in (4096, 16_384, 32_768):
                 own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}
@@ -207,8 +207,8 @@ class Bound:
     """What a Schedule takes at least: the busiest of Tensor Engine, evacuation and DMA of a core, from the numbers of
     its output tiles, and what nothing hides at both ends."""
 
-    def __init__(self, target: Target, geometry: Any, extras: Any, schedule: Any) -> None:
-        self.target, self.geometry, self.extras, self.schedule = target, geometry, extras, schedule
+    def __init__(self, target: Target, geometry: Any, options: Any, schedule: Any) -> None:
+        self.target, self.geometry, self.options, self.schedule = target, geometry, options, schedule
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.memo: dict[Any, tuple[float, ...]] = {}
         self.cores = [found for core in range(PARTS) if (found := self._core(schedule.steps(core, PARTS)))]
@@ -275,7 +275,7 @@ class Bound:
         """(ns of the Tensor Engine, of evacuation, banks) of an M tile for an output tile."""
         target, schedule, array_ns, read_ns, banks = self.target, self.schedule, 0.0, 0.0, 0
         count, rows = sum(one.lane < len(lanes) for one in tile), schedule.together_rows
-        shared = either_reads(self.extras.epilogue, self.extras.strict_nonfinite)
+        shared = either_reads(self.options.epilogue, self.options.strict_nonfinite)
         for bank in banks_of(schedule, lanes):
             turn, banks = schedule.turns[bank.turn], banks + 1
             blocks = blocks_in(turn, lanes[0], bank.blocks)
@@ -285,15 +285,17 @@ class Bound:
                 each_ns = max(size * self.column_ns, PARTITIONS // schedule.rows * turn_ns)
                 array_ns += len(turn.products) * each_ns
             else:
-                met = [math.prod(part.met(e, one)[2] for part, e, one in zip(lanes[0], place.e, blocks, strict=True))
-                       for place in turn.products]  # fmt: skip
-                columns = sum(max(target.matmul_columns_min, one) for one in met if one) or size
-                array_ns += len(schedule.chunks) * (columns * self.column_ns + len(met) * self.matmul_ns)
+                seen = [
+                    math.prod(part.valid_range(e, n)[2] for part, e, n in zip(lanes[0], place.e, blocks, strict=True))
+                    for place in turn.products
+                ]
+                columns = sum(max(target.matmul_columns_min, one) for one in seen if one) or size
+                array_ns += len(schedule.chunks) * (columns * self.column_ns + len(seen) * self.matmul_ns)
             vector_ns = size * target.vector_ns + target.vector_fixed_psum_ns
             scalar_ns = size * target.scalar_ns + target.scalar_fixed_psum_ns
             each_ns = scalar_ns * vector_ns / (scalar_ns + vector_ns) if shared else scalar_ns
             each_ns *= 1.0 if schedule.gathers or not shared else SHARED
-            each_ns = vector_ns if self.extras.epilogue.residual else each_ns
+            each_ns = vector_ns if self.options.epilogue.residual else each_ns
             moved_ns = target.vector_fixed_ns + size * len(turn.outputs) // rows * self._copy_ns
             read_ns += count * (len(turn.outputs) // rows * each_ns + (rows - 1) * moved_ns / 2)
         return array_ns, read_ns, banks
@@ -323,7 +325,7 @@ class Bound:
         rows = y_rows = kn * len(lanes)
         if schedule.gathers:
             rows, y_rows = kn, sum(one.kn for one in tile if one.lane < len(lanes))
-        y_ns = self._dma_ns(rows, y_rows, y_elements, y_run, self.extras.epilogue.y_itemsize, times)
+        y_ns = self._dma_ns(rows, y_rows, y_elements, y_run, self.options.epilogue.y_itemsize, times)
         return x_ns, y_ns
 
     def _dma_ns(

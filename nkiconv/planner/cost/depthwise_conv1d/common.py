@@ -28,15 +28,15 @@ def columns_of(shape: Shape) -> float:
 def share_met(geometry: RowGeometry) -> float:
     """Share of all pairs of a tap and a column that meet an element of x rather than padding; at least."""
     span = (geometry.W - 1) * geometry.lhs_dilation + 1
-    met = 0
+    valid_range = 0
     step = max(1, geometry.S // 256)
     taps = range(0, geometry.S, step)
     for s in taps:
         first = s * geometry.dilation - geometry.pad_left
         begin = max(0, -(first // geometry.stride))
         end = min(geometry.Q, -(-(span - first) // geometry.stride))
-        met += max(0, end - begin)
-    return 0.95 * met / (len(taps) * geometry.Q) / geometry.lhs_dilation
+        valid_range += max(0, end - begin)
+    return 0.95 * valid_range / (len(taps) * geometry.Q) / geometry.lhs_dilation
 
 
 def issue_us(shape: Shape, count: float) -> float:

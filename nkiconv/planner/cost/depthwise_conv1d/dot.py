@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....schedules.dot import DotSettings, build, dot_config_refusal, dot_settings, guess, warm_up_of
+from ....schedules.dot import DotSettings, build, dot_config_unsupported, dot_settings, guess, warm_up_of
 from ....simulator.hardware import PARTITIONS
 from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
@@ -15,20 +15,20 @@ from .common import issue_us, row_elements_us
 class Dot(Algorithm):
     """Dot products of whole rows."""
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if dot_config_refusal(config):
+    def complete(self, shape: Shape, config: Config) -> Config:
+        if dot_config_unsupported(config):
             return config
         return pairs_of(dot_settings(shape.geometry, config, shape.target))
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = guess(shape.geometry, shape.extras, shape.cores, shape.target)
+        found = guess(shape.geometry, shape.options, shape.cores, shape.target)
         return [Guess(pairs_of(settings), ns) for settings, ns in found]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [self.settle(shape, config_of(block=size)) for size in ((8, 16, 4, 2) if wide else (8, 16))]
+        return [self.complete(shape, config_of(block=size)) for size in ((8, 16, 4, 2) if wide else (8, 16))]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        config = self.settle(shape, config)
+        config = self.complete(shape, config)
         plan = self._plan(shape, config)
         slots = plan.slots * plan.members
         if dict(config or ())["wide"]:
@@ -47,8 +47,8 @@ class Dot(Algorithm):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return ints(self._plan(shape, config))
 
-    def settled(self, shape: Shape, config: Config) -> Any:
-        return self._plan(shape, config), dict(self.settle(shape, config) or ())["warmup"]
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self._plan(shape, config), dict(self.complete(shape, config) or ())["warmup"]
 
     def _plan(self, shape: Shape, config: Config) -> Any:
         return build(shape.geometry, dot_settings(shape.geometry, config, shape.target))

@@ -13,7 +13,7 @@ from ....schedules.mixed import (
     MixedSettings,
     build,
     cut_pieces,
-    mixed_config_refusal,
+    mixed_config_unsupported,
     mixed_settings,
 )
 from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, guess, ns_of
@@ -41,13 +41,13 @@ class Mixed(Algorithm):
     def __init__(self, on_tensor: bool) -> None:
         self.on_tensor = on_tensor
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        if mixed_config_refusal(shape.geometry, config, self.on_tensor):
+    def complete(self, shape: Shape, config: Config) -> Config:
+        if mixed_config_unsupported(shape.geometry, config, self.on_tensor):
             return config
         return pairs_of(self._settings(shape, config))
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = guess(shape.geometry, shape.extras, shape.cores, shape.target, self.on_tensor)
+        found = guess(shape.geometry, shape.options, shape.cores, shape.target, self.on_tensor)
         return [Guess(pairs_of(settings), ns, settings) for settings, ns in found]
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
@@ -57,25 +57,25 @@ class Mixed(Algorithm):
 
     def _same(self, shape: Shape, settings: MixedSettings) -> Any:
         """What settings come to: rows, and the first and last pieces."""
-        plan = build(shape.geometry, shape.extras, settings)
+        plan = build(shape.geometry, shape.options, settings)
         tiles = tile_list(shape.geometry, plan.rows, PARTS - 1, LOOKED_AT)
         return plan.rows, tuple(
-            (one.tile, one.qn, one.recipe) for one in cut_pieces(plan, shape.extras.epilogue, tiles)
+            (one.tile, one.qn, one.recipe) for one in cut_pieces(plan, shape.options.epilogue, tiles)
         )
 
     def _tried(self, shape: Shape, start: MixedSettings) -> dict[MixedSettings, float]:
         return descended(
             start,
-            lambda one: ns_of(shape.geometry, shape.extras, shape.cores, shape.target, one),
+            lambda one: ns_of(shape.geometry, shape.options, shape.cores, shape.target, one),
             lambda one: self._near(shape, one),
             clock.SETTINGS,
         )
 
     def _near(self, shape: Shape, settings: MixedSettings) -> list[Config]:
         """Settings that differ in one thing."""
-        geometry, plan = shape.geometry, build(shape.geometry, shape.extras, settings)
+        geometry, plan = shape.geometry, build(shape.geometry, shape.options, settings)
         is_short, few = part_total(geometry) <= SHORT * plan.piece, geometry.S <= MANY_TAPS
-        ranked = ranked_recipes(geometry, shape.extras.epilogue, shape.target, plan.piece, self.on_tensor)
+        ranked = ranked_recipes(geometry, shape.options.epilogue, shape.target, plan.piece, self.on_tensor)
         parts = {"batch": geometry.N, "columns": geometry.Q, "channels": geometry.C}
         edges = edge_recipes(geometry.S) if self.on_tensor and is_short and few else ()
         on_tensor = [((geometry.S, 0, 0, 0),)] if self.on_tensor else []
@@ -105,7 +105,7 @@ class Mixed(Algorithm):
 
     def _by_rule(self, shape: Shape, config: Config) -> MixedSettings:
         """Given settings, and others by the kernel's rule."""
-        return mixed_settings(shape.geometry, shape.extras.epilogue, config, self.on_tensor, shape.target)
+        return mixed_settings(shape.geometry, shape.options.epilogue, config, self.on_tensor, shape.target)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
@@ -113,7 +113,7 @@ class Mixed(Algorithm):
             return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
         own = pairs_of(self._settings(shape, None))
         most, piece = 3 * START if wide else START, self._plan(shape, own).piece
-        lists = islice(ranked_recipes(geometry, shape.extras.epilogue, shape.target, piece, self.on_tensor), most)
+        lists = islice(ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor), most)
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
@@ -142,12 +142,12 @@ class Mixed(Algorithm):
         plan = self._plan(shape, config)
         return {**ints(plan.rows), **ints(plan), "num_recipes": len(plan.settings.recipes)}
 
-    def settled(self, shape: Shape, config: Config) -> Any:
+    def completed(self, shape: Shape, config: Config) -> Any:
         plan = self._plan(shape, config)
         return replace(plan, settings=replace(plan.settings, columns=plan.rows.columns, piece=plan.piece))
 
     def _plan(self, shape: Shape, config: Config) -> MixedSchedule:
-        found: MixedSchedule = build(shape.geometry, shape.extras, self._settings(shape, config))
+        found: MixedSchedule = build(shape.geometry, shape.options, self._settings(shape, config))
         return found
 
 

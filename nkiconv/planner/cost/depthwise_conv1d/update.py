@@ -14,18 +14,18 @@ from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of
 class Update(Algorithm):
     """Images on partitions, for many short rows; or Vector alone, for few."""
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        return config if UpdateSettings.refusal(config) else pairs_of(self._settings(shape, config))
+    def complete(self, shape: Shape, config: Config) -> Config:
+        return config if UpdateSettings.unsupported_reason(config) else pairs_of(self._settings(shape, config))
 
     def guesses(self, shape: Shape) -> list[Guess]:
-        found = guess(shape.geometry, shape.extras, shape.cores, shape.target)
+        found = guess(shape.geometry, shape.options, shape.cores, shape.target)
         return [Guess(pairs_of(settings), ns) for settings, ns in found]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
-        return [self.settle(shape, config_of(engine=engine)) for engine in ("tensor", "vector")]
+        return [self.complete(shape, config_of(engine=engine)) for engine in ("tensor", "vector")]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        config = self.settle(shape, config)
+        config = self.complete(shape, config)
         if dict(config or ())["engine"] == "vector":
             return []
         return list(UpdateSettings.near(config))
@@ -40,7 +40,7 @@ class Update(Algorithm):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return ints(self._plan(shape, self._settings(shape, config)))
 
-    def settled(self, shape: Shape, config: Config) -> Any:
+    def completed(self, shape: Shape, config: Config) -> Any:
         settings = self._settings(shape, config)
         if settings.engine == "vector":
             return settings.engine
@@ -48,10 +48,10 @@ class Update(Algorithm):
 
     def _settings(self, shape: Shape, config: Config) -> UpdateSettings:
         """All settings."""
-        return update_settings(shape.geometry, shape.extras, config, shape.target)
+        return update_settings(shape.geometry, shape.options, config, shape.target)
 
     def _plan(self, shape: Shape, settings: UpdateSettings) -> UpdateSchedule:
-        found: UpdateSchedule = build(shape.geometry, shape.extras.state, settings)
+        found: UpdateSchedule = build(shape.geometry, shape.options.state, settings)
         return found
 
 

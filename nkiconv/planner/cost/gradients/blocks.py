@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_refusal, most_beside
+from ....schedules.blocks import TRANSPOSED, BlocksSettings, config_unsupported, most_beside
 from ....schedules.blocks_candidates import EXTENTS, candidates
-from ....schedules.blocks_schedule import build, gradient_refusal
+from ....schedules.blocks_schedule import build, gradient_unsupported
 from ...request import Config
 from ..algorithm import ByBound, Guess, Shape, config_of, ints
 
@@ -18,9 +18,9 @@ class Blocks(ByBound):
     settings, starts = BlocksSettings, (10, 40)
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
-        if config_refusal(shape.geometry, config_of(**given)) or gradient_refusal(shape.geometry):
+        if config_unsupported(shape.geometry, config_of(**given)) or gradient_unsupported(shape.geometry):
             return []
-        found = candidates(shape.target, shape.geometry, given, count, shape.extras.bias, shape.cores)
+        found = candidates(shape.target, shape.geometry, given, count, shape.options.bias, shape.cores)
         return [Guess(config, ns) for ns, config in found]
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
@@ -29,7 +29,7 @@ class Blocks(ByBound):
         best = super().configs(shape, wide)
         if any(dict(one or ()).get("side", 1) > 1 for one in best):
             best += [one.config for one in self.candidates(shape, {"side": 1}, self.starts[0])]
-        return [*best, *(self.settle(shape, config_of(**way)) for way in ways)]
+        return [*best, *(self.complete(shape, config_of(**way)) for way in ways)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         now = dict(config or ())
@@ -39,7 +39,7 @@ class Blocks(ByBound):
         return list(BlocksSettings.near(config, rows=rows, columns=columns))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan: Any = build(shape.geometry, self.settle(shape, config), shape.extras.bias, shape.cores)[0]
+        plan: Any = build(shape.geometry, self.complete(shape, config), shape.options.bias, shape.cores)[0]
         return {
             "passes": len(plan.passes),
             "tiles": sum(len(one.tiles) for one in plan.passes),

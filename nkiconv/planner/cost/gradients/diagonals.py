@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....schedules.blocks_schedule import gradient_refusal
-from ....schedules.diagonals import DiagonalsSettings, config_refusal
-from ....schedules.diagonals_schedule import build, diagonals_refusal
+from ....schedules.blocks_schedule import gradient_unsupported
+from ....schedules.diagonals import DiagonalsSettings, config_unsupported
+from ....schedules.diagonals_schedule import build, diagonals_unsupported
 from ...request import Config
 from ..algorithm import ByBound, Guess, Shape, config_of, pairs_of
 from .diagonals_bound import DiagonalsBound
@@ -23,7 +23,11 @@ class Diagonals(ByBound):
 
     def candidates(self, shape: Shape, given: dict[str, Any], count: int = 1) -> list[Guess]:
         geometry = shape.geometry
-        if config_refusal(geometry, config_of(**given)) or gradient_refusal(geometry) or diagonals_refusal(geometry):
+        if (
+            config_unsupported(geometry, config_of(**given))
+            or gradient_unsupported(geometry)
+            or diagonals_unsupported(geometry)
+        ):
             return []
         found = DiagonalsBound(shape.target, shape.geometry).least(given, count)
         return [Guess(pairs_of(one), ns) for ns, one in found]
@@ -42,16 +46,16 @@ class Diagonals(ByBound):
         return [one.config for one in sorted(each, key=lambda one: one.ns)]
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        now = dict(self.settle(shape, config) or ())
+        now = dict(self.complete(shape, config) or ())
         if not now:
             return []
         sizes = {name: now[name] for name in ("buffers", "groups", "down", "across")}
         return list(DiagonalsSettings.near(config, sizes))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        settled = self.settle(shape, config)
-        plan: Any = build(shape.geometry, settled, shape.extras.bias, shape.cores)[0]
-        return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(settled or ())}
+        completed = self.complete(shape, config)
+        plan: Any = build(shape.geometry, completed, shape.options.bias, shape.cores)[0]
+        return {"passes": len(plan.passes), "tiles": len(plan.tiles), "sums": plan.columns, **dict(completed or ())}
 
 
 ALGORITHM = Diagonals()

@@ -14,7 +14,7 @@ IMAGES_NS = 7000.0
 
 
 class OfRows(Algorithm):
-    """Such an algorithm; a Shape's extras have the convolution's own Shape. images: whether it sums over images."""
+    """Such an algorithm; a Shape's options have the convolution's own Shape. images: whether it sums over images."""
 
     def __init__(self, base: Algorithm, images: bool = False) -> None:
         self.base, self.images = base, images
@@ -22,7 +22,7 @@ class OfRows(Algorithm):
 
     def rows(self, shape: Shape) -> Shape:
         """The convolution's own."""
-        found: Shape = shape.extras.images if self.images else shape.extras.rows
+        found: Shape = shape.options.images if self.images else shape.options.rows
         return found
 
     def guesses(self, shape: Shape) -> list[Guess]:
@@ -40,8 +40,8 @@ class OfRows(Algorithm):
     def is_short(self, shape: Shape, config: Config) -> bool:
         return self.base.is_short(self.rows(shape), config)
 
-    def settle(self, shape: Shape, config: Config) -> Config:
-        return self.base.settle(self.rows(shape), config)
+    def complete(self, shape: Shape, config: Config) -> Config:
+        return self.base.complete(self.rows(shape), config)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         # what no cost model takes for the best has a matmul a tap, of which there are as many as positions
@@ -53,8 +53,8 @@ class OfRows(Algorithm):
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         return self.base.symbols(self.rows(shape), config)
 
-    def settled(self, shape: Shape, config: Config) -> Any:
-        return self.base.settled(self.rows(shape), config)
+    def completed(self, shape: Shape, config: Config) -> Any:
+        return self.base.completed(self.rows(shape), config)
 
     def _longer(self, shape: Shape, guess: Guess) -> Guess:
         """A guess with the sum over images, where it comes after the convolution."""

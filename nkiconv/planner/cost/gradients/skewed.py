@@ -42,7 +42,7 @@ class Skewed(ByBound):
         return list(SkewedSettings.near(config))
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        return ints(build(shape.geometry, self.settle(shape, config), PARTS)[0])
+        return ints(build(shape.geometry, self.complete(shape, config), PARTS)[0])
 
 
 def skewed_ns(geometry: RowGeometry, plan: SkewedSchedule, cores: int, target: Target) -> float:

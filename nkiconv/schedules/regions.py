@@ -1,6 +1,6 @@
-"""Boxes of HBM: (first, pattern, offset), where one begins in a tile, an index for each axis, and an access pattern of
-HBM whose last entries are the tile's free axes; what is before them are its partitions. One of x also says whether it
-is of the frames in front."""
+"""Regions of HBM: (first, pattern, offset). first: where one begins in a tile, an index for each axis; pattern: an
+access pattern of HBM whose last entries are the tile's free axes, those before them its partitions. A region of x also
+says whether it is of the halo frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .planes import channel_pieces, is_by_plane, sources_of, taps_inside
 
 Pattern = list[list[int]]
 #: (first, pattern, offset), and of x whether it is of frames
-Box = tuple[Any, ...]
+Region = tuple[Any, ...]
 
 
 def offset_at(strides: Sequence[int], first: Sequence[int]) -> int:
@@ -29,41 +29,41 @@ def pattern_of(strides: Sequence[int], counts: Sequence[int]) -> Pattern:
     return [[strides[0], counts[0]], [strides[1], counts[1]], [strides[2], counts[2]], [strides[3], counts[3]]]
 
 
-def box_at(strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> Box:
-    """The box of so many neighbours along four axes, at `place` in a tile, `first` in a tensor with these strides."""
+def region_at(strides: Sequence[int], place: Sequence[int], first: Sequence[int], counts: Sequence[int]) -> Region:
+    """The region of so many neighbours along four axes, at `place` in a tile, `first` in a tensor of these strides."""
     return place, pattern_of(strides, counts), offset_at(strides, first)
 
 
-def boxes_of_x(
+def regions_of_x(
     geometry: Geometry,
     channels: tuple[int, int],
     planes: tuple[int, int],
     first: tuple[int, int],
     counts: tuple[int, int],
-) -> list[Box]:
-    """Boxes of x for a tile [c, planes, rows, columns], from its first element on.
+) -> list[Region]:
+    """Regions of x for a tile [c, planes, rows, columns], from its first element on.
 
     channels, planes: (first, how many); first, counts: of rows and columns. Where planes of taps are channels, planes
-    outside x have no box.
+    outside x have no region.
     """
     c0, cn = channels
-    found: list[Box] = []
+    found: list[Region] = []
     if geometry.depth is not None:
         for source in sources_of(geometry):
             for piece in channel_pieces(geometry, c0, cn):
-                _append_channel_boxes(found, source, piece, is_by_plane(geometry), planes, (first, counts))
+                _append_channel_regions(found, source, piece, is_by_plane(geometry), planes, (first, counts))
         return found
     for part in plane_pieces(geometry, planes[0], planes[1]):
         extents, there = (cn, part.count, counts[0], counts[1]), (c0, part.plane, first[0], first[1])
-        found.append((*box_at(part.strides, (0, part.first, 0, 0), there, extents), part.framed))
+        found.append((*region_at(part.strides, (0, part.first, 0, 0), there, extents), part.framed))
     return found
 
 
-def _append_channel_boxes(
-    found: list[Box], source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
+def _append_channel_regions(
+    found: list[Region], source: Any, piece: Sequence[int], by_plane: bool, planes: tuple[int, int], window: Any
 ) -> None:
-    """Append the boxes from one tensor of a piece of planes of taps that are channels; see `boxes_of_x`. window: first
-    and counts there; by_plane: see `planes.is_by_plane`."""
+    """Append the regions from one tensor of a piece of planes of taps that are channels; see `regions_of_x`. window:
+    first and counts there; by_plane: see `planes.is_by_plane`."""
     depth, strides, framed = source
     part, c, count, t, tn = piece
     d0, dn = planes

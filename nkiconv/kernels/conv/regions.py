@@ -1,14 +1,14 @@
-"""Boxes of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
+"""Regions of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
 
-`schedules.boxes` says what a box is.
+`schedules.regions` says what a region is.
 """
 
 from ..._nki import nisa, nl
-from ...schedules.boxes import box_at as box_at
-from ...schedules.boxes import boxes_of_x as boxes_of_x
-from ...schedules.boxes import offset_at as offset_at
-from ...schedules.boxes import pattern_of as pattern_of
 from ...schedules.geometry import num_taps
+from ...schedules.regions import offset_at as offset_at
+from ...schedules.regions import pattern_of as pattern_of
+from ...schedules.regions import region_at as region_at
+from ...schedules.regions import regions_of_x as regions_of_x
 from ...schedules.tiles import div_ceil
 from .._dma import copy, copy_moved
 from .call import scale_residual
@@ -34,8 +34,8 @@ def spot(tile, first, pattern):
     return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3], first[4] : ends[4]]
 
 
-def load_box(tile, hbm, first, pattern, offset, moved=None):
-    """Load one box into a tile. moved: None, or a register with a row offset into `hbm`."""
+def load_region(tile, hbm, first, pattern, offset, moved=None):
+    """Load one region into a tile. moved: None, or a register with a row offset into `hbm`."""
     if moved == None:
         copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
     else:
@@ -43,21 +43,21 @@ def load_box(tile, hbm, first, pattern, offset, moved=None):
         copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
 
 
-def load_boxes(tile, hbm, boxes, moved=None):
-    """Boxes into a tile; moved: as of `load_box`."""
-    for one in boxes:
-        load_box(tile, hbm, one[0], one[1], one[2], moved)
+def load_regions(tile, hbm, regions, moved=None):
+    """Regions into a tile; moved: as of `load_region`."""
+    for one in regions:
+        load_region(tile, hbm, one[0], one[1], one[2], moved)
 
 
-def load_x(tile, operands, boxes):
-    """Boxes of x into a tile."""
-    for one in boxes:
-        load_box(tile, tensor_of(operands, one[3]), one[0], one[1], one[2], operands.moved)
+def load_x(tile, operands, regions):
+    """Regions of x into a tile."""
+    for one in regions:
+        load_region(tile, tensor_of(operands, one[3]), one[0], one[1], one[2], operands.moved)
 
 
-def store_boxes(hbm, tile, boxes, moved=None):
-    """Boxes from a tile to HBM; moved: as of `load_box`."""
-    for one in boxes:
+def store_regions(hbm, tile, regions, moved=None):
+    """Regions from a tile to HBM; moved: as of `load_region`."""
+    for one in regions:
         if moved == None:
             copy(hbm.ap(pattern=one[1], offset=one[2]), spot(tile, one[0], one[1]))
         else:
@@ -74,14 +74,14 @@ def load_bias_as(bias_hbm, shape, pattern, offset):
     return bias_sbuf
 
 
-def residual_of(operands, shape, boxes, ragged):
-    """The residual in these boxes of a tile times beta, fp32 if it was multiplied; or None. ragged: zeros elsewhere."""
+def residual_of(operands, shape, regions, ragged):
+    """The residual in these regions of a tile times beta, fp32 if beta is not 1; or None. ragged: zeros elsewhere."""
     if operands.residual == None:
         return None
     residual_sbuf = nl.ndarray(shape, dtype=operands.residual.dtype, buffer=nl.sbuf)
     if ragged:
         nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    load_boxes(residual_sbuf, operands.residual, boxes)
+    load_regions(residual_sbuf, operands.residual, regions)
     return scale_residual(residual_sbuf, operands.beta)
 
 
@@ -100,7 +100,7 @@ def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
         first = max(k0, block * each)
         pattern = [[size, cn], [each, taps], [1, min(end, (block + 1) * each) - first]]
         offset = (block * geometry.C + c0) * size + first - block * each
-        load_box(tile, w_hbm, (0, 0, first - k0), pattern, offset)
+        load_region(tile, w_hbm, (0, 0, first - k0), pattern, offset)
 
 
 def block_pieces(outputs, parts, height, j0, jn):
