@@ -7,7 +7,14 @@ from dataclasses import replace
 from .activation_stationary import DepthwiseSettings, PixelSettings, RowSettings, read_pixels
 from .block_windows import pixels_among
 from .cuts import window_of
-from .depthwise_blocks import BlockSchedule, block_bytes, block_instructions, blocks_misfit, depthwise_settings
+from .depthwise_blocks import (
+    BLOCK_CHANNELS,
+    BlockSchedule,
+    block_bytes,
+    block_instructions,
+    blocks_misfit,
+    depthwise_settings,
+)
 from .frames import is_transposed
 from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
 from .options import Options, one_group_unsupported, taken_unsupported
@@ -84,6 +91,11 @@ def plan_depthwise(geometry: Geometry, options: Options, config: Config, cores: 
     if reason != "":
         return None, reason
     plan = BlockSchedule(geometry, settings)
+    while not fits_sbuf(block_bytes(geometry, plan, options)) and settings.channels > BLOCK_CHANNELS:
+        if "channels" in dict(config or ()):
+            break
+        settings = replace(settings, channels=settings.channels // 2)
+        plan = BlockSchedule(geometry, settings)
     if not fits_sbuf(block_bytes(geometry, plan, options)):
         return None, (
             f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "

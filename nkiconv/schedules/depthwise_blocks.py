@@ -46,7 +46,8 @@ from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, 
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
 MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
-#: Of a bare kernel: outputs of a row and of a column of a block, about, and channels of a K tile.
+#: Of a bare kernel: outputs of a row and of a column of a block, about, and channels of a K tile; of NHWC, where they
+#: are what a run of HBM has, as many as fit.
 BLOCK_COLUMNS, BLOCK_ROWS, BLOCK_CHANNELS = 14, 7, 32
 
 
@@ -305,7 +306,7 @@ def depthwise_settings(geometry: Geometry, config: Config) -> DepthwiseSettings:
         beside=min(windows, max(1, most // (below * images))),
         below=below,
         images=images,
-        channels=min(BLOCK_CHANNELS, div_ceil(geometry.C, PARTS)),
+        channels=min(P_MAX if is_transposed(geometry) else BLOCK_CHANNELS, div_ceil(geometry.C, PARTS)),
     )
 
 

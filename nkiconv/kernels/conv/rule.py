@@ -10,6 +10,8 @@ RULE_INPUTS, RULE_OUTPUTS, RULE_FEW, RULE_SIDE_BY_SIDE = 64, 44, 16, 256
 RULE_PIXELS, RULE_PIXELS_GROUPS, RULE_PIXELS_DEPTHWISE, RULE_TAPS, RULE_PIXELS_MANY = 215, 500, 1900, 9, 50_000
 #: Taps of a depthwise filter from which on outputs share stationaries however few they are.
 RULE_TAPS_MANY = 64
+#: Taps of a depthwise filter from which on blocks of NHWC pay that Toeplitz matrices multiply.
+RULE_TAPS_BLOCKS = 25
 
 
 def wanted_algorithms(geometry):
@@ -59,6 +61,8 @@ def wanted_in_groups(geometry, pixels):
         volumes, tall = geometry.planes.taps > 1, geometry.rows.taps > 4 and geometry.rows.stride == 1
         if few or (not volumes and pixels < RULE_PIXELS_DEPTHWISE and taps <= RULE_TAPS_MANY):
             return []
+        if last and tall and taps >= RULE_TAPS_BLOCKS and geometry.C >= RULE_INPUTS and not volumes:
+            return ["activation_stationary", "stacked", "weight_stationary"]
         return ["stacked"] * (tall or (volumes and geometry.rows.taps > 1)) + ["weight_stationary"]
     few = few and geometry.groups == geometry.C
     return [] if few or pixels < RULE_PIXELS_GROUPS else ["weight_stationary"]
