@@ -28,6 +28,8 @@ from .request import Config
 #: Instructions of a core, those of all candidates of an estimate together, and how many are left of them when no more
 #: neighbours are timed: some 15 ms of CPU.
 INSTRUCTIONS, RESERVE = 300, 100
+#: Instructions that take as long as what a trace takes whatever its length.
+TRACE = 20
 #: Candidates whose cost model is further above the least than this are not timed.
 NEAR = 1.3
 #: How much less a neighbour must take.
@@ -110,7 +112,7 @@ class _Race:
             self.left = 0
             return False
         self.found[one] = probe
-        self.left = 0 if probe.execution.is_cut else self.left - len(probe.execution.instructions)
+        self.left = 0 if probe.execution.is_cut else self.left - len(probe.execution.instructions) - TRACE
         return True
 
     def probe(self, one: Choice, core: int, most: int | None, counts: Counts | None = None) -> Probe:
