@@ -96,6 +96,7 @@ class _Search:
         self.times = Timekeeper(request, self.field, wide, advance)
         self.began = clock.perf_counter()
         self.default_key: tuple[str, Config] | None = None
+        self.estimate: Candidate | None = None
 
     def plan(self) -> Plan:
         """Screen, refine, prove, and tell."""
@@ -145,7 +146,7 @@ class _Search:
 
     def _time_first(self, candidate: Candidate) -> Trial | None:
         """Time what others are held against."""
-        self.default_key = key_of(candidate)
+        self.default_key, self.estimate = key_of(candidate), candidate
         self.advance(f"timing the estimate, {candidate.algorithm}", 0.0)
         return self.times.screen(candidate)
 
@@ -221,9 +222,8 @@ class _Search:
                 verified += 1
             else:
                 break
-        known = times.found.get(self.default_key) if self.default_key else None
-        if known is not None and times.is_unproven(known):
-            times.time_whole(known)
+        if self.estimate is not None and not times.at_floor():
+            times.prove(self.estimate)
         ranked = times.ranked()
         timed = [one for one in ranked if not one.at_least]
         if not timed:

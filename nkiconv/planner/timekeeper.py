@@ -254,6 +254,17 @@ class Timekeeper:
         del self.found[one.key]
         self.screen(one.candidate)
 
+    def prove(self, estimate: Candidate) -> None:
+        """Time the estimate as a whole, however little is left, as no plan may be slower."""
+        known = self.found.get(key_of(estimate))
+        if known is not None and known.extrapolated_from is not None and known.instructions <= VERIFIED_INSTRUCTIONS:
+            self.time_whole(known)
+        elif known is None:  # there was nothing left for it, or it has no parts that are short
+            self.best_us = self._least_whole_us()
+            with suppress(TraceLimitError):
+                whole = self.whole(estimate, VERIFIED_INSTRUCTIONS)
+                self.found |= {whole.key: whole} if whole else {}
+
     def is_unproven(self, one: Trial) -> bool:
         """Whether a time is extrapolated, of a kernel that is small enough to be timed as a whole."""
         small = one.instructions <= min(VERIFIED_INSTRUCTIONS, self.left)
