@@ -23,7 +23,8 @@ from nkiconv.simulator.timing.target import Target
 
 pytestmark = pytest.mark.simulator_only
 NAMED = ("nkl_n1_c256_w512_s64", "nkl_fs_asr", "kda_bf16", "kda_fp32", "odd_c", "short", "nkl_n1_c256_w129_s128")
-CLOSE = 0.25
+#: What four of five named cases are within; of banded pieces wait for each other, which its bound has less of.
+CLOSE = {"mixed": 0.15, "vector": 0.15, "banded": 0.25}
 TARGET = Target.of(Rates())
 
 
@@ -65,7 +66,7 @@ def errors(problems, algorithm, seed=0):
 def test_named_cases(algorithm):
     found = errors([cases.get(name).problem for name in NAMED], algorithm)
     assert len(found) >= 12
-    assert found[int(0.8 * len(found))] <= CLOSE, found
+    assert found[int(0.8 * len(found))] <= CLOSE[algorithm], found
     assert found[-1] <= 0.4, found
 
 
@@ -77,7 +78,7 @@ def test_random_problems(algorithm):
     found = errors(problems, algorithm)
     assert len(found) >= 100
     assert found[len(found) // 2] <= 0.1, found
-    assert found[int(0.85 * len(found))] <= CLOSE, found
+    assert found[int(0.85 * len(found))] <= CLOSE[algorithm], found
 
 
 def test_the_array_gets_to_full_rate_by_a_busy_window_and_loses_it_by_an_idle_one():

@@ -64,7 +64,7 @@ class Shift:
     """M packing with shift-and-add: columns of taps, planes of y and rows of y in the columns of a stationary.
 
     sums: columns of sums as an axis that T taps meet; groups: of T columns of taps; tiles: as of ShiftedPart. depth:
-    the planes' own Axis where V planes of y are beside each other. lanes: row tiles, each with images of its own.
+    the planes' own Axis where V planes of y are packed together. lanes: row tiles, each with images of its own.
     shared: whether Scalar and GpSimd take some of Vector's additions.
     """
 

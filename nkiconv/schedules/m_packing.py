@@ -36,7 +36,7 @@ ITEMS_MOST = 500_000
 WARM_UP_FIRST = 9
 #: All of them, for the Tensor Engine to be at its full rate then, and outputs of a channel that are worth them.
 WARM_UP, WARM_OUTPUTS = 28, 1024
-#: Planes of y beside each other, at most.
+#: Planes of y packed along the columns of a stationary, at most.
 DEPTH_MOST = 8
 #: Columns of the Tensor Engine that pass while a sum leaves, while filters are copied to a place, and between two DMAs.
 LEAVES, PLACED, ISSUED = 2.5, 120, 140
