@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage conformance peers validation mutation choice zoo golden ablate lint format readme docs wheel \
+.PHONY: help setup demo test test-all coverage conformance peers validation mutation choice zoo plans golden ablate lint format readme docs wheel \
   bench profiles deepbench against models training hf-kernel clean
 
 help: ## list the targets
@@ -91,6 +91,9 @@ $(ZOO): $(ALL) pyproject.toml
 zoo: $(ZOO) ## say which share of convolutions nkiconv takes, over 138 models (six minutes): tests/zoo.md
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo --out tests/zoo.md $(OPTIONS)
 	@cat tests/zoo.md
+
+plans: $(ZOO) ## search for plans of the zoo's convolutions that nkiconv does not ship yet (hours): nkiconv/planner/shipped.tsv
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/zoo/plans.py $(OPTIONS)
 
 golden: $(ALL) ## say which kernels have changed since tests/golden/golden.csv, and which are slower (a quarter of an hour)
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python tests/golden $(OPTIONS)

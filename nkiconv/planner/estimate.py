@@ -1,7 +1,7 @@
 """The first of three efforts: the best of a few candidates that cost models name, in tens of milliseconds.
 
-What every call on the host takes where no plan is known. Under AWS's NKI the planner's own process (`child`) answers,
-as candidates are timed in the simulator.
+What a call on the host takes where no plan is known: neither one of the user's cache, nor one that comes with nkiconv
+(`shipped`). Under AWS's NKI the planner's own process (`child`) answers, as candidates are timed in the simulator.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from .._nki import CHOICE
 from ..errors import UnsupportedError, raise_all
 from ..simulator.timing import Rates
-from . import cache, child
+from . import cache, child, shipped
 from .operations import operation_for
 from .plan import Estimate, Plan
 from .request import Config, Request
@@ -53,6 +53,6 @@ def completed(request: Request, algorithm: str | None, config: Config) -> tuple[
 
 
 def known(request: Request) -> Plan | Estimate:
-    """What a call on the host takes: the plan that somebody had timed, where the cache has it, or an estimate."""
-    plan = cache.load(request)
-    return estimate(request) if plan is None else plan
+    """What a call on the host takes: the plan that somebody had timed, where the cache has it, or one that comes with
+    nkiconv, or an estimate."""
+    return cache.load(request) or shipped.known(request) or estimate(request)

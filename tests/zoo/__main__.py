@@ -8,35 +8,18 @@ not installed are left out, and told.
 """
 
 import argparse
-import logging
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import of_diffusers
-import of_torch
-import of_transformers
-import packages
+from everything import importable, models, quiet
 from measure import Found, measure
 from rich.progress import track
-from zoo import Model
 
 from nkiconv.whole_file import write_page
 
 #: Shares that --require asks for: of all models' flops together, and of every model's.
 OF_ALL, OF_EACH = 0.995, 0.95
-PACKAGES = ("transformers", "diffusers", "timm", "torchvision", "torchaudio")
-
-
-def models(only: Sequence[str]) -> list[Model]:
-    """Those with one of these words in name or package; all without any."""
-    everything = [*of_transformers.models(), *of_diffusers.models(), *of_torch.models()]
-    return [one for one in everything if not only or any(word.lower() in _text(one) for word in only)]
-
-
-def _text(model: Model) -> str:
-    return f"{model.package} {model.name}".lower()
 
 
 def page(found: Sequence[Found], missing: Sequence[str]) -> Iterator[str]:
@@ -93,13 +76,6 @@ def shortfalls(found: Sequence[Found]) -> Iterator[str]:
             yield f"{one.model.name}: {shown(one.fraction)}, below {shown(OF_EACH)}"
 
 
-def _quiet() -> None:
-    """Models say what they miss: weights, faster kernels."""
-    warnings.simplefilter("ignore")
-    for name in PACKAGES:
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(
@@ -112,13 +88,8 @@ def main() -> None:
     wanted = models(asked.only)
     if not wanted:
         parser.error(f"--only {' '.join(asked.only)}: no model has that in its name")
-    missing = []
-    for package in dict.fromkeys(one.package for one in wanted):
-        try:
-            packages.ready(package)
-        except ImportError:
-            missing.append(package)
-    _quiet()
+    missing = importable(wanted)
+    quiet()
     found = [measure(one) for one in track(wanted, description="models") if one.package not in missing]
     write_page(list(page(found, missing)), asked.out)
     missed = list(shortfalls(found))

@@ -1,0 +1,123 @@
+"""Plans that come with nkiconv: found before an estimate, and passed over where they no longer hold."""
+
+import random
+
+import pytest
+
+from nkiconv.planner import shipped
+from nkiconv.planner.candidates import Candidate
+from nkiconv.planner.estimate import estimate
+from nkiconv.planner.estimate import known as taken
+from nkiconv.planner.plan import Estimate
+from nkiconv.planner.request import Asked, Request
+from nkiconv.planner.shipped import Shipped, key_of, known
+from nkiconv.planner.timing import time, trace
+from nkiconv.problem import ConvProblem
+from nkiconv.simulator.timing import Rates
+
+pytestmark = pytest.mark.simulator_only
+PROBLEM = ConvProblem(N=1, C=20, H=12, W=12, K=24, R=3, S=3, padding=((1, 1), (1, 1)))
+REQUEST = Request(problem=PROBLEM, asked=Asked(bias=True, activation="silu"))
+#: By name: a plan that the estimate would not take.
+PLAN = Shipped(REQUEST, "implicit_gemm", (("x_bytes", 256),), 12.5)
+REQUESTS = {
+    "image": REQUEST,
+    "one core": Request(problem=PROBLEM, lnc=1),
+    "volume": Request(problem=ConvProblem(N=1, C=3, D=9, H=8, W=8, T=3, S=3, K=4, stride=(2, 1, 1))),
+    "row": Request(problem=ConvProblem(N=2, C=64, W=100, S=4, groups=64, padding=((0, 0), (3, 0)))),
+    "wgrad": Request(problem=PROBLEM.toward("wgrad")),
+    "dgrad": Request(problem=PROBLEM.toward("dgrad")),
+    "NHWC": Request(problem=PROBLEM.replace(layout="NHWC"), asked=Asked(residual="pre_activation", out_dtype="fp32")),
+}
+
+
+@pytest.fixture
+def ship(monkeypatch, tmp_path):
+    """Replaces the shipped file by one of these lines."""
+    file = tmp_path / "shipped.tsv"
+    monkeypatch.setattr(shipped, "FILE", file)
+
+    def shipping(*plans, first=None):
+        text = shipped.text_of(plans)
+        file.write_text(text if first is None else first + text[text.index("\n") :])
+        shipped._lines.cache_clear()
+
+    yield shipping
+    shipped._lines.cache_clear()
+
+
+@pytest.mark.parametrize("which", REQUESTS)
+def test_a_line_says_what_its_plan_is(which):
+    plan = Shipped(REQUESTS[which], "anything", (("a", (1, 2)), ("b", "c")), 1.25)
+    found = Shipped.of_line(plan.line())
+    assert (found.algorithm, found.config, found.us) == (plan.algorithm, plan.config, plan.us)
+    assert (found.request.problem, found.request.asked, found.request.lnc) == (
+        plan.request.problem,
+        plan.request.asked,
+        plan.request.lnc,
+    )
+    assert key_of(found.request) == key_of(plan.request)
+
+
+def test_requests_that_differ_have_keys_that_do():
+    assert len({key_of(one) for one in REQUESTS.values()}) == len(REQUESTS)
+
+
+def test_a_call_takes_it_before_an_estimate(ship):
+    ship(PLAN)
+    assert taken(REQUEST) == Estimate("implicit_gemm", PLAN.config)
+    assert taken(REQUESTS["one core"]) == estimate(REQUESTS["one core"], use_cache=False)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Shipped(REQUEST, "implicit_gemm", (("no_such_setting", 1),), 1.0),
+        Shipped(REQUEST, "implicit_gemm", (("x_bytes", -1),), 1.0),
+        Shipped(REQUEST, "no_such_algorithm", None, 1.0),
+        Shipped(REQUEST, "narrow", (("rows", 999),), 1.0),
+    ],
+    ids=lambda plan: f"{plan.algorithm} {plan.config}",
+)
+def test_a_plan_that_its_kernel_refuses_is_passed_over(ship, plan):
+    ship(plan)
+    assert known(REQUEST) is None
+
+
+@pytest.mark.parametrize("first", ['{"format":1,"constants":"000000000000"}', '{"format":0}', ""])
+def test_plans_of_other_constants_are_passed_over(ship, first):
+    ship(PLAN, first=first)
+    assert known(REQUEST) is None
+    assert shipped.read(shipped.FILE) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(problem=PROBLEM, asked=REQUEST.asked, constants=(("dma.hbm_shared_gbps", 100.0),)),
+        Request(problem=PROBLEM, asked=REQUEST.asked, algorithms=("implicit_gemm",)),
+    ],
+    ids=["constants", "algorithms"],
+)
+def test_what_is_asked_otherwise_is_estimated(ship, request_):
+    ship(PLAN)
+    assert known(request_) is None
+
+
+def test_no_file_ships_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(shipped, "FILE", tmp_path / "none.tsv")
+    shipped._lines.cache_clear()
+    assert (known(REQUEST), shipped.read(shipped.FILE)) == (None, [])
+    shipped._lines.cache_clear()
+
+
+def test_a_sample_of_what_is_shipped_takes_what_it_says():
+    """Those that are short enough to be timed whole."""
+    plans = shipped.read()
+    assert plans, "none for these constants: write them with `make plans OPTIONS=--fresh`"
+    short = [one for one in plans if one.request.problem.flops < 2e8]
+    for one in random.Random(1).sample(short, min(len(short), 12)):
+        settled = known(one.request)
+        assert settled is not None, one.line()
+        timed = time(trace(one.request, Candidate(one.algorithm, one.config, 1, 0.0), Rates()), Rates())
+        assert timed.us == pytest.approx(one.us, abs=1e-3), one.line()

@@ -1,0 +1,43 @@
+"""All models of the zoo, and which of them can be built here."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+
+import of_diffusers
+import of_torch
+import of_transformers
+import packages
+from zoo import Model
+
+PACKAGES = ("transformers", "diffusers", "timm", "torchvision", "torchaudio")
+
+
+def models(only: Sequence[str]) -> list[Model]:
+    """Those with one of these words in name or package; all without any."""
+    everything = [*of_transformers.models(), *of_diffusers.models(), *of_torch.models()]
+    return [one for one in everything if not only or any(word.lower() in _text(one) for word in only)]
+
+
+def _text(model: Model) -> str:
+    return f"{model.package} {model.name}".lower()
+
+
+def importable(wanted: Sequence[Model]) -> list[str]:
+    """Import the packages of some models; those that are not installed."""
+    missing = []
+    for package in dict.fromkeys(one.package for one in wanted):
+        try:
+            packages.ready(package)
+        except ImportError:
+            missing.append(package)
+    return missing
+
+
+def quiet() -> None:
+    """Models say what they miss: weights, faster kernels."""
+    warnings.simplefilter("ignore")
+    for name in PACKAGES:
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,134 @@
+"""Plans of every distinct convolution of the zoo's models, forward and gradients, in bf16: the file that nkiconv ships.
+
+    make plans                          what is new, and write nkiconv/planner/shipped.tsv
+    make plans OPTIONS='--only resnet'  of some models only; others' plans stay
+    make plans OPTIONS=--fresh          all of them anew (hours)
+
+Each is searched for as `nkiconv plan` does. What has been found is written every minute, so that a run can go on where
+another was ended. All times are modelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import track
+
+from nkiconv.errors import NkiconvError
+from nkiconv.planner import shipped
+from nkiconv.planner.entry import answer
+from nkiconv.planner.operations import operation_for, violations
+from nkiconv.planner.request import Request
+from nkiconv.planner.shipped import Shipped, key_of
+from nkiconv.simulator.timing import Rates
+from nkiconv.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from zoo import Model
+
+#: Seconds between two states of the file.
+EVERY = 60
+
+
+def requests_of(model: Model) -> list[Request]:
+    """Distinct convolutions of a run of a model, and of its gradients where it has them; none of one that raises."""
+    from nkiconv.pytorch.models.recording import record
+
+    made, inputs = model.made(), model.given()
+    for training in (True, False):
+        try:
+            convolved = record(made, (), inputs, training=training).convolved
+        except Exception as error:  # the model's own code, which may raise whatever it likes
+            print(f"{model.name}{', training' * training}: {type(error).__name__}: {error}".splitlines()[0])
+            continue
+        found = [Request(problem=one.problem, asked=one.asked, operation=one.operation) for one in convolved]
+        return [one for one in map(in_bf16, found) if takes(one)]
+    return []
+
+
+def in_bf16(request: Request) -> Request:
+    """A request of fp32 tensors, of bf16."""
+    if request.problem.dtype != "fp32":
+        return request
+    asked = dataclasses.replace(request.asked, precision=None, out_dtype=None)
+    return dataclasses.replace(request, problem=request.problem.replace(dtype="bf16"), asked=asked)
+
+
+def takes(request: Request) -> bool:
+    """Whether a kernel runs it, with settings that a search can vary."""
+    return not list(violations(request)) and not operation_for(request).shape(request, Rates()).by_rule
+
+
+def planned(request: Request) -> Shipped | None:
+    """The plan of a request; None where nothing runs it."""
+    try:
+        plan = answer(request, use_cache=False)
+    except NkiconvError:
+        return None
+    return Shipped(request, plan.algorithm, plan.config, round(plan.phase0_us, 3))
+
+
+def searched(wanted: Sequence[Request], jobs: int) -> Iterator[Shipped]:
+    """Plans of requests, as they come."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        waiting = [pool.submit(planned, one) for one in wanted]
+        for one in track(as_completed(waiting), description="plans", total=len(waiting)):
+            found = one.result()
+            if found is not None:
+                yield found
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python tests/zoo/plans.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", default=[], help="a word in a model's or a package's name")
+    parser.add_argument("--fresh", action="store_true", help="search again for plans that the file has")
+    parser.add_argument("--most", type=int, help="search for so many at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search at once")
+    parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file")
+    asked = parser.parse_args()
+    wanted = distinct(asked.only)
+    kept = {key_of(one.request): one for one in shipped.read(asked.out)}
+    new = [one for key, one in wanted.items() if asked.fresh or key not in kept][: asked.most]
+    print(f"{len(wanted):,} distinct convolutions, {len(kept):,} plans kept, {len(new):,} to search for")
+    written = time.monotonic()
+    for found in searched(new, asked.jobs):
+        kept[key_of(found.request)] = found
+        if time.monotonic() - written > EVERY:
+            write(kept, asked.out)
+            written = time.monotonic()
+    write(kept, asked.out)
+    print(f"{asked.out}: {len(kept):,} plans, {asked.out.stat().st_size / 1024:,.0f} KiB")
+
+
+def distinct(only: Sequence[str]) -> dict[str, Request]:
+    """What the models with one of these words in their names convolve, all models' without any, by key."""
+    from everything import importable, models, quiet
+
+    every = models(only)
+    missing = importable(every)
+    quiet()
+    print(*(f"{name} is not installed: its models are left out" for name in missing), sep="\n")
+    built = [one for one in track(every, description="models") if one.package not in missing]
+    return {key_of(request): request for one in built for request in requests_of(one)}
+
+
+def write(plans: Mapping[str, Shipped], file: Path) -> None:
+    """Write the file, whole."""
+    with whole_file(file) as part:
+        part.write_text(shipped.text_of(plans.values()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
