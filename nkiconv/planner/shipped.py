@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,9 @@ def key_of(request: Request) -> str:
     """What a line has of a request: the same of those that are equal."""
     problem = request.problem
     extents = {name: getattr(problem, name) for name in _EXTENTS if getattr(problem, name) is not None}
+    plain = ConvProblem(N=1, C=problem.C, W=1, S=1, D=None if problem.D is None else 1)
     asked = {
-        "problem": {**extents, **_changed(problem, ConvProblem(**extents))},
+        "problem": {**extents, **_changed(problem, plain, extents)},
         "asked": _changed(request.asked, Asked()),
         "operation": operation_for(request).name,
         "lnc": request.lnc,
@@ -118,7 +119,7 @@ def _compact(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-def _changed(value: Any, plain: Any) -> dict[str, Any]:
+def _changed(value: Any, plain: Any, leave_out: Container[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass in which it differs from another."""
-    every = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
+    every = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value) if one.name not in leave_out)
     return {name: one for name, one in every if one != getattr(plain, name)}
