@@ -40,22 +40,20 @@ def ship(monkeypatch, tmp_path):
     def shipping(*plans, first=None):
         text = shipped.text_of(plans)
         file.write_text(text if first is None else first + text[text.index("\n") :])
-        shipped._lines.cache_clear()
+        shipped.table.cache_clear()
 
     yield shipping
-    shipped._lines.cache_clear()
+    shipped.table.cache_clear()
 
 
 @pytest.mark.parametrize("which", REQUESTS)
-def test_a_line_says_what_its_plan_is(which):
+def test_a_line_says_what_its_plan_is(ship, which):
     plan = Shipped(REQUESTS[which], "anything", (("a", (1, 2)), ("b", "c")), 1.25)
-    found = Shipped.of_line(plan.line())
+    ship(Shipped(REQUESTS["one core"], "another", None, 2.0), plan)
+    found = shipped.table().plan(key_of(REQUESTS[which]))
     assert (found.algorithm, found.config, found.us) == (plan.algorithm, plan.config, plan.us)
-    assert (found.request.problem, found.request.asked, found.request.lnc) == (
-        plan.request.problem,
-        plan.request.asked,
-        plan.request.lnc,
-    )
+    for name in ("problem", "asked", "lnc"):
+        assert getattr(found.request, name) == getattr(plan.request, name)
     assert key_of(found.request) == key_of(plan.request)
 
 
@@ -88,7 +86,7 @@ def test_a_plan_that_its_kernel_refuses_is_passed_over(ship, plan):
 def test_plans_of_other_constants_are_passed_over(ship, first):
     ship(PLAN, first=first)
     assert known(REQUEST) is None
-    assert shipped.read(shipped.FILE) == []
+    assert shipped.table().plans() == []
 
 
 @pytest.mark.parametrize(
@@ -106,14 +104,14 @@ def test_what_is_asked_otherwise_is_estimated(ship, request_):
 
 def test_no_file_ships_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(shipped, "FILE", tmp_path / "none.tsv")
-    shipped._lines.cache_clear()
-    assert (known(REQUEST), shipped.read(shipped.FILE)) == (None, [])
-    shipped._lines.cache_clear()
+    shipped.table.cache_clear()
+    assert (known(REQUEST), shipped.table().plans()) == (None, [])
+    shipped.table.cache_clear()
 
 
 def test_a_sample_of_what_is_shipped_takes_what_it_says():
     """Those that are short enough to be timed whole."""
-    plans = shipped.read()
+    plans = shipped.table().plans()
     assert plans, "none for these constants: write them with `make plans OPTIONS=--fresh`"
     short = [one for one in plans if one.request.problem.flops < 2e8]
     for one in random.Random(1).sample(short, min(len(short), 12)):

@@ -1,8 +1,9 @@
 """Timed plans that come with nkiconv, of every convolution that the zoo's models run: a call looks here first.
 
-`shipped.tsv` has a line for each, written by `make plans`: what is asked, without what is as by default, and the
-answer. Both are JSON. They hold while the constants of the timing model are those that the first line names; a plan
-that its kernel refuses by now is passed over, and an estimate takes its place.
+`shipped.tsv` is written by `make plans`. Its first line has the hash of the timing model's constants, for which the
+plans hold, and the names of settings that plans have. Each other line is a plan, in JSON: the request, without what is
+as by default, and [algorithm, number of its names, values, us]. A plan that its kernel refuses by now is passed over,
+and an estimate takes its place.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import functools
 import hashlib
 import json
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..problem import ConvProblem
 from ..simulator.hardware import CONSTANTS
 from ..simulator.timing import Rates
-from .operations import operation_for
+from .operations import operation_for, operation_of
 from .plan import Estimate
 from .request import Asked, Config, Request, tuples
 
@@ -39,29 +40,35 @@ class Shipped:
     config: Config
     us: float  # modelled, at phase 0 of the throttle
 
-    def line(self) -> str:
-        """Its line of the file."""
-        answer = {"algorithm": self.algorithm, "config": self.config, "us": self.us}
-        return f"{key_of(self.request)}\t{_compact(answer)}"
 
-    @staticmethod
-    def of_line(line: str) -> Shipped:
-        """The plan of a line."""
-        asked, answer = (tuples(json.loads(one)) for one in line.split("\t"))
-        problem, of_kernel = ConvProblem(**asked["problem"]), Asked(**asked["asked"])
-        request = Request(problem=problem, lnc=asked["lnc"], asked=of_kernel, operation=asked["operation"])
-        return Shipped(request, **answer)
+@dataclass(frozen=True)
+class Table:
+    """A file's plans by request, each parsed when it is asked for; the names of their settings."""
+
+    settings: tuple[tuple[str, ...] | None, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+    def plan(self, key: str) -> Shipped | None:
+        """The plan of a request's key, None where there is none."""
+        if key not in self.answers:
+            return None
+        asked, (algorithm, at, values, us) = tuples(json.loads(key)), tuples(json.loads(self.answers[key]))
+        given = {"problem": ConvProblem(**asked["problem"]), "asked": Asked(**asked.get("asked", {}))}
+        names = self.settings[at]
+        config = None if names is None else tuple(zip(names, values, strict=True))
+        return Shipped(Request(**{**asked, **given}), algorithm, config, us)
+
+    def plans(self) -> list[Shipped]:
+        """All of them."""
+        return [plan for plan in map(self.plan, self.answers) if plan is not None]
 
 
 def known(request: Request) -> Estimate | None:
     """What the file has for a request, where its kernel takes it; None where constants or algorithms are asked for."""
     if request.constants or request.algorithms is not None:
         return None
-    line = _lines().get(key_of(request))
-    if line is None:
-        return None
-    found, operation = Shipped.of_line(line), operation_for(request)
-    if found.algorithm not in operation.algorithms:
+    found, operation = table().plan(key_of(request)), operation_for(request)
+    if found is None or found.algorithm not in operation.algorithms:
         return None
     refused = operation.refusal(found.algorithm, operation.shape(request, Rates()), found.config)
     return None if refused else Estimate(found.algorithm, found.config)
@@ -72,18 +79,14 @@ def key_of(request: Request) -> str:
     problem = request.problem
     extents = {name: getattr(problem, name) for name in _EXTENTS if getattr(problem, name) is not None}
     plain = ConvProblem(N=1, C=problem.C, W=1, S=1, D=None if problem.D is None else 1)
+    operation, default = operation_for(request).name, operation_of(problem, request.asked).name
     asked = {
         "problem": {**extents, **_changed(problem, plain, extents)},
         "asked": _changed(request.asked, Asked()),
-        "operation": operation_for(request).name,
-        "lnc": request.lnc,
+        "operation": None if operation == default else operation,
+        "lnc": None if request.lnc == Request(problem=problem).lnc else request.lnc,
     }
-    return _compact(asked)
-
-
-def head() -> str:
-    """The first line of a file that is written now."""
-    return _compact({"format": FORMAT, "constants": constants_hash()})
+    return _compact({name: value for name, value in asked.items() if value})
 
 
 def constants_hash() -> str:
@@ -94,25 +97,31 @@ def constants_hash() -> str:
 
 def text_of(plans: Iterable[Shipped]) -> str:
     """The file of some plans, sorted."""
-    return "\n".join([head(), *sorted(one.line() for one in plans)]) + "\n"
+    by_key = {key_of(one.request): one for one in plans}
+    names = {key: one.config and tuple(name for name, _ in one.config) for key, one in by_key.items()}
+    every = sorted(set(names.values()), key=str)
+    lines = [_compact({"format": FORMAT, "constants": constants_hash(), "settings": every})]
+    for key, one in sorted(by_key.items()):
+        values = [value for _, value in one.config or ()]
+        lines.append(f"{key}\t{_compact([one.algorithm, every.index(names[key]), values, one.us])}")
+    return "\n".join(lines) + "\n"
 
 
-def read(file: Path = FILE) -> list[Shipped]:
-    """All plans of a file; none where there is no file, or one of another format or of other constants."""
-    return [Shipped.of_line(line) for line in _valid(file)]
+def read(file: Path) -> Table:
+    """A file's plans; none where there is no file, or one of another format or of other constants."""
+    if not file.exists():
+        return Table()
+    first, *lines = file.read_text(encoding="utf-8").splitlines() or [""]
+    head = json.loads(first or "{}")
+    if (head.get("format"), head.get("constants")) != (FORMAT, constants_hash()):
+        return Table()
+    return Table(tuples(head["settings"]), dict(line.split("\t") for line in lines))
 
 
 @functools.cache
-def _lines() -> Mapping[str, str]:
-    """The lines of the file by what they are asked, each parsed when it is."""
-    return {line.partition("\t")[0]: line for line in _valid(FILE)}
-
-
-def _valid(file: Path) -> list[str]:
-    if not file.exists():
-        return []
-    first, *lines = file.read_text(encoding="utf-8").splitlines()
-    return lines if first == head() else []
+def table() -> Table:
+    """What nkiconv comes with."""
+    return read(FILE)
 
 
 def _compact(document: Any) -> str:

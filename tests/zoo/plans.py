@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file")
     asked = parser.parse_args()
     wanted = distinct(asked.only)
-    kept = {key_of(one.request): one for one in shipped.read(asked.out)}
+    kept = {key_of(one.request): one for one in shipped.read(asked.out).plans()}
     new = [one for key, one in wanted.items() if asked.fresh or key not in kept][: asked.most]
     print(f"{len(wanted):,} distinct convolutions, {len(kept):,} plans kept, {len(new):,} to search for")
     written = time.monotonic()
