@@ -70,7 +70,7 @@ def known(request: Request) -> Estimate | None:
     found, operation = table().plan(key_of(request)), operation_for(request)
     if found is None or found.algorithm not in operation.algorithms:
         return None
-    refused = operation.refusal(found.algorithm, operation.shape(request, Rates()), found.config)
+    refused = operation.kernel_reason(found.algorithm, operation.shape(request, Rates()), found.config)
     return None if refused else Estimate(found.algorithm, found.config)
 
 
