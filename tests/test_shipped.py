@@ -116,6 +116,6 @@ def test_a_sample_of_what_is_shipped_takes_what_it_says():
     short = [one for one in plans if one.request.problem.flops < 2e8]
     for one in random.Random(1).sample(short, min(len(short), 12)):
         found = known(one.request)
-        assert found is not None, one
-        timed = time(trace(one.request, Candidate(one.algorithm, one.config, 1, 0.0), Rates()), Rates())
+        assert found == Estimate(one.algorithm, one.config), one
+        timed = time(trace(one.request, Candidate(one.algorithm, one.config), Rates()), Rates())
         assert timed.us == pytest.approx(one.us, abs=1e-3), one

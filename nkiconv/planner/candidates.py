@@ -14,10 +14,12 @@ from typing import Any
 
 from ..simulator.hardware import PARTITIONS
 from ..simulator.timing import Rates
+from . import shipped
 from .cost.algorithm import Shape
 from .explain import Rejection
 from .operation import Operation
 from .operations import operation_for
+from .plan import Estimate
 from .request import Config, Request
 
 #: How far above the least an algorithm's first guess may be for a search to try it where a trace is long.
@@ -42,9 +44,15 @@ class Field:
     algorithms: tuple[str, ...]  # to choose from
 
     @functools.cached_property
+    def shipped(self) -> Estimate | None:
+        """The plan that nkiconv ships for the request."""
+        return shipped.known(self.request)
+
+    @functools.cached_property
     def estimate(self) -> tuple[str, Config]:
-        """Algorithm and settings of the estimate."""
-        return self.operation.choice(self.request, self.shape)
+        """Algorithm and settings that a call takes without a kept plan: the shipped ones, else the estimate's."""
+        known = self.shipped
+        return (known.algorithm, known.config) if known else self.operation.choice(self.request, self.shape)
 
     @functools.cached_property
     def guessed(self) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The first of three efforts: the best of a few candidates that cost models name, in tens of milliseconds.
 
-What a call on the host takes where no plan is known: neither one of the user's cache, nor one that comes with nkiconv
+What a call on the host takes where no plan is known: neither one of the user's cache, nor a shipped one
 (`shipped`). Under AWS's NKI the planner's own process (`child`) answers, as candidates are timed in the simulator.
 """
 

@@ -28,8 +28,8 @@ from .explain import (
 )
 from .request import Asked, Config, tuples
 
-#: How hard a plan was looked for: the estimate, timed; the best few of what they say, or many more.
-ESTIMATED, TIMED, TUNED = "estimated", "timed", "tuned"
+#: How hard a plan was looked for: the estimate, timed; one that nkiconv ships, timed; a search; a wide one.
+ESTIMATED, SHIPPED, TIMED, TUNED = "estimated", "shipped", "timed", "tuned"
 
 #: What is said of a plan `by_rule`.
 BY_RULE = (

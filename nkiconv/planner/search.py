@@ -34,7 +34,7 @@ from ..simulator.timing import Rates
 from ..simulator.timing.prices import TensorPrice
 from .candidates import Candidate, field_of, symbols_of
 from .explain import InTurns, Rejection
-from .plan import ESTIMATED, TIMED, TUNED, Plan
+from .plan import ESTIMATED, SHIPPED, TIMED, TUNED, Plan
 from .request import Config, Request, array_work
 from .timekeeper import CLOSE, ESTIMATE_INSTRUCTIONS, WHOLE_INSTRUCTIONS, Advance, Timekeeper, Trial, key_of
 from .timing import phases
@@ -126,7 +126,7 @@ class _Search:
             self._time_first(candidate)
             trials = [one for one in self.times.ranked() if not one.at_least]
             if trials:
-                return self._told(trials, ESTIMATED)
+                return self._told(trials, SHIPPED if self.field.shipped else ESTIMATED)
             if self.times.is_too_long(candidate):
                 raise UnsupportedError(
                     f"{candidate.algorithm}: the least part of the problem too has more than "

@@ -1,4 +1,4 @@
-"""Timed plans that come with nkiconv, of every convolution that the zoo's models run: a call looks here first.
+"""Plans that nkiconv ships, of the convolutions of the zoo's models: a call takes them before an estimate.
 
 `shipped.tsv` is written by `make plans`. Its first line has the hash of the timing model's constants, for which the
 plans hold, and the names of settings that plans have. Each other line is a plan, in JSON: the request, without what is
@@ -98,8 +98,8 @@ def constants_hash() -> str:
 def text_of(plans: Iterable[Shipped]) -> str:
     """The file of some plans, sorted."""
     by_key = {key_of(one.request): one for one in plans}
-    names = {key: one.config and tuple(name for name, _ in one.config) for key, one in by_key.items()}
-    every = sorted(set(names.values()), key=str)
+    names = {key: None if one.config is None else [name for name, _ in one.config] for key, one in by_key.items()}
+    every = [json.loads(one) for one in sorted({json.dumps(one) for one in names.values()})]
     lines = [_compact({"format": FORMAT, "constants": constants_hash(), "settings": every})]
     for key, one in sorted(by_key.items()):
         values = [value for _, value in one.config or ()]
