@@ -4,7 +4,9 @@ Sync issues static loads and GpSimd static stores in a ninth of the time that Sy
 the descriptors (trn2.toml, dma), so that read-outs on Scalar and loads do not wait for each other.
 """
 
-from .._nki import nisa
+from .._nki import nisa, nl
+from ..schedules.tiles import cut_into, size_of
+from ._engines import is_16bit, pick
 
 
 def copy(dst, src):
@@ -27,3 +29,39 @@ def copy_moved(dst, src, casts):
         nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.swdge)
     else:
         nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync)
+
+
+def spot(tile, first, pattern):
+    """What an access pattern of HBM fills of a tile, from index `first` of each axis on: its last entries are the free
+    axes, those before them the partitions."""
+    lead = len(pattern) - len(first) + 1
+    counts = [size_of([count for _, count in pattern[:lead]]), *(count for _, count in pattern[lead:])]
+    return tile[tuple(slice(start, start + count) for start, count in zip(first, counts, strict=True))]
+
+
+def load_region(tile, hbm, first, pattern, offset, moved=None):
+    """Load a region of HBM into a tile, at `first`. moved: None, or a register with a row offset into `hbm`."""
+    if moved == None:
+        copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
+    else:
+        src = hbm.ap(pattern=pattern, offset=offset, scalar_offset=moved, indirect_dim=0)
+        copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
+
+
+def load_transposed(dst, hbm, strides, offset, alone, ledger):
+    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along c, n, h, w there.
+
+    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the first is worked on while
+    the second comes.
+    """
+    cn, nn, hn, wn = dst.shape
+    into = dst
+    if hbm.dtype != dst.dtype:
+        into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
+    for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
+        h, count = part
+        pattern = [[strides[3], wn], [strides[1], nn], [strides[2], count], [1, cn]]
+        src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
+        nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
+    if hbm.dtype != dst.dtype:
+        nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))

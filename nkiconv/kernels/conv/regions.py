@@ -1,4 +1,4 @@
-"""Regions of HBM on their way to and from tiles in SBUF: rows of x, filters, biases, residuals, results.
+"""Regions of HBM on their way to and from tiles in SBUF: filters, biases, residuals, results; x: `_prologue`.
 
 `schedules.regions` says what a region is.
 """
@@ -10,37 +10,10 @@ from ...schedules.regions import pattern_of as pattern_of
 from ...schedules.regions import region_at as region_at
 from ...schedules.regions import regions_of_x as regions_of_x
 from ...schedules.tiles import div_ceil
-from .._dma import copy, copy_moved
+from .._dma import copy, copy_moved, spot
+from .._dma import load_region as load_region
 from .call import scale_residual
 from .frames import tensor_of
-
-
-def spot(tile, first, pattern):
-    """What an access pattern of HBM fills of a tile of 2 to 5 axes, from index `first` of each on."""
-    lead = len(pattern) - len(first) + 1
-    parts = 1
-    for index in range(lead):
-        parts = parts * pattern[index][1]
-    end = first[0] + parts
-    ends = [end]
-    for index in range(lead, len(pattern)):
-        ends.append(first[index - lead + 1] + pattern[index][1])
-    if len(first) == 2:
-        return tile[first[0] : end, first[1] : ends[1]]
-    if len(first) == 3:
-        return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2]]
-    if len(first) == 4:
-        return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3]]
-    return tile[first[0] : end, first[1] : ends[1], first[2] : ends[2], first[3] : ends[3], first[4] : ends[4]]
-
-
-def load_region(tile, hbm, first, pattern, offset, moved=None):
-    """Load one region into a tile. moved: None, or a register with a row offset into `hbm`."""
-    if moved == None:
-        copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
-    else:
-        src = hbm.ap(pattern=pattern, offset=offset, scalar_offset=moved, indirect_dim=0)
-        copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)
 
 
 def load_regions(tile, hbm, regions, moved=None):

@@ -13,12 +13,11 @@ from ...schedules.cuts import cut_volumes, most_of
 from ...schedules.frames import are_side_by_side, parts_of_x
 from ...schedules.geometry import writes_rows
 from ...schedules.tiles import INSTRUCTIONS_MAX, PARTS, cut, div_ceil, size_of
-from .._dma import copy
+from .._dma import copy, load_transposed
 from .._engines import is_16bit, new_ledger, pick
 from .call import part_of_core
 from .flip import flip_instructions, forwards_of
 from .regions import offset_at, pattern_of
-from .transposes import load_transposed
 
 #: Algorithms that take channels side by side as they are, but for x of single bytes.
 OWN = ("implicit_gemm", "activation_stationary")

@@ -1,4 +1,4 @@
-"""Channels side by side in HBM (NHWC): to partitions by DMAs that transpose, from partitions by the array's transposes.
+"""Channels side by side in HBM (NHWC): from partitions by the array's transposes; DMAs transpose those that come.
 
 Of a run of m * 128 pixels that leave, partition p gets the neighbours p * m .. p * m + m - 1, which are runs of
 channels in HBM, or one run where they are all channels.
@@ -6,28 +6,9 @@ channels in HBM, or one run where they are all channels.
 
 from ..._nki import nisa, nl
 from ...schedules.frames import is_transposed as is_transposed
-from ...schedules.tiles import BANK_COLUMNS, cut_into, div_ceil
+from ...schedules.tiles import BANK_COLUMNS, div_ceil
 from .._dma import copy
 from .._engines import is_16bit, pick
-
-
-def load_transposed(dst, hbm, strides, offset, alone, ledger):
-    """dst [c, n, h, w] in SBUF from an HBM tensor whose channels lie side by side; strides along c, n, h, w there.
-
-    alone: whether no other load goes with it. Of one image it is cut in two then, by rows: the first is worked on while
-    the second comes.
-    """
-    cn, nn, hn, wn = dst.shape
-    into = dst
-    if hbm.dtype != dst.dtype:
-        into = nl.ndarray((cn, nn, hn, wn), dtype=hbm.dtype, buffer=nl.sbuf)
-    for part in cut_into(hn, min(hn, 2 if alone and nn == 1 else 1)):
-        h, count = part
-        pattern = [[strides[3], wn], [strides[1], nn], [strides[2], count], [1, cn]]
-        src = hbm.ap(pattern=pattern, offset=offset + h * strides[2])
-        nisa.dma_transpose(dst=into[0:cn, 0:nn, h : h + count, 0:wn], src=src, axes=(3, 1, 2, 0))
-    if hbm.dtype != dst.dtype:
-        nisa.tensor_copy(dst=dst, src=into, engine=pick(ledger, nn * hn * wn, is_16bit(hbm.dtype)))
 
 
 def store_transposed(hbm, strides, data_sbuf, offset, ledger):

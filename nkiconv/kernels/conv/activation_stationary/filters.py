@@ -14,11 +14,10 @@ from ....schedules.channel_pieces import parts_of
 from ....schedules.geometry import filter_rows
 from ....schedules.moving_filters import AHEAD_BYTES, alike, comes_raw, raw_block_bytes, raw_blocks
 from ....schedules.tiles import BANK_BYTES, cut, whole_words
-from ..._dma import copy
+from ..._dma import copy, load_transposed
 from ..._engines import is_16bit, pick
 from ..filter_feed import transpose_together
 from ..regions import load_packed, offset_at, pattern_of
-from ..transposes import load_transposed
 
 
 @dataclass

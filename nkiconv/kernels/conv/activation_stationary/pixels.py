@@ -21,12 +21,12 @@ from ....schedules.pixel_tiles import (
     window_shape,
 )
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
-from ..._dma import copy
+from ..._dma import copy, load_transposed
 from ..._warm import warm_up
 from ..frames import tensor_of
 from ..regions import clear_window, offset_at, pattern_of, residual_of, store_regions
 from ..sums import spaced
-from ..transposes import is_transposed, load_transposed
+from ..transposes import is_transposed
 from .filters import load_filters
 from .sums import evacuate, load_bias, multiply, start_group
 

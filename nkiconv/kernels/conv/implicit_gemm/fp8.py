@@ -7,10 +7,8 @@ images, one below the other, or where taps pair; zeros beside x only where taps 
 from ...._nki import nisa, nl
 from ....schedules.implicit_gemm_channels import CHUNKS, stationary_columns, tap_groups, word_of
 from ....schedules.implicit_gemm_outputs import comes_staged, paired_place
-from ....schedules.regions import offset_at
 from ....schedules.tiles import WORD_BYTES, size_of
-from ..._dma import copy
-from .rows import load_columns
+from ..._prologue import load_x
 
 
 def load_paired(operands, geometry, chunk, x_sbuf, band, part):
@@ -26,7 +24,7 @@ def load_paired(operands, geometry, chunk, x_sbuf, band, part):
                 p = at + copy_index * chunk.cn
                 dst = x_sbuf[p : p + count, slot, 0 : band.zn, top : top + part[1], 0 : place.columns]
                 first = place.column + copy_index * geometry.columns.dilation
-                load_columns(operands, geometry, dst, chunk.c0 + c0, band.d0, band.h0 + part[0], first)
+                load_x(dst, operands, geometry, (chunk.c0 + c0, band.d0, band.h0 + part[0], first))
 
 
 def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
@@ -36,13 +34,12 @@ def load_staged(operands, geometry, chunk, x_sbuf, band, place, part):
     parts, top, left = count * chunk.depth, band.h0 - place.row + part[0], -place.column
     bottom, size = top + part[1], part[1] * width
     raw_sbuf = nl.ndarray((parts, band.zn, size + width), dtype=operands.x_dtype, buffer=nl.sbuf)
-    offset = offset_at(geometry.x_strides, (chunk.c0, band.d0, band.h0 + part[0], 0))
-    pattern = [[geometry.x_strides[0], count], [geometry.x_strides[1], band.zn], [1, size]]
-    src = operands.x.ap(pattern=pattern, offset=offset)
     for copy_index in range(chunk.depth):
         p, first = copy_index * count, width - copy_index * dilation
         zero(raw_sbuf[p : p + count, 0 : band.zn, first + size : width + size])
-        copy(raw_sbuf[p : p + count, 0 : band.zn, first : first + size], src)
+        dst = raw_sbuf[p : p + count, 0 : band.zn, first : first + size]
+        start = (chunk.c0, band.d0, band.h0 + part[0], 0)
+        load_x(dst, operands, geometry, start, (count, band.zn, 1, size), "cnw")
     rows_sbuf = raw_sbuf.reshape((parts, band.zn, part[1] + 1, width))
     nisa.tensor_copy(
         dst=in_words(geometry, x_sbuf[0:parts, 0, 0 : band.zn, top:bottom, left : left + width]),

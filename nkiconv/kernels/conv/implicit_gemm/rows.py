@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import Bank
-from ....schedules.frames import plane_pieces
 from ....schedules.implicit_gemm_channels import stores_channels
 from ....schedules.implicit_gemm_outputs import chunk_window
 from ....schedules.implicit_gemm_schedule import WAITING_MAX
 from ....schedules.pairs_of_planes import row_pieces
 from ....schedules.planes import misses_planes
-from ....schedules.regions import offset_at, pattern_of, regions_of_x
+from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
+from ..._dma import load_transposed
+from ..._prologue import load_x
 from ..call import scale_residual
-from ..frames import tensor_of
-from ..regions import clear_window, load_regions, load_x, store_regions
-from ..transposes import is_transposed, load_transposed, store_transposed
+from ..regions import clear_window, load_regions, store_regions
+from ..transposes import is_transposed, store_transposed
 
 #: Matmuls between a bank's sums and the transposes of its results, at least: they hide the read-out.
 WAIT_MATMULS = 6
@@ -33,7 +33,8 @@ def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
     """
     operands, geometry, wn = core.operands, core.geometry, x_sbuf.shape[3]
     if is_transposed(geometry):
-        load_side_by_side(core, geometry, chunk, x_sbuf, (band.d0, h0, band.w0), alone)
+        first = (chunk.c0, band.d0, h0, band.w0)
+        load_x(x_sbuf, operands, geometry, first, ledger=core.ledger, alone=alone)
         return
     if misses_planes(geometry, band.z0, band.zn):
         clear(x_sbuf, 0, wn)
@@ -43,15 +44,6 @@ def load_rows(core, chunk, x_sbuf, band, h0, alone, held=False):
         # a column of all regions: those that wait for nothing would overtake what is wanted before
         clear(x_sbuf, wn // 2, wn // 2 + 1)
     load_copies(operands, geometry, chunk, x_sbuf, band, band.d0, h0)
-
-
-def load_side_by_side(core, geometry, chunk, x_sbuf, first, alone):
-    """The same of channels side by side in HBM, from (plane, row, column) `first` on."""
-    count, dn, hn, wn = x_sbuf.shape
-    for piece in plane_pieces(geometry, first[0], dn):
-        offset = offset_at(piece.strides, (chunk.c0, piece.plane, first[1], first[2]))
-        dst = x_sbuf[0:count, piece.first : piece.first + piece.count, 0:hn, 0:wn]
-        load_transposed(dst, tensor_of(core.operands, piece.framed), piece.strides, offset, alone, core.ledger)
 
 
 def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
@@ -65,10 +57,8 @@ def load_copies(operands, geometry, chunk, x_sbuf, band, d0, h0):
         for at, row, c, count in row_pieces(geometry, chunk.c0, chunk.cn):
             at += copy_index * chunk.cn
             h = h0 if rows is None else h0 + row * rows.dilation - rows.before
-            low, high = max(0, h), min(own.rows.size, h + hn)
-            if low < high:
-                dst = x_sbuf[at : at + count, 0:dn, low - h : high - h, 0:wn]
-                load_columns(operands, own, dst, c, d0, low, w0 + copy_index * geometry.columns.dilation)
+            dst = x_sbuf[at : at + count, 0:dn, 0:hn, 0:wn]
+            load_x(dst, operands, own, (c, d0, h, w0 + copy_index * geometry.columns.dilation))
 
 
 def rows_tile(operands, geometry, chunk, band):
@@ -85,17 +75,6 @@ def rows_in(tile_sbuf, first, count):
     """Some rows of a tile [cn, images, rows, columns]."""
     parts, images, _, width = tile_sbuf.shape
     return tile_sbuf[0:parts, 0:images, first : first + count, 0:width]
-
-
-def load_columns(operands, geometry, x_sbuf, c0, d0, h0, w0):
-    """x of channels, planes and rows from c0, d0 and h0 on into [cn, images, rows, columns], the columns from w0 on
-    that there are."""
-    count, dn, hn, wn = x_sbuf.shape
-    first = min(wn, max(0, -w0))
-    end = max(first, min(wn, geometry.columns.size - w0))
-    if first < end:
-        regions = regions_of_x(geometry, (c0, count), (d0, dn), (h0, first + w0), (hn, end - first))
-        load_x(x_sbuf[0:count, 0:dn, 0:hn, first:end], operands, regions)
 
 
 def clear(x_sbuf, w0, w1):

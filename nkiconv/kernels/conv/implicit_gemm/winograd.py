@@ -16,11 +16,12 @@ from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
 from ..._epilogue import finish_joined
+from ..._prologue import load_x
 from ..regions import load_region
 from ..transposes import is_transposed
 from .matmuls import Factor
 from .preparing import Pace, Preparing
-from .rows import clear, clear_beside, load_copies, load_side_by_side
+from .rows import clear, clear_beside, load_copies
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
 ORDER_OF_SUMS = (1, 2, 0, 3)
@@ -120,7 +121,8 @@ class Frames(Preparing):
         found_sbuf = frames_sbuf[0:parts, before : before + count, 0:hn, 0:width]
         h0, rows = band.h0 + part.h0, geometry.depth
         if is_transposed(geometry):
-            load_side_by_side(self, geometry.direct, chunk, found_sbuf, (first, h0, w0), True)
+            start = (chunk.c0, first, h0, w0)
+            load_x(found_sbuf, self.operands, geometry.direct, start, ledger=self.ledger, alone=True)
             return frames_sbuf
         if rows is not None:
             reach = (rows.taps - 1) * rows.dilation

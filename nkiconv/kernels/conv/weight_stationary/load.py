@@ -3,8 +3,9 @@
 from ...._nki import nisa, nl
 from ....schedules.block_schedule import banks_of
 from ....schedules.planes import misses_planes
+from ..._prologue import load_x
 from ..filter_feed import clear_tile
-from ..regions import clear_window, load_x, regions_of_x
+from ..regions import clear_window
 from ..sums import spaced
 
 #: Bytes a partition of x of M packing that comes in one transfer, all K tiles; else of a transfer.
@@ -126,15 +127,12 @@ class Inputs(nl.NKIObject):
 
     def _load_rows(self, x_sbuf, lane, first, channels, low, high):
         """Rows low .. high-1 of a lane, zeros around x where the lane has elements outside it."""
-        (z, d0, dn), (p, h0, hn), (q, w0, wn) = (part.inside() for part in lane)
-        start, end = max(low, p), min(high, p + hn)
         if low == 0:
             self._clear(x_sbuf, lane, first, channels[1])
-        if dn * wn > 0 and start < end:
-            regions = regions_of_x(self.geometry, channels, (d0, dn), (h0 + start - p, w0), (end - start, wn))
-            for (part, plane, row, column), pattern, offset, framed in regions:
-                place = (first + part, z + plane, start + row, q + column)
-                load_x(x_sbuf, self.operands, [(place, pattern, offset, framed)])
+        (z, d0, dn), rows, columns = lane[0].inside(), lane[1], lane[2]
+        if dn > 0 and low < rows.xn:
+            dst = x_sbuf[first : first + channels[1], z : z + dn, low : min(high, rows.xn), 0 : columns.xn]
+            load_x(dst, self.operands, self.geometry, (channels[0], d0, rows.x0 + low, columns.x0))
 
     def _clear(self, x_sbuf, lane, first, cn):
         """Zeros in the elements of a lane that x does not have."""
