@@ -42,7 +42,7 @@ def adds_last(epilogue: Epilogue) -> bool:
 
 
 def finish_instructions(epilogue: Epilogue) -> int:
-    """Instructions of one `finish`."""
+    """Instructions of one `evacuate`."""
     return 2 if epilogue.activation != "" and epilogue.residual != "" else 1
 
 

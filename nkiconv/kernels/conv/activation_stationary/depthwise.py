@@ -15,8 +15,9 @@ from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, images_together
 from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
 from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
+from ..._epilogue import evacuate
 from ..._warm import warm_up
-from ..call import finish_views, of_array, scale_residual
+from ..call import of_array, scale_residual
 from ..filter_feed import tiles_in_turn
 from ..regions import load_bias_as, load_regions, offset_at, store_regions
 from .toeplitz import copy_backwards, load_matrices, load_taps
@@ -181,7 +182,7 @@ def sum_span(work, blocks, item, x_sbuf, span, piece, results):
     y, residual = (None if one == None else results_of(plan, one, piece, span.columns) for one in results)
     by_row, by_column = plan.bank_steps
     acc = acc_psum[0:parts, 0:count, 0 : plan.bank[0] : by_row, 0 : (qn - 1) * by_column + 1 : by_column]
-    finish_views(y, acc, bias, residual, work.options.epilogue, work.ledger, count * plan.out_rows * qn)
+    evacuate(y, acc, bias, residual, work.options.epilogue, work.ledger)
 
 
 def multiply_blocks(work, item, dst, x_sbuf, matrices, product, channel):

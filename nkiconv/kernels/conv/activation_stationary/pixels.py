@@ -28,7 +28,7 @@ from ..regions import clear_window, offset_at, pattern_of, residual_of, store_re
 from ..sums import spaced
 from ..transposes import is_transposed
 from .filters import load_filters
-from .sums import evacuate, load_bias, multiply, start_group
+from .sums import evacuate_pixels, load_bias, multiply, start_group
 
 
 @dataclass
@@ -219,7 +219,7 @@ def leave(work, item, unit, acc_psum):
         work.y_sbuf = nl.ndarray(shape, dtype=operands.y.dtype, buffer=nl.sbuf)
         work.residual_sbuf = residual_of(operands, shape, regions, False)
     residual_sbuf = None if work.residual_sbuf == None else place_of(work.residual_sbuf, unit)
-    evacuate(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual_sbuf)
+    evacuate_pixels(work, place_of(work.y_sbuf, unit), acc_psum, unit.k0, residual_sbuf)
     if unit.t0 + unit.tn == side and unit.k0 + unit.kn == fold * kn:
         store_regions(operands.y, work.y_sbuf, regions)
         work.y_sbuf, work.residual_sbuf = None, None

@@ -21,7 +21,7 @@ from ..moved import moved_operands
 from ..regions import clear_window, load_x, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import load_filters
-from .sums import evacuate, load_bias, multiply, start_group
+from .sums import evacuate_pixels, load_bias, multiply, start_group
 
 
 @dataclass
@@ -240,7 +240,7 @@ def evacuate_tile(work, sums, planes, into_sbuf):
         into_sbuf = nl.ndarray((positions, planes * K), dtype=work.operands.y.dtype, buffer=nl.sbuf)
     by_plane = into_sbuf.reshape((positions, planes, K))
     for (first, _), acc_psum in zip(work.plan.banks, sums):
-        evacuate(work, by_plane[0:positions, first : first + acc_psum.shape[1], 0:K], acc_psum, 0)
+        evacuate_pixels(work, by_plane[0:positions, first : first + acc_psum.shape[1], 0:K], acc_psum, 0)
     return into_sbuf
 
 

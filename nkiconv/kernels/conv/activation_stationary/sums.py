@@ -7,8 +7,9 @@ from ....schedules.geometry import Geometry
 from ....schedules.options import Options
 from ....schedules.tiles import div_ceil
 from ..._engines import Ledger, new_ledger
+from ..._epilogue import evacuate
 from ..._warm import warm_zeros
-from ..call import Operands, finish_rows, of_array
+from ..call import Operands, of_array
 from ..regions import load_bias_as
 from .filters import filters_until, fold_filters, place_next, start_filters, waiting_to
 
@@ -71,10 +72,10 @@ def multiply(work, matmuls, per_chunk):
                 place_next(operands, geometry, filters, work.ledger)
 
 
-def evacuate(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
+def evacuate_pixels(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
     """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on."""
-    bias_sbuf, (positions, _, kn) = work.bias_sbuf, acc_psum.shape
+    bias_sbuf, (positions, n, kn) = work.bias_sbuf, acc_psum.shape
     if bias_sbuf != None:
-        bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn]
+        bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
     options = work.options
-    finish_rows(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)
+    evacuate(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)

@@ -17,7 +17,7 @@ from ....schedules.implicit_gemm_schedule import PAIRS_MAX, PRODUCTS_OF_FP32, ST
 from ....schedules.options import adds_last
 from ....schedules.tiles import size_of
 from ..._engines import pick, pick_sum
-from ..._epilogue import finish_joined
+from ..._epilogue import evacuate
 from .matmuls import Factor
 from .preparing import Pace, Preparing
 from .rows import load_rows
@@ -160,4 +160,13 @@ def read_sums_out(y_sbuf, main_psum, rest_psum, bias_sbuf, residual_sbuf, epilog
     else:
         engine = pick(ledger, size_of(main_psum.shape[1:]), False)
         nisa.tensor_scalar(dst=rest_sbuf, data=rest_psum, op0=nl.multiply, operand0=DOWN, engine=engine)
-    finish_joined(y_sbuf, main_psum, rest_sbuf, bias_sbuf, residual_sbuf, epilogue, nisa.engine.vector)
+    evacuate(
+        y_sbuf,
+        main_psum,
+        bias_sbuf,
+        residual_sbuf,
+        epilogue,
+        nisa.engine.vector,
+        rest=rest_sbuf,
+        adder=nisa.engine.vector,
+    )

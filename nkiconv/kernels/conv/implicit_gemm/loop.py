@@ -32,9 +32,9 @@ from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
 from ....schedules.pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ....schedules.tiles import share
 from ..._engines import new_ledger
-from ..._epilogue import load_bias
+from ..._epilogue import evacuate, load_bias
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import finish_shared, of_array
+from ..call import of_array
 from ..moved import moved_operands
 from ..sums import is_whole, zero_sums
 from .filters import Filters
@@ -327,8 +327,8 @@ class Core:
             read_sums_out(y_sbuf, one.banks[0], one.banks[1], bias_sbuf, residual, epilogue, self.ledger)
         else:
             acc_psum = one.banks[0][0 : y_sbuf.shape[0], 0 : bank.zn, 0 : bank.pn, 0 : bank.qn]
-            elements, strict = bank.zn * bank.pn * bank.qn, self.options.strict_nonfinite
-            finish_shared(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, elements, strict)
+            strict = self.options.strict_nonfinite
+            evacuate(y_sbuf, acc_psum, bias_sbuf, residual, epilogue, self.ledger, strict)
         if stores_channels(geometry):
             self.late.add(window(results.y_sbuf, bank), results.job, band, bank)
             return

@@ -15,7 +15,7 @@ from ....schedules.pairs_of_planes import PRODUCTS_OF_PAIR, TAPS_OF_PLANES, fram
 from ....schedules.regions import offset_at, pattern_of
 from ....schedules.tiles import div_ceil
 from ..._engines import SCALAR_WORK, START_WORK, VECTOR_START_WORK_PSUM, VECTOR_WORK, pick_sum
-from ..._epilogue import finish_joined
+from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..regions import load_region
 from ..transposes import is_transposed
@@ -223,5 +223,5 @@ def read_pair_out(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger):
         if residual is not None and not adds_last(epilogue):
             nisa.tensor_tensor(dst=rest_sbuf, data1=rest_sbuf, data2=residual, op=nl.add, engine=nisa.engine.gpsimd)
         own_psum = sums[3 * plane][0:kn, 0:count, 0:pn, 0:qn]
-        finish_joined(y, own_psum, rest_sbuf, None, residual, epilogue, nisa.engine.gpsimd)
+        evacuate(y, own_psum, None, residual, epilogue, nisa.engine.vector, rest=rest_sbuf, adder=nisa.engine.gpsimd)
         ledger.vector = ledger.vector + 2 * (VECTOR_START_WORK_PSUM + elements * VECTOR_WORK)

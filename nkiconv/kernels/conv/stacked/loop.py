@@ -23,8 +23,9 @@ import itertools
 from ...._nki import nisa, nl
 from ....schedules.tiles import slot_for
 from ..._engines import new_ledger
+from ..._epilogue import evacuate
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import finish_shared, of_array
+from ..call import of_array
 from ..sums import Product, elements_met, planes_in_order, sums_met, zero_sums
 from .filters import TransposedFilters
 from .load import Inputs
@@ -87,7 +88,7 @@ def run_stacked(operands, geometry, options, schedule):
                 residual = None
                 if residual_sbuf != None:
                     residual = residual_sbuf[0:size, z : z + n, j : j + jn, v, q : q + qn]
-                finish_shared(y, acc_psum, biases[step.job], residual, options.epilogue, ledger, n * jn * qn)
+                evacuate(y, acc_psum, biases[step.job], residual, options.epilogue, ledger)
             store(operands.y, y_sbuf, base, geometry, schedule, job, band, (j, jn))
 
 

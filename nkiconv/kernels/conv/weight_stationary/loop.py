@@ -28,8 +28,9 @@ from ....schedules.options import Options
 from ....schedules.planes import with_windows
 from ....schedules.tiles import cut_at
 from ..._engines import Ledger, new_ledger
+from ..._epilogue import evacuate
 from ..._warm import accumulator, warm_up, warm_zeros
-from ..call import Operands, finish_shared, of_array
+from ..call import Operands, of_array
 from ..sums import Product, covering_first, elements_met, is_whole, spaced, sums_met, zero_sums
 from .load import Inputs
 from .residents import Residents
@@ -112,7 +113,7 @@ def work_tile(work, tile, lanes, x, together, index):
         for bank, sums in zip(some, every, strict=True):
             for place, one in enumerate(sums):
                 if one != None:
-                    evacuate(work, tile, place, lanes, bank, one, bias_sbuf)
+                    evacuate_bank(work, tile, place, lanes, bank, one, bias_sbuf)
             if bank.done:
                 results.finish(tile, lanes, bank.blocks, last)
     results.end(tile, lanes, last)
@@ -194,7 +195,7 @@ def add_products(work, tile, lanes, turn, x, every, chunk):
             sums.started = True
 
 
-def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
+def evacuate_bank(work, tile, index, lanes, bank, sums, bias_sbuf):
     """An accumulator to its places among the results: output by output of those packed along its columns, the
     rows of a block together where they are gathered."""
     schedule, results = work.schedule, work.results
@@ -209,14 +210,14 @@ def evacuate(work, tile, index, lanes, bank, sums, bias_sbuf):
     for first in range(0, len(turn.outputs), rows):
         fz, fp, fq = turn.outputs[first]
         (z, p, q), (yz, yp, yq) = output_in(lane, sums.blocks, (fz, own if schedule.gathers else fp, fq))
-        elements, begin = z[1] * p[1] * q[1], first * schedule.slot
-        if elements > 0:
+        begin = first * schedule.slot
+        if z[1] * p[1] * q[1] > 0:
             acc = spaced(sums.psum, (begin, size), z, p, q)
             block = sums.blocks[1][0] - lane[1].b0 if schedule.gathers else 0
             residual = results.residual_at(index, size, (yz, p if schedule.gathers else yp, yq), block)
             bias = None if bias_sbuf == None else bias_sbuf[0:size, index : index + 1]
             y = spaced(y_sbuf, (base, size), yz, yp, yq)
-            finish_shared(y, acc, bias, residual, work.options.epilogue, work.ledger, elements, strict)
+            evacuate(y, acc, bias, residual, work.options.epilogue, work.ledger, strict)
 
 
 def shift_out(work, tile, index, lanes, bank, sums, bias_sbuf):

@@ -19,8 +19,7 @@ from ..._engines import (
     VECTOR_WORK,
     pick,
 )
-from ..._epilogue import finish, finish_joined
-from ..call import finish_shared
+from ..._epilogue import evacuate
 from ..regions import clear_window
 from ..sums import places_of_elements, places_of_outputs, spaced, taps_by_cover
 
@@ -55,7 +54,7 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
         )
         whole = tap[1][1] == one.step and tap[1][2] == qn
         if is_direct(one):
-            finish_shared(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
+            evacuate(y_sbuf, sums, bias_sbuf, residual_sbuf, epilogue, ledger)
             return
         place = spaced(part_sbuf, (0, outputs), (0, nn, 1), (0, jn, 1), place_among(one, tile, tap[1]))
         fused = which + 1 == len(one.taps) and whole and epilogue.residual == ""
@@ -67,14 +66,14 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
         elif with_gpsimd(schedule, ledger, elements, epilogue):
             # Scalar reads PSUM, which GpSimd cannot
             last_sbuf = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-            finish(last_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.scalar)
+            evacuate(last_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.scalar)
             nisa.tensor_tensor(dst=y_sbuf, data1=last_sbuf, data2=part_sbuf, op=nl.add, engine=nisa.engine.gpsimd)
             return
         else:
-            finish_joined(y_sbuf, sums, part_sbuf, bias_sbuf, None, epilogue, nisa.engine.vector)
+            evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.vector, rest=part_sbuf)
             ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
             return
-    finish_shared(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger, elements)
+    evacuate(y_sbuf, part_sbuf, bias_sbuf, residual_sbuf, epilogue, ledger)
 
 
 def place_among(one, tile, found):

@@ -5,7 +5,7 @@ from ....schedules.banded_tiles import even, in_pieces, is_ragged, out_pieces, o
 from ....schedules.tiles import div_ceil, share
 from ..._dma import copy_either_way
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
-from ..._epilogue import finish
+from ..._epilogue import evacuate
 from ..._warm import accumulator
 from .bands import as_words
 
@@ -203,7 +203,7 @@ def read_sums(run, index, sums_psum, group, groups, span):
         pattern = [[tile.rows * tile.y_width, size], [tile.y_width, each * nn], [1, jn]]
         y = held.y_blocks.ap(pattern=pattern, offset=((group + g) * tile.nn + n0) * tile.y_width + j0)
         sums = sums_psum[0:size, g : g + each, 0:nn, 0:jn]
-        finish(y, sums, bias, None, run.middle, reader(run, run.middle, each * nn * jn))
+        evacuate(y, sums, bias, None, run.middle, reader(run, run.middle, each * nn * jn))
 
 
 def reader(run, epilogue, elements):
@@ -249,7 +249,7 @@ def transpose_out(run, index, parts, part):
         pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
         residual_sbuf = None if held.residual is None else held.residual.ap(pattern=pattern, offset=j0 * Bo)
         y, sums = held.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
-        finish(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
+        evacuate(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
         move_results(run, tile, held.rows_out, run.operands.y, True)
 

@@ -6,7 +6,7 @@ from ...._nki import nisa, nl
 from ....schedules.dot import padded_columns, window_of
 from ....schedules.tiles import BANK_COLUMNS
 from ..._engines import pick
-from ..._epilogue import finish_in_steps
+from ..._epilogue import evacuate
 from ..._masks import keep_equal
 from ..free_channels import move_free
 from .rows import multiply_slots
@@ -165,7 +165,7 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
                 bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
             if residual_sbuf != None:
                 residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
-            finish_in_steps(
+            evacuate(
                 y_sbuf[0:rows, a : a + an, phase:qn:phases],
                 acc_psum[0:rows, 0:an, 0:count],
                 bias,

@@ -7,7 +7,7 @@ from ...._nki import nisa, nl
 from ....schedules.depthwise import place_of_tap
 from ....schedules.recipes import needs_finish, vector_steps
 from ....schedules.tiles import BANK_COLUMNS
-from ..._epilogue import finish
+from ..._epilogue import evacuate
 from ..._warm import accumulator
 from .dma import store_y, tap_view
 
@@ -108,5 +108,5 @@ def complete(run, piece, step, sums):
         nisa.tensor_scalar(dst=y_sbuf, data=sums, op0=nl.add, operand0=held.bias, engine=nisa.engine.scalar)
     else:
         on_vector = epilogue.residual != "" or piece.vector_reads
-        finish(y_sbuf, sums, held.bias, residual, epilogue, nisa.engine.vector if on_vector else nisa.engine.scalar)
+        evacuate(y_sbuf, sums, held.bias, residual, epilogue, nisa.engine.vector if on_vector else nisa.engine.scalar)
     return y_sbuf

@@ -28,7 +28,7 @@ from ....schedules.channels import row_start
 from ....schedules.tiles import share, some_of
 from ....schedules.update import build, group_runs, group_start, update_chunks, update_settings
 from ..._dma import copy
-from ..._epilogue import finish_in_steps
+from ..._epilogue import evacuate
 from ..._warm import accumulator, warm_up, warm_zeros
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .vector import update_vector
@@ -208,14 +208,14 @@ def multiply_chunk(operands, geometry, options, plan, chunk, loaded, warm, vecto
             first, count, start = run
             at, width = (start - chunk.start) * Q, count * size
             bias, residual = load_options(operands, geometry, plan, chunk, h, run)
-            finish_in_steps(
+            evacuate(
                 y_sbuf[row:end, at : at + width].reshape_dim(1, (count, size)),
                 sums_psum[row:end, first - chunk.first : first - chunk.first + count, h, 0:size],
                 bias,
                 residual,
                 options.epilogue,
                 nisa.engine.vector if on_vector else nisa.engine.scalar,
-                row,
+                row=row,
             )
     for h in range(plan.pieces):
         c0 = row_start(chunk.block, h)

@@ -14,7 +14,7 @@ from ....schedules.channels import full_rows, row_start
 from ....schedules.tiles import div_ceil, share
 from ....schedules.update import parts_of, taps_met
 from ..._dma import copy_either_way
-from ..._epilogue import finish_in_steps
+from ..._epilogue import evacuate
 
 
 @dataclass
@@ -94,7 +94,7 @@ def work_part(operands, geometry, options, part, loaded):
     if loaded.residual != None:
         residual = loaded.residual.reshape(flat)
     sums_sbuf = sums_sbuf.reshape(flat)
-    finish_in_steps(y_sbuf.reshape(flat), sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
+    evacuate(y_sbuf.reshape(flat), sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
     transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
 
 
