@@ -7,6 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 
+from .activations import ACTIVATIONS
 from .problem import DTYPES, ConvProblem
 from .reference import AnyArray, Float64Array, abs_sum_ref, epilogue_ref, num_terms
 
@@ -43,18 +44,6 @@ def error_bound(
     return _accumulation(terms, abs_sum, additions) + _rounding(y, out_dtype)
 
 
-#: Largest slope of each activation, rounded up: how much of an error in its argument it lets through. gelu's derivative
-#: is largest at sqrt(2), where its second derivative (2 - z^2) phi(z) is 0; silu's at 2.3994, gelu_tanh's at 1.4185.
-SLOPE = {"relu": 1.0, "tanh": 1.0, "sigmoid": 0.25, "silu": 1.0999, "gelu": 1.1290, "gelu_tanh": 1.1290}
-
-#: Roundings, each eps32 of |act|, of an activation but relu: exp, tanh and erfc to 4 ulp (8), and three operations for
-#: z / (1 + exp(-z)).
-ACTIVATION_ROUNDINGS = 11
-
-#: Roundings, each eps32, of gelu_tanh beside those. v = 1.596 (z + 0.0447 z^3) takes seven; an error of 7 eps32 |v|
-#: changes z sigmoid(v) by at most 7 eps32 sup|z v sigmoid'(v)| = 7 * 0.2543 eps32, and not in proportion to the result.
-GELU_TANH_ROUNDINGS = 2
-
 #: Smallest normal fp32 number: below it sigmoid(z), and silu and gelu through it, lose their relative accuracy.
 SMALLEST_NORMAL = 2.0**-126
 
@@ -73,16 +62,16 @@ def epilogue_bound(
     """Return the largest error that a correct kernel makes with an epilogue, for each element; see `epilogue_ref`.
 
         argument   = min(n', 4 sqrt(n')) * eps32 * (sum|w||x| + |bias| + |residual|) (+ inexact)
-        activation = slope * argument + 11 eps32 |act| (+ 2 eps32) + 2^-126 max(1, |z|)
+        activation = slope * argument + roundings eps32 |act| + absolute eps32 + 2^-126 max(1, |z|)
         bound      = activation (+ eps32 |y|) + eps_out * |y| + half the smallest subnormal of out_dtype
 
     Bias and a residual before the activation are two more terms of the sum, in whatever order a kernel adds them: n' is
     their number more than n. An error of the argument z grows by at most the activation's largest slope (mean value
     theorem). The activation itself is computed in fp32: AWS documents its functions as piecewise polynomials in fp32
     and states no accuracy (nki-act-func, nki.isa.activation), so this is what their plain evaluation in fp32 makes:
-    `ACTIVATION_ROUNDINGS` times eps32 of the result, for gelu_tanh `GELU_TANH_ROUNDINGS` times eps32 more, none for
-    relu, and the underflow of exp. A device may make more. A residual after the activation is one more addition. With
-    none of them it is `error_bound`.
+    `Activation.roundings` times eps32 of the result, `absolute_roundings` times eps32 more, and the underflow of exp;
+    nothing for relu. A device may make more. A residual after the activation is one more addition. With none of them
+    it is `error_bound`.
 
     Args:
         terms, abs_sum, out_dtype: as for `error_bound`.
@@ -96,7 +85,7 @@ def epilogue_bound(
     error = _accumulation(terms + (bias is not None) + (before is not None), magnitude) + inexact
     if activation is not None:
         argument = epilogue_ref(sums, bias, residual=before)
-        error = SLOPE[activation] * error + _evaluation(argument, activation)
+        error = ACTIVATIONS[activation].steepest * error + _evaluation(argument, activation)
     y = epilogue_ref(sums, bias, activation, residual, residual_position)
     if after is not None:
         error = error + EPS32 * np.abs(y)
@@ -209,11 +198,12 @@ def _rounding(y: Float64Array, out_dtype: str) -> Float64Array:
 
 def _evaluation(argument: Float64Array, activation: str) -> Float64Array:
     """What the activation's own arithmetic adds."""
-    if activation == "relu":
+    own = ACTIVATIONS[activation]
+    if not own.roundings:
         return np.zeros_like(argument)
-    absolute = GELU_TANH_ROUNDINGS * EPS32 if activation == "gelu_tanh" else 0.0
     underflow = SMALLEST_NORMAL * np.maximum(1.0, np.abs(argument))
-    return ACTIVATION_ROUNDINGS * EPS32 * np.abs(epilogue_ref(argument, activation=activation)) + absolute + underflow
+    relative = own.roundings * EPS32 * np.abs(epilogue_ref(argument, activation=activation))
+    return relative + own.absolute_roundings * EPS32 + underflow
 
 
 def _magnitude(values: AnyArray | None) -> Float64Array | None:

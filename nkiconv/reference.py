@@ -10,14 +10,14 @@ Inf or NaN times such a zero is NaN.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nkiconv import rules
+from nkiconv.activations import ACTIVATIONS
 from nkiconv.axis import Axis
 from nkiconv.errors import GeometryError, NkiconvError, UnsupportedError, raise_all, refused
 from nkiconv.problem import ConvProblem
@@ -82,7 +82,7 @@ def epilogue_ref(
 
     Args:
         sums: [N, K, ...], canonical. bias: [K]. residual: shape of sums. All of any dtype that converts to float64.
-        activation: None or a key of `ACTIVATIONS`.
+        activation: None or one of `rules.ACTIVATIONS`.
 
     Raises:
         UnsupportedError: activation or residual_position has another name.
@@ -168,49 +168,8 @@ def depthwise_conv1d_ref(
     return apply_out_perm(conv_ref(x, w, problem), out_perm)
 
 
-#: erfc of float64, element by element: NumPy has none.
-_erfc: Callable[[Float64Array], Any] = np.frompyfunc(math.erfc, 1, 1)
-
-
-def _relu(z: Float64Array) -> Float64Array:
-    return np.maximum(z, 0.0)  # NaN stays NaN
-
-
-def _sigmoid(z: Float64Array) -> Float64Array:
-    return 1.0 / (1.0 + np.exp(-z))
-
-
-def _silu(z: Float64Array) -> Float64Array:
-    return z / (1.0 + np.exp(-z))
-
-
-def _gelu(z: Float64Array) -> Float64Array:
-    """z times the normal distribution's CDF, which erfc gives to full precision in both tails."""
-    return 0.5 * z * np.asarray(_erfc(z * -math.sqrt(0.5)), np.float64)
-
-
-def _gelu_tanh(z: Float64Array) -> Float64Array:
-    """0.5 z (1 + tanh(u)) is z sigmoid(2u), which does not cancel for z < 0."""
-    return z * _sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (z + 0.044715 * z * z * z))
-
-
-def _tanh(z: Float64Array) -> Float64Array:
-    return np.asarray(np.tanh(z), np.float64)
-
-
-#: Activations by the kernels' names, as torch.nn.functional defines them: gelu with erf, gelu_tanh approximate="tanh".
-ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
-    "relu": _relu,
-    "silu": _silu,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-}
-
-
 def _activate(z: Float64Array, activation: str | None) -> Float64Array:
-    return z if activation is None else ACTIVATIONS[activation](z)
+    return z if activation is None else ACTIVATIONS[activation].value(z)
 
 
 def _check_epilogue(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from . import activations
 from .axis import BLANK_FROM, BLANK_MOST, EXTENT_MAX, Axis
 from .errors import shown
 
@@ -39,8 +40,8 @@ VOLUME_FILTER_LAYOUTS = {"KCTRS": (0, 1, 2, 3, 4), "TRSCK": (4, 3, 0, 1, 2), "KT
 FILTER_PERMS = FILTER_LAYOUTS | VOLUME_FILTER_LAYOUTS
 #: What can be computed of a convolution: y, the gradient of x, or that of w. See `ConvProblem.toward`.
 DIRECTIONS = ("forward", "dgrad", "wgrad")
-#: Names of the activations that a kernel takes, as torch.nn.functional defines them; gelu_tanh is approximate="tanh".
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh", "tanh", "sigmoid")
+#: Names of the activations that a kernel takes.
+ACTIVATIONS = tuple(activations.ACTIVATIONS)
 #: Where a residual is added.
 RESIDUAL_POSITIONS = ("pre_activation", "post_activation")
 #: How fp32 products may be taken: both factors rounded to bf16, or to tf32 by the array, or as pairs of fp16; and how

@@ -5,35 +5,27 @@ import math
 import numpy as np
 import pytest
 import torch
+from isa_tiles import result
 from tolerances import FLOAT64_ROUNDINGS, assert_within_limit
+from torch_activation import torchs
 
-from nkiconv import bounds, rules
+from nkiconv import bounds
+from nkiconv._nki import nisa
+from nkiconv.activations import ACTIVATIONS
 from nkiconv.errors import GeometryError, UnsupportedError
+from nkiconv.kernels._epilogue import evacuate
 from nkiconv.problem import DTYPES
-from nkiconv.reference import ACTIVATIONS, epilogue_ref
+from nkiconv.reference import epilogue_ref
 from nkiconv.rules import RESIDUAL_POSITIONS
-from nkiconv.simulator.ops import OPS
+from nkiconv.schedules.options import Epilogue
 
-TORCH = {
-    "relu": torch.nn.functional.relu,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-}
 #: Every 1/4096 of the interval in which the functions bend, and coarsely to where they underflow.
 ARGUMENTS = np.concatenate([np.arange(-12, 12, 2.0**-12), np.linspace(-150, 150, 3001), [0.0, -0.0]])
 
 
-def test_names_are_those_of_the_rules():
-    assert tuple(ACTIVATIONS) == rules.ACTIVATIONS
-    assert set(bounds.SLOPE) == set(ACTIVATIONS)
-
-
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_torchs(name):
-    expected = TORCH[name](torch.from_numpy(ARGUMENTS)).numpy()
+    expected = torchs(name)(torch.from_numpy(ARGUMENTS)).numpy()
     error = np.abs(epilogue_ref(ARGUMENTS, activation=name) - expected)
     assert np.all(error <= FLOAT64_ROUNDINGS * np.maximum(1, np.abs(ARGUMENTS)))
 
@@ -41,7 +33,7 @@ def test_activations_are_torchs(name):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_of_what_is_not_finite_are_torchs(name):
     values = np.array([np.nan, np.inf, -np.inf])
-    np.testing.assert_array_equal(epilogue_ref(values, activation=name), TORCH[name](torch.from_numpy(values)).numpy())
+    np.testing.assert_array_equal(epilogue_ref(values, activation=name), torchs(name)(torch.from_numpy(values)).numpy())
 
 
 @pytest.mark.parametrize("position", RESIDUAL_POSITIONS)
@@ -50,7 +42,7 @@ def test_epilogue_is_torchs(name, position):
     rng = np.random.default_rng(1)
     sums, bias, residual = rng.standard_normal((2, 5, 1, 7)), rng.standard_normal(5), rng.standard_normal((2, 5, 1, 7))
     y, b, r = (torch.from_numpy(array) for array in (sums, bias, residual))
-    act = TORCH[name] if name else lambda z: z
+    act = torchs(name)
     y = y + b[:, None, None]
     expected = act(y + r) if position == "pre_activation" else act(y) + r
     actual = epilogue_ref(sums, bias, name, residual, position)
@@ -73,7 +65,7 @@ def test_wrong_requests_are_refused_together():
     with pytest.raises(UnsupportedError) as caught:
         epilogue_ref(sums, np.zeros(4), "swish", np.zeros((2, 3, 4)), "after")
     activation, position, bias, residual = caught.value.violations
-    assert activation.startswith("activation='swish': accepted are None, relu, silu, gelu, gelu_tanh, tanh, sigmoid")
+    assert activation.startswith(f"activation='swish': accepted are {', '.join(map(str, (None, *ACTIVATIONS)))}; use")
     assert position.startswith("residual_position='after': accepted are pre_activation, post_activation")
     assert bias.startswith("bias.shape=(4,): must be [K] = (3,)")
     assert residual.startswith("residual.shape=(2, 3, 4): must be [N, K, P, Q] = (2, 3, 1, 4)")
@@ -84,9 +76,9 @@ def test_wrong_requests_are_refused_together():
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_slopes_are_the_largest_and_rounded_up(name):
     z = torch.from_numpy(np.arange(-8, 8, 2.0**-14)).requires_grad_()
-    TORCH[name](z).sum().backward()
+    torchs(name)(z).sum().backward()
     largest = float(z.grad.abs().max())
-    assert largest <= bounds.SLOPE[name] <= largest + 1e-4
+    assert largest <= ACTIVATIONS[name].steepest <= largest + 1e-4
 
 
 def test_gelu_tanh_constant():
@@ -96,15 +88,16 @@ def test_gelu_tanh_constant():
     sigmoid = 1 / (1 + np.exp(-v))
     largest = float(np.abs(z * v * sigmoid * (1 - sigmoid)).max())
     assert largest == pytest.approx(0.2543, abs=1e-4)
-    assert 7 * largest <= bounds.GELU_TANH_ROUNDINGS <= 7 * largest + 1
+    assert 7 * largest <= ACTIVATIONS["gelu_tanh"].absolute_roundings <= 7 * largest + 1
 
 
+@pytest.mark.simulator_only
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_fp32_evaluation_stays_within_the_bound(name):
-    """The simulator's functions on exact arguments: everything beyond one rounding is the activation's own error."""
-    z = ARGUMENTS.astype(np.float32).reshape(1, 1, 1, -1)
-    with np.errstate(over="ignore", under="ignore"):
-        actual = OPS[{"gelu_tanh": "gelu_apprx_tanh"}.get(name, name)].activation(z).astype(np.float32)
+    """On exact arguments: everything beyond one rounding is the activation's own error."""
+    z = np.resize(ARGUMENTS, (64, -(-ARGUMENTS.size // 64))).astype(np.float32)
+    epilogue = Epilogue(activation=name, bias=False, residual="", y_itemsize=4)
+    actual = result(evacuate, z.shape, "float32", z, None, None, epilogue, nisa.engine.scalar)
     sums = z.astype(np.float64)
     limit = bounds.epilogue_bound(1, np.zeros_like(sums), sums, "fp32", activation=name)
     assert_within_limit(actual, epilogue_ref(sums, activation=name), limit)

@@ -20,8 +20,8 @@ from nkiconv.api.conv import run_conv
 from nkiconv.api.conv_problem import conv_problem
 from nkiconv.api.depthwise_conv1d import depthwise_problem
 from nkiconv.bounds import epilogue_bound
-from nkiconv.reference import ACTIVATIONS, abs_sum_ref, conv_ref, epilogue_ref, num_terms
-from nkiconv.rules import FILTER_LAYOUTS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
+from nkiconv.reference import abs_sum_ref, conv_ref, epilogue_ref, num_terms
+from nkiconv.rules import ACTIVATIONS, FILTER_LAYOUTS, LAYOUTS, VOLUME_FILTER_LAYOUTS, VOLUME_LAYOUTS
 from nkiconv.schedules.implicit_gemm_build import WARM_UP, WARM_UP_PACKED
 
 RNG = np.random.default_rng(0)

@@ -51,7 +51,7 @@ SAID = [
     (rules.precision_fits("tf32", "bf16"), "precision='tf32': x and w are bf16, whose products are exact; drop it"),
     (rules.precision_fits("winograd", "fp32"), "precision='winograd': x and w are fp32, must be bf16 or fp16; cast th"),
     (rules.residual_position(3), "residual_position=3: accepted are pre_activation, post_activation; use one of them"),
-    (rules.activation("swish"), "accepted are None, relu, silu, gelu, gelu_tanh, tanh, sigmoid; use one of them, or a"),
+    (rules.activation("swish"), f"accepted are None, {', '.join(rules.ACTIVATIONS)}; use one of them, or apply it to"),
     (rules.precision("fp16"), "precision='fp16': accepted are None, bf16, tf32, fp16x3, winograd; use one of them"),
     (rules.layout("order", "CHW", rules.LAYOUTS), "order='CHW': accepted are NCHW, NHWC; transpose to one of these"),
     (rules.accepted("count", True, (1,), "split", of="rows"), "count=True: accepted for rows are 1; split"),

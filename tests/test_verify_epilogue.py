@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch_activation import torchs
 
 from nkiconv import ConvProblem
 from nkiconv.api.depthwise_conv1d import depthwise_problem
@@ -24,9 +25,6 @@ EPILOGUES = [
     {"bias": True, "activation": "relu", "residual": True, "residual_position": "post_activation"},
 ]
 IDS = ["-".join(str(value) if value is not True else name for name, value in row.items()) for row in EPILOGUES]
-ACTIVATIONS = {
-    None: lambda z: z, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "relu": torch.relu,
-}  # fmt: skip
 
 
 def normals(*shape):
@@ -48,7 +46,7 @@ def assert_torchs(y, x, w, asked, groups=1):
     z = sums if bias is None else sums + torch.from_numpy(bias).double().reshape(-1, *[1] * (x.ndim - 2))
     residual = asked.get("residual")
     added = 0 if residual is None else torch.from_numpy(residual.copy()).double()
-    act = ACTIVATIONS[asked.get("activation")]
+    act = torchs(asked.get("activation"))
     after = asked.get("residual_position") == "post_activation"
     truth = act(z) + added if after else act(z + added)
     terms = int(np.prod(w.shape[1:]))

@@ -78,7 +78,7 @@ def conv2d(
         batch_group_count: b, divides N and K, as in XLA: N / b images y, whose k-th of b shares of the K channels comes
             of the k-th of b shares of the images; not together with groups. x is copied, [N, C] as [N / b, b C].
         layout: of x, residual and y. filter_layout: of w.
-        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; as torch defines it.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: y's shape; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or
             "post_activation", act(sum + bias) + beta * residual. beta: its factor.
         out_dtype: of y, bf16, fp16 or fp32; None: x's, but bf16 for fp8, as sums hardly fit its 2 or 3 bits.

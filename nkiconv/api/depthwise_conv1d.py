@@ -70,7 +70,7 @@ def depthwise_conv1d(
         padding: zeros on both sides; (left, right), negative crops; "valid": none; "causal": window - 1 on the left;
             "same": Q = ceil(W / stride), the odd zero on the right.
         bias: [C]; bf16, fp16 or fp32.
-        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; as torch defines it.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; as torch defines it.
         residual: [N, C, Q]; bf16, fp16 or fp32. residual_position: "pre_activation" as above, or "post_activation",
             act(sum + bias) + residual.
         out_dtype: of y; None: x's.

@@ -55,7 +55,7 @@ def conv1d(
         bias: [K].
         stride, padding, dilation, groups: as torch has them, "same" and "valid" too; and padding="causal",
             (S - 1) * dilation zeros in front of a row.
-        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; fused.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; fused.
         residual: shape of y. residual_position: "pre_activation", added before the activation, or "post_activation",
             added to its result.
         layer: a name for messages.

@@ -147,7 +147,7 @@ class Conv1d(_Fused, torch.nn.Conv1d):
 
     Args:
         in_channels, ..., dtype: torch's own. Where padding_mode is not "zeros", torch pads, then the kernel runs.
-        activation: None or a name of `nkiconv.reference.ACTIVATIONS`, as in "silu"; fused.
+        activation: None or a name of `nkiconv.rules.ACTIVATIONS`, as in "silu"; fused.
         residual_position: where forward's residual is added: "pre_activation" or "post_activation".
         layer: a name for messages.
         strict_nonfinite: as of `functional.conv1d`; None: as `set_strict_nonfinite` says when forward runs.

@@ -14,6 +14,7 @@ from torch_models import build
 from nkiconv import pytorch
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch import convert
+from nkiconv.rules import ACTIVATIONS
 
 
 @pytest.mark.parametrize("affine", [True, False])
@@ -233,17 +234,16 @@ class Frozen(nn.Module):
 
 
 ACTS = {
-    "relu": (nn.ReLU(), "relu"), "silu": (nn.SiLU(inplace=True), "silu"), "gelu": (nn.GELU(), "gelu"),
-    "gelu_tanh": (nn.GELU("tanh"), "gelu_tanh"), "tanh": (nn.Tanh(), "tanh"), "sigmoid": (nn.Sigmoid(), "sigmoid"),
-    "none": (nn.Identity(), None), "relu6": (nn.ReLU6(inplace=True), None), "hardswish": (nn.Hardswish(), None),
-    "leaky": (nn.LeakyReLU(0.01), None),
+    "relu": nn.ReLU(), "silu": nn.SiLU(inplace=True), "gelu": nn.GELU(), "gelu_tanh": nn.GELU("tanh"),
+    "tanh": nn.Tanh(), "sigmoid": nn.Sigmoid(), "none": nn.Identity(), "relu6": nn.ReLU6(inplace=True),
+    "hardswish": nn.Hardswish(), "leaky": nn.LeakyReLU(0.01),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ACTS)
 def test_norms_with_an_activation(name):
     """The kernel's epilogue takes it where it is one of nkiconv's; the module stays where it is another."""
-    act, fused = ACTS[name]
+    act, fused = ACTS[name], name if name in ACTIVATIONS else None
     torch.manual_seed(0)
     model = random_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), NormAct(4, act)))
     x = 4 * torch.randn(2, 3, 7, 6)

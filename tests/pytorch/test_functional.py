@@ -20,7 +20,7 @@ from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedEr
 from nkiconv.pytorch.computers import host
 from nkiconv.pytorch.operators import gradients
 from nkiconv.pytorch.operators.convolution import Convolution
-from nkiconv.reference import ACTIVATIONS
+from nkiconv.rules import ACTIVATIONS
 
 FUNCTIONS = [
     *(f"conv{rank}d" for rank in (1, 2, 3)), "depthwise_conv1d", "depthwise_conv2d",

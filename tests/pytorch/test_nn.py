@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operators_seen import Seen
 from torch.nn import functional as F
+from torch_activation import torchs
 from torch_exact import integers, leaves_of, same
 
 from nkiconv import pytorch
 from nkiconv.errors import GeometryError, UnsupportedError
 from nkiconv.pytorch import nn
-from nkiconv.reference import ACTIVATIONS
+from nkiconv.rules import ACTIVATIONS
 
 PAIRS = {"Conv1d": (nn.Conv1d, torch.nn.Conv1d), "Conv2d": (nn.Conv2d, torch.nn.Conv2d)}
 #: class, arguments, input's shape, operator
@@ -75,15 +76,11 @@ def test_activation_and_residual(name, activation, position):
     size = (5, 6)[: int(name[-2])]
     x, residual = integers((2, 4, *size), (2, 6, *size))
     residual = residual / 4
-    torchs = {
-        None: lambda z: z,
-        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-        **{name: getattr(F, name) for name in ("relu", "silu", "gelu", "tanh", "sigmoid")},
-    }[activation]
+    act = torchs(activation)
     z = getattr(F, name.lower())(x, conv.weight, conv.bias, padding=1)
-    expected = torchs(z + residual) if position == "pre_activation" else torchs(z) + residual
+    expected = act(z + residual) if position == "pre_activation" else act(z) + residual
     assert torch.equal(conv(x, residual), expected)
-    assert torch.equal(conv(x), torchs(z))
+    assert torch.equal(conv(x), act(z))
 
 
 #: in, out, taps, groups, dilation, stride

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from nkiconv import pytorch
 from nkiconv.errors import UnsupportedError
 from nkiconv.pytorch.computers import host
-from nkiconv.reference import ACTIVATIONS
+from nkiconv.rules import ACTIVATIONS
 
 #: fp32 sums of at most some hundred terms of order 1, through two derivatives
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

@@ -9,11 +9,13 @@ is `reference`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
+from ...activations import ACTIVATIONS
 from ..operators.convolution import Convolution
 
 _CONVOLVE: dict[int, Callable[..., torch.Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -23,12 +25,7 @@ _TRANSPOSE: dict[int, Callable[..., torch.Tensor]] = {
     3: F.conv_transpose3d,
 }
 _ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": F.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
+    name: partial(getattr(F, own.functional or name), **own.options) for name, own in ACTIVATIONS.items()
 }
 #: Dtypes that torch convolves itself. Without oneDNN's, bf16 takes it far longer than fp32 (examples/host_cost.py).
 NATIVE: tuple[torch.dtype, ...] = (torch.float32, torch.float64)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ...reference import ACTIVATIONS
+from ...rules import ACTIVATIONS
 from ..computers.host import activate
 
 #: How far a norm may be off, of the sum of its terms: it may compute in fp32.

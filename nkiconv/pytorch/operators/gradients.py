@@ -11,65 +11,38 @@ residual behind the activation), which takes less memory than keeping it.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 
 import torch
 
+from ...activations import ACTIVATIONS
 from ...dgrad import is_dgrad_of_rows, is_dgrad_transposed
 from ..computers import host
 from .convolution import Convolution
 
 #: What follows a layer's name in that of its input gradient.
 GRADIENT = ", gradient"
-#: Activations whose slope their own result tells.
-_BY_RESULT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": lambda y: (y > 0).to(y.dtype),
-    "sigmoid": lambda y: y * (1 - y),
-    "tanh": lambda y: 1 - y * y,
-}
-
-
-def _silu_slope(z: torch.Tensor) -> torch.Tensor:
-    s = torch.sigmoid(z)
-    return s * (1 + z * (1 - s))
-
-
-def _gelu_slope(z: torch.Tensor) -> torch.Tensor:
-    return (1 + torch.erf(z * math.sqrt(0.5))) / 2 + z * torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-
-
-def _gelu_tanh_slope(z: torch.Tensor) -> torch.Tensor:
-    scale, cubic = math.sqrt(2 / math.pi), 0.044715
-    t = torch.tanh(scale * (z + cubic * z * z * z))
-    return (1 + t + z * (1 - t * t) * scale * (1 + 3 * cubic * z * z)) / 2
-
-
-#: Slopes of the others; torch's own backward operators of these have no derivative themselves.
-_BY_ARGUMENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": _silu_slope,
-    "gelu": _gelu_slope,
-    "gelu_tanh": _gelu_tanh_slope,
-}
 
 
 def needs_argument(asked: Convolution, residual: bool) -> bool:
     """Whether the slope of the activation is found from z, not from y."""
+    if asked.activation is None:
+        return False
     behind = residual and asked.residual_position == "post_activation"
-    return asked.activation in _BY_ARGUMENT or (asked.activation is not None and behind)
+    return behind or not ACTIVATIONS[asked.activation].by_result
 
 
 def of_argument(asked: Convolution, g: torch.Tensor, y: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
     """dL/dz of dL/dy, from y, or from z where `needs_argument` says so."""
     if asked.activation is None:
         return g
-    wide = host.wide(g)
-    if z is None:
-        assert y is not None  # `needs_argument` says so
-        return (wide * _BY_RESULT[asked.activation](host.wide(y))).to(g.dtype)
-    if asked.activation in _BY_ARGUMENT:
-        return (wide * _BY_ARGUMENT[asked.activation](host.wide(z))).to(g.dtype)
-    return (wide * _BY_RESULT[asked.activation](host.activate(host.wide(z), asked.activation))).to(g.dtype)
+    own = ACTIVATIONS[asked.activation]
+    at = y if z is None else z
+    assert at is not None  # `needs_argument` says so
+    at = host.wide(at)
+    if z is not None and own.by_result:
+        at = host.activate(at, asked.activation)
+    slope: torch.Tensor = own.slope(at)
+    return (host.wide(g) * slope).to(g.dtype)
 
 
 def of_input(asked: Convolution, size: torch.Size, w: torch.Tensor) -> tuple[Convolution, torch.Tensor]:

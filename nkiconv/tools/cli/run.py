@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ...errors import NkiconvError, UnsupportedError, raise_all
 from ...problem import dtype_name
-from ...reference import ACTIVATIONS
+from ...rules import ACTIVATIONS
 from .file_options import OPERATIONS, FileOptions
 from .file_work import Written, file_work
 from .kernels import KernelCall, is_kernel, unnamed

@@ -15,8 +15,7 @@ from ....api.conv_transpose import conv_transpose1d, conv_transpose2d, conv_tran
 from ....api.depthwise_conv1d import depthwise_conv1d
 from ....api.pack_filter import pack_filter
 from ....problem import DTYPES
-from ....reference import ACTIVATIONS
-from ....rules import FILTER_LAYOUTS, LNC_DEGREES, PRECISIONS, VOLUME_FILTER_LAYOUTS
+from ....rules import ACTIVATIONS, FILTER_LAYOUTS, LNC_DEGREES, PRECISIONS, VOLUME_FILTER_LAYOUTS
 from .table import KERNEL, Column, Operands, Row, always, markdown
 
 #: The kernels' dtypes, and others that NumPy users have; float8_e4m3fn is torch's, without infinities.

@@ -31,7 +31,7 @@ from ....pytorch import (
 from ....pytorch.operators.calls import ARGUMENTS, asked_of
 from ....pytorch.operators.custom import NAMES
 from ....pytorch.operators.tensor_kinds import DTYPES
-from ....reference import ACTIVATIONS
+from ....rules import ACTIVATIONS
 from .table import ABSENT, KERNEL, TORCH, Column, Operands, Row, always, markdown
 
 #: The kernels' dtypes by nkiconv's names, and others that models have.
