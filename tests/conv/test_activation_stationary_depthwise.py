@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nkiconv.kernels._epilogue import read_epilogue
 from nkiconv.planner import Request, cost
 from nkiconv.planner.cost.algorithm import Shape
-from nkiconv.planner.cost.conv.depthwise_blocks import BlockBound
+from nkiconv.planner.cost.conv.activation_stationary import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
 from nkiconv.schedules import depthwise_blocks
@@ -293,7 +293,8 @@ def test_the_bound_is_near_the_modelled_time(N, C, size, taps, stride, direction
     plain = {"epilogue": read_epilogue(None, None, None, "pre_activation", geometry.itemsize)}
     settings = completed(problem, **plain)
     config = DepthwiseSettings(**dict(settings))
-    bound = BlockBound(Target.of(Rates()), depthwise_blocks.BlockSchedule(geometry, config), options_of(**plain))
+    schedule = depthwise_blocks.BlockSchedule(geometry, config)
+    bound = Bound(Target.of(Rates()), geometry, options_of(**plain), schedule)
     execution = trace(problem, 2, config=(("algorithm", NAME), *settings))
     assert bound.ns() == pytest.approx(in_time(execution, Rates()).line.total_ns, rel=0.25)
 

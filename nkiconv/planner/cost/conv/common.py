@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....kernels.conv.dispatch import plan_of
@@ -48,11 +48,6 @@ def matmul_ns(target: Target, geometry: Any, columns: float) -> float:
     """The array at its full rate for a matmul of so many columns."""
     column_ns, fixed_ns = matmul_rates(target, geometry)
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
-
-
-def cheapest(found: Iterable[tuple[float, Any]]) -> Any:
-    """The settings of least ns of (ns, settings), the first of several; None of none."""
-    return min(found, key=lambda one: one[0], default=(0.0, None))[1]
 
 
 class Conv2dAlgorithm(Algorithm):
