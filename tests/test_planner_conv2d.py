@@ -1,5 +1,9 @@
 """Plans of conv2d: what is listed, timed, chosen and told; that they run, and are those of the kernel's function."""
 
+import sys
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,11 +11,13 @@ import nkiconv
 from nkiconv import ConvProblem, Plan, cases, plan
 from nkiconv.kernels.conv.dispatch import ALGORITHMS
 from nkiconv.planner import Asked, Request, candidates, conv, cost
+from nkiconv.planner.cost.algorithm import Declared
 from nkiconv.planner.cost.conv import activation_stationary
 from nkiconv.planner.estimate import chosen
 from nkiconv.planner.operations import OPERATIONS, operation_of
 from nkiconv.planner.timekeeper import CLOSE
 from nkiconv.planner.timing import time, trace
+from nkiconv.schedules.settings import Settings, count, half
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
 from nkiconv.tools.suites.profiles import profile_case
@@ -28,6 +34,20 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_every_algorithm_is_known_to_the_planner():
     assert all(cost.algorithm("conv2d", name) for name in ALGORITHMS)
+
+
+def test_an_algorithm_without_bound_is_searched_by_its_declared_settings(monkeypatch):
+    @dataclass(frozen=True)
+    class Added(Settings):
+        algorithm, tried = "added", ("columns",)
+        columns: int = count("columns of a bank", 1, 512, default=512, near=(half,))
+
+    monkeypatch.setitem(sys.modules, "nkiconv.schedules.added", SimpleNamespace(SETTINGS=Added))
+    known, shape = cost.algorithm("conv2d", "added"), OPERATIONS["conv2d"].shape(Request(problem=SMALL), Rates())
+    assert known.guesses(shape) == []  # an estimate takes others
+    assert known.configs(shape, True) == [known.complete(shape, None)] == [(("columns", 512),)]
+    assert known.near(shape, (("columns", 512),)) == [(("columns", 256),)]
+    assert known.complete(shape, (("columns", 0),)) == (("columns", 0),)  # for the kernel to refuse
 
 
 DILATED_ROWS = ConvProblem(N=2, C=64, W=1500, S=31, groups=64, padding=((0, 0), (480, 480)), rhs_dilation=(1, 16))
@@ -129,7 +149,8 @@ def test_candidates_and_their_neighbours_run(problem):
     assert all(one.reason for one in rejected)
     for one in accepted:
         symbols = candidates.symbols_of(Request(problem=problem), one.algorithm, one.config)
-        assert symbols["tiles"] >= 1
+        known = cost.algorithm("conv2d", one.algorithm)
+        assert isinstance(known, Declared) or symbols["tiles"] >= 1
         for other in field.near(one):
             assert other.algorithm == one.algorithm
             assert other.config != one.config

@@ -394,8 +394,8 @@ OTHERS = {
 
 def test_every_other_algorithm_is_here():
     # of 16 bits or more; test_phases.py has fp8
-    assert {*OTHERS, "activation_stationary"} == set(ALGORITHMS)
-    assert "activation_stationary takes 16 and 32 bits" in planned(LAYER, "activation_stationary")[1]
+    for name in set(ALGORITHMS) - set(OTHERS):
+        assert f"{name} takes 16 and 32 bits" in planned(LAYER, name)[1]
 
 
 @pytest.mark.cover(16)
