@@ -14,12 +14,14 @@ def copy(dst, src):
     nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.none)
 
 
-def copy_either_way(here_sbuf, there_hbm, is_store):
-    """One static DMA between SBUF and HBM."""
-    if is_store:
-        copy(there_hbm, here_sbuf)
-    else:
-        copy(here_sbuf, there_hbm)
+def load(dst, hbm, pattern, offset):
+    """One static DMA of an access pattern of HBM into a view of SBUF."""
+    copy(dst, hbm.ap(pattern=pattern, offset=offset))
+
+
+def store(src, hbm, pattern, offset):
+    """The other way: a view of SBUF to an access pattern of HBM."""
+    copy(hbm.ap(pattern=pattern, offset=offset), src)
 
 
 def copy_moved(dst, src, casts):
@@ -42,7 +44,7 @@ def spot(tile, first, pattern):
 def load_region(tile, hbm, first, pattern, offset, moved=None):
     """Load a region of HBM into a tile, at `first`. moved: None, or a register with a row offset into `hbm`."""
     if moved == None:
-        copy(spot(tile, first, pattern), hbm.ap(pattern=pattern, offset=offset))
+        load(spot(tile, first, pattern), hbm, pattern, offset)
     else:
         src = hbm.ap(pattern=pattern, offset=offset, scalar_offset=moved, indirect_dim=0)
         copy_moved(spot(tile, first, pattern), src, tile.dtype != hbm.dtype)

@@ -5,6 +5,8 @@ A tile holds x in one of these orders, its first letters on the partitions:
     | order | partitions           | free axes            | for                                            |
     |-------|----------------------|----------------------|------------------------------------------------|
     | cnhw  | channels             | planes, rows, columns | all kernels but those below                   |
+    | nchw  | planes, channels     | rows, columns         | Toeplitz blocks of NCHW, which are transposed  |
+    | whnc  | columns              | rows, planes, channels | Toeplitz blocks of NHWC                       |
     | cnw   | channels             | planes, rows as a run | fp8 pairs, which GpSimd puts in place         |
 
 Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored.
@@ -12,8 +14,8 @@ Of padding nothing is loaded: what a view has beside x keeps the zeros that the 
 
 from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
-from ..schedules.regions import regions_of_x
-from ._dma import load_region, load_transposed, spot
+from ..schedules.regions import regions_of_x as regions_of_x
+from ._dma import load, load_region, load_transposed, spot
 
 
 def load_x(dst, operands, geometry, first, counts=None, order="cnhw", row_step=1, ledger=None, alone=False):
@@ -33,9 +35,19 @@ def load_x(dst, operands, geometry, first, counts=None, order="cnhw", row_step=1
         *channels, planes, (by_row, _), columns = pattern
         axes = {"c": channels, "n": [planes], "h": [[by_row * row_step, extents[0]]], "w": [columns]}
         at, pattern = {"c": place[0], "n": place[1], "h": top, "w": left}, [one for axis in order for one in axes[axis]]
-        into, x_hbm = [at[axis] for axis in order[-len(dst.shape) :]], operands.frames if framed else operands.x
+        into = [at[axis] for axis in order[-len(dst.shape) :]]
         if order == "cnhw" and is_transposed(geometry):
-            strides = [step for step, _ in pattern]
+            x_hbm, strides = operands.frames if framed else operands.x, [step for step, _ in pattern]
             load_transposed(spot(dst, into, pattern), x_hbm, strides, offset, alone, ledger)
         else:
-            load_region(dst, x_hbm, into, pattern, offset, operands.moved)
+            load_region_of_x(dst, operands, into, pattern, offset, framed)
+
+
+def load_region_of_x(tile, operands, first, pattern, offset, framed):
+    """Load a region of x, or of the halo frames, into a tile, at `first`: every load but those that transpose."""
+    load_region(tile, operands.frames if framed else operands.x, first, pattern, offset, operands.moved)
+
+
+def load_rows(dst, x_hbm, pattern, offset):
+    """Load an access pattern of rows [N, C, W], of x or of the state in front of it, into a view of SBUF."""
+    load(dst, x_hbm, pattern, offset)

@@ -6,7 +6,7 @@ static DMAs on both queues; `launch_floor` moves one row in and one row out, whi
 
 from .._nki import nki, nl
 from ..schedules.tiles import div_ceil, share
-from ._dma import copy, copy_either_way
+from ._dma import copy, load, store
 
 
 @nki.jit
@@ -43,21 +43,19 @@ def copy_floor(in_ref, out_elems, tile_elems):
         read = share(reads[1], num_tiles, tile)
         columns = div_ceil(read[1], nl.tile_size.pmax)
         tile_sbuf = nl.ndarray((div_ceil(read[1], columns), columns), dtype=in_ref.dtype, buffer=nl.sbuf)
-        move(in_ref, reads[0] + read[0], tile_sbuf, read[1], True)
+        move_flat(in_ref, reads[0] + read[0], tile_sbuf, read[1], load)
         write = share(writes[1], num_tiles, tile)
         for first in range(0, write[1], read[1]):
             count = min(read[1], write[1] - first)
-            move(out_hbm, writes[0] + write[0] + first, tile_sbuf, count, False)
+            move_flat(out_hbm, writes[0] + write[0] + first, tile_sbuf, count, store)
     return out_hbm
 
 
-def move(flat_hbm, first, tile_sbuf, count, load):
+def move_flat(flat_hbm, first, tile_sbuf, count, move):
     """Elements first .. first+count-1 of a flat HBM tensor into (or out of) a tile, spread over all its rows."""
     columns = div_ceil(count, tile_sbuf.shape[0])
     rows, rest = count // columns, count % columns
     if rows > 0:
-        block_hbm = flat_hbm.ap(pattern=[[columns, rows], [1, columns]], offset=first)
-        copy_either_way(tile_sbuf[0:rows, 0:columns], block_hbm, not load)
+        move(tile_sbuf[0:rows, 0:columns], flat_hbm, [[columns, rows], [1, columns]], first)
     if rest > 0:
-        row_hbm = flat_hbm.ap(pattern=[[columns, 1], [1, rest]], offset=first + rows * columns)
-        copy_either_way(tile_sbuf[rows : rows + 1, 0:rest], row_hbm, not load)
+        move(tile_sbuf[rows : rows + 1, 0:rest], flat_hbm, [[columns, 1], [1, rest]], first + rows * columns)

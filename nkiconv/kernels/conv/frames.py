@@ -12,11 +12,6 @@ from .._arguments import refuse
 from .._dma import copy
 
 
-def tensor_of(operands, framed):
-    """The tensor that a PlanePiece, or a region of x, is in."""
-    return operands.frames if framed else operands.x
-
-
 def frames_in_front(frames_ref, img_ref, axes):
     """How many frames a volume has, 0 without any; refused where they do not go with x. axes: its in_perm."""
     if frames_ref == None:

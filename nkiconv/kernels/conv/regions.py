@@ -8,24 +8,16 @@ from ...schedules.geometry import num_taps
 from ...schedules.regions import offset_at as offset_at
 from ...schedules.regions import pattern_of as pattern_of
 from ...schedules.regions import region_at as region_at
-from ...schedules.regions import regions_of_x as regions_of_x
 from ...schedules.tiles import div_ceil
 from .._dma import copy, copy_moved, spot
 from .._dma import load_region as load_region
 from .call import scale_residual
-from .frames import tensor_of
 
 
 def load_regions(tile, hbm, regions, moved=None):
     """Regions into a tile; moved: as of `load_region`."""
     for one in regions:
         load_region(tile, hbm, one[0], one[1], one[2], moved)
-
-
-def load_x(tile, operands, regions):
-    """Regions of x into a tile."""
-    for one in regions:
-        load_region(tile, tensor_of(operands, one[3]), one[0], one[1], one[2], operands.moved)
 
 
 def store_regions(hbm, tile, regions, moved=None):

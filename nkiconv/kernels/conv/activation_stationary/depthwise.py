@@ -13,9 +13,9 @@ from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, images_together
 from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
-from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._epilogue import evacuate
+from ..._prologue import load_x
 from ..._warm import warm_up
 from ..call import of_array, scale_residual
 from ..filter_feed import tiles_in_turn
@@ -210,7 +210,7 @@ def load_pixels(work, blocks, index):
     """The tile of item number `index`: a DMA for a row of all blocks of a window; a buffer keeps zeros from an item
     whose blocks have them in the same places."""
     geometry, plan, item = work.geometry, work.plan, blocks.items[index]
-    shape, (c0, _), rows, strides = plan.x_shape(item), item.channels, geometry.rows, geometry.x_strides
+    shape, (c0, _), rows = plan.x_shape(item), item.channels, geometry.rows
     _, beside, below, images, cn = shape
     tile_sbuf, windows, lines = tile_of(blocks, index, shape), [], []
     for window in plan.windows[item.windows[0] : item.windows[0] + beside]:
@@ -221,14 +221,11 @@ def load_pixels(work, blocks, index):
         seen = below if row < plan.rows_of_block(plan.depth - 1) else below - 1
         lines.append((first, places_inside(first, plan.apart, seen, rows.size)))
     clear_blocks(blocks.tiles[index % len(blocks.tiles)], shape, plan.width, windows, lines)
-    for v, (start, (w, w_end)) in enumerate(windows):
-        for row, (first, (b, b_end)) in enumerate(lines if w < w_end else []):
-            if b < b_end:
-                place, counts = row * plan.width + w, (w_end - w, b_end - b, images, cn)
-                apart = strides[3], plan.apart * strides[2], strides[1], strides[0]
-                offset = offset_at(strides, (c0, item.images[0], first + b * plan.apart, start + w))
-                src = work.operands.x.ap(pattern=[list(one) for one in zip(apart, counts)], offset=offset)
-                copy(tile_sbuf[place : place + w_end - w, v, b:b_end, 0:images, 0:cn], src)
+    for v, (start, _) in enumerate(windows):
+        for row, (first, (_, end)) in enumerate(lines):
+            dst = tile_sbuf[row * plan.width : (row + 1) * plan.width, v, 0:end, 0:images, 0:cn]
+            place, counts = (c0, item.images[0], first, start), (cn, images, end, plan.width)
+            load_x(dst, work.operands, geometry, place, counts, "whnc", plan.apart)
     return tile_sbuf
 
 
@@ -269,7 +266,7 @@ def load_planes(work, blocks, item):
     there are zeros if there are no raws."""
     geometry, plan, (c0, cn), found = work.geometry, work.plan, item.channels, []
     _, height, width = plan.framed_shape(item)
-    rows, columns, strides = geometry.rows, geometry.columns, geometry.x_strides
+    rows, columns = geometry.rows, geometry.columns
     row, column = item.below[0] * plan.apart - front_of(rows), plan.windows[0].start
     (h, h_end), (w, w_end) = places_inside(row, 1, height, rows.size), places_inside(column, 1, width, columns.size)
     hn, wn = h_end - h, w_end - w
@@ -281,10 +278,8 @@ def load_planes(work, blocks, item):
         else:
             framed_sbuf = zeros_around(one, blocks.framed[number % len(blocks.framed)], (parts, height, width))
             one.framed, into_sbuf = framed_sbuf, framed_sbuf[0:parts, h:h_end, 0:width]
-        pattern = [[strides[1], nn], [strides[0], cn], [strides[2], hn], [strides[3], wn]]
-        if hn > 0 and wn > 0:
-            offset = offset_at(strides, (c0, item.images[0] + n, row + h, column + w))
-            copy(into_sbuf, work.operands.x.ap(pattern=pattern, offset=offset))
+        first = (c0, item.images[0] + n, row + h, column + w)
+        load_x(into_sbuf, work.operands, geometry, first, (cn, nn, hn, wn), "nchw")
     return found
 
 

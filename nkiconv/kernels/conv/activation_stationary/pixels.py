@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from ...._nki import nisa, nl
 from ....schedules.cuts import same_place, window_of
-from ....schedules.frames import plane_pieces
 from ....schedules.pixel_tiles import (
     Block,
     blocks_of,
@@ -21,12 +20,10 @@ from ....schedules.pixel_tiles import (
     window_shape,
 )
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
-from ..._dma import copy, load_transposed
+from ..._prologue import load_x
 from ..._warm import warm_up
-from ..frames import tensor_of
-from ..regions import clear_window, offset_at, pattern_of, residual_of, store_regions
+from ..regions import clear_window, offset_at, residual_of, store_regions
 from ..sums import spaced
-from ..transposes import is_transposed
 from .filters import load_filters
 from .sums import evacuate_pixels, load_bias, multiply, start_group
 
@@ -126,15 +123,8 @@ def load_part(work, band, x_sbuf, chunk, part):
         top += skip * h_step
         dst = spaced(x_sbuf, (slot * cn, cn), (image, nn, 1), (top, hn, h_step), (left, wn, w_step))
         row = (h0 + skip) * source.slots + (slot - source.rows.before if source.slots > 1 else 0)
-        for piece in plane_pieces(geometry, d0 + n - before, nn):
-            into = dst[0:cn, piece.first : piece.first + piece.count, 0:hn, 0:wn]
-            apart, x_hbm = piece.strides, tensor_of(work.operands, piece.framed)
-            strides = (apart[0], apart[1], source.slots * apart[2], apart[3])
-            offset = offset_at(apart, (own.c0, piece.plane, row, w0))
-            if is_transposed(geometry):
-                load_transposed(into, x_hbm, strides, offset, alone, work.ledger)
-            else:
-                copy(into, x_hbm.ap(pattern=pattern_of(strides, (cn, piece.count, hn, wn)), offset=offset))
+        first = (own.c0, d0 + n - before, row, w0)
+        load_x(dst, work.operands, geometry, first, row_step=source.slots, ledger=work.ledger, alone=alone)
 
 
 def units_of(plan, item):

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import Outputs, places_inside, window_of
-from ....schedules.frames import plane_pieces
 from ....schedules.geometry import span
 from ....schedules.tiles import cut_at, div_ceil, filled, whole_words
 from ....schedules.volume_rows import moves_of, rows_window, segment_rows, stored_together
 from ..._engines import is_16bit, new_ledger, pick
+from ..._prologue import load_x
 from ..._warm import warm_up
 from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
 from ..moved import moved_operands
-from ..regions import clear_window, load_x, offset_at, store_regions
+from ..regions import clear_window, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import load_filters
 from .sums import evacuate_pixels, load_bias, multiply, start_group
@@ -105,23 +105,19 @@ def load_row(work, ring, item, row):
     h, w = item.p0 * axis.stride - axis.before + row, item.q0 * columns.stride - columns.before
     whose = (item.z0, item.p0, item.q0)
     for index in range(len(plan.chunks) if dn > 0 else 0):
-        regions, inside = [], (0, segments, 0, width)
+        corners, inside = [], (0, segments, 0, width)
         for piece in plan.chunks[index]:
-            top, left = h + piece.r * axis.dilation, w + piece.s * columns.dilation
-            first, end = places_inside(top, step, segments, axis.size)
-            low, high = places_inside(left, 1, width, columns.size)
+            corners.append((h + piece.r * axis.dilation, w + piece.s * columns.dilation))
+            first, end = places_inside(corners[-1][0], step, segments, axis.size)
+            low, high = places_inside(corners[-1][1], 1, width, columns.size)
             inside = (max(inside[0], first), min(inside[1], end), max(inside[2], low), min(inside[3], high))
-            for plane in plane_pieces(geometry, d0, dn) if first < end and low < high else []:
-                strides = plane.strides
-                pattern = [[strides[0], piece.count], [strides[1], plane.count], [step * strides[2], end - first]]
-                offset = offset_at(strides, (piece.c0, plane.plane, top + first * step, left + low))
-                place = (piece.part, index * dn + plane.first, first, low)
-                regions.append((place, pattern + [[strides[3], high - low]], offset, plane.framed))
         parts, _, _, whole = tile_sbuf.shape
         planes_sbuf = tile_sbuf[0:parts, index * dn : (index + 1) * dn, 0:segments, 0:whole]
         engine = nisa.engine.vector if index % 2 == 0 else nisa.engine.gpsimd
         clear_around(planes_sbuf, inside, ring.cleared[which] != whose, engine)
-        load_x(tile_sbuf, work.operands, regions)
+        for piece, (top, left) in zip(plan.chunks[index], corners):
+            dst = planes_sbuf[piece.part : piece.part + piece.count, 0:dn, 0:segments, 0:width]
+            load_x(dst, work.operands, geometry, (piece.c0, d0, top, left), row_step=step)
     ring.cleared[which] = whose
     return tile_sbuf
 

@@ -5,8 +5,9 @@ import math
 from ...._nki import nisa, nl
 from ....schedules.cuts import largest_band
 from ....schedules.planes import misses_planes
+from ..._prologue import load_region_of_x, regions_of_x
 from ..filter_feed import tiles_in_turn
-from ..regions import clear_window, load_x, regions_of_x
+from ..regions import clear_window
 
 
 class Inputs(nl.NKIObject):
@@ -89,4 +90,6 @@ class Inputs(nl.NKIObject):
                 for b in range(1 if together else region.bn):
                     part = (region.d * schedule.B + region.b + b) * channels[1] + place[0]
                     row = (plane + place[1]) * self.height + region.m - band.j0 * schedule.step
-                    load_x(tile, self.operands, [((part, row, region.low), [*own, columns], offset + b * by_h, framed)])
+                    load_region_of_x(
+                        tile, self.operands, (part, row, region.low), [*own, columns], offset + b * by_h, framed
+                    )

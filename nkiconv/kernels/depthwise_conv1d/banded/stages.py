@@ -3,9 +3,10 @@
 from ...._nki import nisa, nl
 from ....schedules.banded_tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 from ....schedules.tiles import div_ceil, share
-from ..._dma import copy_either_way
+from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick
 from ..._epilogue import evacuate
+from ..._prologue import load_rows
 from ..._warm import accumulator
 from .bands import as_words
 
@@ -55,18 +56,18 @@ def load_held(run, tile, rows_sbuf, src_hbm, strides, begin, low, high):
     for chunk in range(tile.chunks_in):
         first = begin + chunk * size
         if chunk == whole and num_whole > 0:
-            move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, num_whole), first - low, 0, size, False)
+            move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, num_whole), first - low, 0, size, load_rows)
         elif chunk < whole or chunk >= whole + num_whole:
             r0, r1 = max(0, low - first), min(size, high - first)
             if r0 < r1:
-                move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, 1), first + r0 - low, r0, r1, False)
+                move_chunks(run, tile, rows_sbuf, src_hbm, strides, (chunk, 1), first + r0 - low, r0, r1, load_rows)
 
 
-def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, is_store):
+def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, move):
     """DMAs of columns r0 .. r1-1 of some chunks of all rows, (first, how many), from `element` of each row in HBM on.
 
-    strides: of images, channels and elements in HBM. A chunk takes two where the last group of several has fewer
-    channels than the others.
+    strides: of images, channels and elements in HBM; move: `load_rows`, `load` or `store`. A chunk takes two where the
+    last group of several has fewer channels than the others.
     """
     A, count = run.blocks.per_group, r1 - r0
     n_step, c_step, step = strides
@@ -77,18 +78,16 @@ def move_chunks(run, tile, rows_sbuf, hbm, strides, chunks, element, r0, r1, is_
             pattern = [[count * step, chunks[1]], pattern[0], pattern[1], pattern[2], pattern[3]]
         first = chunks[0] * tile.rows
         here = rows_sbuf[first : first + chunks[1] * tile.rows, 0 : tile.last, r0:r1]
-        copy_either_way(here, hbm.ap(pattern=pattern, offset=offset), is_store)
+        move(here, hbm, pattern, offset)
         return
     full = tile.gn - 1
     for one in range(chunks[1]):
         first, start = (chunks[0] + one) * tile.rows, offset + one * count * step
         pattern = [[A * c_step, full], [n_step, tile.nn], [c_step, A], [step, count]]
         middle = first + full * tile.nn
-        copy_either_way(rows_sbuf[first:middle, 0:A, r0:r1], hbm.ap(pattern=pattern, offset=start), is_store)
-        there = hbm.ap(
-            pattern=[[n_step, tile.nn], [c_step, tile.last], [step, count]], offset=start + full * A * c_step
-        )
-        copy_either_way(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], there, is_store)
+        move(rows_sbuf[first:middle, 0:A, r0:r1], hbm, pattern, start)
+        pattern = [[n_step, tile.nn], [c_step, tile.last], [step, count]]
+        move(rows_sbuf[middle : middle + tile.nn, 0 : tile.last, r0:r1], hbm, pattern, start + full * A * c_step)
 
 
 def transpose_in(run, index, parts, part):
@@ -251,10 +250,10 @@ def transpose_out(run, index, parts, part):
         y, sums = held.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
         evacuate(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
-        move_results(run, tile, held.rows_out, run.operands.y, True)
+        move_results(run, tile, held.rows_out, run.operands.y, store)
 
 
-def move_results(run, tile, rows_sbuf, hbm, is_store):
+def move_results(run, tile, rows_sbuf, hbm, move):
     """Rows of a tile to y, or of the residual from where it lies as y does: all chunks that are full at once."""
     geometry, Bo = run.geometry, run.blocks.out_block
     strides = (geometry.y_n, geometry.y_c, geometry.y_q)
@@ -264,9 +263,9 @@ def move_results(run, tile, rows_sbuf, hbm, is_store):
     rest = count - (tile.chunks_out - 1) * size
     full = tile.chunks_out if rest == size else tile.chunks_out - 1
     if full > 0:
-        move_chunks(run, tile, rows_sbuf, hbm, strides, (0, full), q0, 0, size, is_store)
+        move_chunks(run, tile, rows_sbuf, hbm, strides, (0, full), q0, 0, size, move)
     if full < tile.chunks_out:
-        move_chunks(run, tile, rows_sbuf, hbm, strides, (full, 1), q0 + full * size, 0, rest, is_store)
+        move_chunks(run, tile, rows_sbuf, hbm, strides, (full, 1), q0 + full * size, 0, rest, move)
 
 
 def load_banded_residual(run, tile, partitions, width):
@@ -276,5 +275,5 @@ def load_banded_residual(run, tile, partitions, width):
         return None
     residual_sbuf = nl.ndarray((partitions, run.blocks.per_group, width), dtype=residual.dtype, buffer=nl.sbuf)
     nisa.memset(dst=residual_sbuf, value=0.0, engine=nisa.engine.gpsimd)
-    move_results(run, tile, residual_sbuf, residual, False)
+    move_results(run, tile, residual_sbuf, residual, load)
     return residual_sbuf

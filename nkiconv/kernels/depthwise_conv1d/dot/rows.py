@@ -6,7 +6,8 @@ from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_runs
 from ....schedules.dot import images_of, needs_filter, x_slots
 from ....schedules.tiles import BANK_BYTES, cut, filled, some_of
-from ..._dma import copy
+from ..._dma import copy, load
+from ..._prologue import load_rows
 
 
 @dataclass
@@ -75,7 +76,7 @@ def load_dot_taps(run, unit, w_sbuf, image):
     taps = min(plan.w_length, geometry.S - first)
     clear_dot_rows(plan, block, w_sbuf, 0, taps)
     offset = image * geometry.w_image + block.c0 * geometry.w_c + first * geometry.w_s
-    load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps)
+    load_dot_rows(w_sbuf, run.operands.w, unit, (geometry.w_c, geometry.w_s, offset), 0, taps, load)
 
 
 def load_dot_x(run, unit, x_sbuf, image):
@@ -92,11 +93,11 @@ def load_dot_x(run, unit, x_sbuf, image):
     clear_dot_rows(plan, block, x_sbuf, first, end)
     if first < from_x:
         offset = (unit.n * geometry.C + block.c0) * geometry.pad_left + start
-        load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x)
+        load_dot_rows(x_sbuf, operands.state, unit, (geometry.pad_left, 1, offset), 0, from_x, load_rows)
     if end > from_x:
         position = start + from_x - geometry.pad_left
         offset = image * geometry.x_image + unit.n * geometry.x_n + block.c0 * geometry.x_c + position * geometry.x_w
-        load_dot_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end)
+        load_dot_rows(x_sbuf, operands.x, unit, (geometry.x_c, geometry.x_w, offset), from_x, end, load_rows)
 
 
 def clear_dot_rows(plan, block, rows_sbuf, first, end):
@@ -111,11 +112,11 @@ def clear_dot_rows(plan, block, rows_sbuf, first, end):
                 nisa.memset(dst=rows_sbuf[0:rows, low:high], value=0.0, engine=nisa.engine.gpsimd)
 
 
-def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
+def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end, move):
     """Elements first .. end-1 of a unit's rows: channel p * length + r0 + g of a block is on partition p * groups + g.
 
     places: HBM elements between channels and between elements, and the one of the block's first channel that goes to
-    `first`.
+    `first`; move: `load_rows` of x, `load` of w.
     """
     c_step, step, offset = places
     block = unit.batch.block
@@ -123,8 +124,8 @@ def load_dot_rows(rows_sbuf, src_hbm, unit, places, first, end):
         row, rows, channels = run
         at = row * unit.groups
         pattern = [[block.length * c_step, rows], [c_step, channels], [step, end - first]]
-        src = src_hbm.ap(pattern=pattern, offset=offset + (unit.r0 + row * block.length) * c_step)
-        copy(rows_sbuf[at : at + rows * channels, first:end], src)
+        start = offset + (unit.r0 + row * block.length) * c_step
+        move(rows_sbuf[at : at + rows * channels, first:end], src_hbm, pattern, start)
 
 
 def next_rows(run, index, moves):

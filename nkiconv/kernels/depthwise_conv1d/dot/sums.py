@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ...._nki import nisa, nl
 from ....schedules.dot import padded_columns, window_of
 from ....schedules.tiles import BANK_COLUMNS
+from ..._dma import load, store
 from ..._engines import pick
 from ..._epilogue import evacuate
 from ..._masks import keep_equal
@@ -127,11 +128,11 @@ def load_epilogue(run, batch, n, r0, width):
     rows, bias_sbuf, residual_sbuf = run.plan.channels, None, None
     if epilogue.bias:
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
-        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), True)
+        move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
     if epilogue.residual != "":
         qn, places = dot_places(run, batch, n)
         residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        move_free(residual_sbuf, operands.residual, batch.block, r0, places, True)
+        move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
     return bias_sbuf, residual_sbuf
 
 
@@ -173,4 +174,4 @@ def leave(run, batch, n, r0, sums, stationary, extra, ledger):
                 run.options.epilogue,
                 nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
             )
-    move_free(y_sbuf, run.operands.y, batch.block, r0, places, False)
+    move_free(y_sbuf, run.operands.y, batch.block, r0, places, store)

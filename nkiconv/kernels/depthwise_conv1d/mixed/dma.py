@@ -19,20 +19,21 @@ from ....schedules.rows import (
     spans,
 )
 from ....schedules.tiles import div_ceil
-from ..._dma import copy, copy_either_way
+from ..._dma import copy, load, store
+from ..._prologue import load_rows
 
 
-def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, is_store):
+def copy_groups(tile_sbuf, hbm, tile, places, tile_step, c_step, hbm_step, move):
     """DMAs between a tile's groups and HBM, one for each span of their places.
 
-    tile_step, hbm_step: between columns; c_step: in HBM, between the channels of a tile.
+    tile_step, hbm_step: between columns; c_step: in HBM, between the channels of a tile; move: `load_rows`, `load` or
+    `store`.
     """
     offsets, firsts, counts = places
     for g, num, apart in spans(places):
         end = firsts[g] + (counts[g] - 1) * tile_step + 1
         here = tile_sbuf[g * tile.P : (g + num) * tile.P, firsts[g] : end : tile_step]
-        there = hbm.ap(pattern=[[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offset=offsets[g])
-        copy_either_way(here, there, is_store)
+        move(here, hbm, [[apart, num], [c_step, tile.P], [hbm_step, counts[g]]], offsets[g])
 
 
 def filler(plan):
@@ -106,14 +107,14 @@ def load_elements(run, tile, dst_sbuf, firsts, begin, end):
     geometry = run.geometry
     steps = (geometry.x_n, geometry.x_c, geometry.x_w)
     where = places_between(tile, steps, firsts, begin, end, 0, geometry.W)
-    copy_groups(dst_sbuf, run.operands.x, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, False)
+    copy_groups(dst_sbuf, run.operands.x, tile, where, 1, run.plan.rows.T * geometry.x_c, geometry.x_w, load_rows)
 
 
 def load_state(run, tile, dst_sbuf, firsts, begin, end):
     """The same of the state, elements -pad_left .. -1."""
     L = run.geometry.pad_left
     where = places_between(tile, (run.geometry.C * L, L, 1), firsts, begin, end, -L, 0)
-    copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, False)
+    copy_groups(dst_sbuf, run.operands.state, tile, where, 1, run.plan.rows.T * L, 1, load_rows)
 
 
 def load_tap(run, tile, dst_sbuf, s):
@@ -126,7 +127,7 @@ def load_tap(run, tile, dst_sbuf, s):
     if run.options.state:
         load_state(run, tile, dst_sbuf, firsts, 0, tile.qn)
     c_step = run.plan.rows.T * geometry.x_c
-    copy_groups(dst_sbuf, run.operands.x, tile, places, q_step, c_step, e_step * geometry.x_w, False)
+    copy_groups(dst_sbuf, run.operands.x, tile, places, q_step, c_step, e_step * geometry.x_w, load_rows)
 
 
 def tap_view(run, i, s, q0, qn):
@@ -142,7 +143,7 @@ def store_y(run, piece, y_sbuf):
     """The columns of a piece to HBM."""
     geometry, tile = run.geometry, run.tiles[piece.tile]
     where = places_of_y(geometry, tile, piece.q0, piece.qn)
-    copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, True)
+    copy_groups(y_sbuf, run.operands.y, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, store)
 
 
 def load_mixed_residual(run, tile):
@@ -155,7 +156,7 @@ def load_mixed_residual(run, tile):
     least = min(where[2])
     if least < tile.qn:
         fill_zeros(run, residual_sbuf[0 : tile.rows, least : tile.qn])
-    copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, False)
+    copy_groups(residual_sbuf, residual, tile, where, 1, run.plan.rows.T * geometry.y_c, geometry.y_q, load)
     return residual_sbuf
 
 

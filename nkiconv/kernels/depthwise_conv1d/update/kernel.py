@@ -29,6 +29,7 @@ from ....schedules.tiles import share, some_of
 from ....schedules.update import build, group_runs, group_start, update_chunks, update_settings
 from ..._dma import copy
 from ..._epilogue import evacuate
+from ..._prologue import load_rows
 from ..._warm import accumulator, warm_up, warm_zeros
 from .bands import load_update_filters, make_bands, make_mask, transpose_filters
 from .vector import update_vector
@@ -146,7 +147,7 @@ def load_chunk(kind, plan, chunk):
             first, count, step = part
             pattern = [[step, count], [c_step, chunk.width], [w_step, kind.width]]
             if count > 0:
-                copy(rows_sbuf[first : first + count, 0:size], source.ap(pattern=pattern, offset=offset))
+                load_rows(rows_sbuf[first : first + count, 0:size], source, pattern, offset)
     return rows_sbuf
 
 

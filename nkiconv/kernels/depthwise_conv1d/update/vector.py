@@ -13,8 +13,9 @@ from ...._nki import nisa, nl
 from ....schedules.channels import full_rows, row_start
 from ....schedules.tiles import div_ceil, share
 from ....schedules.update import parts_of, taps_met
-from ..._dma import copy_either_way
+from ..._dma import load, store
 from ..._epilogue import evacuate
+from ..._prologue import load_rows
 
 
 @dataclass
@@ -52,21 +53,21 @@ def load_part(operands, geometry, part, before):
     left, y_steps = geometry.pad_left, (geometry.y_n, geometry.y_c, geometry.y_q)
     x_steps = (geometry.x_n, geometry.x_c, geometry.x_w)
     return PartTiles(
-        x=load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps),
-        state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1)),
+        x=load_images(operands.x, part.block, part.n0, part.nn, geometry.W, x_steps, load_rows),
+        state=load_images(operands.state, part.block, part.n0, part.nn, left, (geometry.C * left, left, 1), load_rows),
         residual=load_images(operands.residual, part.block, part.n0, part.nn, geometry.Q, y_steps),
         filters=filters,
         bias=bias,
     )
 
 
-def load_images(tensor_hbm, block, n0, nn, width, steps):
+def load_images(tensor_hbm, block, n0, nn, width, steps, move=load):
     """[rows, images n0 .. n0+nn-1, channels, width] of a tensor in its own dtype, or None without one."""
     if tensor_hbm == None:
         return None
     shape = (div_ceil(block.count, block.length), nn, block.length, width)
     tile_sbuf = nl.ndarray(shape, dtype=tensor_hbm.dtype, buffer=nl.sbuf)
-    transfer(tile_sbuf, tensor_hbm, block, n0, steps, True)
+    transfer(tile_sbuf, tensor_hbm, block, n0, steps, move)
     return tile_sbuf
 
 
@@ -95,26 +96,23 @@ def work_part(operands, geometry, options, part, loaded):
         residual = loaded.residual.reshape(flat)
     sums_sbuf = sums_sbuf.reshape(flat)
     evacuate(y_sbuf.reshape(flat), sums_sbuf, bias, residual, options.epilogue, nisa.engine.vector)
-    transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), False)
+    transfer(y_sbuf, operands.y, part.block, part.n0, (geometry.y_n, geometry.y_c, geometry.y_q), store)
 
 
-def transfer(tile_sbuf, tensor_hbm, block, n0, steps, load):
+def transfer(tile_sbuf, tensor_hbm, block, n0, steps, move):
     """[rows, images, channels, elements] from HBM to SBUF, or back.
 
     A last row with too few channels has those before it once more at its start, which are not stored again. steps: HBM
-    elements between images, channels and elements.
+    elements between images, channels and elements; move: `load_rows`, `load` or `store`.
     """
     images, length, width = tile_sbuf.shape[1], tile_sbuf.shape[2], tile_sbuf.shape[3]
     complete, rest = full_rows(block)
     for row in range(0, complete + min(1, rest), complete):
         rows = complete if row == 0 else 1
-        first = 0 if load or row == 0 else length - rest
+        first = 0 if move != store or row == 0 else length - rest
         part_sbuf = tile_sbuf[row : row + rows, 0:images, first:length, 0:width]
-        part_hbm = tensor_hbm.ap(
-            pattern=[[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]],
-            offset=n0 * steps[0] + (row_start(block, row) + first) * steps[1],
-        )
-        copy_either_way(part_sbuf, part_hbm, not load)
+        pattern = [[length * steps[1], rows], [steps[0], images], [steps[1], length - first], [steps[2], width]]
+        move(part_sbuf, tensor_hbm, pattern, n0 * steps[0] + (row_start(block, row) + first) * steps[1])
 
 
 def multiply_taps(x_sbuf, state_sbuf, filters, geometry, q, strict):

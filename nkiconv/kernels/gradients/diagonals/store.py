@@ -2,7 +2,7 @@
 
 from ...._nki import nisa, nl
 from ....schedules.tiles import BANK_COLUMNS, cut_at, div_ceil
-from ..._dma import copy_either_way
+from ..._dma import load, store
 from ..._engines import pick
 from ..halves import own_part, with_other_half
 
@@ -47,12 +47,12 @@ def store_sets(work, constants, sums_sbuf, part, some, t):
         added_sbuf = nl.ndarray(found_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
         if part[1] % plan.settings.below > 0:
             nisa.memset(dst=added_sbuf, value=0.0, engine=nisa.engine.vector)
-        move_filters(work, added_sbuf, work.added, (part, some, t), True)
+        move_filters(work, added_sbuf, work.added, (part, some, t), load)
         nisa.tensor_tensor(dst=flat_sbuf, data1=found_psum, data2=added_sbuf.reshape(found_psum.shape), op=nl.add)
-    move_filters(work, found_sbuf, into, (part, some, t), False)
+    move_filters(work, found_sbuf, into, (part, some, t), store)
 
 
-def move_filters(work, tile_sbuf, hbm, place, load):
+def move_filters(work, tile_sbuf, hbm, place, move):
     """Filters of (a part, some of its sets, whose last may have fewer, a plane of taps) to HBM, or from there."""
     plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
     R, S, below, sizes = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below, tile_sbuf.shape
@@ -67,4 +67,4 @@ def move_filters(work, tile_sbuf, hbm, place, load):
             a, b = ((first, first + count), (0, k)) if plan.transposed else ((0, k), (first, first + count))
             part_sbuf = tile_sbuf[a[0] : a[1], b[0] : b[1], 0 : sizes[2], 0 : sizes[3], 0 : sizes[4]]
             offset = channel * strides[0] + t * R * strides[2]
-            copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)
+            move(part_sbuf, hbm, pattern, offset)

@@ -26,7 +26,7 @@ from ...._nki import nisa, nl
 from ....schedules.depthwise import RowGeometry
 from ....schedules.skewed import WARM_UP, SkewedSchedule
 from ....schedules.tiles import BANK_COLUMNS, QUADRANT, share, some_of
-from ..._dma import copy, copy_either_way
+from ..._dma import copy, load, store
 from ..._engines import Ledger, new_ledger, pick
 from ..._masks import keep_between, keep_equal
 from ..._warm import warm_up, warm_zeros
@@ -264,21 +264,21 @@ def store_batch(work, block, in_step_sbuf):
     found_sbuf = sums_sbuf.reshape((beside, groups, taps))[0:beside, 0:groups, 0 : plan.span]
     if work.added != None:
         added_sbuf = nl.ndarray((beside, groups, plan.span), dtype=nl.float32, buffer=nl.sbuf)
-        move_gradients(work, added_sbuf, work.added, block, True)
+        move_gradients(work, added_sbuf, work.added, block, load)
         whole_sbuf = nl.ndarray((beside, groups, plan.span), dtype=work.dw.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=whole_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
         found_sbuf = whole_sbuf
-    move_gradients(work, found_sbuf, work.dw, block, False)
+    move_gradients(work, found_sbuf, work.dw, block, store)
 
 
-def move_gradients(work, tile_sbuf, hbm, block, load):
+def move_gradients(work, tile_sbuf, hbm, block, move):
     """[channels that share a matmul, groups, taps], or parts of taps, to a tensor with dw's strides, or back."""
     plan, geometry = work.plan, work.geometry
     if plan.apart == 0:
-        move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), load)
+        move_free(tile_sbuf, hbm, block, 0, (geometry.w_c, geometry.w_s, 0), move)
         return
     full, rest = geometry.S // plan.span, geometry.S % plan.span
-    if load and (rest > 0 or block.count < plan.stacks * block.length):
+    if move == load and (rest > 0 or block.count < plan.stacks * block.length):
         nisa.memset(dst=tile_sbuf, value=0.0)
     for stack in range(plan.stacks):
         before = stack * block.length
@@ -290,4 +290,4 @@ def move_gradients(work, tile_sbuf, hbm, block, load):
                 offset = (block.c0 + before) * geometry.w_c + row * plan.span * geometry.w_s
                 first = stack * plan.beside + row
                 part_sbuf = tile_sbuf[first : first + rows, 0:groups, 0:taps]
-                copy_either_way(part_sbuf, hbm.ap(pattern=pattern, offset=offset), not load)
+                move(part_sbuf, hbm, pattern, offset)
