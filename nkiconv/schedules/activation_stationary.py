@@ -1,110 +1,190 @@
-"""Settings of `activation_stationary`: those of y as NHWC, of volumes whose y is NCDHW, and of depthwise conv2d."""
+"""Schedules of `activation_stationary`: what it does not take, and which kind of schedule a problem has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-from ..simulator.hardware import PARTITIONS, PSUM_BANK_FP32_ELEMS, SBUF_USABLE_BYTES_PER_PARTITION
-from .implicit_gemm import LOOP_MAX
-from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, double, half, less, more, setting, warm_up
+from .block_windows import pixels_among
+from .cuts import window_of
+from .depthwise_blocks import (
+    BLOCK_CHANNELS,
+    BlockSchedule,
+    DepthwiseSettings,
+    block_bytes,
+    block_instructions,
+    blocks_misfit,
+    depthwise_settings,
+)
+from .frames import is_transposed
+from .geometry import Geometry, images_unsupported, instructions_unsupported, writes_rows
+from .options import Options, one_group_unsupported, taken_unsupported
+from .pixel_tiles import (
+    STEP_MAX,
+    PixelSchedule,
+    PixelSettings,
+    can_fold,
+    is_padded,
+    make_pixels,
+    outputs_apart,
+    pixel_instructions,
+    pixel_settings,
+    pixels_fit,
+)
+from .planes import taps_are_inside
+from .settings import Config, Settings
+from .tiles import BANK_COLUMNS, INSTRUCTIONS_MAX, P_MAX, SBUF_BYTES, fits_sbuf
+from .volume_rows import RowSchedule, RowSettings, make_rows, row_instructions, row_settings, steps_alike
 
-SHARDS = ("channels", "images")
-#: Copies of the channels left over, and the most.
-COPIES, COPIES_MAX = 4, 16
-#: Of depthwise problems: channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
-CHANNELS_MOST = 1024
-WARM_UP = 40
-_ROOM = SBUF_USABLE_BYTES_PER_PARTITION
-
-
-@dataclass(frozen=True)
-class PixelSettings(Settings):
-    """All settings of y as NHWC."""
-
-    algorithm = "activation_stationary"
-    tried = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
-
-    shard: str = choice(
-        "of y as NHWC: what the two cores share: channels of y, or images and their rows; with fold > 1 these",
-        SHARDS,
-        near=("images", "channels"),
-    )
-    side: int = count("neighbouring pixels of a partition", 1, 4096, near=BY_SHAPE)
-    fold: int = count(
-        "rows of y in the columns of the Tensor Engine, with as many times stride rows of x on its rows",
-        1,
-        PARTITIONS,
-        near=(1, 2, 3, 4, 6, 8),
-    )
-    x_bytes: int = count(
-        "x of an output tile, two of which are loaded at once", 64, _ROOM, default=32_768, near=(half, double),
-        unit="bytes per partition",
-    )  # fmt: skip
-    filter_bytes: int = count(
-        "filters of a weight-resident group",
-        64,
-        _ROOM,
-        default=118_784,
-        near=(half, double),
-        unit="bytes per partition",
-    )
-    warmup: int = warm_up(28, near=WARM_UPS)
+NAME = "activation_stationary"
+#: A schedule with its instructions, or why there is none.
+Found = tuple[PixelSchedule | RowSchedule | BlockSchedule, int] | str
 
 
-@dataclass(frozen=True)
-class RowSettings(Settings):
-    """All settings of volumes whose y is NCDHW."""
-
-    algorithm = "activation_stationary"
-    tried = ("depth", "copies", "warmup")
-
-    depth: int = count(
-        "of y as NCDHW: planes of y in the columns of the Tensor Engine", 1, PARTITIONS, near=(less, more)
-    )
-    copies: int = count(
-        "copies of the channels left over beside whole 128s", 1, COPIES_MAX, default=COPIES, near=(1, 2, 3, 4)
-    )
-    warmup: int = warm_up(28, near=WARM_UPS)
-    loop: int = count(
-        "rotations of the circular buffer of x in the body of a loop on the device, 0: all steps are unrolled",
-        0,
-        LOOP_MAX,
-        default=0,
-    )
+def plan(
+    geometry: Geometry, options: Options, config: Config, cores: int
+) -> tuple[PixelSchedule | RowSchedule | BlockSchedule | None, str]:
+    """(the schedule of this on `cores` cores, "") or (None, why not)."""
+    reason = unsupported_reason(geometry, options, config)
+    if reason != "":
+        return None, reason
+    kinds = {PixelSettings: _pixels, RowSettings: _rows, DepthwiseSettings: _blocks}
+    found = kinds[settings_of(geometry)](geometry, options, config, cores)
+    if isinstance(found, str):
+        return None, found
+    schedule, count = found
+    looped = isinstance(schedule, RowSchedule) and schedule.steps is not None
+    reason = instructions_unsupported(geometry, NAME, count, looped)
+    return (schedule, "") if reason == "" else (None, reason)
 
 
-@dataclass(frozen=True)
-class DepthwiseSettings(Settings):
-    """All settings of depthwise conv2d; beside * below * images is at most 128."""
-
-    algorithm = "activation_stationary"
-    tried = ("buffers", "channels", "rows")
-
-    rows: int = count(
-        "depthwise: rows from a block to the next, a multiple of stride and lhs_dilation",
-        1,
-        PSUM_BANK_FP32_ELEMS,
-        near=BY_SHAPE,
-    )
-    columns: int = count(
-        "columns of y of a window; with lhs_dilation a multiple of those that begin alike", 1, PSUM_BANK_FP32_ELEMS
-    )
-    disjoint: int = count(
-        "1, of NCHW: windows share no column of x and a block has all rows that its rows of y see; 0: blocks share no "
-        "row of x and a window has all columns",
-        0,
-        1,
-        default=0,
-    )
-    beside: int = count("blocks of a row that one matmul takes; 1 of NCHW", 1, PARTITIONS)
-    below: int = count("blocks of a column that one matmul takes", 1, PARTITIONS)
-    images: int = count("images that one matmul takes", 1, PARTITIONS)
-    channels: int = count("channels of a K tile; of NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
-    together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
-    buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
+def _pixels(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
+    """Of y as NHWC."""
+    settings = pixel_settings(geometry, options, config)
+    reason = together_unsupported(geometry, options, settings.side, settings.fold)
+    if reason != "":
+        return reason
+    found = make_pixels(geometry, settings)
+    if found is None or not pixels_fit(geometry, options, found):
+        return (
+            f"C={geometry.C}, H={geometry.rows.size}, W={geometry.columns.size}, R={geometry.rows.taps}, "
+            f"S={geometry.columns.taps}, x_bytes={settings.x_bytes}: {NAME} keeps padded windows of rows of y and "
+            f"filters of all input channels in SBUF, {SBUF_BYTES} bytes per partition, in "
+            f"steps of at most {STEP_MAX} elements; use implicit_gemm"
+        )
+    return found, pixel_instructions(geometry, found, cores)
 
 
-def read_pixels(config: Config, shard: str, side: int, fold: int) -> PixelSettings:
-    """All settings of a config; what that leaves open is as given here, but for what does not go together."""
-    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
-    return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold)
+def _rows(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
+    """Of volumes whose y is NCDHW; a loop on the device where the compiler would refuse the kernel without."""
+    found = make_rows(geometry, options, row_settings(geometry, options, config))
+    if found is None:
+        return (
+            f"C={geometry.C}, K={geometry.K}, W={geometry.columns.size}: {NAME} keeps rows of x of all planes that are "
+            f"seen together and all filters in SBUF, {SBUF_BYTES} bytes per partition; use implicit_gemm"
+        )
+    if (
+        "loop" not in dict(config or ())
+        and row_instructions(geometry, found, cores) * geometry.times > INSTRUCTIONS_MAX
+    ):
+        found = replace(found, loop=1)
+        found = replace(found, steps=steps_alike(geometry, found))
+    return found, row_instructions(geometry, found, cores)
+
+
+def _blocks(geometry: Geometry, options: Options, config: Config, cores: int) -> Found:
+    """Of depthwise problems, with fewer channels of a K tile where they do not fit."""
+    settings = depthwise_settings(geometry, config)
+    reason = blocks_misfit(geometry, settings)
+    if reason != "":
+        return reason
+    found = BlockSchedule(geometry, settings)
+    while not fits_sbuf(block_bytes(geometry, found, options)):
+        if settings.channels <= BLOCK_CHANNELS or "channels" in dict(config or ()):
+            return (
+                f"config images={settings.images}, channels={settings.channels}, C={geometry.C}: blocks, matrices and "
+                f"results must fit SBUF, {SBUF_BYTES} bytes per partition; use fewer"
+            )
+        settings = replace(settings, channels=settings.channels // 2)
+        found = BlockSchedule(geometry, settings)
+    return found, block_instructions(geometry, found, cores)
+
+
+def unsupported_reason(geometry: Geometry, options: Options, config: Config) -> str:
+    """Why not, from settings and letters alone; "" for nothing."""
+    reason = settings_of(geometry).unsupported_reason(config)
+    if reason == "" and geometry.groups > 1:
+        return depthwise_unsupported(geometry, options)
+    if reason == "":
+        reason = one_group_unsupported(geometry, NAME, False)
+    if reason == "" and writes_rows(geometry):
+        return rows_unsupported(geometry, options)
+    if reason == "":
+        whole = not (is_padded(geometry.planes) or is_padded(geometry.rows) or is_padded(geometry.columns))
+        reason = taken_unsupported(geometry, options, NAME, True, "filters around x and between", whole)
+    return reason
+
+
+def rows_unsupported(geometry: Geometry, options: Options) -> str:
+    """Why rows of y are not for this algorithm, whatever its settings; "" if they may be."""
+    if geometry.planes.taps == 1:
+        return (
+            f"T=1, out_perm: neighbouring output channels are {geometry.y_strides[0]} elements apart in y, {NAME} "
+            f"stores runs of them, or rows of volumes with several planes of taps; use out_perm=(0, 2, 3, 1) or "
+            f"implicit_gemm"
+        )
+    if geometry.K > BANK_COLUMNS:
+        return f"K={geometry.K}: {NAME} takes at most {BANK_COLUMNS} output channels of NCDHW; use implicit_gemm"
+    if geometry.packed > 0 or not taps_are_inside(geometry):
+        return f"filter_ref: {NAME} takes plain filters that lie as KCTRS where y is NCDHW; use implicit_gemm"
+    if options.residual:
+        return f"residual: {NAME} takes none where y is NCDHW; use implicit_gemm"
+    return taken_unsupported(geometry, options, NAME, False, "filters around x")
+
+
+def depthwise_unsupported(geometry: Geometry, options: Options) -> str:
+    """Why several groups are not for this algorithm, whatever its settings; "" if they may be."""
+    rows, columns, most = geometry.rows, geometry.columns, P_MAX
+    if geometry.groups != geometry.C or geometry.K != geometry.C or geometry.packed > 0:
+        return (
+            f"feature_group_count={geometry.groups}, C={geometry.C}, K={geometry.K}: {NAME} takes 1, or depthwise "
+            f"problems with plain filters, groups = C = K; use implicit_gemm or weight_stationary"
+        )
+    reason = images_unsupported(geometry.planes, f"{NAME} of depthwise problems", "stacked or weight_stationary")
+    if reason != "":
+        return reason
+    if len(geometry.x_strides) > 4 or geometry.frames is not None:
+        return f"initial_frames, N: {NAME} takes planes evenly apart in one tensor; use stacked or weight_stationary"
+    if geometry.hbm_itemsize == 1:
+        return f"img_ref.dtype=float8: {NAME} takes 16 and 32 bits; use implicit_gemm"
+    least = pixels_among(columns, window_of(columns, outputs_apart(columns)))
+    if least * outputs_apart(rows) * rows.stride // rows.lhs_dilation > most:
+        return (
+            f"S={columns.taps}, rhs_dilation={columns.dilation}, stride={rows.stride}: {NAME} takes windows of a row "
+            f"that {most} partitions hold, times the stride of rows; use stacked"
+        )
+    reason = taken_unsupported(geometry, options, NAME, True, "pixels outside a window")
+    if reason == "" and is_transposed(geometry) == writes_rows(geometry):
+        return f"out_perm: {NAME} takes y of depthwise problems in the layout of x; use implicit_gemm"
+    return reason
+
+
+def together_unsupported(geometry: Geometry, options: Options, side: int, fold: int) -> str:
+    """Why so many neighbours do not go on a partition, or so many rows of y into columns, or ""."""
+    if geometry.columns.out % side > 0:
+        return f"config side={side}: must divide Q={geometry.columns.out}; use 1"
+    if fold > 1 and options.strict_nonfinite:
+        return f"strict_nonfinite=True, config fold={fold}: rows outside a window are multiplied by zero; use fold 1"
+    if not can_fold(geometry, fold):
+        return (
+            f"config fold={fold}, C={geometry.C}, K={geometry.K}, P={geometry.rows.out}: must divide P, with fold * "
+            f"stride * C <= {P_MAX}, fold * K <= {BANK_COLUMNS}, no crop at the top, one plane of "
+            f"taps, no lhs_dilation of rows and no cast of NHWC; use 1"
+        )
+    return ""
+
+
+def settings_of(geometry: Geometry) -> type[Settings]:
+    """The dataclass of the settings that a problem has."""
+    if geometry.groups > 1:
+        return DepthwiseSettings
+    return RowSettings if writes_rows(geometry) else PixelSettings

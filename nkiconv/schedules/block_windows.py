@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .activation_stationary import DepthwiseSettings
 from .cuts import window_of
 from .geometry import Axis
 from .tiles import BANK_COLUMNS, P_MAX, Part, cut, cut_at, div_ceil
@@ -126,26 +125,3 @@ def pitch_of(spans: Sequence[Span], columns: Axis, most: int) -> int:
     what they see."""
     seen = most * columns.stride - columns.lhs_dilation + (columns.taps - 1) * columns.dilation + 1
     return max(seen, *((one.first + one.columns[1]) * columns.stride for span in spans for one in span.products))
-
-
-def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
-    """Why windows of some columns of y cannot be disjoint, or ""."""
-    far = (columns.taps - 1) * columns.dilation
-    if settings.columns * columns.stride < far:
-        return (
-            f"config disjoint=1, columns={settings.columns}, S={columns.taps}: windows that do not overlap must be "
-            f"{far} columns of x wide, so that each shares columns of y with its neighbours alone"
-        )
-    windows = windows_of(columns, settings.columns, True)
-    if len(windows) == 0 or windows[0].q > 0:
-        return (
-            f"config disjoint=1, padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: "
-            f"windows that do not overlap take rows of y whose first column sees x; use disjoint=0"
-        )
-    for span in disjoint_spans(windows, columns.out, out_rows):
-        if span.columns[1] * out_rows > BANK_COLUMNS:
-            return (
-                f"config disjoint=1, rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
-                f"{span.columns[1]} columns of y must fit a bank, {BANK_COLUMNS}; use fewer"
-            )
-    return ""

@@ -21,13 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .activation_stationary import WARM_UP, DepthwiseSettings
 from .block_windows import (
     Span,
     Window,
     WindowProduct,
     bank_columns,
-    disjoint_misfit,
     disjoint_spans,
     front_of,
     have_own_columns,
@@ -38,10 +36,10 @@ from .block_windows import (
 )
 from .cuts import most_of, window_of
 from .frames import is_transposed
-from .geometry import Geometry, num_taps
+from .geometry import Axis, Geometry, num_taps
 from .options import Options
 from .pixel_tiles import outputs_apart
-from .settings import Config, setting
+from .settings import BY_SHAPE, Config, Settings, count, double, half, setting
 from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, Part, cut, div_ceil, share, whole_words
 
 #: Rotating buffers for: Toeplitz matrices; zero-padded planes; raw planes; planes loaded into their padding.
@@ -49,6 +47,40 @@ MATRICES, FRAMED, RAWS, LOADED = 2, 2, 2, 3
 #: Of a bare kernel: outputs of a row and of a column of a block, about, and channels of a K tile; of NHWC, where they
 #: are what a run of HBM has, as many as fit.
 BLOCK_COLUMNS, BLOCK_ROWS, BLOCK_CHANNELS = 14, 7, 32
+
+#: Channels of a K tile, at most; matmuls of 128 columns on zeros while the first x is loaded.
+CHANNELS_MOST, WARM_UP = 1024, 40
+
+
+@dataclass(frozen=True)
+class DepthwiseSettings(Settings):
+    """All settings of depthwise conv2d; beside * below * images is at most 128."""
+
+    algorithm = "activation_stationary"
+    tried = ("buffers", "channels", "rows")
+
+    rows: int = count(
+        "depthwise: rows from a block to the next, a multiple of stride and lhs_dilation",
+        1,
+        BANK_COLUMNS,
+        near=BY_SHAPE,
+    )
+    columns: int = count(
+        "columns of y of a window; with lhs_dilation a multiple of those that begin alike", 1, BANK_COLUMNS
+    )
+    disjoint: int = count(
+        "1, of NCHW: windows share no column of x and a block has all rows that its rows of y see; 0: blocks share no "
+        "row of x and a window has all columns",
+        0,
+        1,
+        default=0,
+    )
+    beside: int = count("blocks of a row that one matmul takes; 1 of NCHW", 1, P_MAX)
+    below: int = count("blocks of a column that one matmul takes", 1, P_MAX)
+    images: int = count("images that one matmul takes", 1, P_MAX)
+    channels: int = count("channels of a K tile; of NCHW at most 128", 1, CHANNELS_MOST, near=(half, double))
+    together: int = count("K tiles whose matrices are loaded together", 1, CHANNELS_MOST, default=1)
+    buffers: int = count("tiles of blocks in rotation", 2, 16, default=2, near=(2, 3, 4, 5))
 
 
 @dataclass(frozen=True)
@@ -351,4 +383,27 @@ def blocks_misfit(geometry: Geometry, settings: DepthwiseSettings) -> str:
         return f"config beside={settings.beside}: must be 1 unless channels are contiguous (NHWC)"
     if settings.channels > most:
         return f"config channels={settings.channels}: must be at most {most} unless channels are contiguous (NHWC)"
+    return ""
+
+
+def disjoint_misfit(columns: Axis, settings: DepthwiseSettings, out_rows: int) -> str:
+    """Why windows of some columns of y cannot be disjoint, or ""."""
+    far = (columns.taps - 1) * columns.dilation
+    if settings.columns * columns.stride < far:
+        return (
+            f"config disjoint=1, columns={settings.columns}, S={columns.taps}: windows that do not overlap must be "
+            f"{far} columns of x wide, so that each shares columns of y with its neighbours alone"
+        )
+    windows = windows_of(columns, settings.columns, True)
+    if len(windows) == 0 or windows[0].q > 0:
+        return (
+            f"config disjoint=1, padding={columns.before} in front of a row, lhs_dilation={columns.lhs_dilation}: "
+            f"windows that do not overlap take rows of y whose first column sees x; use disjoint=0"
+        )
+    for span in disjoint_spans(windows, columns.out, out_rows):
+        if span.columns[1] * out_rows > BANK_COLUMNS:
+            return (
+                f"config disjoint=1, rows={settings.rows}, columns={settings.columns}: {out_rows} rows of "
+                f"{span.columns[1]} columns of y must fit a bank, {BANK_COLUMNS}; use fewer"
+            )
     return ""

@@ -12,19 +12,67 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from .activation_stationary import PixelSettings
 from .channel_pieces import ChunkPiece, Place, all_places, own_piece
 from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
 from .moving_filters import comes_raw, num_transposes, raw_bytes, way_of
 from .options import Options
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, fits_sbuf, share
+from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, declarations, double, half, setting, warm_up
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
 
 #: Bytes a partition of one load of a later output tile, if it has as many.
 LOAD_BYTES = 8192
 #: Elements between neighbours of a free axis on chip, at most (rules NKI053).
 STEP_MAX = 32_767
+
+SHARDS = ("channels", "images")
+#: Of `pixel_settings`: pixels up to which cores share channels, and below which they do where there are more channels
+#: than so many, which results of neighbours have at most; columns and pixels of neighbouring rows, and pixels of
+#: neighbours.
+FEW_PIXELS, MANY_PIXELS = 128, 4096
+MANY_CHANNELS, MANY_COLUMNS = 256, 384
+PIXELS_A_ROW, PIXELS_A_SIDE = 256, 1440
+
+
+@dataclass(frozen=True)
+class PixelSettings(Settings):
+    """All settings of y as NHWC."""
+
+    algorithm = "activation_stationary"
+    tried = ("shard", "side", "fold", "x_bytes", "filter_bytes", "warmup")
+
+    shard: str = choice(
+        "of y as NHWC: what the two cores share: channels of y, or images and their rows; with fold > 1 these",
+        SHARDS,
+        near=("images", "channels"),
+    )
+    side: int = count("neighbouring pixels of a partition", 1, 4096, near=BY_SHAPE)
+    fold: int = count(
+        "rows of y in the columns of the Tensor Engine, with as many times stride rows of x on its rows",
+        1,
+        P_MAX,
+        near=(1, 2, 3, 4, 6, 8),
+    )
+    x_bytes: int = count(
+        "x of an output tile, two of which are loaded at once", 64, SBUF_BYTES, default=32_768, near=(half, double),
+        unit="bytes per partition",
+    )  # fmt: skip
+    filter_bytes: int = count(
+        "filters of a weight-resident group",
+        64,
+        SBUF_BYTES,
+        default=118_784,
+        near=(half, double),
+        unit="bytes per partition",
+    )
+    warmup: int = warm_up(28, near=WARM_UPS)
+
+
+def read_pixels(config: Config, shard: str, side: int, fold: int) -> PixelSettings:
+    """All settings of a config; what that leaves open is as given here, but for what does not go together."""
+    fold = setting(config, "fold", 1 if setting(config, "shard", "images") == "channels" else fold)
+    return PixelSettings.read(config, shard="images" if fold > 1 else shard, side=side, fold=fold)
 
 
 @dataclass(frozen=True)
@@ -401,3 +449,27 @@ def load_parts(geometry: Geometry, plan: PixelSchedule, band: Outputs, start: bo
         found.append((first, end - first, 0, rows) if several else (0, planes, first, end - first))
         first = end
     return found
+
+
+def pixel_settings(geometry: Geometry, options: Options, config: Config) -> PixelSettings:
+    """All settings of a config that is not refused. What that leaves open: images for many pixels; some rows
+    together, and neighbours whose results leave in one run, for few channels; fewer of them where they do not fit."""
+    if config is not None and len(config) == len(declarations(PixelSettings)):
+        return PixelSettings.read(config)
+    Q, K = geometry.columns.out, geometry.K
+    pixels = geometry.planes.out * geometry.rows.out * Q
+    shard, other, side, fold = "images", "channels", 1, 1
+    if pixels <= FEW_PIXELS or (K > MANY_CHANNELS and pixels < MANY_PIXELS):
+        shard, other = "channels", "images"
+    elif not options.strict_nonfinite:
+        for rows in (2, 4):
+            if rows * K <= MANY_COLUMNS and pixels >= PIXELS_A_ROW * rows and can_fold(geometry, rows):
+                fold = rows
+    for pixels_together in (2, 3, 4, 6, 8):
+        long = pixels >= PIXELS_A_SIDE * pixels_together and Q % pixels_together == 0
+        if long and pixels_together * fold * K <= MANY_CHANNELS:
+            side = pixels_together
+    for tried in ((shard, side, fold), (shard, 1, fold), (shard, 1, 1), (other, 1, 1)):
+        if pixels_fit(geometry, options, make_pixels(geometry, read_pixels(None, *tried))):
+            break
+    return read_pixels(config, *tried)

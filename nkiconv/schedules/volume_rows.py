@@ -11,18 +11,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from .activation_stationary import RowSettings
 from .channel_pieces import ChunkPiece, Place, Product, places_of, products_of
 from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from .device_loops import Register, register_of
 from .geometry import Geometry, span, valid_range
+from .implicit_gemm import LOOP_MAX
 from .moving_filters import raw_bytes, way_of
 from .options import Options
+from .settings import WARM_UPS, Config, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
 
 #: Parts of the columns of y that are tried until x fits, and banks of sums of a tile by default.
 PARTS_TRIED = (1, 2, 3, 4, 6, 8, 12, 16)
 TILE_BANKS = 2
+
+#: Copies of the channels left over, and the most.
+COPIES, COPIES_MAX = 4, 16
+
+
+@dataclass(frozen=True)
+class RowSettings(Settings):
+    """All settings of volumes whose y is NCDHW."""
+
+    algorithm = "activation_stationary"
+    tried = ("depth", "copies", "warmup")
+
+    depth: int = count("of y as NCDHW: planes of y in the columns of the Tensor Engine", 1, P_MAX, near=(less, more))
+    copies: int = count(
+        "copies of the channels left over beside whole 128s", 1, COPIES_MAX, default=COPIES, near=(1, 2, 3, 4)
+    )
+    warmup: int = warm_up(28, near=WARM_UPS)
+    loop: int = count(
+        "rotations of the circular buffer of x in the body of a loop on the device, 0: all steps are unrolled",
+        0,
+        LOOP_MAX,
+        default=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -257,3 +281,14 @@ def inner_steps(geometry: Geometry, plan: RowSchedule, item: Outputs, tap: int) 
     bottom = (item.p0 + behind + 1) * axis.stride - axis.before + farthest * axis.dilation
     inside = div_ceil(max(0, axis.size - bottom), axis.stride)
     return div_ceil(max(0, -top), axis.stride), min(min(apart - 1, item.pn - behind), inside)
+
+
+def row_settings(geometry: Geometry, options: Options, config: Config) -> RowSettings:
+    """All settings; what a config leaves open: the planes that a few banks hold, or fewer where x does not fit."""
+    planes = geometry.planes
+    most = min(planes.out // planes.images, max(1, BANK_COLUMNS // geometry.K) * TILE_BANKS)
+    for depth in range(most, 0, -1):
+        found = RowSettings.read(config, depth=depth)
+        if make_rows(geometry, options, found) is not None:
+            break
+    return found

@@ -34,7 +34,7 @@ from nkiconv.planner.cost.conv.activation_stationary import ALGORITHM
 from nkiconv.problem import DTYPES, ConvProblem
 from nkiconv.reference import abs_sum_ref, conv_ref, num_terms
 from nkiconv.schedules import pixel_tiles
-from nkiconv.schedules.activation_stationary import PixelSettings
+from nkiconv.schedules.pixel_tiles import PixelSettings
 from nkiconv.schedules.settings import declarations
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates

@@ -18,7 +18,7 @@ from nkiconv.planner.cost.conv.activation_stationary import Bound
 from nkiconv.planner.operations import operation_for
 from nkiconv.rules import LAYOUTS
 from nkiconv.schedules import depthwise_blocks
-from nkiconv.schedules.activation_stationary import DepthwiseSettings
+from nkiconv.schedules.depthwise_blocks import DepthwiseSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target

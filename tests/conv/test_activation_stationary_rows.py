@@ -23,9 +23,9 @@ from nkiconv.problem import ConvProblem
 from nkiconv.reference import conv_ref
 from nkiconv.rules import VOLUME_FILTER_LAYOUTS
 from nkiconv.schedules import volume_rows
-from nkiconv.schedules.activation_stationary import RowSettings
 from nkiconv.schedules.channel_pieces import parts_of, products_of
 from nkiconv.schedules.settings import declarations
+from nkiconv.schedules.volume_rows import RowSettings
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..._nki import nl
-from ...schedules import stacked, weight_stationary
-from ...schedules.activation_stationary_build import plan_activation_stationary
+from ...schedules import activation_stationary, stacked, weight_stationary
 from ...schedules.implicit_gemm_build import plan_implicit_gemm
 from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
@@ -26,7 +25,7 @@ ONLY_IMPLICIT_GEMM = ("fp16x3", "winograd")
 TABLE = {
     "implicit_gemm": (plan_implicit_gemm, run_implicit_gemm),
     "stacked": (stacked.plan, run_stacked),
-    "activation_stationary": (plan_activation_stationary, run_activation_stationary),
+    "activation_stationary": (activation_stationary.plan, run_activation_stationary),
     "weight_stationary": (weight_stationary.plan, run_weight_stationary),
 }
 ALGORITHMS = tuple(TABLE)

@@ -8,10 +8,9 @@ of x and no others, planes come to where there are zeros above and below. Severa
 from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
-from ....schedules.activation_stationary import WARM_UP
 from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
-from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, images_together
+from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, WARM_UP, images_together
 from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._epilogue import evacuate

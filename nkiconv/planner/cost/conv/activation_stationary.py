@@ -9,27 +9,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....kernels.conv.relayout import plain_of
-from ....schedules.activation_stationary import (
-    COPIES,
-    SHARDS,
-    DepthwiseSettings,
-    PixelSettings,
-    RowSettings,
-    read_pixels,
-)
-from ....schedules.activation_stationary_build import settings_of, together_unsupported, unsupported_reason
+from ....schedules.activation_stationary import settings_of, together_unsupported, unsupported_reason
 from ....schedules.block_windows import window_width
 from ....schedules.channel_pieces import parts_of
 from ....schedules.cuts import window_of
-from ....schedules.depthwise_blocks import BlockSchedule, block_bytes, blocks_misfit
+from ....schedules.depthwise_blocks import BlockSchedule, DepthwiseSettings, block_bytes, blocks_misfit
 from ....schedules.frames import is_transposed
 from ....schedules.moving_filters import num_transposes
-from ....schedules.pixel_tiles import PixelSchedule, blocks_of, make_pixels, outputs_apart, pixels_fit, window_shape
+from ....schedules.pixel_tiles import (
+    SHARDS,
+    PixelSchedule,
+    PixelSettings,
+    blocks_of,
+    make_pixels,
+    outputs_apart,
+    pixels_fit,
+    read_pixels,
+    window_shape,
+)
 from ....schedules.settings import declarations
 from ....schedules.tiles import BANK_COLUMNS, PARTS, cut, div_ceil, fits_sbuf, share
 from ....schedules.volume_rows import (
+    COPIES,
     TILE_BANKS,
     RowSchedule,
+    RowSettings,
     make_rows,
     moves_of,
     row_instructions,
@@ -372,7 +376,7 @@ class Bound:
 
     def blocks(self) -> tuple[float, ...]:
         """ns of the Tensor Engine, which waits for x or a round of matrices, of evacuation by Vector and Scalar, of
-        DMA, and of the triggers of matrices; each core has half of the channels."""
+        DMA or the triggers of matrices; each core has half of the channels."""
         target, geometry, plan, settings = self.target, self.geometry, self.plan, self.plan.settings
         N, P, Q, C, W = geometry.planes.out, geometry.rows.out, geometry.columns.out, geometry.C, geometry.columns.size
         item, channels, epilogue = geometry.hbm_itemsize, settings.channels, self.options.epilogue
@@ -417,7 +421,7 @@ class Bound:
         matrices_ns = self.moved_ns(run_bytes * plan.size * channels * settings.together, run_bytes, plan.size)
         array_ns += max(triggers_ns + matrices_ns, moved_ns / max(1.0, tiles * steps))
         read_ns = max(vector_ns, (vector_ns + both_ns) / 2)
-        return array_ns, read_ns, moved_ns + rounds * matrices_ns, rounds * triggers_ns / FREELY
+        return array_ns, read_ns, max(moved_ns + rounds * matrices_ns, rounds * triggers_ns / FREELY)
 
 
 ALGORITHM = ActivationStationary()
