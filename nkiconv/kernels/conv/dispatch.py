@@ -10,7 +10,7 @@ from ...schedules.pairs_of_planes import beside_pairs_unsupported
 from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_channels, with_channels, without_planes
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
-from .activation_stationary.loop import run_activation_stationary
+from .activation_stationary import run_activation_stationary
 from .flip import copy_forwards
 from .implicit_gemm.loop import run_implicit_gemm
 from .relayout import copy_in, copy_out, plain_of, relayout_unsupported

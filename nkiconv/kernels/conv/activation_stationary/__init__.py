@@ -38,3 +38,23 @@ Of depthwise problems, whose filters become Toeplitz matrices F of all taps (see
             y[block, (p, q)] = epilogue(PSUM)
         store y
 """
+
+from ....schedules.depthwise_blocks import BlockSchedule
+from ....schedules.pixel_tiles import PixelSchedule
+from ....schedules.volume_rows import RowSchedule
+from ..._engines import new_ledger
+from ..._warm import warm_zeros
+from ..call import part_of_core
+from .depthwise import block_tiles
+from .loop import Work, work_tiles
+from .pixels import pixel_tiles
+from .rows import row_tiles
+
+
+def run_activation_stationary(operands, geometry, options, plan):
+    """This core's part of the items: by pixels, by rows of volumes, or by blocks of depthwise problems."""
+    _, items = part_of_core(plan.items)
+    if len(items) > 0:
+        work = Work(operands, geometry, options, plan, new_ledger(), warm_zeros())
+        tiles = {PixelSchedule: pixel_tiles, RowSchedule: row_tiles, BlockSchedule: block_tiles}[type(plan)]
+        work_tiles(work, tiles(work, items))

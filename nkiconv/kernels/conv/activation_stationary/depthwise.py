@@ -5,6 +5,7 @@ around them, and the array transposes windows of them, between the sums of earli
 of x and no others, planes come to where there are zeros above and below. Several of these steps are on their way.
 """
 
+import itertools
 from dataclasses import dataclass, field
 
 from ...._nki import nisa, nl
@@ -16,7 +17,7 @@ from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..call import of_array, scale_residual
+from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
 from ..regions import load_bias_as, load_regions, offset_at, store_regions
 from .toeplitz import copy_backwards, load_matrices, load_taps
@@ -62,8 +63,8 @@ class Planes(nl.NKIObject):
     framed: object = None
 
 
-def run_depthwise(work, items):
-    """Items of a core, the windows that are worked on together of each."""
+def block_tiles(work, items):
+    """Output tiles of items of a core, of the windows that are worked on together of each."""
     plan, blocks = work.plan, start_blocks(work, items)
     warm_up(work.zeros_sbuf, WARM_UP, 1)
     if plan.by_pixels:
@@ -72,7 +73,7 @@ def run_depthwise(work, items):
             matrices_for(work, blocks, index)
             while len(tiles) < min(len(items), index + len(blocks.tiles)):
                 tiles.append(load_pixels(work, blocks, len(tiles)))
-            work_tile(work, blocks, item, tiles[index], item.windows, start_results(work, item), [])
+            yield from item_tiles(work, blocks, item, tiles[index], item.windows, start_results(work, item), [])
         return
     together = plan.windows_together
     steps = [(index, first) for index in range(len(items)) for first in range(0, len(plan.windows), together)]
@@ -92,7 +93,7 @@ def run_depthwise(work, items):
         if first == 0:
             matrices_for(work, blocks, index)
         tile_sbuf = tile_of(blocks, number, plan.x_shape(items[index]))
-        work_tile(work, blocks, items[index], tile_sbuf, (first, together), results, jobs)
+        yield from item_tiles(work, blocks, items[index], tile_sbuf, (first, together), results, jobs)
 
 
 def start_blocks(work, items):
@@ -143,9 +144,9 @@ def lines_until(work, blocks, count):
         blocks.lines.append(copy_backwards(work, blocks.taps[len(blocks.lines)]))
 
 
-def work_tile(work, blocks, item, x_sbuf, windows, results, jobs):
-    """Sums of all channels of a tile of blocks of some windows (first, how many), a bank of some at a time, and the
-    jobs between them; what they complete leaves."""
+def item_tiles(work, blocks, item, x_sbuf, windows, results, jobs):
+    """All channels of a tile of blocks of some windows (first, how many), a bank of some at a time, and the jobs
+    between them; what they complete leaves."""
     geometry, plan, (y_sbuf, _) = work.geometry, work.plan, results
     spans, cn = plan.spans_of(windows), x_sbuf.shape[4]
     pieces = cut_at(cn, plan.bank_channels)
@@ -153,7 +154,7 @@ def work_tile(work, blocks, item, x_sbuf, windows, results, jobs):
     turns, turn = max(1, len(pieces) * len(spans) - 1), 0
     for piece in pieces:
         for span in spans:
-            sum_span(work, blocks, item, x_sbuf, span, piece, results)
+            yield bank_of(work, blocks, item, x_sbuf, span, piece, results)
             for job in some_of(jobs, share(len(jobs), turns, turn)):
                 job()
             turn += 1
@@ -163,43 +164,38 @@ def work_tile(work, blocks, item, x_sbuf, windows, results, jobs):
         store_regions(work.operands.y, y_sbuf, result_regions(geometry, plan, item, (0, cn)))
 
 
-def sum_span(work, blocks, item, x_sbuf, span, piece, results):
-    """Sums of a span of some channels (first, how many), a bank of them, on their way to a tile of results."""
-    plan, (c, count), qn = work.plan, piece, span.columns[1]
+def bank_of(work, blocks, item, x_sbuf, span, piece, results):
+    """Sums of a span of some channels (first, how many), a bank of them, as `work_tiles` takes them: a product for each
+    of the blocks below each other, on their way to a tile of results."""
+    plan, (c, count), qn, below = work.plan, piece, span.columns[1], work.plan.below(item)
     number = (item.chunk - blocks.items[0].chunk) // plan.together
     matrices, bias_sbuf = blocks.matrices[number]
     c0, parts = item.channels[0] - blocks.rounds[number][0] + c, results[0].shape[0]
     acc_psum = nl.ndarray((parts, count, plan.bank[0], plan.bank[1]), dtype=nl.float32, buffer=nl.psum)
-    for channel in range(count):
-        for product in span.products:
+
+    def products(_):
+        down, on = plan.matrix_steps
+        for channel, product, k in itertools.product(range(count), span.products, range(plan.depth)):
+            (v, beside), q, places = product.windows, product.first, plan.rows_of_block(k) * plan.width
+            b, end = v * below + k, (q + product.columns[1] - 1) * on + 1
+            x = x_sbuf[0:places, 0:beside, b : b + item.below[1], 0 : item.images[1], c + channel]
+            # the last comes first
+            own = (c0 + channel + 1) * plan.depth - 1 - k
+            moving = matrices[0:places, own, 0 : plan.step : down, q * on : end : on]
             dst = acc_psum[0:parts, channel, 0 : plan.bank[0], product.columns[0] : sum(product.columns)]
-            multiply_blocks(work, item, dst, x_sbuf, matrices, product, (c + channel, c0 + channel))
-    bias = None
-    if bias_sbuf != None:
-        bias = bias_sbuf[0:parts, c0 : c0 + count].expand_dim(2).expand_dim(3)
-        bias = bias.broadcast(2, plan.out_rows).broadcast(3, qn)
-    y, residual = (None if one == None else results_of(plan, one, piece, span.columns) for one in results)
-    by_row, by_column = plan.bank_steps
-    acc = acc_psum[0:parts, 0:count, 0 : plan.bank[0] : by_row, 0 : (qn - 1) * by_column + 1 : by_column]
-    evacuate(y, acc, bias, residual, work.options.epilogue, work.ledger)
+            yield dst, x, moving, product.adds or k > 0
 
+    def leave():
+        bias = None
+        if bias_sbuf != None:
+            bias = bias_sbuf[0:parts, c0 : c0 + count].expand_dim(2).expand_dim(3)
+            bias = bias.broadcast(2, plan.out_rows).broadcast(3, qn)
+        y, residual = (None if one == None else results_of(plan, one, piece, span.columns) for one in results)
+        by_row, by_column = plan.bank_steps
+        acc = acc_psum[0:parts, 0:count, 0 : plan.bank[0] : by_row, 0 : (qn - 1) * by_column + 1 : by_column]
+        evacuate(y, acc, bias, residual, work.options.epilogue, work.ledger)
 
-def multiply_blocks(work, item, dst, x_sbuf, matrices, product, channel):
-    """Matmuls of a product, one for each of the blocks below each other. channel: in the tile of x, among matrices."""
-    plan, (v, beside), (own, c), first = work.plan, product.windows, channel, product.first
-    below, (down, on) = v * plan.below(item), plan.matrix_steps
-    end = (first + product.columns[1] - 1) * on + 1
-    for k in range(plan.depth):
-        places = plan.rows_of_block(k) * plan.width
-        x = x_sbuf[0:places, 0:beside, below + k : below + k + item.below[1], 0 : item.images[1], own]
-        # the last comes first
-        moving = matrices[0:places, (c + 1) * plan.depth - 1 - k, 0 : plan.step : down, first * on : end : on]
-        nisa.nc_matmul(
-            dst=dst,
-            stationary=of_array(x, work.operands),
-            moving=of_array(moving, work.operands),
-            accumulate=product.adds or k > 0,
-        )
+    return products, 1, leave
 
 
 # ------------------------------------------------------------------------------------------------ NHWC

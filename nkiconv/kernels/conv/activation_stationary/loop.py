@@ -1,18 +1,79 @@
-"""The loop of a core: by pixels, by rows of volumes, or by blocks of depthwise problems."""
+"""The loop of a core: all products of an output tile, filters on their way between matmuls, evacuation and stores.
 
-from ....schedules.depthwise_blocks import BlockSchedule
-from ....schedules.pixel_tiles import PixelSchedule
-from ....schedules.volume_rows import RowSchedule
-from ..call import part_of_core
-from .depthwise import run_depthwise
-from .pixels import run_pixels
-from .rows import run_rows
-from .sums import start_work
+Pixels, rows of volumes and blocks of depthwise problems yield output tiles, and load x of the next one before they do.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.geometry import Geometry
+from ....schedules.options import Options
+from ....schedules.tiles import div_ceil
+from ..._engines import Ledger
+from ..._epilogue import evacuate
+from ..call import Operands, of_array
+from ..regions import load_bias_as
+from .filters import filters_until, fold_filters, place_next, waiting_to
+
+#: Matmuls between the transposes of a K tile's filters and their use, at least: they hide the evacuations.
+LEAD_MATMULS = 12
 
 
-def run_activation_stationary(operands, geometry, options, plan):
-    """This core's part of the items."""
-    _, items = part_of_core(plan.items)
-    if len(items) > 0:
-        run = {PixelSchedule: run_pixels, RowSchedule: run_rows, BlockSchedule: run_depthwise}[type(plan)]
-        run(start_work(operands, geometry, options, plan), items)
+@dataclass
+class Work(nl.NKIObject):
+    """What one core has at hand. y_sbuf, residual_sbuf: of the output tile that is evacuated; waiting: results that are
+    to be transposed, or None."""
+
+    operands: Operands
+    geometry: Geometry
+    options: Options
+    plan: object
+    ledger: Ledger
+    zeros_sbuf: object
+    filters: object = None
+    bias_sbuf: object = None
+    y_sbuf: object = None
+    residual_sbuf: object = None
+    waiting: object = None
+
+
+def work_tiles(work, tiles):
+    """Output tiles, or some banks of one, one after the other: (products, how many of a K tile at most, leave) of each.
+
+    products(K tile): yields (sums, stationary, moving, whether sums are there); leave(): evacuates the sums. Filters
+    that are moving operands are put in place between the matmuls that come before theirs.
+    """
+    operands, geometry, plan = work.operands, work.geometry, work.plan
+    for products, count, leave in tiles:
+        filters, lead = work.filters, div_ceil(LEAD_MATMULS, count)
+        for chunk in range(1 if filters == None else len(plan.chunks)):
+            if filters != None:
+                filters_until(operands, geometry, filters, chunk, work.ledger)
+                if not plan.by_rows and plan.source.fold > 1 and not filters.folded:
+                    fold_filters(geometry, plan.source, filters)
+            for dst, stationary, moving, adds in products(chunk):
+                nisa.nc_matmul(
+                    dst=dst,
+                    stationary=of_array(stationary, operands),
+                    moving=of_array(moving, operands),
+                    accumulate=adds,
+                )
+                if filters != None and waiting_to(filters, chunk + lead) > 0:
+                    place_next(operands, geometry, filters, work.ledger)
+        leave()
+
+
+def load_bias(work, k0, kn, fold=1):
+    """Biases of output channels k0 .. k0+kn-1 on all partitions, `fold` times."""
+    P_MAX = nl.tile_size.pmax
+    pattern = [[0, P_MAX], [0, fold], [1, kn]]
+    work.bias_sbuf = load_bias_as(work.operands.bias, (P_MAX, fold * kn), pattern, k0)
+
+
+def evacuate_pixels(work, dst_sbuf, acc_psum, k0, residual_sbuf=None):
+    """Sums [positions, n, k] with the epilogue, of output channels from k0 of the group on."""
+    bias_sbuf, (positions, n, kn) = work.bias_sbuf, acc_psum.shape
+    if bias_sbuf != None:
+        bias_sbuf = bias_sbuf[0:positions, k0 : k0 + kn].expand_dim(1).broadcast(1, n)
+    options = work.options
+    evacuate(dst_sbuf, acc_psum, bias_sbuf, residual_sbuf, options.epilogue, work.ledger, options.strict_nonfinite)

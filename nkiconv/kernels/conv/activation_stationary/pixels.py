@@ -24,8 +24,8 @@ from ..._prologue import load_x
 from ..._warm import warm_up
 from ..regions import clear_window, offset_at, residual_of, store_regions
 from ..sums import spaced
-from .filters import load_filters
-from .sums import evacuate_pixels, load_bias, multiply, start_group
+from .filters import load_filters, start_filters
+from .loop import evacuate_pixels, load_bias
 
 
 @dataclass
@@ -39,15 +39,15 @@ class Unit(nl.NKIObject):
     kn: int
 
 
-def run_pixels(work, items):
-    """Items of a core; x of the next one is loaded before one is worked on."""
+def pixel_tiles(work, items):
+    """Output tiles of items of a core; x of the next one is loaded before one is worked on."""
     plan, now_sbuf, batch = work.plan, None, -1
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     for index, item in enumerate(items):
         fresh = item.batch != batch
         if fresh:
             batch = item.batch
-            start_group(work, *plan.batches[batch])
+            work.filters = start_filters(work.operands, work.geometry, plan, *plan.batches[batch])
         if now_sbuf == None:
             now_sbuf = load_band(work, item.band, True)
         if fresh:
@@ -59,9 +59,8 @@ def run_pixels(work, items):
                 after_sbuf = load_band(work, after.band, False)
         units = units_of(plan, item)
         together = min(len(units), plan.banks if fresh else 1)
-        work_units(work, item, now_sbuf, units[:together])
-        for unit in units[together:]:
-            work_units(work, item, now_sbuf, [unit])
+        for some in [units[:together], *([unit] for unit in units[together:])]:
+            yield banks_of(work, item, now_sbuf, some)
         now_sbuf = after_sbuf
 
 
@@ -135,8 +134,8 @@ def units_of(plan, item):
     return [Unit(block, *group, *part) for block in blocks for group in groups for part in parts]
 
 
-def work_units(work, item, x_sbuf, units):
-    """Sums of some banks, together, and their way out."""
+def banks_of(work, item, x_sbuf, units):
+    """Some banks that go through the filters together, as `work_tiles` takes them."""
     plan, sums, seen = work.plan, [], []
     for unit in units:
         acc_psum = nl.ndarray((pixels_of(unit.block), unit.tn, unit.kn), dtype=nl.float32, buffer=nl.psum)
@@ -148,7 +147,7 @@ def work_units(work, item, x_sbuf, units):
                 nisa.memset(dst=zeros, value=0.0, engine=nisa.engine.vector)
     taps = plan.source.taps
 
-    def matmuls(chunk):
+    def products(chunk):
         for tap in range(taps):
             for unit, acc_psum, of_tile in zip(units, sums, seen):
                 for tile in range(unit.tn):
@@ -159,9 +158,11 @@ def work_units(work, item, x_sbuf, units):
                         moving = filters[0 : filters.shape[0], tap, unit.k0 : unit.k0 + unit.kn]
                         yield acc_psum[0 : acc_psum.shape[0], tile, 0 : unit.kn], x, moving, more
 
-    multiply(work, matmuls, taps * sum(unit.tn for unit in units))
-    for unit, acc_psum in zip(units, sums):
-        leave(work, item, unit, acc_psum)
+    def leave():
+        for unit, acc_psum in zip(units, sums):
+            evacuate_bank(work, item, unit, acc_psum)
+
+    return products, taps * sum(unit.tn for unit in units), leave
 
 
 def taps_seen(plan, band, block, tile):
@@ -198,7 +199,7 @@ def pixels_at(plan, band, x_sbuf, unit, tile, chunk, tap):
     )
 
 
-def leave(work, item, unit, acc_psum):
+def evacuate_bank(work, item, unit, acc_psum):
     """Evacuate a bank into its block's results; the last one of a block sends them off."""
     operands, strides, plan = work.operands, work.geometry.y_strides, work.plan
     k0, kn = plan.batches[item.batch]

@@ -20,8 +20,8 @@ from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
 from ..moved import moved_operands
 from ..regions import clear_window, offset_at, store_regions
 from ..sums import zero_sums
-from .filters import load_filters
-from .sums import evacuate_pixels, load_bias, multiply, start_group
+from .filters import load_filters, start_filters
+from .loop import evacuate_pixels, load_bias, work_tiles
 
 
 @dataclass
@@ -55,17 +55,17 @@ class Results(nl.NKIObject):
     sbuf: object
 
 
-def run_rows(work, items):
-    """Items of a core; the first rows of the next one are loaded before the last step of one."""
+def row_tiles(work, items):
+    """Output tiles of items of a core; the first rows of the next one are loaded before the last step of one."""
     geometry, plan = work.geometry, work.plan
-    start_group(work, 0, geometry.K)
+    work.filters = start_filters(work.operands, geometry, plan, 0, geometry.K)
     load_filters(work.operands, geometry, work.filters, len(plan.chunks) - 1, work.ledger)
     load_bias(work, 0, geometry.K)
     ring = start_ring(work)
     tiles = start_tiles(work, ring, items[0], geometry.rows.taps)
     warm_up(work.zeros_sbuf, plan.warmup, 1)
     for item, after in zip(items, [*items[1:], None]):
-        tiles = work_item(work, ring, item, tiles, after)
+        tiles = yield from item_tiles(work, ring, item, tiles, after)
     transpose_waiting(work)
 
 
@@ -141,8 +141,8 @@ def clear_around(planes_sbuf, inside, fresh, engine):
             clear_window(planes_sbuf, g0, g1, w0, w1, engine)
 
 
-def work_item(work, ring, item, tiles, after):
-    """Results of an output tile, of whose first step rows of x are there, perhaps not all; returns those of the one
+def item_tiles(work, ring, item, tiles, after):
+    """Tiles of an item, of whose first step rows of x are there, perhaps not all; returns those of the one
     after it, for which there is room beside this one's."""
     geometry, plan, axis = work.geometry, work.plan, work.geometry.rows
     load_step(work, ring, item, tiles, 0, axis.taps)
@@ -157,7 +157,7 @@ def work_item(work, ring, item, tiles, after):
             # those of its rows for which there are tiles beside the rows of this step
             ring.first = ring.first + row * axis.stride + window_of(axis, 1)
             coming = start_tiles(work, ring, after, min(axis.taps, div_ceil(axis.stride, axis.dilation)))
-        work_step(work, item, moves, tiles, row, None)
+        yield from step_tiles(work, item, moves, tiles, row, None)
         row += 1
     return coming
 
@@ -176,7 +176,8 @@ def run_steps(work, ring, item, moves, tiles):
         )
         for row in range(steps.first, steps.first + steps.each):
             load_step(own, own_ring, item, own_tiles, row + 1, taps)
-            work_step(own, item, moves, own_tiles, row, waiting if row + 1 == steps.first + steps.each else None)
+            kept = waiting if row + 1 == steps.first + steps.each else None
+            work_tiles(own, step_tiles(own, item, moves, own_tiles, row, kept))
 
     by = steps.register.by
     nl.fori_loop(0, steps.count * by, body, by)
@@ -186,8 +187,8 @@ def run_steps(work, ring, item, moves, tiles):
     waiting.step.row = waiting.step.row + done
 
 
-def work_step(work, item, moves, tiles, row, kept):
-    """Results of a step of an output tile. kept: None, or the Results whose tiles its last ones take."""
+def step_tiles(work, item, moves, tiles, row, kept):
+    """Tiles of a step of an item. kept: None, or the Results whose tiles its last ones take."""
     geometry, plan = work.geometry, work.plan
     count = div_ceil(item.pn - row, segment_rows(plan, item))
     y_sbuf = None if kept == None else kept.step.y_sbuf
@@ -196,21 +197,19 @@ def work_step(work, item, moves, tiles, row, kept):
         y_sbuf = nl.ndarray(shape, dtype=work.operands.y.dtype, buffer=nl.sbuf)
     step = Step(item, row, count, y_sbuf)
     for q, qn in cut_at(item.qn, plan.width):
-        sums = sums_of_tile(work, step, moves, tiles, (q, qn))
-        transpose_waiting(work)
-        takes = kept != None and q + qn == item.qn
-        work.waiting = Results(step, q, qn, evacuate_tile(work, sums, item.zn, kept.sbuf if takes else None))
+        yield tile_of(work, step, moves, tiles, (q, qn), kept.sbuf if kept != None and q + qn == item.qn else None)
 
 
-def sums_of_tile(work, step, moves, tiles, part):
-    """Banks of sums [position, planes, k] of a tile (first column, how many)."""
+def tile_of(work, step, moves, tiles, part, into_sbuf):
+    """Banks of sums [position, planes, k] of columns (first, how many), as `work_tiles` takes them; their results go to
+    a tile of their own where there is none, and are transposed after the next tile's sums."""
     geometry, plan, item, K = work.geometry, work.plan, step.item, work.geometry.K
     rows, columns, dn = geometry.rows, geometry.columns, span(geometry.planes, item.z0, item.zn)[1]
     positions = step.count * part[1]
     counts = [min(count, item.zn - first) for first, count in plan.banks if first < item.zn]
     sums = [nl.ndarray((positions, count, K), dtype=nl.float32, buffer=nl.psum) for count in counts]
 
-    def matmuls(chunk):
+    def products(chunk):
         for index, product in enumerate(plan.products[chunk]):
             x_sbuf = tiles[step.row * rows.stride + product.r * rows.dilation]
             parts = parts_of(plan.chunks[chunk], product.pieces)
@@ -225,8 +224,11 @@ def sums_of_tile(work, step, moves, tiles, part):
                 x = x_sbuf[0:parts, chunk * dn + move.plane, 0 : step.count, w : end : columns.stride]
                 yield acc_psum, x, work.filters.tiles[chunk][0:parts, tap : tap + move.count, 0:K], move.adds
 
-    multiply(work, matmuls, max(1, len(moves[1])) * len(plan.products[0]))
-    return sums
+    def leave():
+        transpose_waiting(work)
+        work.waiting = Results(step, *part, evacuate_tile(work, sums, item.zn, into_sbuf))
+
+    return products, max(1, len(moves[1])) * len(plan.products[0]), leave
 
 
 def evacuate_tile(work, sums, planes, into_sbuf):
