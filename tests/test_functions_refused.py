@@ -141,7 +141,7 @@ REFUSED = {
         ({"return_final_state": True, "stride": 2}, GeometryError, "a state needs 1 and 1"),
         ({"stride": 2, "flipped": True}, GeometryError, r"stride=\(1, 2\): must be 1 with transposed=True"),
         ({"algorithm": "banded", "config": (("size", 2),)}, UnsupportedError, "banded has no setting size"),
-        ({"algorithm": "banded", "dilation": 2}, UnsupportedError, "rhs_dilation=2"),
+        ({"algorithm": "banded", "dilation": 2, "stride": 2}, UnsupportedError, "rhs_dilation=2, stride=2"),
         ({"algorithm": "banded", "strict_nonfinite": True}, UnsupportedError, "strict_nonfinite=True"),
     ],
     "depthwise_conv2d": [

@@ -1,8 +1,9 @@
 """`banded`: depthwise rows as products with banded matrices. Settings, and the sizes of the work that they come to.
 
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
-B / stride columns, needs blocks j .. j + num_taps - 1. `banded_tiles` cuts the work in tiles, `banded_rule` chooses
-settings.
+B / stride columns, needs blocks j .. j + num_taps - 1. With a dilation D, sets of D blocks are interleaved: block
+J * D + r holds every D-th position from J * B * D + r on, and output block j needs blocks j, j + D and so on.
+`banded_tiles` cuts the work in tiles, `banded_rule` chooses settings.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class BandedSchedule:
     #: channels that share the partitions, and channels of the last group
     per_group: int
     last_group: int
-    #: blocks that one output block needs
+    #: blocks that one output block needs, and how far apart they are: the dilation, blocks of a set
     num_taps: int
+    apart: int
     num_groups: int
     #: output blocks of a row
     num_columns: int
@@ -101,7 +103,7 @@ class BandedSchedule:
     columns: int
     #: columns of a chunk of a row at least
     chunk_columns: int
-    #: columns of a row's last block, in and out
+    #: columns of a row's last set of blocks, in and out
     rest_in: int
     rest_out: int
 
@@ -110,7 +112,8 @@ def block_counts(geometry: RowGeometry, block: int) -> tuple[int, int, int, int]
     """(channels of a group, blocks that an output block needs, groups, output blocks of a row)."""
     num_taps = div_ceil(geometry.S + block - geometry.stride, block)
     per_group = PARTITIONS // block
-    return per_group, num_taps, div_ceil(geometry.C, per_group), div_ceil(geometry.Q, out_columns(geometry, block))
+    num_columns = geometry.dilation * div_ceil(geometry.Q, geometry.dilation * out_columns(geometry, block))
+    return per_group, num_taps, div_ceil(geometry.C, per_group), num_columns
 
 
 def out_columns(geometry: RowGeometry, block: int) -> int:
@@ -120,14 +123,15 @@ def out_columns(geometry: RowGeometry, block: int) -> int:
 
 def tile_columns(geometry: RowGeometry, shard: str, images: int, num_taps: int, num_columns: int) -> int:
     """Output blocks of a tile at most."""
-    columns = part_most(num_columns, shard == "columns")
-    return min(columns, max(num_taps, BANDED_TILE_BYTES // (images * geometry.itemsize) - num_taps))
+    apart = geometry.dilation
+    columns = part_most(num_columns // apart, shard == "columns")
+    return apart * min(columns, max(num_taps, BANDED_TILE_BYTES // (images * geometry.itemsize * apart) - num_taps))
 
 
 @functools.lru_cache(maxsize=4096)
 def build(geometry: RowGeometry, settings: BandedSettings, state: bool) -> BandedSchedule:
     """The schedule of all settings; with a `state` the data begin in front of x."""
-    block, shard = settings.block, settings.shard
+    block, shard, apart = settings.block, settings.shard, geometry.dilation
     per_group, num_taps, num_groups, num_columns = block_counts(geometry, block)
     out_block = out_columns(geometry, block)
     images = min(settings.images, part_most(geometry.N, shard == "batch"))
@@ -139,17 +143,18 @@ def build(geometry: RowGeometry, settings: BandedSettings, state: bool) -> Bande
         per_group=per_group,
         last_group=geometry.C - (num_groups - 1) * per_group,
         num_taps=num_taps,
+        apart=apart,
         num_groups=num_groups,
         num_columns=num_columns,
-        first_data=0 if state else max(0, geometry.pad_left) // block,
-        end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block),
+        first_data=0 if state else max(0, geometry.pad_left) // (block * apart) * apart,
+        end_data=div_ceil(max(0, geometry.W + geometry.pad_left), block * apart) * apart,
         buffer_groups=min(groups, settings.buffer_groups),
         groups=groups,
         images=images,
         columns=tile_columns(geometry, shard, images, num_taps, num_columns),
         chunk_columns=RUN_BYTES_LEAST // geometry.itemsize,
-        rest_in=max(0, geometry.W + geometry.pad_left - 1) % block + 1,
-        rest_out=(geometry.Q - 1) % out_block + 1,
+        rest_in=max(0, geometry.W + geometry.pad_left - 1) % (block * apart) + 1,
+        rest_out=(geometry.Q - 1) % (out_block * apart) + 1,
     )
 
 
@@ -158,9 +163,9 @@ def banded_sbuf_bytes(geometry: RowGeometry, options: Options, blocks: BandedSch
     item, A = geometry.itemsize, blocks.per_group
     rows = blocks.groups * blocks.images
     chunks = max(1, PARTITIONS // rows)
-    x_width = blocks.columns + blocks.num_taps + chunks
-    y_width = blocks.columns + chunks
-    rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2) * item
+    x_width = blocks.columns + (blocks.num_taps + chunks) * blocks.apart
+    y_width = blocks.columns + chunks * blocks.apart
+    rows_in = A * blocks.block * (div_ceil(x_width, chunks) + 2 * blocks.apart) * item
     rows_out = A * (blocks.out_block * div_ceil(y_width, chunks) + blocks.chunk_columns) * options.epilogue.y_itemsize
     if options.epilogue.residual != "":
         rows_out = rows_out * 3
@@ -190,14 +195,16 @@ def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -
     if max(block, geometry.stride) > PARTITIONS or block % geometry.stride != 0:
         return (
             f"block={block or geometry.stride}, stride={geometry.stride}: a block is 1 to {PARTITIONS} positions and a "
-            f"multiple of the stride; use another block, mixed or taps_on_partition"
+            f"multiple of the stride; use another block, mixed or vector"
         )
     if images * groups > PARTITIONS:
         return f"config images={images}, groups={groups}: their product must not exceed {PARTITIONS}; use smaller tiles"
-    if geometry.dilation > 1 or geometry.lhs_dilation > 1:
+    if geometry.lhs_dilation > 1:
+        return f"lhs_dilation={geometry.lhs_dilation}: banded takes 1, blocks of x alone; use mixed or vector"
+    if geometry.dilation > 1 and geometry.stride > 1:
         return (
-            f"rhs_dilation={geometry.dilation}, lhs_dilation={geometry.lhs_dilation}: banded takes 1 and 1, its blocks "
-            f"are neighbouring elements; use mixed or vector"
+            f"rhs_dilation={geometry.dilation}, stride={geometry.stride}: banded takes one of them above 1; use mixed "
+            f"or vector"
         )
     if options.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"

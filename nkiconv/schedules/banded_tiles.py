@@ -66,7 +66,7 @@ class BandedTile:
 
 def banded_cuts(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> BandedCuts:
     """Cuts of one of the parts."""
-    shard = blocks.settings.shard
+    shard, apart = blocks.settings.shard, blocks.apart
     g0, gn = part_span(blocks.num_groups, shard == "channels", part)
     ends_short = g0 + gn == blocks.num_groups and blocks.last_group < blocks.per_group
     alone = ends_short and gn > 1 and PARTITIONS >= CHUNKS_MANY * blocks.groups * blocks.images
@@ -74,11 +74,11 @@ def banded_cuts(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> Ban
     if alone:
         groups.append((g0 + gn - 1, 1))
     images = part_span(geometry.N, shard == "batch", part)
-    columns = part_span(blocks.num_columns, shard == "columns", part)
+    columns = part_span(blocks.num_columns // apart, shard == "columns", part)
     return BandedCuts(
         groups=groups,
-        images=cut_from(images[0], images[1], blocks.images),
-        columns=cut_from(columns[0], columns[1], blocks.columns),
+        images=cut_from(*images, blocks.images),
+        columns=[(j0 * apart, jn * apart) for j0, jn in cut_from(*columns, blocks.columns // apart)],
     )
 
 
@@ -110,21 +110,23 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
     j0, jn = cuts.columns[j_index]
     rows = gn * nn
     repeats = max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn)))
-    needed = jn + blocks.num_taps - 1
+    apart = blocks.apart
+    needed = jn + (blocks.num_taps - 1) * apart
     data0 = min(needed, max(0, blocks.first_data - j0))
     datan = max(0, min(needed, blocks.end_data - j0) - data0)
     most = max(1, PARTITIONS // rows)
     blocks_in, chunks_in = 0, 0
     if datan > 0:
-        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block
-        blocks_in = chunk_blocks(datan, most, blocks, rest)
+        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block * apart
+        blocks_in = apart * chunk_blocks(datan // apart, most, blocks, rest)
         chunks_in = div_ceil(datan, blocks_in)
-    step_out = min(jn, max(div_ceil(blocks.chunk_columns, blocks.out_block), div_ceil(jn, most)))
+    step_out = max(div_ceil(blocks.chunk_columns, blocks.out_block * apart), div_ceil(jn, most * apart))
+    step_out = min(jn, step_out * apart)
     chunks_out, blocks_out = div_ceil(jn, step_out), step_out
-    rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block
-    last = (jn - 1) % step_out
+    rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block * apart
+    last = (jn - apart) % step_out
     if chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
-        chunks_out, blocks_out = chunks_out - 1, step_out + last + 1
+        chunks_out, blocks_out = chunks_out - 1, step_out + last + apart
     return BandedTile(
         g0=g0,
         gn=gn,
@@ -148,11 +150,12 @@ def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: i
 
 
 def chunk_blocks(count: int, most: int, blocks: BandedSchedule, rest: int) -> int:
-    """Blocks of a chunk of a row of `count` blocks, the last of which has `rest` columns, in at most `most` chunks; one
-    or two more if only so the last chunk has chunk_columns."""
-    least = min(count, max(div_ceil(blocks.chunk_columns, blocks.block), div_ceil(count, most)))
+    """Sets of a chunk, of a row of `count` sets whose last has `rest` columns, in at most `most` chunks; one or two
+    more if only so the last chunk has chunk_columns."""
+    block = blocks.block * blocks.apart
+    least = min(count, max(div_ceil(blocks.chunk_columns, block), div_ceil(count, most)))
     for more in range(3):
-        if (count - 1) % (least + more) * blocks.block + rest >= blocks.chunk_columns:
+        if (count - 1) % (least + more) * block + rest >= blocks.chunk_columns:
             return min(count, least + more)
     return least
 
@@ -188,8 +191,10 @@ def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
 
 def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
     """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
-    most = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block))
-    return min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
+    most, apart = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block)), blocks.apart
+    most = min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
+    # read-outs have three free dims, so that they stay within a set
+    return most if apart == 1 else max(some for some in range(1, most + 1) if apart % some == 0)
 
 
 def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:

@@ -43,6 +43,11 @@ ROWS = [
     Row("window is the row", 2, 5, 200, 200),
     Row("one column beyond whole blocks", 1, 40, 161, 33),
     Row("one column beyond whole chunks", 2, 260, 513, 65),
+    Row("dilation, causal", 3, 20, 300, 40, 1, (78, 0), 2),
+    Row("dilation beyond a bank's blocks", 2, 9, 700, 31, 1, (5, 9), 7),
+    Row("dilation, crop", 1, 37, 500, 70, 1, (-3, -10), 3),
+    Row("dilation, padding wider than the row", 5, 7, 30, 50, 1, (196, 196), 4),
+    Row("dilation, long row", 1, 1, 9000, 300, 1, (0, 0), 5),
 ]
 BLOCKS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SETTINGS = [
@@ -68,14 +73,18 @@ def test_exact_on_integers(row, dtype):
 
 @pytest.mark.cover(16)
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "padding wider than the row"])
+@pytest.mark.parametrize(
+    "why", ["images share matmuls", "odd channels, causal", "padding wider than the row", "dilation, causal"]
+)
 def test_every_block_gives_the_same_sums(why, block):
     check(row(why).problem("bf16"), PLAIN, 2, whole=True, algorithm="banded", config=(("block", block),))
 
 
 @pytest.mark.cover(8)
 @pytest.mark.parametrize("config", SETTINGS, ids=str)
-@pytest.mark.parametrize("why", ["filter of tens", "images share matmuls", "stride 2", "channels of several tiles"])
+@pytest.mark.parametrize(
+    "why", ["filter of tens", "images share matmuls", "stride 2", "channels of several tiles", "dilation, crop"]
+)
 def test_every_setting_gives_the_same_sums(why, config):
     check(row(why).problem("bf16"), PLAIN, 3, whole=True, algorithm="banded", config=config)
 
@@ -97,7 +106,7 @@ def test_within_the_bound_on_normals(why, dtype):
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
-@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "stride 3"])
+@pytest.mark.parametrize("why", ["images share matmuls", "odd channels, causal", "stride 3", "dilation, causal"])
 def test_epilogues(why, request_):
     check(row(why).problem("bf16"), request_, 5, whole=True, algorithm="banded")
 
@@ -109,9 +118,10 @@ def test_filters_of_thousands_of_taps(dtype):
     check(problem, PLAIN, 8, whole=True, algorithm="banded")
 
 
-def test_initial_and_final_state():
+@pytest.mark.parametrize("why", ["odd channels, causal", "dilation, causal"])
+def test_initial_and_final_state(why):
     request = Request(state=True, final=True, bias="fp32", activation="silu")
-    check(row("odd channels, causal").problem("bf16"), request, 6, whole=True, algorithm="banded")
+    check(row(why).problem("bf16"), request, 6, whole=True, algorithm="banded")
 
 
 def test_any_layout():
@@ -120,11 +130,15 @@ def test_any_layout():
 
 
 @pytest.mark.parametrize("row", EDGE, ids=lambda row: row.id)
-def test_only_dilations_and_long_strides_are_refused(row):
+def test_dilations_of_x_or_with_strides_and_long_strides_are_refused(row):
     problem = row.problem("bf16")
     reason = refused("banded", problem)
-    if row.dilation > 1 or row.lhs > 1:
-        assert reason.startswith(f"rhs_dilation={row.dilation}, lhs_dilation={row.lhs}:") or row.stride > 1
+    if row.lhs > 1:
+        assert reason.startswith(f"lhs_dilation={row.lhs}:")
+    elif row.dilation > 1 and row.stride > 1:
+        assert reason.startswith(f"rhs_dilation={row.dilation}, stride={row.stride}:")
+    elif row.dilation > 500:
+        assert "bytes per partition of SBUF" in reason
     elif row.stride > 128:
         assert reason.startswith(f"block={row.stride}, stride={row.stride}:")
     else:

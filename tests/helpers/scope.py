@@ -9,9 +9,8 @@ from nkiconv.problem import ConvProblem
 
 #: What a call is to an algorithm. MEMORY: it lies in its scope if what it needs fits SBUF or PSUM.
 RUNS, REFUSES, MEMORY = "runs", "refuses", "memory decides"
-#: Columns that `dot` takes of any filter, and taps up to which it takes no more than half as many columns where there
-#: are more of them; most elements of a row (or a state) of `update`.
-DOT_COLUMNS, DOT_TAPS, UPDATE_ROW = 64, 8192, 128
+#: Most columns of `dot`, and most elements of a row (or a state) of `update`.
+DOT_COLUMNS, UPDATE_ROW = 64, 128
 #: Taps whose diagonals, 128 columns each, `mixed` holds whatever else a row needs.
 MIXED_TAPS = 64
 #: Largest block of `banded`, which its stride must fit.
@@ -27,10 +26,11 @@ def scope(algorithm: str | None, problem: ConvProblem, request: Request = PLAIN,
             return REFUSES
         return MEMORY if problem.S > MIXED_TAPS else RUNS
     if algorithm == "banded":
-        return REFUSES if strict or dilation > 1 or gaps > 1 or stride > BLOCK else RUNS
+        if strict or gaps > 1 or stride > BLOCK or (dilation > 1 and stride > 1):
+            return REFUSES
+        return MEMORY if dilation > 1 else RUNS
     if algorithm == "dot":
-        many = dilation == 1 and problem.S <= DOT_TAPS and problem.Q > max(DOT_COLUMNS, problem.S // 2)
-        if strict or gaps > 1 or many:
+        if strict or gaps > 1 or problem.Q > DOT_COLUMNS:
             return REFUSES
         return MEMORY if stride > 1 or dilation > 1 else RUNS
     if algorithm == "update":

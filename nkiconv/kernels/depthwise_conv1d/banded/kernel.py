@@ -7,7 +7,8 @@ of A band matrices [B, B], and Y = sum over k of band_k^T X[:, k : k + columns] 
 B taps for B outputs of A channels at once; num_taps = ceil((S + B - 1) / B) of them serve A channels, which costs the
 array (S + B) * 0.417 * max(1, columns / 128) ns a channel and 128 columns. Small B make long rows of columns for few
 channels, large B short ones for many; below 128 columns a matmul gets no cheaper, so the best B is near W / 128. With a
-stride the block has B / stride outputs and the bands slope accordingly.
+stride the block has B / stride outputs and the bands slope accordingly. With a dilation D, D blocks are interleaved,
+block J D + r of positions J B D + r + i D, and tap block k meets X[:, k D : k D + columns].
 
 Three stages, one tile apart, whose pieces alternate on the array so that it never waits for a read-out:
 

@@ -109,10 +109,11 @@ def transpose_in(run, index, parts, part):
         jn = min(at_once, tile.blocks_in - j0)
         transposed_psum = nl.ndarray((size, at_once, even(partitions)), dtype=x_dtype, buffer=nl.psum)
         for j in range(jn):
-            begin = (j0 + j) * blocks.block
+            begin = first_position(blocks.apart, blocks.block, j0 + j)
+            end = begin + (blocks.block - 1) * blocks.apart + 1
             nisa.nc_transpose(
                 dst=transposed_psum[0:size, j, 0:partitions],
-                data=held.rows_in[0:partitions, 0 : blocks.per_group, begin : begin + blocks.block],
+                data=held.rows_in[0:partitions, 0 : blocks.per_group, begin : end : blocks.apart],
                 engine=nisa.engine.tensor,
             )
         rows, chunks = tile.rows, [tile.blocks_in * tile.rows, tile.chunks_in]
@@ -122,6 +123,11 @@ def transpose_in(run, index, parts, part):
             src=transposed_psum[0:size, 0:jn, 0:partitions],
             engine=pick(run.ledger, jn * partitions, is_16bit(x_dtype)),
         )
+
+
+def first_position(apart, block, j):
+    """Position of block j's first element, the others being `apart` from one to the next."""
+    return j // apart * apart * block + j % apart
 
 
 def start_blocks(tile, size, dtype):
@@ -178,7 +184,8 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
     if tile.repeats > 1:
         pattern = [pattern[0], [0, tile.repeats], pattern[1], pattern[2]]
     for k in range(blocks.num_taps):
-        meets = j0 + k < tile.data0 + tile.datan and j0 + k + jn > tile.data0
+        first = j0 + k * blocks.apart
+        meets = first < tile.data0 + tile.datan and first + jn > tile.data0
         if meets or (k == blocks.num_taps - 1 and not started):
             begin = k * blocks.block
             nisa.nc_matmul(
@@ -186,7 +193,7 @@ def multiply_columns(run, index, group, bands_sbuf, acc_psum, span):
                 stationary=bands_sbuf[
                     0:contraction, 0 : blocks.per_group, begin : begin + blocks.block : run.geometry.stride
                 ],
-                moving=held.x_blocks.ap(pattern=pattern, offset=(j0 + k) * tile.rows + group * tile.nn + n0),
+                moving=held.x_blocks.ap(pattern=pattern, offset=first * tile.rows + group * tile.nn + n0),
                 accumulate=started,
             )
             started = True
@@ -245,9 +252,10 @@ def transpose_out(run, index, parts, part):
                 is_moving_onezero=True,
                 accumulate=False,
             )
-        pattern = [[A * width, partitions], [Bo, jn], [width, A], [1, Bo]]
-        residual_sbuf = None if held.residual is None else held.residual.ap(pattern=pattern, offset=j0 * Bo)
-        y, sums = held.rows_out.ap(pattern=pattern, offset=j0 * Bo), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
+        D, offset = blocks.apart, first_position(blocks.apart, Bo, j0)
+        pattern = [[A * width, partitions], [Bo if D == 1 else 1, jn], [width, A], [D, Bo]]
+        residual_sbuf = None if held.residual is None else held.residual.ap(pattern=pattern, offset=offset)
+        y, sums = held.rows_out.ap(pattern=pattern, offset=offset), transposed_psum[0:partitions, 0:jn, 0 : A * Bo]
         evacuate(y, sums, None, residual_sbuf, run.end, reader(run, run.end, jn * A * Bo))
     if first + count == out_pieces(blocks, tile):
         move_results(run, tile, held.rows_out, run.operands.y, store)

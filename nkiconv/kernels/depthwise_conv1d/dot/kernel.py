@@ -17,9 +17,7 @@ the matmuls of tile i; Scalar moves transposed slots to SBUF, pairs of 16-bit
 elements as one fp32 element, which copies bits; the tails of tiles i - 1 and i - 2 come later, where no engine waits
 for another. Channel c0 + p * L + r is row p of the results, so that those of several tiles leave in one DMA of long
 runs. Bound by Tensor, then DMA: per 128 channels and tap of bf16 with Q = 4, the transposes take 0.91 ns and the
-matmuls 0.59, HBM 1.43. Vector's masks grow with Q; from a dozen lags or two on, wide.py puts lags in step by a way
-through HBM instead. One row, N * C = 1, is cut into parts that stand for channels, summed at the end; cores share its
-blocks of lags, where there are several.
+matmuls 0.59, HBM 1.43. Vector's masks grow with Q, which is at most 64.
 
 Zeros are multiplied: a NaN or Inf reaches every column of the channels that share a matmul with it.
 """
@@ -39,15 +37,9 @@ from .sums import (
     sum_channels,
     sum_lags,
 )
-from .wide import run_wide
 
 #: Banks of transposed slots that are on their way before the first matmul of the tile before.
 LEAD = 2
-
-
-def sums_taps(geometry, config):
-    """Whether sums of filters' taps, operands.sums, come along."""
-    return not dot_settings(geometry, config).wide
 
 
 def dot(operands, geometry, options, config):
@@ -57,14 +49,10 @@ def dot(operands, geometry, options, config):
     first, count = share(len(batches(geometry, plan)), nl.num_programs(), nl.program_id(0))
     if count > 0:
         warm_up(warm_zeros(), settings.warmup, 1)
-        units = dot_units(geometry, plan, first, count)
-        if plan.wide:
-            run_wide(operands, geometry, options, plan, units)
-        else:
-            run_masked(operands, geometry, options, plan, units)
+        run_units(operands, geometry, options, plan, dot_units(geometry, plan, first, count))
 
 
-def run_masked(operands, geometry, options, plan, units):
+def run_units(operands, geometry, options, plan, units):
     """Four units in flight: transposes of one between the matmuls of the one before and the tails of two others."""
     masks = make_masks(plan)
     run = start_dot(operands, geometry, options, plan, units)
@@ -130,4 +118,4 @@ def finish_batch(run, masks, unit, sums):
         for n in range(batch.n0, end):
             first = (n - batch.n0) * batch.width
             of_image = sums[0 : nl.tile_size.pmax, first : first + batch.width, 0 : padded_columns(plan)]
-            leave(run, batch, n, r0, [of_image], masks.same_channel, extra[n - batch.n0], None)
+            leave(run, batch, n, r0, of_image, masks.same_channel, extra[n - batch.n0])

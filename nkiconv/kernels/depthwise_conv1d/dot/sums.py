@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.dot import padded_columns, window_of
-from ....schedules.tiles import BANK_COLUMNS
+from ....schedules.dot import window_of
+from ....schedules.tiles import BANK_COLUMNS, cut_at
 from ..._dma import load, store
-from ..._engines import pick
 from ..._epilogue import evacuate
 from ..._masks import keep_equal
 from ..free_channels import move_free
@@ -114,12 +113,9 @@ def sum_lags(sums, column, groups, kept, plan, accumulate):
                 nisa.tensor_reduce(dst=into, op=nl.add, data=kept_sbuf, axis=3)
 
 
-def dot_places(run, batch, n):
-    """(columns of a batch, HBM elements of y between channels and columns, and where the batch begins in image n)."""
-    geometry, plan = run.geometry, run.plan
-    q0 = batch.l0 * plan.spread
-    places = (geometry.y_c, geometry.y_q, n * geometry.y_n + q0 * geometry.y_q)
-    return min(padded_columns(plan), geometry.Q - q0), places
+def dot_places(geometry, n):
+    """HBM elements of y between channels and columns, and where image n begins."""
+    return geometry.y_c, geometry.y_q, n * geometry.y_n
 
 
 def load_epilogue(run, batch, n, r0, width):
@@ -130,48 +126,34 @@ def load_epilogue(run, batch, n, r0, width):
         bias_sbuf = nl.ndarray((rows, width, 1), dtype=nl.float32, buffer=nl.sbuf)
         move_free(bias_sbuf, operands.bias, batch.block, r0, (1, 0, 0), load)
     if epilogue.residual != "":
-        qn, places = dot_places(run, batch, n)
-        residual_sbuf = nl.ndarray((rows, width, qn), dtype=operands.residual.dtype, buffer=nl.sbuf)
-        move_free(residual_sbuf, operands.residual, batch.block, r0, places, load)
+        residual_sbuf = nl.ndarray((rows, width, run.geometry.Q), dtype=operands.residual.dtype, buffer=nl.sbuf)
+        move_free(residual_sbuf, operands.residual, batch.block, r0, dot_places(run.geometry, n), load)
     return bias_sbuf, residual_sbuf
 
 
-def leave(run, batch, n, r0, sums, stationary, extra, ledger):
+def leave(run, batch, n, r0, sums, stationary, extra):
     """Results of channels r0 .. of each row of a batch's block in image n: sums over slots, epilogue, store.
 
-    sums: for each column phase, fp32 [(slot, channel), channels of a row, lags] in SBUF, of columns from batch.l0 on.
-    stationary: ones where a partition belongs to a row. extra: of `load_epilogue`. ledger: who reads out, or None:
-    Vector.
+    sums: fp32 [(slot, channel), channels of a row, columns] in SBUF. stationary: ones where a partition belongs to a
+    row. extra: of `load_epilogue`.
     """
-    rows, phases, width, lags = run.plan.channels, len(sums), sums[0].shape[1], sums[0].shape[2]
-    qn, places = dot_places(run, batch, n)
+    rows, width, columns, Q = run.plan.channels, sums.shape[1], sums.shape[2], run.geometry.Q
     bias_sbuf, residual_sbuf = extra
-    y_sbuf = nl.ndarray((rows, width, qn), dtype=run.operands.y.dtype, buffer=nl.sbuf)
-    most = BANK_COLUMNS // lags
-    for phase in range(phases):
-        # the last columns may leave none to a phase
-        count = (qn - phase + phases - 1) // phases
-        for a in range(0, width if count > 0 else 0, most):
-            an = min(most, width - a)
-            acc_psum = nl.ndarray((rows, an, lags), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_matmul(
-                dst=acc_psum,
-                stationary=stationary,
-                moving=sums[phase][0 : nl.tile_size.pmax, a : a + an, 0:lags],
-                is_stationary_onezero=True,
-                accumulate=False,
-            )
-            bias, residual = None, None
-            if bias_sbuf != None:
-                bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, count)
-            if residual_sbuf != None:
-                residual = residual_sbuf[0:rows, a : a + an, phase:qn:phases]
-            evacuate(
-                y_sbuf[0:rows, a : a + an, phase:qn:phases],
-                acc_psum[0:rows, 0:an, 0:count],
-                bias,
-                residual,
-                run.options.epilogue,
-                nisa.engine.vector if ledger == None else pick(ledger, an * count, False),
-            )
-    move_free(y_sbuf, run.operands.y, batch.block, r0, places, store)
+    y_sbuf = nl.ndarray((rows, width, Q), dtype=run.operands.y.dtype, buffer=nl.sbuf)
+    for a, an in cut_at(width, BANK_COLUMNS // columns):
+        acc_psum = nl.ndarray((rows, an, columns), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(
+            dst=acc_psum,
+            stationary=stationary,
+            moving=sums[0 : nl.tile_size.pmax, a : a + an, 0:columns],
+            is_stationary_onezero=True,
+            accumulate=False,
+        )
+        bias, residual = None, None
+        if bias_sbuf != None:
+            bias = bias_sbuf[0:rows, a : a + an, 0:1].broadcast(2, Q)
+        if residual_sbuf != None:
+            residual = residual_sbuf[0:rows, a : a + an, 0:Q]
+        y, epilogue = y_sbuf[0:rows, a : a + an, 0:Q], run.options.epilogue
+        evacuate(y, acc_psum[0:rows, 0:an, 0:Q], bias, residual, epilogue, nisa.engine.vector)
+    move_free(y_sbuf, run.operands.y, batch.block, r0, dot_places(run.geometry, n), store)

@@ -1,4 +1,4 @@
-"""`dot` on the host: a unit is up to 128 channels of one image, a chunk of slots and, `wide`, a block of lags."""
+"""`dot` on the host: a unit is up to 128 channels of one image and a chunk of slots."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ class Dot(Algorithm):
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
         config = self.complete(shape, config)
-        plan = self._plan(shape, config)
-        slots = plan.slots * plan.members
-        if dict(config or ())["wide"]:
-            return []
-        return list(DotSettings.near(config, {"slots": slots}, warmup=(0, warm_up_of(shape.target))))
+        plan, warmups = self._plan(shape, config), (0, warm_up_of(shape.target))
+        return list(DotSettings.near(config, {"slots": plan.slots * plan.members}, warmup=warmups))
 
     def unit(self, shape: Shape, config: Config) -> int:
         return PARTITIONS * int(self._plan(shape, config).tiles)
