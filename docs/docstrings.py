@@ -59,7 +59,7 @@ def _paragraph(lines: list[str]) -> Iterator[str]:
 
 
 def _section(name: str, first: str, rest: list[str]) -> Iterator[str]:
-    """A heading; behind it one sentence, or a list of what has names."""
+    """A heading; after it one sentence, or a list of what has names."""
     rest = textwrap.dedent("\n".join(rest)).splitlines()
     if first or not rest or not _NAMES.fullmatch(rest[0]):
         yield f"**{name}:** " + _escaped(" ".join([first, *(line.strip() for line in rest)]).strip())

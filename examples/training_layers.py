@@ -1,4 +1,4 @@
-"""What gradients of single layers would take on trn2, modelled, beside cuDNN on an H200; a table in Markdown.
+"""What gradients of single layers would take on trn2, modelled, compared with cuDNN on an H200; a table in Markdown.
 
 The layers are those of `nkiconv cases --suite training`, in both layouts. cuDNN's share of its own limit was measured
 elsewhere, in the better layout (nkiconv/data/training.csv).

@@ -101,7 +101,7 @@ class Model:
         return report.model, sum(entry.swapped for entry in report.entries) - self.idle
 
     def decode(self, made: nn.Module, x: torch.Tensor, steps: int) -> torch.Tensor:
-        """The last hidden state of a decoder at the last `steps` tokens of x, one by one behind those before."""
+        """The last hidden state of a decoder at the last `steps` tokens of x, one by one after those before."""
         assert self.cache is not None
         cache, found = None, []
         prefill = x.shape[1] - steps

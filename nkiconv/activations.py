@@ -33,10 +33,10 @@ class Activation:
     #: of act(z), which need not be computed again in a backward pass
     slope: Callable[[Any], Any]
     by_result: bool = False
-    #: its name in torch.nn.functional, if that is another than here, with the arguments it takes beside z
+    #: its name in torch.nn.functional, if that is another than here, with the arguments it takes besides z
     functional: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
-    #: its evaluation in fp32 errs by so many eps32 of |act|, and so many eps32 beside; 0 and 0: it is exact
+    #: its evaluation in fp32 errs by so many eps32 of |act|, and so many eps32 more; 0 and 0: it is exact
     roundings: int = ROUNDINGS
     absolute_roundings: int = 0
 

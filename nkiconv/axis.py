@@ -22,7 +22,7 @@ class Axis:
     taps: int  # T, R or S
     stride: int
     lo: int  # zeros in front; negative crops
-    hi: int  # zeros behind; negative crops
+    hi: int  # zeros after; negative crops
     rhs_dilation: int  # distance of neighbouring taps
     lhs_dilation: int  # distance of neighbouring inputs, before padding
 
@@ -53,7 +53,7 @@ class Axis:
 
     @property
     def backwards(self) -> tuple[int, int]:
-        """Zeros before and behind y's gradient, which has stride - 1 between, whose convolution is x's gradient."""
+        """Zeros before and after y's gradient, which has stride - 1 between, whose convolution is x's gradient."""
         before, outputs = self.window - 1 - self.lo, (self.out - 1) * self.stride + 1
         return before, self.dilated + self.window - 1 - before - outputs
 
@@ -76,7 +76,7 @@ class Axis:
 
     @property
     def num_read(self) -> int:
-        """Inputs that an output meets: not those cropped, between windows, or behind the last."""
+        """Inputs that an output meets: not those cropped, between windows, or after the last."""
         dense = self.rhs_dilation == 1 and self.taps >= self.stride
         if dense or (self.stride == 1 and self.out >= self.rhs_dilation):
             end = (self.out - 1) * self.stride + self.window
@@ -106,14 +106,14 @@ class Axis:
 
 
 def same_padding(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Zeros before and behind an axis that give ceil(size / stride) outputs, the odd one behind."""
+    """Zeros before and after an axis that give ceil(size / stride) outputs, the odd one after it."""
     window = (taps - 1) * dilation + 1
     total = max(0, (-(-size // stride) - 1) * stride + window - size)
     return total // 2, total - total // 2
 
 
 def padding_pairs(padding: Any, axes: Sequence[tuple[int, int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Zeros before and behind each axis of a `padding` that the rules take; axes: (size, taps, stride, dilation)."""
+    """Zeros before and after each axis of a `padding` that the rules take; axes: (size, taps, stride, dilation)."""
     if padding == "same":
         return tuple(same_padding(*one) for one in axes)
     if padding == "causal":

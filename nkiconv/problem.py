@@ -289,7 +289,7 @@ class ConvProblem:
 
         Args:
             stride, padding, output_padding, dilation: torch's; padding in pairs, what is taken off the result before
-                and behind each axis.
+                and after each axis.
             taps: (R, S) or (T, R, S). fields: those of a ConvProblem without taps, stride, padding and dilations.
 
         Raises: as the constructor; GeometryError where padding takes off all of the result.

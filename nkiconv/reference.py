@@ -61,7 +61,7 @@ def conv_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[
 
 
 def abs_sum_ref(x: AnyArray, w: AnyArray, problem: ConvProblem, channels: Sequence[int] | None = None) -> Float64Array:
-    """Return the sum of |w| |x| behind each output, which bounds what rounding can do to it.
+    """Return the sum of |w| |x| of each output, which bounds what rounding can do to it.
 
     Arguments, shape of the result and errors are those of `conv_ref`.
     """

@@ -342,7 +342,7 @@ def removed_note(algorithm: Any, algorithms: Iterable[str]) -> str:
 def algorithm(
     value: Any, algorithms: Sequence[str], name: str = "algorithm", others: tuple[Any, ...] = (None,), of: str = ""
 ) -> str:
-    """None, or an algorithm's name; others: what it may be beside; of: the operation."""
+    """None, or an algorithm's name; others: what else it may be; of: the operation."""
     return accepted(name, value, (*others, *algorithms), note=removed_note(value, algorithms), of=of)
 
 

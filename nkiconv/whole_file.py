@@ -15,7 +15,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, for a block to write; at its end that takes the name, or is deleted if it raised.
+    """A temporary path next to `path`, for a block to write; it takes the name at the end, or is deleted if it raised.
 
     Nobody sees a part of a file, and what was there stays until then. Where `path` is a link, the file that it leads to
     is replaced; what is no regular file, a device or a pipe, is written in place.

@@ -116,7 +116,7 @@ BAD_FILES = [
     ("deep header", "x.npy", npy(X, start=b"(" * 5_000), "", r"FileFormatError: --input=x\.npy: is truncated or dam"),
     ("negative extent", "x.npy", npy(X, shape=(-1, 2, 9)), "", r"--input=x\.npy: is damaged \(shape \(-1, 2, 9\)\)"),
     ("huge extent", "x.npy", npy(X, shape=(1, 2, 10**15)), "", r"--input=x\.npy: is truncated .*takes 8,000,000,000,0"),
-    ("two arrays", "x.npy", npy(X) * 2, "", r"--input=x\.npy: has something behind the array \(2\d\d bytes"),
+    ("two arrays", "x.npy", npy(X) * 2, "", r"--input=x\.npy: has something after the array \(2\d\d bytes"),
     ("records", "x.npy", npy(X, descr=[("a", "<f4")]), "",
      r"--input=x\.npy: holds records of dtype \[\('a', '<f4'\)\]"),
     ("pickle", "x.npy", npy(X, descr="|O"), "", r"--input=x\.npy: holds Python objects, which are not loaded"),

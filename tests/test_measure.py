@@ -25,7 +25,7 @@ ORDER = (THIS, AGAIN, COPY_FLOOR, LAUNCH_FLOOR)
 
 
 def ignore(_what, _share):
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 def measure(device, name=CASE, *, dtype=None, rounds=4, **options):

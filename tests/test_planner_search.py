@@ -90,7 +90,7 @@ def test_a_plan_says_what_it_would_take_if_row_tiles_took_turns():
     assert turns is not None
     assert turns.us > found.phase0_us
     assert turns.least_us <= turns.us
-    assert "row tiles of the array side by side, which nobody has measured" in found.explain()
+    assert "row tiles of the array in parallel, which is not measured" in found.explain()
     assert Plan.from_json(found.to_json()) == found
     # the same plan, searched for where they do
     other = plan(GROUPED, use_cache=False, constants=TURNS)

@@ -136,7 +136,7 @@ def no_data(shape: tuple[int, ...], letters: str, empty: str, dtype: str) -> Any
 
 
 def out_dtype_unsupported(out_dtype: Any, others: tuple[Any, ...] = (None,)) -> str:
-    """Why this is no dtype of a result; "" if it is one, by any name; others: what it may be beside."""
+    """Why this is no dtype of a result; "" if it is one, by any name; others: what else it may be."""
     named = out_dtype
     with contextlib.suppress(DtypeError):
         named = dtype_name(out_dtype)

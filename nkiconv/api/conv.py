@@ -141,7 +141,7 @@ def conv3d(
             (0 are none): y is that of both, and zeros of the padding are in front of them.
         return_final_frames: also return the last planes of both that the next call needs, (T - 1) * dilation or as many
             as there are; or so many. Chunks of one video whose stride divides their planes give the y of the whole, to
-            the bit with T > 1 and no padding behind; with T = 1 planes are images, whose number says how they are added
+            the bit with T > 1 and no padding after; with T = 1 planes are images, whose number says how they are added
             up, and y differs by roundings.
         precision: as in `conv2d`; of bf16 and fp16 None or, with T = 3, stride, dilation and lhs_dilation of planes 1,
             "winograd": two planes of y of four products of sums of frames instead of six, rounded to fp16: errors of

@@ -1,4 +1,4 @@
-"""What a call may ask for beside the convolution: checked, described for the planner, and as a kernel's arguments."""
+"""What a call may ask for besides the convolution: checked, described for the planner, and as a kernel's arguments."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def _input(
 
 
 def _output_padding(shape: tuple[int, ...], w: Any, gy: Any, numbers: Any, groups: Any, layout: str) -> tuple[int, ...]:
-    """Elements behind those of x that a window of y sees, of x of this shape."""
+    """Elements after those of x that a window of y sees, of x of this shape."""
     axes = [layout.index(letter) for letter in layout if letter not in "NC"]
     refuse(GeometryError, rules.images_and_channels("gy", gy.shape, layout, shape[0], w.shape[0]))
     channels = shape[layout.index("C")]

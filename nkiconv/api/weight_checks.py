@@ -40,7 +40,7 @@ def check_accumulated(into: Any, size: tuple[int, ...]) -> None:
 
 
 def result_violations(bias_gradient: Any, out_dtype: Any) -> Iterator[NkiconvError]:
-    """Errors of what a gradient of filters is asked for beside."""
+    """Errors of what else a gradient of filters is asked for."""
     yield from refused(UnsupportedError, rules.flag("bias_gradient", bias_gradient))
     yield from refused(DtypeError, out_dtype_unsupported(out_dtype, ()))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import FileFormatError, UnsupportedError
 from .source import FUNCTIONS, Binding, Import, Source, read_source
 
-#: What kernels call NKI's modules; whoever imports them, and from where, calls them that.
+#: What kernels call NKI's modules; any import of them gives them these names.
 NKI_NAMES = {"nki": "nki", "nl": "nki.language", "nisa": "nki.isa", "ncc": "nki.collectives"}
 
 #: Folders of other people's code.

@@ -26,7 +26,7 @@ from .timekeeper import Advance
 
 #: Seconds without a word after which the process counts as stuck; between two words it times one candidate.
 SILENCE_S = 600.0
-#: Seconds that it has to end once nobody asks any more.
+#: Seconds that it has to end once its last request is answered.
 END_S = 5.0
 #: What runs there.
 MODULE = f"{__package__}.serve"
@@ -188,7 +188,7 @@ def _forget() -> None:
 _process: _Process | None = None
 #: Held while the process is asked, which answers one at a time.
 _lock = threading.Lock()
-#: Kept, as what Python does to a process that nobody holds is its parent's business.
+#: Kept, as Python ends a process without references, which is for its parent to do.
 _inherited: list[_Process] = []
 atexit.register(stop)
 if hasattr(os, "register_at_fork"):

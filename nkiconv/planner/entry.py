@@ -24,7 +24,7 @@ from .timekeeper import Advance
 
 
 def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 @takes_ints

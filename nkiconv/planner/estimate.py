@@ -53,6 +53,6 @@ def completed(request: Request, algorithm: str | None, config: Config) -> tuple[
 
 
 def known(request: Request) -> Plan | Estimate:
-    """What a call on the host takes: the plan that somebody had timed, where the cache has it, or one that comes with
+    """What a call on the host takes: the plan that was timed before, where the cache has it, or one that comes with
     nkiconv, or an estimate."""
     return cache.load(request) or shipped.known(request) or estimate(request)

@@ -56,7 +56,7 @@ class InTurns:
     @property
     def text(self) -> str:
         """A line for people."""
-        found = f"row tiles of the array side by side, which nobody has measured: {self.us:,.2f} us if they took turns"
+        found = f"row tiles of the array in parallel, which is not measured: {self.us:,.2f} us if one after the other"
         if self.least_us == self.us:
             return f"{found}, and still the least of what was timed"
         return f"{found}; {self.algorithm}, {settings_text(self.config)}, would take {self.least_us:,.2f} us then"

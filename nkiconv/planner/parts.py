@@ -78,7 +78,7 @@ def part_of(problem: ConvProblem, asked: Asked, kept: frozenset[str] = frozenset
     """(A problem of at most about `PIECES` pieces with the same tiles, how many times its pieces the problem has, from
     1); the problem itself where it has no more.
 
-    Frames in front and behind are planes of the whole. kept: extents that the part has all of.
+    Frames before and after are planes of the whole. kept: extents that the part has all of.
     """
     found = problem
     kept |= {"Z"} if asked.has_frames else set()

@@ -1,6 +1,6 @@
 """The planner's process, which `child` starts: a request a line on stdin, progress and a reply on stdout.
 
-It ends where stdin ends, which is when the process that asks ends, and where nobody listens any more.
+It ends where stdin ends, which is when the process that asks ends, and where its output is closed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .request import Request
 
 
 def serve(asked: TextIO, told: TextIO) -> None:
-    """Answer until nobody asks."""
+    """Answer until stdin ends."""
 
     def tell(what: dict[str, Any]) -> None:
         told.write(json.dumps(what) + "\n")
@@ -54,4 +54,4 @@ if __name__ == "__main__":
     try:
         serve(sys.stdin, _replies())
     except BrokenPipeError:
-        os._exit(0)  # nothing is left to be written, and nobody to read it
+        os._exit(0)  # nothing is left to be written

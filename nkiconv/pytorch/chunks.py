@@ -37,7 +37,7 @@ def conv1d_chunk(
     packed: Tensor | None = None,
     strict_nonfinite: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`conv1d` of the next chunk of rows behind those before: all outputs whose windows are there.
+    """`conv1d` of the next chunk of rows after those before: all outputs whose windows are there.
 
         y of chunk 1, chunk 2, ... one after the other = conv1d(all chunks one after the other, without padding)
 
@@ -82,11 +82,11 @@ def conv_transpose1d_chunk(
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`conv_transpose1d` of the next chunk of rows behind those before: `stride` outputs for each input.
+    """`conv_transpose1d` of the next chunk of rows after those before: `stride` outputs for each input.
 
         y of chunk 1, chunk 2, ... one after the other = conv_transpose1d(all chunks, no padding)[..., : W * stride]
 
-    which is what causal codecs keep. The window - stride outputs behind are those of a chunk of zeros.
+    which is what causal codecs keep. The window - stride outputs after the last are those of a chunk of zeros.
 
     Args:
         input: [N, C, W] or [C, W], W at least 1, any from chunk to chunk.
@@ -139,7 +139,7 @@ def check_front(front: int | None, window: int, stride: int) -> int:
 
 
 def _behind(input: Tensor, state: Tensor | None, weight: Tensor) -> Tensor:
-    """input behind a state."""
+    """input after a state."""
     _check(input, state, weight)
     return input if state is None or state.shape[-1] == 0 else torch.cat([state, input], -1)
 

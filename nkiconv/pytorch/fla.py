@@ -38,7 +38,7 @@ def causal_conv1d(
 
     Args:
         x: [N, L, C]; bf16, fp16 or fp32. weight: [C, width]. bias: [C].
-        residual: of x's shape and dtype, added behind the activation.
+        residual: of x's shape and dtype, added after the activation.
         initial_state: [N, C, width], x's dtype, the inputs before each row, of which the last width - 1 are seen; with
             cu_seqlens [sequences, C, width].
         output_final_state: whether the last `width` inputs are returned too, those of the initial state among them.
@@ -77,12 +77,12 @@ def causal_conv1d_update(
     *,
     layer: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One step of decoding: convolve x behind what the cache holds, and put x there too.
+    """One step of decoding: convolve x after what the cache holds, and append x there.
 
     Args:
         x: [N, C], [N, 1, C] or [1, N, C]; bf16, fp16 or fp32.
         cache: [N, C, width], x's dtype: the last inputs. Moved on by one in place.
-        residual: of x's shape and dtype, added behind the activation. weight: [C, width]. bias: [C].
+        residual: of x's shape and dtype, added after the activation. weight: [C, width]. bias: [C].
         activation, layer: as of `causal_conv1d`.
 
     Returns: (y of x's shape and dtype, cache).
@@ -116,7 +116,7 @@ def _check(where: str, x: Any, weight: Any, more: dict[str, Any], steps: bool = 
 
 
 def _final(rows: Tensor, width: int, initial_state: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:
-    """[N, C, width], or of sequences: the last inputs of rows [N, C, L] behind their states."""
+    """[N, C, width], or of sequences: the last inputs of rows [N, C, L] after their states."""
     if cu_seqlens is None:
         before = rows.new_zeros(*rows.shape[:2], width) if initial_state is None else initial_state
         whole = torch.cat([before, rows], 2)

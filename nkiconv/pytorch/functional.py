@@ -126,7 +126,7 @@ def conv3d(
 
     Args:
         input: [N, C, D, H, W] or [C, D, H, W]. weight: [K, C / groups, T, R, S].
-        padding: also three pairs, before and behind each axis, negative ones crop.
+        padding: also three pairs, before and after each axis, negative ones crop.
         initial_frames: [N, C, F, H, W] or [C, F, H, W] of input's dtype, planes that precede input's (none where F is
             0): y is that of both, and padding is around both.
         return_final_frames: also return the last planes of both that the next chunk of a video needs as its
@@ -237,7 +237,7 @@ def convolve(
 ) -> Tensor:
     """One call in torch's terms.
 
-    numbers: as torch's function takes them behind the tensors: stride, padding, dilation, groups; more: activation,
+    numbers: as torch's function takes them after the tensors: stride, padding, dilation, groups; more: activation,
     residual_position, layer, strict_nonfinite; reads: what makes a Convolution of these numbers, where they are others;
     frames: planes in front of x's.
     """
@@ -423,7 +423,7 @@ def per_axis(name: str, value: Any, rank: int) -> tuple[int, ...]:
 
 
 def _zeros(padding: Any, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Zeros before and behind each axis, as torch understands padding, and "causal" of a row."""
+    """Zeros before and after each axis, as torch understands padding, and "causal" of a row."""
     rank = len(stride)
     if isinstance(padding, str):
         refuse(GeometryError, rules.accepted("padding", padding, PADDINGS[: 3 if rank == 1 else 2], "use one, or ints"))

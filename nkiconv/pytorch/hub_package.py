@@ -5,7 +5,7 @@
     FOLDER/build/torch-cpu/              the same for a host, where NKICONV_CPU says who computes
 
 A package calls the nkiconv that is installed instead of carrying it. torch registers an operator once in a process, so
-a copy beside an installed nkiconv, or two copies, could not both be loaded; and a copy would need NumPy and ml_dtypes
+a copy next to an installed nkiconv, or two copies, could not both be loaded; and a copy would need NumPy and ml_dtypes
 all the same, which a package cannot ask for: `kernels` knows few dependencies by name, nki among them.
 """
 
@@ -25,7 +25,7 @@ NAME = "nkiconv"
 VERSION = 1
 #: Of `kernels`: the first version that this has been run with.
 KERNELS = "0.17.2"
-#: What each backend needs beside torch and nkiconv.
+#: What each backend needs besides torch and nkiconv.
 BACKENDS: dict[str, list[str]] = {"neuron": ["nki"], "cpu": []}
 _FILES = ("__init__.py", "layers.py")
 _SOURCE = Path(__file__).parent / "hub"

@@ -51,7 +51,7 @@ PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Fused(Freezes):
-    """What our modules have beside torch's module of that name, which comes next in their order of classes."""
+    """What our modules have besides torch's module of that name, which comes next in their order of classes."""
 
     #: What padding_mode may be.
     padding_modes: tuple[str, ...] = PADDING_MODES
@@ -177,7 +177,7 @@ class Conv3d(_Fused, torch.nn.Conv3d):
 
 
 class _Transposed(_Fused):
-    """What our transposed modules have beside torch's, as `_Fused`."""
+    """What our transposed modules have besides torch's, as `_Fused`."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class ConvTranspose3d(_Transposed, torch.nn.ConvTranspose3d):
 
 
 class CausalConv1d(Conv1d):
-    """`Conv1d` with (S - 1) * dilation zeros in front of a row and none behind: no output sees a later input.
+    """`Conv1d` with (S - 1) * dilation zeros in front of a row and none after it: no output sees a later input.
 
     The zeros are never stored: the kernel leaves them out. Depthwise where groups, in_channels and out_channels are
     equal. There is no padding to choose; the other arguments are `Conv1d`'s.
@@ -302,7 +302,7 @@ class CausalConv1d(Conv1d):
 
 
 class CausalConv3d(Conv3d):
-    """`Conv3d` of videos: zeros, a chunk's cache or copies of the first frame are in front in time, nothing is behind.
+    """`Conv3d` of videos: zeros, a chunk's cache or copies of the first frame are in front in time, nothing follows.
 
     Args:
         padding: (height, width), with (T - 1) * dilation planes in front, so that an output sees no later input; or an

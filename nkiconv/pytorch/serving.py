@@ -49,7 +49,7 @@ def causal_conv1d_fn(
     *,
     layer: str | None = None,
 ) -> Tensor:
-    """Convolve the tokens of several sequences, each behind the state in its slot, and move the states on.
+    """Convolve the tokens of several sequences, each after the state in its slot, and move the states on.
 
     Args:
         x: [C, tokens], sequences one after the other; bf16, fp16 or fp32.
@@ -64,8 +64,8 @@ def causal_conv1d_fn(
             sequence is. A sequence without tokens changes no state either.
         block_idx_first_scheduled_token, block_idx_last_scheduled_token, initial_state_idx, num_computed_tokens,
         block_size_to_align: of prefix caching, all or none. [sequences], int32 or int64, and an int. A sequence has had
-            num_computed_tokens; its state is in slot cache_indices[initial_state_idx], the state behind its last token
-            goes to slot cache_indices[block_idx_last_scheduled_token], and those behind the last tokens of the blocks
+            num_computed_tokens; its state is in slot cache_indices[initial_state_idx], the state after its last token
+            goes to slot cache_indices[block_idx_last_scheduled_token], and those after the last tokens of the blocks
             of block_size_to_align before, which end in x, to the slots from
             cache_indices[block_idx_first_scheduled_token] on.
         metadata, validate_data: of vLLM's launches; nothing depends on them, all arguments are checked.
@@ -122,7 +122,7 @@ def causal_conv1d_update(
     *,
     layer: str | None = None,
 ) -> Tensor:
-    """A step of decoding, or of a draft's tokens: convolve x behind the state in each slot, and move the states on.
+    """A step of decoding, or of a draft's tokens: convolve x after the state in each slot, and move the states on.
 
     Args:
         x: [sequences, C], or [sequences, C, L] for L tokens; with query_start_loc [tokens, C]. bf16, fp16 or fp32.
@@ -133,8 +133,8 @@ def causal_conv1d_update(
             blocks].
         num_accepted_tokens: [sequences], int32 or int64, from 1: of the tokens of the call before, how many are kept.
             The state begins at column num_accepted_tokens - 1 then, so that the others are as if they had never been;
-            behind it x goes to the slot, all of it: state_len is at least width - 2 + L. 1 behind a prefill.
-        query_start_loc: [sequences + 1], int32 or int64: where sequences begin in x; those behind the last are of none.
+            after it x goes to the slot, all of it: state_len is at least width - 2 + L. 1 after a prefill.
+        query_start_loc: [sequences + 1], int32 or int64: where sequences begin in x; later entries are ignored.
         max_query_len: tokens of the longest sequence with query_start_loc; -1 reads it there, which waits for a device
             that holds it, and which torch.compile cannot.
         block_idx_last_scheduled_token, initial_state_idx: both or none, [sequences], int32 or int64: the state is in

@@ -1,4 +1,4 @@
-"""Modules of rows that come in chunks, as neural codecs stream them, with torch's parameters and a state beside."""
+"""Modules of rows that come in chunks, as neural codecs stream them, with torch's parameters and a state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StreamingConv1d(Conv1d):
         in_channels, ..., dtype: those of `Conv1d` in its order, without padding; stride at most the window,
             (S - 1) * dilation + 1.
         padding_mode: what stands in front of the first chunk, "zeros" or "replicate", the row's first element. There is
-            no other padding: what stands behind the rows is the last chunk's.
+            no other padding: what follows the rows is the last chunk's.
         front: how many elements stand there; None: window - stride, as causal codecs (EnCodec, Mimi) have it.
         The rest: as of `Conv1d`.
 

@@ -2,7 +2,7 @@
 
 All figures are per NeuronCore. "arch" is AWS's Trainium2 architecture guide, "inf2 arch" the Trainium/Inferentia2 one
 it extends, "isa" the contract of the named nki.isa call. Timing constants, and the memory sizes among them, are read
-from trn2.toml beside this file: each has a value, a unit, a source and a standing, and no other module holds a number.
+from trn2.toml next to this file: each has a value, a unit, a source and a standing, and no other module holds a number.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class Launch:
         return storage
 
     def let_go(self) -> None:
-        """Forget the cores once they have run: in no cycle, their many records end with whoever uses them last."""
+        """Forget the cores once they have run: in no cycle, their many records end with their last user."""
         self.programs, self.meeting = [], None
 
     def watch(self, storage: Storage) -> None:

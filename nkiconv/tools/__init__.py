@@ -1,1 +1,1 @@
-"""What is done with kernels and planner beside calling them: the command line, checks, times, tables, a tour."""
+"""What is done with kernels and planner besides calling them: the command line, checks, times, tables, a tour."""

@@ -86,7 +86,7 @@ def strides():
 @report("fla-org/flash-linear-attention#955")
 def packed_batches():
     """Sequences packed in several rows gave wrong filter gradients, and nothing said so."""
-    with pytest.raises(GeometryError, match=r"x.shape=\(2, 6, 8\): with cu_seqlens all sequences lie in one row"):
+    with pytest.raises(GeometryError, match=r"x.shape=\(2, 6, 8\): with cu_seqlens all sequences are in one row"):
         fla.causal_conv1d(ints(2, 8, 6), ints(6, 4), cu_seqlens=torch.tensor([0, 3, 8], dtype=torch.int32))
 
 

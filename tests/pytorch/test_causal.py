@@ -431,7 +431,7 @@ REFUSED = [
     ({"seq_idx": IDX.flip(1)}, GeometryError, r"seq_idx\[0\]=\[2, 1, 1, 1, 0, 0\]: must not fall along a row"),
     ({"seq_idx": IDX - 1, "initial_states": S}, GeometryError, r"seq_idx.0.=.-1, -1, 0, 0, 0, 1.: with init"),
     ({"seq_idx": IDX, "cu_seqlens": CU}, UnsupportedError, "seq_idx: given together with cu_seqlens"),
-    ({"cu_seqlens": CU}, GeometryError, r"x.shape=\(2, 4, 6\): with cu_seqlens all sequences lie in one row"),
+    ({"cu_seqlens": CU}, GeometryError, r"x.shape=\(2, 4, 6\): with cu_seqlens all sequences are in one row"),
     ({"x": ONE, "cu_seqlens": CU[None]}, GeometryError, r"cu_seqlens.shape=\(1, 3\): must be \[sequences \+ 1\]"),
     ({"x": ONE, "cu_seqlens": CU[:1]}, GeometryError, r"cu_seqlens.shape=\(1,\): must be \[sequences \+ 1\]"),
     ({"x": ONE, "cu_seqlens": CU + 1}, GeometryError, r"cu_seqlens=\[1, 3, 7\]: must begin with 0"),

@@ -78,7 +78,7 @@ class Slots:
         return self.held[rows[:, None], :, columns].transpose(1, 2)
 
     def padded(self, x: Tensor, longest: int) -> Tensor:
-        """[sequences, C, longest] of tokens [tokens, C], zeros behind each sequence."""
+        """[sequences, C, longest] of tokens [tokens, C], zeros after each sequence."""
         assert self.starts is not None
         steps = torch.arange(longest, device=x.device)
         tokens = (self.starts[:-1, None] + steps).clamp(max=x.shape[0] - 1)
@@ -96,7 +96,7 @@ class Slots:
 
     def advance(self, history: Tensor, size: int, longest: int, keeps: bool, blocks: Tensor | None) -> None:
         """Put to slots, from their first column on, the end of history [sequences, C, size + longest]: `size` columns,
-        or where it `keeps` all tokens those, behind size - 1 columns."""
+        or where it `keeps` all tokens those, after size - 1 columns."""
         if size == 0:
             return
         device = history.device
@@ -106,7 +106,7 @@ class Slots:
         columns = begins[:, None] + torch.arange(width, device=device)
         values = history.gather(2, columns.clamp(max=size + longest - 1)[:, None].expand(-1, history.shape[1], -1))
         rows = self.rows(blocks)
-        if keeps:  # a shorter sequence leaves what is behind its tokens
+        if keeps:  # a shorter sequence leaves what follows its tokens
             old = self.held[..., :width].index_select(0, rows.clamp(min=0))
             own = columns < size + lengths[:, None]
             values = torch.where(own[:, None], values, old)

@@ -78,7 +78,7 @@ def activation_of(where: str, activation: Any) -> str | None:
     """Our name of an activation. Raises UnsupportedError."""
     if not (activation is None or isinstance(activation, str)) or activation not in ACTIVATIONS:
         raise UnsupportedError(
-            f"activation={shown(activation)}: {where} accepts None, 'silu' and 'swish'; apply others behind it"
+            f"activation={shown(activation)}: {where} accepts None, 'silu' and 'swish'; apply others to the result"
         )
     return ACTIVATIONS[activation]
 
@@ -110,7 +110,7 @@ def kinds(given: dict[str, Any], numbers: dict[str, Any]) -> Iterator[NkiconvErr
 
 
 def _float64(given: dict[str, Any]) -> Iterator[NkiconvError]:
-    """Errors of float64 beside others: torch computes it, and casts nothing."""
+    """Errors of float64 mixed with other dtypes: torch computes it, and casts nothing."""
     dtype = given["x"].dtype
     for name, tensor in given.items():
         if tensor is not None and (tensor.dtype == torch.float64) != (dtype == torch.float64):
@@ -161,7 +161,7 @@ def _sequences(
         )
     if x.shape[0] != 1:
         yield GeometryError(
-            f"x.shape={tuple(x.shape)}: with cu_seqlens all sequences lie in one row, [1, C, total]; concatenate rows"
+            f"x.shape={tuple(x.shape)}: with cu_seqlens all sequences are in one row, [1, C, total]; concatenate rows"
         )
 
 

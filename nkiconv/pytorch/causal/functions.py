@@ -96,7 +96,7 @@ def causal_conv1d_update(
     layer: str | None = None,
     strict_nonfinite: bool | None = None,
 ) -> Tensor:
-    """One step of decoding, or a few: convolve x behind what conv_state holds, and put x there too.
+    """One step of decoding, or a few: convolve x after what conv_state holds, and append x there.
 
     Args:
         x: [N, C], or [N, C, L] for L steps; any strides.
@@ -104,7 +104,7 @@ def causal_conv1d_update(
             end. Moved on by L in place. It carries no derivative: y's reach x, weight and bias.
         weight, bias, activation, layer, strict_nonfinite: as for `causal_conv1d_fn`.
         cache_seqlens: [N], int32 or int64: conv_state is a ring, in which x goes to positions cache_seqlens,
-            cache_seqlens + 1, ... modulo state_len, and the inputs before it lie before those.
+            cache_seqlens + 1, ... modulo state_len, and the inputs before it precede those.
         conv_state_indices: [N], int32 or int64: the row of conv_state, [rows, C, state_len], that belongs to each row
             of x. A negative one marks padding: its y is 0, and no state changes. Numbers on the host that are too large
             or come twice are refused, unless torch.compile, torch.jit.trace or a TorchDispatchMode is at work; the
@@ -149,7 +149,7 @@ def like(x: Tensor, y: Tensor) -> Tensor:
     """y, contiguous, or with channels next to each other where x has them so: callers take such views of it."""
     if y.dim() != 3 or x.stride(1) != 1 or x.is_contiguous():
         return y
-    last = y.transpose(1, 2)  # as it is where one step lies both ways: autograd forbids changing views of y in place
+    last = y.transpose(1, 2)  # as it is where one step has both orders: autograd forbids changing views of y in place
     return y if last.is_contiguous() else last.contiguous().transpose(1, 2)
 
 

@@ -60,7 +60,7 @@ def _forward(
 
 
 def _own(y: Tensor) -> Tensor:
-    """y as no view, which torch's convolutions of rows return: of two results autograd lets nobody change views."""
+    """y as no view, which torch's convolutions of rows return: of two results autograd forbids changing views."""
     return y.clone() if y._is_view() else y
 
 
@@ -262,8 +262,7 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tu
     cu_seqlens, seq_idx, *rest = args[4:]
     if cu_seqlens is not None or seq_idx is not None:
         raise UnsupportedError(
-            f"{_NAME}: torch.vmap takes no packed sequences (cu_seqlens, seq_idx); lay the batches behind each other "
-            f"in the row"
+            f"{_NAME}: torch.vmap takes no packed sequences (cu_seqlens, seq_idx); concatenate the batches in the row"
         )
     size = info.batch_size
     x, weight, bias, initial = (
@@ -338,7 +337,7 @@ def _by_rows(_x: Any, _w: Any, _bias: Any, _initial: Any, cu_seqlens: Any, *_: A
 
 
 def _packed_backward_by_rows(*args: Any) -> Any:
-    if args[6] is not None:  # cu_seqlens: all sequences lie in one row
+    if args[6] is not None:  # cu_seqlens: all sequences are in one row
         return None
     kinds = [sharding.SHARDED, sharding.SUMMAND, sharding.SUMMAND, sharding.SHARDED]
     return (0, 1, 2, 5, 7), [kind if need else sharding.SAME for kind, need in zip(kinds, args[8], strict=True)]

@@ -1,4 +1,4 @@
-"""What the package causal-conv1d has beside causal_conv1d_fn and causal_conv1d_update, by the names of its modules.
+"""What the package causal-conv1d has besides causal_conv1d_fn and causal_conv1d_update, by the names of its modules.
 
 References in plain torch, states of packed sequences, and the functions below its autograd, which libraries that fuse
 more than the convolution into one derivative (mamba_ssm) call.
@@ -90,7 +90,7 @@ def _convolved(rows: Tensor, weight: Tensor, bias: Tensor | None, activation: st
 
 
 def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
-    """The last inputs of each of several sequences that lie behind each other; without a derivative.
+    """The last inputs of each of several sequences that follow each other; without a derivative.
 
     Args:
         x: [total, C]. cu_seqlens: [sequences + 1], int32 or int64, rising: the k-th sequence is

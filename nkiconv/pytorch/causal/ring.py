@@ -29,7 +29,7 @@ class ConvState:
         return last if self.indices is None else last.index_select(0, self._rows())
 
     def advance(self, x: Tensor, final: Tensor | None) -> None:
-        """Put x [N, C, L] behind the inputs; final: what the buffer holds then, where that is known."""
+        """Append x [N, C, L] to the inputs; final: what the buffer holds then, where that is known."""
         length = self.conv_state.shape[2]
         kept = min(x.shape[2], length)
         if self.begins is not None:
@@ -53,7 +53,7 @@ class ConvState:
         return self.indices.clamp(min=0)
 
     def _positions(self, first: int, end: int) -> Tensor:
-        """[N, end - first]: where inputs lie in the ring, x's first one being number 0."""
+        """[N, end - first]: where inputs are in the circular buffer, x's first one being number 0."""
         assert self.begins is not None
         numbers = torch.arange(first, end, device=self.conv_state.device)
         return (self.begins[:, None] + numbers).remainder(max(1, self.conv_state.shape[2]))

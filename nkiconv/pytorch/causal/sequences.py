@@ -7,7 +7,7 @@ A window of width columns that ends in a sequence sees that sequence and what st
 cannot do that: what it multiplies by zero stays NaN where it was NaN or Inf. For the same reason the kernel runs with
 `strict_nonfinite`, without which it may multiply neighbouring columns by zeros itself.
 
-What it costs beside a row without boundaries: a copy of x into the row and one of y out of it, each as many bytes as
+What it costs more than a row without boundaries: a copy of x into the row and one of y out of it, each as many bytes as
 the kernel moves; width - 1 columns for each sequence; and the algorithms that multiply by zeros. Modelled, the kernel
 alone: 8,192 channels of 4,096 tokens in 8 sequences, width 4, bf16, bias and silu take 350 us, and 207 us as one
 sequence.
@@ -37,11 +37,11 @@ Convolve = Callable[
 
 @dataclass(frozen=True)
 class Packing:
-    """Where tokens and states lie in the row; tokens are numbered over all rows of x.
+    """Where tokens and states are in the row; tokens are numbered over all rows of x.
 
     gap: columns of a state, width - 1. total: tokens. tokens: the numbers of those that belong to a sequence, or None
     where all do. sequence: the sequence of each of them, from 0. starts, ends: first token of each sequence, and the
-    one behind its last. firsts, lasts: of each row of x the first and last sequence, whose states are the row's; None
+    one after its last. firsts, lasts: of each row of x the first and last sequence, whose states are the row's; None
     where each sequence has states. All are int64, on x's device.
     """
 
@@ -65,7 +65,7 @@ class Packing:
         return self.total + self.gap * self.count
 
     def outputs(self) -> torch.Tensor:
-        """The columns of y that belong to tokens; their inputs lie `gap` columns further on."""
+        """The columns of y that belong to tokens; their inputs are `gap` columns further on."""
         tokens = torch.arange(self.total, device=self.starts.device) if self.tokens is None else self.tokens
         return tokens + self.gap * self.sequence
 
@@ -183,7 +183,7 @@ def _by_numbers(seq_idx: torch.Tensor, x: torch.Tensor, gap: int, with_states: b
         row = int(late[0])
         raise GeometryError(
             f"seq_idx[{row}]={_shown(seq_idx[row])}: with initial_states must begin with a token of a sequence, which "
-            f"goes on behind them; cut the tokens of no sequence off"
+            f"goes on after them; cut the tokens of no sequence off"
         )
     begins = torch.ones_like(belongs)
     begins[:, 1:] = current[:, 1:] != current[:, :-1]

@@ -1,6 +1,6 @@
 """Causal depthwise conv1d with what precedes the rows as a tensor: torch, the simulator or the kernel, as `modes` says.
 
-The kernel reads the state where it lies and writes the next one; nothing is put in front of x.
+The kernel reads the state in place and writes the next one; x is not copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..operators.convolution import Convolution
 def causal(
     channels: int, zeros: int, activation: str | None = None, layer: str | None = None, strict_nonfinite: bool = False
 ) -> Convolution:
-    """The depthwise convolution of so many channels, with `zeros` before each row and none behind."""
+    """The depthwise convolution of so many channels, with `zeros` before each row and none after."""
     return Convolution(
         name="depthwise_conv1d",
         stride=(1,),
@@ -47,7 +47,7 @@ def convolve(
     state: torch.Tensor | None,
     return_final_state: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y [N, C, L], final state [N, C, width - 1]) of rows that begin behind `state`, or behind zeros.
+    """(y [N, C, L], final state [N, C, width - 1]) of rows that follow `state`, or zeros.
 
     Args:
         asked: as `causal` makes it, with width - 1 zeros.
@@ -72,7 +72,7 @@ def _compute(
     state: torch.Tensor | None,
     return_final_state: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(y, final state), wherever x is; a device computes no final state that nobody wants."""
+    """(y, final state), wherever x is; a device computes a final state only where asked."""
     who = modes.computer(x)
     if who == "torch":
         return on_host(host.convolve, asked, x, w, bias, state)
@@ -107,7 +107,7 @@ def last_of(rows: torch.Tensor, size: int, lent: bool = False) -> torch.Tensor:
 
 
 def with_state(x: torch.Tensor, state: torch.Tensor | None, size: int) -> torch.Tensor:
-    """[N, C, size + L]: x behind its state, or behind zeros."""
+    """[N, C, size + L]: x after its state, or after zeros."""
     return torch.cat([x.new_zeros(*x.shape[:2], size) if state is None else state, x], dim=2)
 
 

@@ -138,7 +138,7 @@ def _launch(
     filters: torch.Tensor,
     tensors: dict[str, torch.Tensor],
 ) -> Any:
-    """What the kernel returns; filters: as it takes them; tensors: its arguments beside x and those, by name."""
+    """What the kernel returns; filters: as it takes them; tensors: its other arguments, by name."""
     images = (x if problem.is_volume else x.reshape(problem.input_shape)).contiguous()
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     lnc = cores()

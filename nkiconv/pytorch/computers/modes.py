@@ -56,7 +56,7 @@ def set_strict_nonfinite(enabled: bool) -> None:
 
 @contextmanager
 def strict_nonfinite(enabled: bool = True) -> Iterator[None]:
-    """`set_strict_nonfinite` while a block runs; what held before it holds behind it.
+    """`set_strict_nonfinite` while a block runs; what held before it holds again after it.
 
     Returns: the context manager.
 
@@ -138,7 +138,7 @@ def takes_float64(x: torch.Tensor) -> bool:
 
 
 def computer(x: torch.Tensor) -> str:
-    """Who computes on x's device: "device", or one of MODES on the host. Raises UnsupportedError where nobody does."""
+    """Who computes on x's device: "device", or one of MODES on the host. Raises UnsupportedError where none can."""
     kind = x.device.type
     if kind in NEURON:
         return "device"

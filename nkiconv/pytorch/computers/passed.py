@@ -42,7 +42,7 @@ def remember(passed: dict[Any, Any], key: Any, value: Any = None) -> None:
 def once(check: Callable[..., None]) -> Callable[..., None]:
     """A check of kinds, shapes and dtypes, never of numbers in tensors, that is left out where it passed before.
 
-    It takes `direct` beside its arguments: that `modes.is_torchs` holds, where a caller has asked.
+    It takes `direct` besides its arguments: that `modes.is_torchs` holds, where a caller has asked.
     """
     passed: dict[Any, None] = {}
 

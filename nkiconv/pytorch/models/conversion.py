@@ -35,7 +35,7 @@ OWN, FILTERED = "has its own", "filter leaves it out"
 _CONVERTED = tuple(OURS.values())
 #: Methods in which a subclass may do something else than torch.
 _METHODS = ("forward", "_conv_forward")
-#: What our classes read from a module beside what torch's do.
+#: What our classes read from a module besides what torch's do.
 _ATTRIBUTES = (
     "activation", "residual_position", "layer", "strict_nonfinite", "operator",
     "is_frozen", "pack_filter", "unpack_filter", "_filters", "_freeze", "_as_parameter", "_where", "_convolved",

@@ -3,7 +3,7 @@ model's inputs are.
 
 torch.fx's graphs of the model prove that. Where a forward branches on what it is given, such as an image's size, each
 way through it is a graph, and a pair is one in all of them. Of a module that torch.fx cannot trace, the module around
-it sees one call; what is inside is proved by its own graphs, as long as nobody reaches past it. A module that has no
+it sees one call; what is inside is proved by its own graphs, as long as no code reaches past it. A module that has no
 graph proves nothing about its parts.
 """
 
@@ -24,7 +24,7 @@ from .ways import Copy, UntraceableError, graphs_of
 
 
 class Pair(NamedTuple):
-    """A convolution and the norm behind it."""
+    """A convolution and the norm that follows it."""
 
     convolution: str
     norm: str

@@ -55,7 +55,7 @@ class Row:
     @property
     def cache_bytes(self) -> int:
         """Of the frames that all calls keep for the next chunk of a video, as many as windows overlap; 0 where planes
-        behind x are seen."""
+        after x are seen."""
         problem = self.convolved.problem
         if not problem.is_volume or problem.transposed:
             return 0
@@ -149,7 +149,7 @@ class ModelPlan:
 
     @property
     def cache_bytes(self) -> int:
-        """Of the frames that convolutions of volumes without padding behind keep for a video's next chunk."""
+        """Of the frames that convolutions of volumes without padding after them keep for a video's next chunk."""
         return sum(row.cache_bytes for row in self.rows)
 
     @property
@@ -219,7 +219,7 @@ def _printed(found: ModelPlan, row: Row) -> tuple[str, ...]:
 
 
 def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 def plan_model(

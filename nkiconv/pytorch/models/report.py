@@ -27,7 +27,7 @@ class Entry:
 
     name: str  # as in named_modules, the first where it has several; "" for the model itself
     kind: str  # its class, before
-    weight: tuple[int, ...]  # shape of its filters; empty where nobody knows
+    weight: tuple[int, ...]  # shape of its filters; empty where unknown
     operator: str | None  # of torch.ops.nkiconv, where that runs it
     reason: str = ""
     packed: bool = False  # whether its filter is frozen, packed for the kernel

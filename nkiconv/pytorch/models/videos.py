@@ -29,7 +29,7 @@ class Around(NamedTuple):
 
     video: Tensor
     frames: Tensor | None  # planes in front of it
-    planes: tuple[int, int]  # zeros in front of these, and behind
+    planes: tuple[int, int]  # zeros before these, and after
     height: tuple[int, int]
     width: tuple[int, int]
 
@@ -68,7 +68,7 @@ _KNOWN: dict[str, Callable[..., Around | None]] = {
 
 @functools.cache
 def fingerprint(function: Any) -> str | None:
-    """A hash of a method's statements, without its annotations; None where nobody knows that its source is its code."""
+    """A hash of a method's statements, without its annotations; None where its source may not be its code."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
         [method] = ast.parse(source).body
@@ -100,7 +100,7 @@ def _statements(code: CodeType) -> tuple[Any, ...]:
 
 
 def forward_of(kind: Any) -> Callable[..., Any] | None:
-    """A forward that computes what a class's own does, in every state of its instances; None where nobody knows one."""
+    """A forward that computes what a class's own does, in every state of its instances; None where none is known."""
     own = kind.forward
     around = _KNOWN.get(fingerprint(own) or "")
     if around is None or not _calls_torch(kind, own):
@@ -139,7 +139,7 @@ def _calls_torch(kind: Any, own: Any) -> bool:
 
 
 def _padding(module: Any, around: Around) -> tuple[tuple[int, int], ...] | None:
-    """Zeros in front of and behind each axis; None where they are not all that is around the video."""
+    """Zeros before and after each axis; None where they are not all that is around the video."""
     sides = tuple(
         (before + zeros, behind + zeros) for (before, behind), zeros in zip(around[2:], module.padding, strict=True)
     )
@@ -149,6 +149,6 @@ def _padding(module: Any, around: Around) -> tuple[tuple[int, int], ...] | None:
         and all(type(side) is int for pair in sides for side in pair)
         and min(*around.height, *around.width, around.planes[1]) >= 0
     )
-    # frames stand in front of a window of several planes, and nothing behind the video
+    # frames stand in front of a window of several planes, and nothing after the video
     joined = around.frames is None or (module.kernel_size[0] > 1 and sides[0][1] == 0)
     return sides if plain and joined else None

@@ -92,7 +92,7 @@ def _primal(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_forward_mode() -> bool:
-    """Whether somebody may ask for derivatives in forward mode."""
+    """Whether derivatives in forward mode may be asked for."""
     return forward_ad._current_level >= 0
 
 

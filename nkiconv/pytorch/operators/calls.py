@@ -10,7 +10,7 @@ from torch import Tensor
 from ..computers import modes
 from .convolution import Convolution
 
-#: Arguments of an operator behind its four tensors, and before the packed filter.
+#: Arguments of an operator after its four tensors, and before the packed filter.
 ARGUMENTS = 8
 
 
@@ -27,7 +27,7 @@ def asked_of(
     packed: Tensor | None = None,
     strict_nonfinite: bool = False,
 ) -> Convolution:
-    """The Convolution of an operator's arguments behind its tensors; packed: is not part of it."""
+    """The Convolution of an operator's arguments after its tensors; packed: is not part of it."""
     return Convolution(
         name=name,
         stride=tuple(stride),

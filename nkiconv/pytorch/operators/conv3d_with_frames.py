@@ -61,7 +61,7 @@ def _fake(
 
 
 def _asked(rest: Sequence[Any]) -> tuple[Convolution, Any]:
-    """(what a call asks for, the packed filter) of its arguments behind the tensors."""
+    """(what a call asks for, the packed filter) of its arguments after the tensors."""
     return asked_of("conv3d", *rest), rest[ARGUMENTS] if len(rest) > ARGUMENTS else None
 
 

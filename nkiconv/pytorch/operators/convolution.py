@@ -20,7 +20,7 @@ from . import frames as front
 from .filters import packed_shape
 from .tensor_kinds import DTYPES, are_positive, tensor_violations
 
-#: The axes behind the channels, by rank.
+#: The axes after the channels, by rank.
 AXES = {1: "W", 2: "H, W", 3: "D, H, W"}
 _TAPS = str.maketrans("DHW", "TRS")
 
@@ -30,7 +30,7 @@ FAR = BLANK_MOST // 2
 
 @dataclass(frozen=True)
 class Convolution:
-    """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and behind, an axis.
+    """Everything but the tensors of a call of operator `name`; a number, or a pair of zeros before and after, an axis.
 
     layer: who calls, for messages. strict_nonfinite: whether NaN and Inf reach exactly the outputs that the definition
     gives them, of y and of gradients by x.
@@ -217,7 +217,7 @@ class Convolution:
             )
 
     def _packed(self, w: torch.Tensor, packed: torch.Tensor | None) -> Iterator[NkiconvError]:
-        """Errors of a packed filter beside the plain one."""
+        """Errors of a packed filter next to the plain one."""
         if packed is None or w.dim() != self.rank + 2:
             return
         if self.transposed:

@@ -6,7 +6,7 @@
     ) -> Tensor
 
 Transposed ones are convolutions too: `lhs_dilation` is torch's stride, padding that of input with its zeros.
-Every number is given for each axis; padding as zeros before and behind each, negative ones crop. `packed` is the same
+Every number is given for each axis; padding as zeros before and after each, negative ones crop. `packed` is the same
 filter again as `filters.pack_filter` returns it, for the kernel; torch and derivatives take `weight`. `functional` has
 torch's own signatures.
 """

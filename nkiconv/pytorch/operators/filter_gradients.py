@@ -29,7 +29,7 @@ from .fakes import fake_kernel
 from .registrar import registrar
 from .tensor_kinds import are_positive, tensor_violations
 
-#: Arguments of an operator behind its two tensors.
+#: Arguments of an operator after its two tensors.
 _ARGUMENTS = 8
 
 
@@ -68,7 +68,7 @@ def _call(
 
 
 def weight_asked(rank: int, rest: Sequence[Any]) -> tuple[Convolution, tuple[int, ...], bool, torch.dtype]:
-    """(the convolution, size, bias, dtype) of an operator's arguments behind its tensors."""
+    """(the convolution, size, bias, dtype) of an operator's arguments after its tensors."""
     size, stride, padding, dilation, groups, bias, dtype, layer = rest
     pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
     name = f"conv{rank}d"
@@ -167,7 +167,7 @@ def _define(rank: int) -> Any:
 def _batched(
     numbers: tuple[Convolution, tuple[int, ...], bool, torch.dtype], count: int, x: Tensor, several: bool, g: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(dw, db) of so many batches, which lie in front of g, and of x where it has `several`; they are more groups then,
+    """(dw, db) of so many batches, the first axis of g, and of x where it has `several`; they are more groups then,
     and else more output channels of each."""
     asked, size, bias, dtype = numbers
     order = (count, asked.groups, size[0] // asked.groups)

@@ -174,7 +174,7 @@ class FrozenFilter:
 class Freezes(torch.nn.Module):
     """What our modules have for packed filters: `weight` is a Parameter, or once they are frozen a `FrozenFilter`.
 
-    A frozen module holds one filter and no Parameter of it. A copy beside a Parameter could not be kept right: fused
+    A frozen module holds one filter and no Parameter of it. A copy next to a Parameter could not be kept right: fused
     optimizers, .data, NumPy's aliases and storages change a Parameter without a trace. So there is nothing to compare,
     and no call can use a filter other than the one that `weight`, `state_dict` and repr show.
 

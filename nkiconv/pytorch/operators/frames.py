@@ -42,7 +42,7 @@ def violations(x: Tensor, frames: Tensor | None) -> Iterator[NkiconvError]:
 
 
 def last(x: Tensor, frames: Tensor | None, wanted: bool | int, window: int) -> Tensor:
-    """A copy of the last planes of both: `wanted`, or for True those that a window needs that begins behind them, or as
+    """A copy of the last planes of both: `wanted`, or for True those that a window needs that begins after them, or as
     many of them as there are. Raises KindError, GeometryError."""
     held = 0 if frames is None else frames.shape[-3]
     planes = held + x.shape[-3]

@@ -5,7 +5,7 @@
     dL/dw, dL/dbias: `filter_gradients`, by a kernel of their own; dL/dresidual = dL/dz
 
 z is what the activation is applied to. It is computed again where its result does not tell the slope (silu, gelu, or a
-residual behind the activation), which takes less memory than keeping it.
+residual after the activation), which takes less memory than keeping it.
 """
 
 from __future__ import annotations

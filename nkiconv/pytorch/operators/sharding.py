@@ -89,7 +89,7 @@ def _register() -> None:
         if name not in _registered:
             operator = getattr(torch.ops.nkiconv, name).default
             register_sharding(operator)(functools.partial(acceptable, name))
-            # of a call all numbers are read, not those behind the first int alone
+            # of a call all numbers are read, not those after the first int alone
             propagator = DTensor._op_dispatcher.sharding_propagator
             propagator.op_to_schema_info[operator] = RuntimeSchemaInfo(1, needs_pytree=True)
             _registered.add(name)

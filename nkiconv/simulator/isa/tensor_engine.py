@@ -198,7 +198,7 @@ def _multiply(
 
 
 def _product(lhs: Array, rhs: Array) -> Array:
-    """lhs.T @ rhs, whose columns round alike whatever is beside them; BLAS adds up a lone vector in another order."""
+    """lhs.T @ rhs, whose columns round alike with any neighbours; BLAS adds up a lone vector in another order."""
     rows, columns = lhs.shape[1], rhs.shape[1]
     if rows == 1:
         lhs = np.repeat(lhs, 2, axis=1)

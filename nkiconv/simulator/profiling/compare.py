@@ -17,7 +17,7 @@ from .show import ROWS, WIDTH, short_path
 if TYPE_CHECKING:
     from .report import Profile
 
-#: Numbers of a profile that are compared beside its times: their words, and which.
+#: Numbers of a profile that are compared besides its times: their words, and which.
 _COUNTS = (
     ("instructions", "instructions"),
     ("DMA transfers", "dma_transfers"),

@@ -1,6 +1,6 @@
 """A timeline as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing load.
 
-One process a core. Tracks: the engines, their DMA issues (which run beside instructions), the DMA queues (each transfer
+One process a core. Tracks: the engines, their DMA issues (which overlap instructions), the DMA queues (each transfer
 while it is at the head of its queue), the PSUM banks (which tile has one), and the throttle's state; counters for SBUF
 and PSUM use; arrows for what a start waited for last. Slices of one track never overlap. Times are us from the first
 DMA issue, and modelled.

@@ -12,7 +12,7 @@ Advance = Callable[[str, "float | None"], None]
 
 
 def ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 @dataclass(frozen=True)

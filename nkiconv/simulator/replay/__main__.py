@@ -1,4 +1,4 @@
-"""`python -m nkiconv.simulator.replay TRACE.json...`: predicted beside seen times of hardware traces."""
+"""`python -m nkiconv.simulator.replay TRACE.json...`: predicted and seen times of hardware traces."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A trace beside its replay.
+    """A trace and its replay.
 
     `in_order`: nothing overtakes in a queue, as on the hardware. `overtaking`: DMA triggers overtake what waits, as in
     the model's own kernels. The other two tell causes apart, and are no predictions: `first_loads_seen` and `dmas_seen`
@@ -70,7 +70,7 @@ def compare(trace: Trace, rates: Rates | None = None) -> Comparison:
 
 
 def span(replay: Replay, line: Timeline, origin: float) -> Span:
-    """The span of a timeline beside the trace's, and the steps of its critical path."""
+    """The spans of a timeline and of the trace, and the steps of its critical path."""
     dmas = [record for record in replay.records if record.dma is not None] or list(replay.records)
     begin = min(record.start_ns for record in dmas)
     seen = max(record.done_ns for record in dmas) - begin

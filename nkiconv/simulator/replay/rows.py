@@ -191,7 +191,7 @@ def _issue(record: Record, after: Record | None, trace: Trace) -> float | None:
 
 
 def _predicted(price: AnyPrice, engine: str, state: str, rates: Rates) -> tuple[float, float]:
-    """(LAT, ISSUE) that the model gives to an instruction: by a run of it after a wait, and of a second one behind."""
+    """(LAT, ISSUE) that the model gives to an instruction: by a run of it after a wait, and of one after it."""
     tasks = Tasks()
     tasks.add(0, "gpsimd", is_dma=False, source=None)
     prices: list[AnyPrice] = [Price(_APART_NS, _APART_NS, "", frozenset())]

@@ -2,7 +2,7 @@
 
 Views of a tensor interleave: some rows of 128 channels reach almost from its first byte to its last, as do the next
 rows. So its bytes are folded into rows as long as the stride of the views that are written, and cut both ways: views
-that lie beside each other in the rows, or in other rows, share no cell.
+that are neighbours in the rows, or in other rows, share no cell.
 """
 
 from __future__ import annotations

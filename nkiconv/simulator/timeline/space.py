@@ -62,7 +62,7 @@ class Space:
         return granted
 
     def _grant_ahead(self) -> list[int]:
-        """Of the next tiles those for which there is room beside all that comes before them."""
+        """Of the next tiles those for which there is room next to all that comes before them."""
         granted: list[int] = []
         passed: list[int] = []
         room = 0  # the least that any of those passed leaves free

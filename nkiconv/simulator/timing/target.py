@@ -24,7 +24,7 @@ class Target:
     tensor_column_ns: float  # a column of a 16-bit matmul at full rate
     tensor_column_fp32_ns: float  # of an fp32 one: its passes and cycles a row
     transpose_passes_fp32: float  # a column of a transpose of fp32 over one of 16 bits
-    matmul_ns: float  # a matmul beside its columns
+    matmul_ns: float  # a matmul, besides its columns
     matmul_fp32_ns: float  # each pass of an fp32 one
     matmul_columns_min: int  # columns between matmuls at least
     row_tile_columns: int  # columns from a matmul on one tile of the array's rows to the next on another
@@ -36,7 +36,7 @@ class Target:
     half_rate: float  # the rate else
     matmul_passes_fp32: float  # passes of an fp32 matmul
     onezero_passes_fp32: float  # passes of one whose moving operand has ones and zeros only
-    # Vector: an element, an instruction, from its start to its result beside its elements
+    # Vector: an element, an instruction, from its start to its result besides its elements
     vector_ns: float
     vector_16bit_ns: float  # all operands of 16 bits
     vector_4x_ns: float  # copies of 16 bits in SBUF

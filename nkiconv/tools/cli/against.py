@@ -1,4 +1,4 @@
-"""`nkiconv bench --suite depthwise --against PATH`: the suite's plans beside AWS's kernel, in one table."""
+"""`nkiconv bench --suite depthwise --against PATH`: the suite's plans and AWS's kernel, in one table."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bench_against(
 
 def _show(lnc: int, found: list[AgainstRow], means: tuple[float, float, int]) -> None:
     screen = console()
-    title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) beside ours on trn2, {lnc} cores, modelled us"
+    title = f"AWS's depthwise_conv1d_implicit_gemm ({found[0].sha256}) and ours on trn2, {lnc} cores, modelled us"
     names = ("case", "AWS's us", "AWS's look-ahead", "bound by", "AWS's instructions", "check", "algorithm", "our us",
              "x", "x of look-ahead")  # fmt: skip
     grid = Grid(

@@ -1,4 +1,4 @@
-"""`nkiconv bench --suite deepbench`: DeepBench's training list in three directions, beside a V100."""
+"""`nkiconv bench --suite deepbench`: DeepBench's training list in three directions, compared with a V100."""
 
 from __future__ import annotations
 

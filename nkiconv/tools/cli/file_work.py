@@ -18,7 +18,7 @@ from .file_options import BY_RANK, FileOptions
 from .work import Work
 
 _CANNOT = "nkiconv run cannot run these files"
-#: Orders of x, residual and y with the channels behind.
+#: Orders of x, residual and y with the channels last.
 _CHANNELS_LAST = ("NHWC", "NWC")
 
 
@@ -172,7 +172,7 @@ def _residual(options: FileOptions, dtype: str | None, operation: str, layout: s
 
 
 def _title(options: FileOptions) -> str:
-    """What the report calls it: x's file, and what is done beside the convolution."""
+    """What the report calls it: x's file, and what is done besides the convolution."""
     assert options.input is not None
     after = options.residual_position == "post_activation"
     parts = [

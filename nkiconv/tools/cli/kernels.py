@@ -24,7 +24,7 @@ ELEMENTS_MAX = 1 << 30
 _SHAPE = re.compile(r"\d+(x\d+)*")
 #: What seems to be one, written otherwise.
 _LIKE_SHAPE = re.compile(r"[(\[]?\d+(\s*[,*X]\s*\d+)+[)\]]?")
-#: What `--arg NAME=VALUE` may name beside Python's literals.
+#: What `--arg NAME=VALUE` may name besides Python's literals.
 _LANGUAGE = "nl."
 
 

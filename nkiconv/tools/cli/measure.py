@@ -84,7 +84,7 @@ def command(
     against: Annotated[
         Path | None,
         typer.Option(
-            help="With --suite depthwise: model AWS's kernel of this checkout of nki-library beside the plans."
+            help="With --suite depthwise: model AWS's kernel of this checkout of nki-library next to the plans."
         ),
     ] = None,
     check: Annotated[
@@ -101,7 +101,7 @@ def command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure cases on trn2 beside floors and the model's prediction, or print the prediction alone.
+    """Measure cases on trn2, with floors and the model's prediction, or print the prediction alone.
 
     On trn2 the results are checked against float64 first; then every round times, in rotated order, the kernel, the
     kernel again, the copy floor and the launch floor, each as a slope over chains of calls. Exit status 1 if a case
@@ -109,9 +109,9 @@ def command(
 
     With --suite: plan every headline case, check the plan's results, model them, and hold them against the plain
     algorithm (implicit_gemm, but of depthwise), the copy floor, the roofline, and cuDNN on an H200. With --against
-    PATH: plan every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout beside it,
+    PATH: plan every headline case, and model AWS's own depthwise_conv1d_implicit_gemm from that checkout too,
     where it takes the case. Exit status 1 if --check finds a wrong result. With --suite deepbench: plan DeepBench's
-    training list forward and both gradients, in NHWC unless --layout says otherwise, beside what a V100 took.
+    training list forward and both gradients, in NHWC unless --layout says otherwise, compared with what a V100 took.
     """
     if suite is not None:
         suite = {name: short for short, name in SUITE_ALIASES.items()}.get(suite, suite)

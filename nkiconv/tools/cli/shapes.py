@@ -59,7 +59,7 @@ Transposed = Annotated[
     ),
 ]
 OutputPadding = Annotated[
-    str | None, _text("output-padding", "With --transposed: of y behind each axis more, as --stride (0).")
+    str | None, _text("output-padding", "With --transposed: of y more after each axis, as --stride (0).")
 ]
 
 

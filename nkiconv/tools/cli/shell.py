@@ -66,8 +66,8 @@ def asked() -> Asked:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where to print; wide enough for the tables where nobody watches, unless COLUMNS says how wide it is. On stdout
-    nothing comes beside tables that are no terminal's."""
+    """Where to print; wide enough for the tables where it is no terminal, unless COLUMNS says how wide it is. On stdout
+    only tables are printed where it is no terminal."""
     found = Console(stderr=stderr, highlight=False, quiet=not stderr and asked().format != FORMATS[0])
     if not found.is_terminal and "COLUMNS" not in os.environ:
         found.width = max(found.width, PLAIN_WIDTH)
@@ -115,7 +115,7 @@ def reports_errors(command: Callable[..., None], *, tables: bool = False) -> Cal
             if as_json and format != FORMATS[0]:
                 raise UnsupportedError(f"--format={format}: --json prints one document and nothing else; drop one")
             command(*args, **kwargs)
-        except BrokenPipeError:  # whoever reads has seen enough, which typer knows how to end
+        except BrokenPipeError:  # the reader of a pipe has closed it, which typer knows how to end
             raise
         except (NkiconvError, NkiValidationError, NotImplementedError, OSError, MemoryError) as error:
             try:

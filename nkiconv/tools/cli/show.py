@@ -123,7 +123,7 @@ def report_grid(title: str, reports: list[Report]) -> Grid:
 
 
 def _checked(report: Report) -> Iterator[str]:
-    """How much was checked, and what was found beside the largest error."""
+    """How much was checked, and what was found besides the largest error."""
     found, K = report.comparison, report.problem.K
     yield f"all {K} channels" if report.channels_checked == K else f"{report.channels_checked} of {K} channels"
     if report.num_blocks > 1:

@@ -32,7 +32,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Files:
-    """What a suite may be written to, beside the terminal."""
+    """What a suite may be written to, besides the terminal."""
 
     csv: Path | None = None
     readme: Path | None = None

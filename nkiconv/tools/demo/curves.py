@@ -1,4 +1,4 @@
-"""Losses of training by step, by kernels and by somebody else: how far apart they are and may be, and how they look."""
+"""Losses of training by step, by kernels and by others: how much they differ and may, and how they look."""
 
 from __future__ import annotations
 

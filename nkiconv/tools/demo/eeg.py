@@ -1,7 +1,7 @@
 """An EEG recording: a filter of its own for each electrode, causal as in a monitor that shows them live.
 
 matplotlib's eeg.dat: raw float64, 800 samples of 4 electrodes, 10 seconds at 80 Hz, normalised to a standard deviation
-of 1 by whoever made the file.
+of 1 by the file's author.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measuring kernels on a device: correctness first, then interleaved timing, then a row beside the model's prediction.
+"""Measuring kernels on a device: correctness first, then interleaved timing, then a row with the model's prediction.
 
 `device.Device` is what a machine must offer; `torch_neuron` is the real one, and the only file here that knows torch.
 `interleave` times, `one_case` puts a case through all of it, `rows` keeps the results.

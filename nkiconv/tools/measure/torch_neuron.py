@@ -115,7 +115,7 @@ class _Lazy:
             began = time.perf_counter()
             self._finish()
             took = time.perf_counter() - began
-            del outputs  # a sync leaves out what nobody holds
+            del outputs  # a sync leaves out tensors without references
             return took
 
         return seconds

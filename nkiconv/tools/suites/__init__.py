@@ -1,1 +1,1 @@
-"""Modelled times of named cases beside floors, limits and kernels of others, and the files that keep them."""
+"""Modelled times of named cases, with floors, limits and kernels of others, and the files that keep them."""

@@ -1,7 +1,7 @@
-"""A suite's plans beside AWS's own kernel, which is loaded from a checkout of nki-library: `nkiconv bench --against`.
+"""A suite's plans and AWS's own kernel, which is loaded from a checkout of nki-library: `nkiconv bench --against`.
 
 Both are timed by the same model, without data, on the same cores. Theirs is written for a compiler that reorders, so
-its time in look-ahead order stands beside that of program order.
+its time in look-ahead order is compared with that of program order.
 """
 
 from __future__ import annotations

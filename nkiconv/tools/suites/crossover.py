@@ -125,7 +125,7 @@ class Point:
         return other.us / self.plan.phase0_us
 
     def refusal(self, algorithm: str) -> str:
-        """Why an algorithm does not run here; "" where it does, or nobody asked."""
+        """Why an algorithm does not run here; "" where it does, or was not asked for."""
         return next((one.reason for one in self.plan.rejected if one.algorithm == algorithm), "")
 
     def fastest(self, name: str, *, kinds: bool) -> Alternative | None:
@@ -198,7 +198,7 @@ class Crossover:
 
 
 def _ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 def crossover(sweep: Sweep, *, kinds: bool = False, use_cache: bool = True, advance: Advance = _ignore) -> Crossover:

@@ -1,8 +1,8 @@
-"""DeepBench's convolution training list, planned in three directions, beside a V100: `nkiconv bench --suite deepbench`.
+"""DeepBench's convolution training list, planned in three directions, and a V100: `nkiconv bench --suite deepbench`.
 
 Problems and times are those of github.com/baidu-research/DeepBench, code/kernels/conv_problems.h (training set) and
 results/train/DeepBench_NV_V100.xlsx, the sheet of fp16 inputs with mixed math (CUDA 10.1, cuDNN 7.6.2), both kept in
-data/deepbench.csv. Of ten first layers nobody published a gradient of x. Ours is modelled and theirs measured, so each
+data/deepbench.csv. Of ten first layers no gradient of x is published. Ours is modelled and theirs measured, so each
 is held against its own hardware's limit, by one rule: flops of the definition, each element moved once.
 """
 
@@ -29,7 +29,7 @@ from ..verify import case_operation
 from .suite import Advance, geometric_mean, plan_of
 
 SUITE = "deepbench"
-#: Of x and y in memory, where nobody asks for another.
+#: Of x and y in memory, where no other is asked for.
 LAYOUT = "NHWC"
 #: Of one V100 SXM2: tensor cores on fp16, and HBM2. Flops and bytes a us.
 V100_FLOPS, V100_BYTES = 125e6, 900e3

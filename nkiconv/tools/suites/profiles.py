@@ -1,4 +1,4 @@
-"""Profiles of named cases: the kernel's modelled time beside its floors and its roofline."""
+"""Profiles of named cases: the kernel's modelled time, its floors and its roofline."""
 
 from __future__ import annotations
 

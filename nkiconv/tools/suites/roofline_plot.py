@@ -26,7 +26,7 @@ COLOURS = {
 
 #: Columns of the names of cases, below the plot.
 NAME_COLUMNS = 5
-#: In pixels of the figure: half a dot's side, a character, a line, and where a number may stand beside its dot.
+#: In pixels of the figure: half a dot's side, a character, a line, and where a number may stand next to its dot.
 DOT_PIXELS, CHARACTER_PIXELS, LINE_PIXELS = 3, 8, 13
 OFFSETS = ((5, 5), (-5, 5), (5, -5), (-5, -5), (5, 12), (-5, 12), (5, -12), (-5, -12), (14, 0), (-14, 0))
 
@@ -57,7 +57,7 @@ def check_matplotlib() -> None:
 
 
 def draw(dots: Sequence[Dot], lnc: int, title: str, path: Path) -> None:
-    """Write the picture as PNG: a number a case, whose names stand beside it, and a colour a dtype."""
+    """Write the picture as PNG: a number a case, whose names stand next to it, and a colour a dtype."""
     figure = importlib.import_module("matplotlib.figure").Figure(figsize=(10, 8), layout="constrained")
     axes = figure.subplots()
     rates = Rates()
@@ -104,7 +104,7 @@ def _limits(axes: Any, dots: Sequence[Dot], lnc: int, rates: Rates) -> None:
 
 
 def _number(axes: Any, dots: Sequence[Dot], numbers: dict[str, int]) -> None:
-    """Write each dot's number beside it, where it covers no other dot or number if there is such a place."""
+    """Write each dot's number next to it, where it covers no other dot or number if there is such a place."""
     places = [axes.transData.transform((dot.intensity, dot.tflops)) for dot in dots]
     taken: list[tuple[float, ...]] = [(x, y, DOT_PIXELS, DOT_PIXELS) for x, y in places]
     for dot, (x, y) in zip(dots, places, strict=True):

@@ -82,7 +82,7 @@ class SuiteRow:
 
     @property
     def h200_fraction(self) -> float | None:
-        """Share of its own limit that cuDNN reaches on an H200; None where nobody measured the shape."""
+        """Share of its own limit that cuDNN reaches on an H200; None where the shape is not measured."""
         return fractions().get((self.case, self.dtype))
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tables of docs/deepbench.md: means, and every problem in each direction, ours beside a V100."""
+"""The tables of docs/deepbench.md: means, and every problem in each direction, ours and a V100's."""
 
 from __future__ import annotations
 

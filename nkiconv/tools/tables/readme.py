@@ -1,4 +1,4 @@
-"""Tables between a page's markers: modelled times, one a suite, and the one beside AWS's kernel."""
+"""Tables between a page's markers: modelled times, one a suite, and the comparison with AWS's kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLUMNS: Columns = (
     ("x implicit_gemm", "x_implicit_gemm", ",.1f"),
     ("x copy floor", "x_copy_floor", ",.2f"),
 )
-#: Of the table beside nki-library's kernel.
+#: Of the comparison with nki-library's kernel.
 AGAINST_COLUMNS: Columns = (
     ("case", "case", ""),
     ("dtype", "dtype", ""),

@@ -21,7 +21,7 @@ SAMPLE_CHANNELS = 16
 
 
 def ignore(_what: str, _share: float | None) -> None:
-    """An `Advance` that tells nobody."""
+    """An `Advance` that does nothing."""
 
 
 @dataclass(frozen=True)

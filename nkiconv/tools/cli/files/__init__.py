@@ -23,7 +23,7 @@ __all__ = ["FORMATS", "Format", "Loaded", "Source", "check_free", "format_of", "
 FORMATS: tuple[Format, ...] = (Npy(), Npz(), Safetensors(), Image(), Wav())
 
 _SUFFIXES = {suffix: one for one in FORMATS for suffix in one.suffixes}
-#: FILE:NAME, split behind the first suffix that is one of ours.
+#: FILE:NAME, split after the first suffix that is one of ours.
 _NAMED = re.compile(rf"(?P<path>.*?(?:{'|'.join(map(re.escape, _SUFFIXES))})):(?P<name>.+)", re.IGNORECASE | re.DOTALL)
 
 

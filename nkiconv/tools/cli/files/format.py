@@ -46,7 +46,7 @@ class Format(ABC):
     suffixes: ClassVar[tuple[str, ...]]
     #: Whether its arrays have names.
     named: ClassVar[bool] = False
-    #: Operations whose x, residual and y it holds, as [1, C, ...]; None: any array, as it lies in memory.
+    #: Operations whose x, residual and y it holds, as [1, C, ...]; None: any array, in memory order.
     media_of: ClassVar[tuple[str, ...] | None] = None
 
     @abstractmethod

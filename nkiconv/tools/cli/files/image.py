@@ -22,7 +22,7 @@ from .format import Format, Loaded, Source, as_integers
 #: Pillow's modes of the pictures that are taken, by channels.
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _PNG, _JPEG = ".png", (".jpg", ".jpeg")
-#: Where a PNG says how many bits a sample has: behind signature, chunk header, width and height.
+#: Where a PNG says how many bits a sample has: after signature, chunk header, width and height.
 _PNG_DEPTH_AT = 24
 #: Of JPEG's 1 to 95.
 _QUALITY = 95

@@ -107,7 +107,7 @@ def check_size(text: str, header: Header, size: int) -> None:
     if header.nbytes == 0:
         raise FileFormatError(f"{text}: holds no elements (shape {header.shape}, {header.dtype}); save data")
     if size != header.nbytes:
-        kind = "is truncated or damaged" if size < header.nbytes else "has something behind the array"
+        kind = "is truncated or damaged" if size < header.nbytes else "has something after the array"
         raise FileFormatError(
             f"{text}: {kind} ({size:,} bytes of data, shape {header.shape} of {header.dtype} takes {header.nbytes:,}); "
             "save it again with numpy.save"
@@ -122,7 +122,7 @@ def check_size(text: str, header: Header, size: int) -> None:
 def as_dtype(text: str, array: AnyArray, dtype: str | None) -> AnyArray:
     """The array, raw bytes as the dtype that the caller says they are.
 
-    Raises DtypeError: raw bytes that nobody says anything about, or that cannot be that.
+    Raises DtypeError: raw bytes without a dtype, or that cannot have the given one.
     """
     if array.dtype.kind != "V":
         return array

@@ -1,4 +1,4 @@
-"""Named arrays as .npz archives: .npy files in a zip archive, read where they lie and never unpacked."""
+"""Named arrays as .npz archives: .npy files in a zip archive, read in place and never unpacked."""
 
 from __future__ import annotations
 

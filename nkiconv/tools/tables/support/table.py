@@ -37,7 +37,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Row:
-    """What is asked for: `arguments` by name, beside or instead of those of the plain call.
+    """What is asked for: `arguments` by name, besides or instead of those of the plain call.
 
     Rows of one name that follow each other and have equal cells are shown as one, with their values.
     """
