@@ -10,6 +10,7 @@ from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out, leaves
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from tolerances import FLOAT32_SUMS
 from torch_exact import same
 
 import nkiconv
@@ -158,7 +159,7 @@ def test_nothing_passes_between_sequences(mode, value, activation, by):
             parts.append((z, *torch.autograd.grad(z, alone, g[..., start:end])))
     expected = [torch.cat([part[i] for part in parts], 2) for i in (0, 1)]
     # Sums are exact; an activation and its slope take at most 16 roundings, and derivatives sum 4 products below 16.
-    torch.testing.assert_close(y, expected[0], rtol=32 * 2.0**-24, atol=0, equal_nan=True)
+    torch.testing.assert_close(y, expected[0], rtol=FLOAT32_SUMS, atol=0, equal_nan=True)
     torch.testing.assert_close(found[0], expected[1], rtol=0, atol=4 * 16 * 32 * 2.0**-24, equal_nan=True)
     assert y[..., 6:].isfinite().all()
     assert found[0][..., 6:].isfinite().all()

@@ -7,6 +7,7 @@ from causal import DTYPES, LAYOUTS, MODES, computing, integers, laid_out
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
+from tolerances import FLOAT32_SUMS
 
 from nkiconv.errors import DtypeError, GeometryError, LayoutError, UnsupportedError
 from nkiconv.pytorch import causal_conv1d_fn, causal_conv1d_update
@@ -69,7 +70,7 @@ def test_steps_are_the_whole_row(mode, activation):
     with computing(mode):
         whole = causal_conv1d_fn(x, w, bias, activation=activation)
         steps = [causal_conv1d_update(x[..., t], state, w, bias, activation) for t in range(7)]
-    torch.testing.assert_close(torch.stack(steps, 2), whole, rtol=32 * 2.0**-24, atol=0)
+    torch.testing.assert_close(torch.stack(steps, 2), whole, rtol=FLOAT32_SUMS, atol=0)
     assert torch.equal(state, x[..., -3:])
 
 
