@@ -45,6 +45,7 @@ class DotSettings(Settings):
 
     algorithm = "dot"
     tried = ("block", "slots", "warmup")
+    removed = tuple((name, "it takes at most 64 columns a row; use banded for more") for name in ("wide", "lags"))
 
     slots: int = count("slots of a chunk of taps, at most; fewer where they do not fit", 1, 128, near=(half, double))
     block: int = count("slots of a stationary: 1, 2, 4, 8 or 16", 1, 16, default=8, near=(2, 4, 8, 16))

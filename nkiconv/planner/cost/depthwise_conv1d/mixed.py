@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from ....schedules import mixed_bound
 from ....schedules.depthwise import shards_of
 from ....schedules.mixed import (
     MixedSchedule,
@@ -16,15 +18,15 @@ from ....schedules.mixed import (
     mixed_config_unsupported,
     mixed_settings,
 )
-from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, guess, ns_of
-from ....schedules.recipes import PIECE, ColumnPrices, candidates, edge_recipes, ranked_recipes
+from ....schedules.mixed_bound import LOOKED_AT, MANY_TAPS, ns_of
+from ....schedules.recipes import PIECE, candidates, edge_recipes, ranked_recipes
 from ....schedules.rows import part_total, tile_list
 from ....schedules.settings import SHARDS, descended
 from ....schedules.tiles import PARTS
 from ... import clock
 from ...request import Config
-from ..algorithm import Algorithm, Guess, Shape, config_of, ints, pairs_of, with_settings
-from .common import columns_of, issue_us, row_elements_us, share_met, timed
+from ..algorithm import Guess, Shape, config_of, ints, with_settings
+from .common import OfSchedule, timed
 
 #: Pieces of a core's work up to which each of the first and last ones matters.
 SHORT = 12
@@ -35,25 +37,19 @@ FIRST, MORE_FIRST = ((256, 384, 512), (256, 256), (128, 256)), ((256, 512), (256
 LAST, MORE_LAST = ((192, 192), (256, 128, 128), (128,)), ((192, 192, 192), (256,))
 
 
-class Mixed(Algorithm):
+class Mixed(OfSchedule):
     """`mixed` and `vector`: channels on partitions, taps shared out by recipes."""
 
     def __init__(self, on_tensor: bool) -> None:
+        super().__init__(functools.partial(mixed_bound.guess, on_tensor=on_tensor))
         self.on_tensor = on_tensor
 
-    def complete(self, shape: Shape, config: Config) -> Config:
-        if mixed_config_unsupported(shape.geometry, config, self.on_tensor):
-            return config
-        return pairs_of(self._settings(shape, config))
-
-    def guesses(self, shape: Shape) -> list[Guess]:
-        found = guess(shape.geometry, shape.options, shape.cores, shape.target, self.on_tensor)
-        return [Guess(pairs_of(settings), ns, settings) for settings, ns in found]
+    def unsupported(self, shape: Shape, config: Config) -> str:
+        return mixed_config_unsupported(shape.geometry, config, self.on_tensor)
 
     def refined(self, shape: Shape, guess: Guess) -> list[Guess]:
         tried = self._tried(shape, guess.start)
-        found = timed(tried.items(), lambda one: self._same(shape, one))
-        return [Guess(pairs_of(one), ns) for one, ns in found]
+        return timed(tried.items(), lambda one: self._same(shape, one))
 
     def _same(self, shape: Shape, settings: MixedSettings) -> Any:
         """What settings come to: rows, and the first and last pieces."""
@@ -90,9 +86,9 @@ class Mixed(Algorithm):
             "warmup": (4, 6, 0) if self.on_tensor else (),
         }
         now = {**dict(settings.pairs), "piece": plan.piece, "columns": plan.rows.columns}
-        return list(MixedSettings.near(pairs_of(settings), now, **choices))
+        return list(MixedSettings.near(settings.pairs, now, **choices))
 
-    def _settings(self, shape: Shape, config: Config) -> MixedSettings:
+    def settings_of(self, shape: Shape, config: Config) -> MixedSettings:
         """All settings: those of a config and others by a rule; without any, those of the least bound."""
         if config:
             return self._by_rule(shape, config)
@@ -110,45 +106,31 @@ class Mixed(Algorithm):
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         geometry = shape.geometry
         if geometry.S > MANY_TAPS:
-            return [config_of(shard=self._plan(shape, config_of(piece=PIECE)).rows.shard)]
-        own = pairs_of(self._settings(shape, None))
-        most, piece = 3 * START if wide else START, self._plan(shape, own).piece
+            return [config_of(shard=self.plan(shape, config_of(piece=PIECE)).rows.shard)]
+        own = self.settings_of(shape, None).pairs
+        most, piece = 3 * START if wide else START, self.plan(shape, own).piece
         lists = islice(ranked_recipes(geometry, shape.options.epilogue, shape.target, piece, self.on_tensor), most)
         shards = shards_of(geometry, first=dict(own or ())["shard"])[1:]
         found = [own, *[with_settings(own, recipes=one) for one in lists]]
         return list(dict.fromkeys([*found, *[with_settings(own, shard=shard) for shard in shards]]))
 
     def near(self, shape: Shape, config: Config) -> list[Config]:
-        settings, few = self._plan(shape, config).settings, shape.geometry.S <= MANY_TAPS
+        settings, few = self.plan(shape, config).settings, shape.geometry.S <= MANY_TAPS
         edges = [(one,) for one in candidates(shape.geometry.S, self.on_tensor)] if few else []
         values = {"recipes": edges, "start": edges, "end": edges, "first": MORE_FIRST, "last": MORE_LAST}
         more = MixedSettings.near(settings.pairs, None, **values)
         return list(dict.fromkeys([*self._near(shape, settings), *more]))
 
-    def unit(self, shape: Shape, config: Config) -> int:
-        return int(-(-shape.geometry.C // self._plan(shape, config).rows.T))
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        geometry = shape.geometry
-        prices = ColumnPrices.of(shape.target, geometry.itemsize, PIECE)
-        speed = 1 / prices.vector + 1 / prices.scalar + (1 / prices.tensor if self.on_tensor else 0.0)
-        columns = columns_of(shape)
-        rows = self._plan(shape, config).rows
-        tiles = geometry.N * rows.T * -(-geometry.Q // rows.columns) / rows.G / shape.cores
-        taps_us = columns * geometry.S * share_met(geometry) / speed / 1e3
-        return float(max(taps_us, issue_us(shape, tiles * geometry.S), row_elements_us(shape)))
-
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
-        plan = self._plan(shape, config)
+        plan = self.plan(shape, config)
         return {**ints(plan.rows), **ints(plan), "num_recipes": len(plan.settings.recipes)}
 
     def completed(self, shape: Shape, config: Config) -> Any:
-        plan = self._plan(shape, config)
+        plan = self.plan(shape, config)
         return replace(plan, settings=replace(plan.settings, columns=plan.rows.columns, piece=plan.piece))
 
-    def _plan(self, shape: Shape, config: Config) -> MixedSchedule:
-        found: MixedSchedule = build(shape.geometry, shape.options, self._settings(shape, config))
-        return found
+    def plan(self, shape: Shape, config: Config) -> MixedSchedule:
+        return build(shape.geometry, shape.options, self.settings_of(shape, config))
 
 
 ALGORITHM = Mixed(on_tensor=True)
