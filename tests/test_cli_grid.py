@@ -112,7 +112,7 @@ def test_a_table_without_rows_is_its_headings():
 @pytest.mark.parametrize("arguments", [
     ("plan", CASE, "rn50_1x1"),
     ("profile", CASE),
-    ("bench", "--suite", "depthwise", "--only", "kda"),
+    ("bench", CASE, "--target", "model"),
     ("crossover", "--vary", "S", "--values", "3,4", "--C", "16", "--W", "64"),
     ("cases",),
     ("run", CASE),

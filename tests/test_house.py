@@ -57,17 +57,6 @@ def test_files_hold_one_idea():
     assert long == {}, f"split by idea: more than {MAX_LINES} lines"
 
 
-def test_modules_and_public_functions_have_docstrings():
-    missing = []
-    for path in python_files("nkiconv", "examples", "docs"):
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        functions = [node for node in module.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        public = [node for node in functions if not node.name.startswith("_")]
-        names = {module: "module", **{node: node.name for node in public}}
-        missing += [f"{path.relative_to(ROOT)}: {name}" for node, name in names.items() if not ast.get_docstring(node)]
-    assert missing == [], "say what it returns, the shapes and units of its arguments, and what it raises"
-
-
 def test_no_addresses_of_people_or_registries():
     address = r"[\w.+-]+@[\w-]+\.[a-z]{2,}|https?://[^\s/]*(pypi|index|mirror|registry)"
     pages = [*ROOT.glob("*.md"), *ROOT.glob("*.cff"), *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.*")]
