@@ -12,7 +12,7 @@ import nkiconv
 from nkiconv import cases
 from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.conv.implicit_gemm import ALGORITHM
-from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
+from nkiconv.planner.cost.conv.implicit_gemm_bound import bound_ns
 from nkiconv.problem import ConvProblem
 from nkiconv.schedules.implicit_gemm import ImplicitGemmSettings
 from nkiconv.schedules.implicit_gemm_build import read_settings
@@ -276,12 +276,12 @@ def test_the_array_is_warm_from_the_second_window_on_and_never_waits(name):
 def test_price_is_near_the_time(name):
     problem = cases.get(name).problem
     timed, _ = timeline(problem, 2)
-    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.12)
+    assert price_of(problem) == pytest.approx(timed.line.total_ns, rel=0.2)
 
 
 def price_of(problem):
     """Price of the host's settings."""
-    return taps_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
+    return bound_ns(shape_of(problem).target, geometry_of(problem), chosen(problem))
 
 
 #: Short ones: at half rate for ever, at full rate in spite of few columns, shared by images unevenly, each group's
@@ -411,7 +411,7 @@ def test_settings_follow_the_constants():
     problem, rates = cases.get("rn50_c5").problem, Rates({"pe.cyc_per_row_16bit": 0.3})
     shape = Shape(geometry_of(problem), options_of(), 2, rates)
     assert dict(ALGORITHM.complete(shape, None)) != completed(problem)
-    assert ALGORITHM.least_us(shape, None) < ALGORITHM.least_us(shape_of(problem), None)
+    assert ALGORITHM.guess(shape, None).ns < ALGORITHM.guess(shape_of(problem), None).ns
 
 
 #: What the default rule may take of the host's settings' time, in the mean and at most.

@@ -5,7 +5,7 @@ from conv_calls import EDGE, check_epilogue, check_exact, config_of, planned
 from implicit_gemm_calls import chosen, needs, shape_of, timeline
 
 from nkiconv import cases
-from nkiconv.planner.cost.conv.implicit_gemm_price import taps_ns
+from nkiconv.planner.cost.conv.implicit_gemm_bound import bound_ns
 from nkiconv.problem import ConvProblem
 
 JOBS = ConvProblem(N=2, C=300, H=9, W=11, K=290, R=3, S=2, padding=((1, 1), (0, 1)), layout="NHWC")
@@ -107,4 +107,4 @@ def test_price_is_near_the_time(name):
     problem = cases.get(name).problem.replace(layout="NHWC")
     shape = shape_of(problem)
     timed, _ = timeline(problem, 2)
-    assert taps_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)
+    assert bound_ns(shape.target, shape.geometry, chosen(problem)) == pytest.approx(timed.line.total_ns, rel=0.16)

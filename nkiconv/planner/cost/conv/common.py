@@ -14,8 +14,6 @@ from ...request import Config
 from ..algorithm import Algorithm, Guess, Shape, ints, pairs_of
 from .relayout import relayout_ns
 
-#: What the kernel's price of the array at its full rate is multiplied by to be a bound.
-SURE = 0.95
 #: Instructions of a kernel from which on a quick search starts from one list of settings: each takes seconds.
 LONG = 4_000
 
@@ -48,6 +46,13 @@ def matmul_ns(target: Target, geometry: Any, columns: float) -> float:
     """The array at its full rate for a matmul of so many columns."""
     column_ns, fixed_ns = matmul_rates(target, geometry)
     return max(columns, target.matmul_columns_min) * column_ns + fixed_ns
+
+
+def last_ns(target: Target, times: int = 1) -> float:
+    """ns from the last matmul to the end of the last store, without their sizes, where results pass the array and PSUM
+    so often."""
+    evacuated_ns = times * (target.matmul_done_ns + target.scalar_done_ns + 2 * target.hop_ns)
+    return float(evacuated_ns + target.first_packet_ns + target.store_skew_ns + target.dma_end_ns)
 
 
 class Conv2dAlgorithm(Algorithm):

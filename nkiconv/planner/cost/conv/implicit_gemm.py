@@ -25,9 +25,8 @@ from ....schedules.settings import declarations
 from ....schedules.tiles import PARTS
 from ...request import Config
 from ..algorithm import MOST_INSTRUCTIONS, Shape, config_of, pairs_of
-from .common import LONG, SURE, ByTap
-from .implicit_gemm_price import taps_ns
-from .implicit_gemm_work import Work
+from .common import LONG, ByTap
+from .implicit_gemm_bound import Work, bound_ns
 
 #: How much less folded channels must take.
 WORTHWHILE = 0.98
@@ -83,7 +82,7 @@ class Taps(ByTap):
     def _taken_ns(self, shape: Shape, settings: ImplicitGemmSettings) -> float:
         """ns of all settings; those that are refused take longest."""
         plan, reason = plan_implicit_gemm(plain(shape), shape.options, pairs_of(settings), shape.cores)
-        return math.inf if reason else taps_ns(shape.target, plain(shape), plan)
+        return math.inf if reason else bound_ns(shape.target, plain(shape), plan)
 
     def _chosen(self, shape: Shape, given: Mapping[str, Any]) -> ImplicitGemmSettings:
         if plain(shape).direct is None or "x_bytes" in given:
@@ -101,7 +100,7 @@ class Taps(ByTap):
         return best
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
-        return taps_ns(shape.target, geometry, plan)
+        return bound_ns(shape.target, geometry, plan)
 
     def configs(self, shape: Shape, wide: bool) -> list[Config]:
         plan = self.plan(shape, None)
@@ -124,13 +123,6 @@ class Taps(ByTap):
     def near(self, shape: Shape, config: Config) -> list[Config]:
         known = {"x_bytes": dict(config or ()).get("x_bytes", X_BYTES), "warmup": self.plan(shape, config).warmup}
         return list(ImplicitGemmSettings.near(config, known))
-
-    def is_looped(self, shape: Shape, config: Config) -> bool:
-        return bool(self.plan(shape, config).loop)
-
-    def least_us(self, shape: Shape, config: Config) -> float:
-        jobs = [job for batch in self.plan(shape, config).batches for job in batch]
-        return SURE * Work(shape.target, plain(shape)).array_ns(jobs) / shape.cores / 1e3
 
     def symbols(self, shape: Shape, config: Config) -> Mapping[str, int]:
         plan = self.plan(shape, config)

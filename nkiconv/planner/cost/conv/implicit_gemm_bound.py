@@ -1,14 +1,16 @@
-"""What the parts of `implicit_gemm` take: the array for matmuls and transposes, DMA for x, filters and results."""
+"""A bound for `implicit_gemm`: its busiest engine, of the array for matmuls and transposes, DMA for x, filters and
+results, and GpSimd; from the first filters on, at the throttle's rate."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from ....kernels.conv.transposes import is_transposed
 from ....schedules.cuts import tap_blocks
-from ....schedules.geometry import num_taps
+from ....schedules.geometry import filter_rows, num_taps
 from ....schedules.implicit_gemm_channels import (
     ALONE,
     HALVES,
@@ -23,14 +25,15 @@ from ....schedules.implicit_gemm_channels import (
     tap_groups,
     word_of,
 )
-from ....schedules.implicit_gemm_outputs import images_together
+from ....schedules.implicit_gemm_outputs import banks_of, folded_width, images_together, row_parts
 from ....schedules.implicit_gemm_products import RAW_BYTES
 from ....schedules.implicit_gemm_schedule import kinds_of
 from ....schedules.pairs_of_planes import planes_at_once
-from ....schedules.tiles import BANK_COLUMNS, PARTS, div_ceil, share
+from ....schedules.tiles import BANK_BYTES, BANK_COLUMNS, PARTS, div_ceil, share, whole_words
 from ....simulator.hardware import PARTITIONS
 from ....simulator.timing.target import Target
-from .common import matmul_rates, met_outputs, planes_seen
+from ..clock import Clock
+from .common import last_ns, matmul_rates, met_outputs, planes_seen
 
 #: ns until DMA has transposed the first block of a job's filters: an engine's copy, the trigger, the first packet, the
 #: end (trn2.toml, dma.hwdge_*).
@@ -39,8 +42,51 @@ MOVE_NS = 4000.0
 ZEROS_NS = 220.0
 #: Share of the array's time that DMA may take, so that what is needed next is not late.
 DMA_SHARE = 0.9
-#: Instructions of GpSimd for a part of x that is put between zeros.
-PLACED = 4
+
+
+def bound_ns(target: Target, geometry: Any, plan: Any) -> float:
+    """ns of the busier of two cores."""
+    parts = [share(len(plan.items), PARTS, half) for half in range(PARTS)]
+    work, jobs = Work(target, geometry), [job for batch in plan.batches for job in batch]
+    by_channels = plan.settings.shard == "channels" and len(jobs) > 1
+    others_ns = max(work.dma_ns(jobs, by_channels, len(plan.batches)), work.gpsimd_ns(jobs, by_channels))
+    return max(_core_ns(work, plan, plan.items[first : first + count], others_ns) for first, count in parts if count)
+
+
+def _core_ns(work: Work, plan: Any, items: Sequence[Any], others_ns: float) -> float:
+    """ns of a core for its items, in which other engines take so long."""
+    target, first, last, clock = work.target, items[0], items[-1], Clock(work.target)
+    clock.stream(ZEROS_NS, plan.warmup * PARTITIONS * target.tensor_column_ns)
+    start_ns = _start_ns(work, plan.batches[first.batch][0], first)
+    array_ns = busy_ns = 0.0
+    for batch, same in groupby(items, key=lambda item: item.batch):
+        bands, jobs = [(item.band, len(banks_of(item.band, item.last))) for item in same], plan.batches[batch]
+        pixels = sum(band.zn * band.pn * band.qn for band, _ in bands)
+        for each_ns in (
+            work.part_ns(jobs, pixels, sum(banks for _, banks in bands)),
+            work.transposing_ns(jobs[: plan.moved[batch]]),
+        ):
+            array_ns, busy_ns = array_ns + each_ns[0], busy_ns + each_ns[1]
+    summed_ns = clock.sums_end(start_ns, array_ns, busy_ns)
+    if is_transposed(work.geometry):  # one queue triggers the transposes of x
+        others_ns = max(others_ns, sum(len(plan.chunks[item.batch]) for item in items) * target.hwdge_again_ns)
+    bank = banks_of(last.band, last.last)[-1]
+    behind_ns, _ = work.part_ns(plan.batches[last.batch][:1], bank.zn * bank.pn * bank.qn, 1)
+    return max(summed_ns, start_ns + others_ns + behind_ns) + last_ns(target, 1 + stores_channels(work.geometry))
+
+
+def _start_ns(work: Work, job: Any, item: Any) -> float:
+    """ns from which on a core's first sums go on without a wait for filters or the first rows of x."""
+    target, geometry, chunks, chunk = work.target, work.geometry, len(job.chunks), job.chunks[0]
+    bank, parts = banks_of(item.band, False)[0], row_parts(geometry, item.band, True, job.rows)
+    each_ns = chunk.slots * work.filters_ns(job) * work.filters_on(job)
+    if parts:
+        each_ns += chunk.slots * work.rows_ns(item.band, chunk, parts[0][1])
+    done_ns = (1 - 1 / chunks) * work.part_ns([job], bank.zn * bank.pn * bank.qn, 1)[0]
+    done_ns += work.transposing_ns([job])[0]
+    come_ns = target.hwdge_issue_ns if is_transposed(geometry) else 0.0
+    come_ns += target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+    return float(max(work.stationaries_there_ns(job), come_ns + chunks * each_ns - done_ns))
 
 
 class Work:
@@ -64,18 +110,17 @@ class Work:
 
     def array_ns(self, jobs: Sequence[Any]) -> float:
         """ns of the array for all matmuls, at its full rate; taps are clipped to what they meet of x."""
-        return self.array_work_ns(jobs, 1.0, self._banks(jobs))[0]
+        return self.part_ns(jobs, self.outputs, self._banks(jobs))[0]
 
-    def array_work_ns(self, jobs: Sequence[Any], part: float, banks: int) -> tuple[float, float]:
-        """(`array_ns` of a part of all outputs, in so many banks; those of them that the array works: matmuls of few
+    def part_ns(self, jobs: Sequence[Any], pixels: int, banks: int) -> tuple[float, float]:
+        """(`array_ns` of so many outputs in so many banks, those of them in which the array works: matmuls of few
         columns keep it waiting)."""
-        geometry, target = self.geometry, self.target
+        geometry, target, part = self.geometry, self.target, pixels / self.outputs
         column_ns, fixed_ns = matmul_rates(target, geometry)
         total, work, kinds = 0.0, 0.0, kinds_of(geometry)
         for (together, depth, how), count in self._chunks(jobs).items():
             columns, passes = self._columns_of(together, Chunk(0, 0, depth, how))
-            columns = kinds * columns * part
-            matmuls = kinds * div_ceil(banks, together) * passes
+            columns, matmuls = kinds * columns * part, kinds * div_ceil(banks, together) * passes
             one_ns = max(columns, matmuls * target.matmul_columns_min) * column_ns + matmuls * fixed_ns
             total += count * one_ns
             work += count * columns * column_ns
@@ -131,28 +176,19 @@ class Work:
 
     def core_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
         """ns of the busier of two cores that share output channels, or images and rows, from the first filters on."""
-        geometry = self.geometry
-        placed_ns = self.placed_ns(jobs[0].chunks[-1], geometry.planes.size * geometry.rows.size)
-        placed_ns /= 1 if by_channels else PARTS
-        diagonals_ns = self.diagonals_ns(jobs, by_channels)
-        return float(max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), placed_ns, diagonals_ns))
+        return max(self.sums_ns(jobs, by_channels), self.dma_ns(jobs, by_channels), self.gpsimd_ns(jobs, by_channels))
 
-    def diagonals_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
-        """ns of GpSimd to make a core's diagonals, where channels have filters of their own."""
-        if not is_depthwise_job(self.geometry, jobs[0]):
+    def gpsimd_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
+        """ns of GpSimd of a core: diagonals of depthwise filters, or words of x of fp8 that it puts between zeros."""
+        geometry, target, chunk = self.geometry, self.target, jobs[0].chunks[-1]
+        if is_depthwise_job(geometry, jobs[0]):
+            count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
+            return float(count * (target.gpsimd_fixed_ns + self.taps * jobs[0].kn * target.gpsimd_select_ns))
+        if chunk.pairing != STAGED:
             return 0.0
-        count = div_ceil(len(jobs), PARTS) if by_channels else len(jobs)
-        target = self.target
-        return float(count * (target.gpsimd_fixed_ns + self.taps * jobs[0].kn * target.gpsimd_select_ns))
-
-    def placed_ns(self, chunk: Any, num_rows: int) -> float:
-        """ns of GpSimd to put rows of x of a chunk between zeros: words, and elements of copies."""
-        geometry, copies = self.geometry, chunk[2] - 1
-        if chunk[3] != STAGED:
-            return 0.0
-        elements = geometry.columns.size // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
-        fixed_ns = (PLACED + 2 * copies) * self.target.gpsimd_fixed_ns
-        return float(num_rows * elements * self.target.gpsimd_ns + fixed_ns)
+        copies, num_rows = chunk.depth - 1, geometry.planes.size * geometry.rows.size / (1 if by_channels else PARTS)
+        words = geometry.columns.size // word_of(geometry) + 2 + copies * (copies + 1) * geometry.columns.dilation
+        return float(num_rows * words * target.gpsimd_ns)
 
     def row_by_row(self, chunk: Any) -> bool:
         """Whether rows of x of a chunk come one by one, as zeros lie between them."""
@@ -172,13 +208,37 @@ class Work:
             count = max(1, count - int(idle_ns / self.move_ns(jobs[0])))
         return float(count * sum(chunk.slots for chunk in jobs[0].chunks) * self.taps * self.transpose_ns)
 
+    def transposing_ns(self, jobs: Sequence[Any]) -> tuple[float, float]:
+        """(ns of the array to transpose the filters of jobs, those of them in which it works)."""
+        geometry = self.geometry
+        if geometry.packed > 0 or geometry.flipped or not jobs or is_depthwise_job(geometry, jobs[0]):
+            return 0.0, 0.0
+        groups = sum(chunk.slots * tap_groups(geometry, chunk) for job in jobs for chunk in job.chunks)
+        count, target = filter_rows(geometry) * groups, self.target
+        all_ns = count * self.transpose_ns
+        busy_ns = all_ns * min(1.0, jobs[0].kn / target.matmul_columns_min)
+        if jobs[0].pack > 1:
+            # Vector spreads filters of several groups by pieces of a bank, and every other piece waits for the array
+            kn, itemsize, slow_ns = jobs[0].kn, geometry.itemsize, self.transpose_ns / target.half_rate
+            taps = min(tap_groups(geometry, jobs[0].chunks[0]), BANK_BYTES // (whole_words(kn, itemsize) * itemsize))
+            each_ns = jobs[0].chunks[0].cn * (target.vector_16bit_ns if itemsize == 2 else target.vector_ns)
+            spread_ns, hops_ns = target.vector_fixed_ns + each_ns, target.vector_done_ns + target.hop_tensor_ns
+            hops_ns += each_ns + slow_ns + target.matmul_done_half_ns + target.hop_ns
+            read_ns = target.vector_fixed_psum_ns + taps * kn * target.vector_16bit_ns
+            piece_ns = (hops_ns + read_ns + (2 * taps - 1) * spread_ns) / 2
+            all_ns += count / taps * max(0.0, piece_ns - taps * slow_ns) * target.half_rate
+        return all_ns, busy_ns
+
     def waits_for_dma(self, jobs: Sequence[Any], by_channels: bool) -> bool:
         """Whether the array has less to do than DMA, and waits for it all the time, or for what becomes pairs of it."""
         array_ns = self.sums_ns(jobs, by_channels) / kinds_of(self.geometry) + self.transposes_ns(jobs, by_channels)
         return bool(self.dma_ns(jobs, by_channels) > array_ns)
 
-    def dma_ns(self, jobs: Sequence[Any], by_channels: bool) -> float:
-        """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in."""
+    def dma_ns(self, jobs: Sequence[Any], by_channels: bool, groups: int = 1) -> float:
+        """ns of the DMA engines, or HBM, of one of two cores for x, filters and results, by the runs they come in.
+
+        groups: of M tiles, for each of which x is loaded.
+        """
         geometry, target = self.geometry, self.target
         rows, columns, item = geometry.rows, geometry.columns, geometry.itemsize
         x_image = target.image_ns(rows.size, columns.size, geometry.x_strides[2], geometry.x_strides[3], item)
@@ -201,11 +261,26 @@ class Work:
         x_bytes = self.planes * channels * rows.size * columns.size * item
         y_bytes = planes_at_once(geometry) * self.outputs * geometry.K * item
         w_bytes = geometry.K * (geometry.C // geometry.groups) * self.hbm_taps * item
+        times = div_ceil(groups, PARTS) if by_channels else groups
+        x_ns, x_bytes = times * x_ns, times * x_bytes
         if by_channels:
             engines_ns, num_bytes = x_ns + (w_ns + y_ns) / PARTS, x_bytes + (w_bytes + y_bytes) / PARTS
         else:
             engines_ns, num_bytes = w_ns + (x_ns + y_ns) / PARTS, w_bytes + (x_bytes + y_bytes) / PARTS
         return float(max(target.rows_an_engine * engines_ns, num_bytes * target.hbm_byte_ns))
+
+    def rows_ns(self, band: Any, chunk: Any, height: int) -> float:
+        """ns of DMA for so many rows of x of an output tile, of a K tile."""
+        geometry, target = self.geometry, self.target
+        _, _, by_h, by_w = geometry.x_strides[:4]
+        if is_transposed(geometry):
+            return target.rows_an_engine * self.transposed_ns(band.dn * height * band.wn * chunk.cn / PARTITIONS)
+        if self.row_by_row(chunk):
+            width = min(geometry.columns.size, folded_width(geometry, chunk, band.qn))
+            rows_ns = height * target.row_ns(width, by_w, geometry.itemsize)
+        else:
+            rows_ns = target.image_ns(height, band.wn, by_h, by_w, geometry.itemsize)
+        return float(min(chunk.cn * chunk.depth, target.rows_an_engine) * band.dn * rows_ns)
 
     def plane_out_ns(self, job: Any, pn: int, qn: int) -> float:
         """ns of one DMA engine for so many rows and columns of results of a job, of one output channel."""
@@ -263,6 +338,15 @@ class Work:
             load_ns = self.filters_ns(job)
         first_ns = target.static_issue_ns + target.first_packet_ns + target.load_skew_ns
         return float(first_ns + target.rows_an_engine * load_ns + target.dma_done_ns)
+
+    def stationaries_there_ns(self, job: Any) -> float:
+        """ns from a core's start until the first filters of a job are stationaries."""
+        geometry, target, there_ns = self.geometry, self.target, self.filters_there_ns(job)
+        if geometry.packed > 0 or geometry.flipped or is_depthwise_job(geometry, job):
+            return there_ns
+        passed_ns = self.transpose_ns / target.half_rate + target.matmul_done_half_ns + target.hop_ns
+        read_ns = job.kn * target.vector_16bit_ns + target.vector_fixed_psum_ns + target.vector_done_ns
+        return float(there_ns + passed_ns + read_ns + target.hop_tensor_ns)
 
     def transposed_ns(self, elements: float) -> float:
         """ns of one DMA engine for its partitions' share of what DMA transposes; elements: of each partition."""
