@@ -57,8 +57,8 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
             None. residual: y_sbuf's shape, any dtype, or None.
         by: the engine of what Vector and Scalar can both do, or a Ledger, whichever has had less to do.
         strict: as of `options.either_reads`. rest: None, or the other part of the sums, fp32 in SBUF, with a residual
-            that is added before an activation. adder: the engine that adds one behind it. row: first partition of all
-            operands.
+            that is added before an activation; by Scalar, acc is copied before. adder: the engine that adds what is all
+            in SBUF. row: first partition of all operands.
     """
     apart, last = bias != None and tuple(bias.shape[1:]) != (1,), adds_last(epilogue)
     fused = None if apart else bias
@@ -72,33 +72,48 @@ def evacuate(y_sbuf, acc, bias, residual, epilogue, by, strict=False, rest=None,
         steps.append(None)
     if last:
         steps.append(residual)
-    engine = pick_reader(by, acc, epilogue, apart, strict) if isinstance(by, Ledger) else by
-    if isinstance(by, Ledger) and engine == nisa.engine.vector and steps == [None]:
-        operands = {"op0": nl.add, "operand0": fused, "op1": nl.maximum, "operand1": 0.0}
-        if fused == None:
-            operands = {"op0": nl.maximum, "operand0": 0.0}
-        nisa.tensor_scalar(dst=y_sbuf, data=acc, engine=engine, **operands)
-        return
+    engine, maximum = by, False
+    if isinstance(by, Ledger):
+        engine = pick_reader(by, acc, epilogue, apart, strict)
+        maximum = engine == nisa.engine.vector and steps == [None]
     sums = acc
+    if rest != None and engine == nisa.engine.scalar:
+        sums = scratch_of(y_sbuf, row)
+        copy_out(sums, acc, fused, engine)
+        fused = None
+    if len(steps) == 0 or maximum:
+        copy_out(y_sbuf, acc, fused, engine, maximum)
+        return
     for index, step in enumerate(steps):
-        into = y_sbuf
-        if index + 1 < len(steps):
-            into = nl.ndarray((row + y_sbuf.shape[0], *y_sbuf.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)
-            into = into[row : row + y_sbuf.shape[0]]
+        into = scratch_of(y_sbuf, row) if index + 1 < len(steps) else y_sbuf
         if step == None:
             nisa.activation(dst=into, op=FUNCTIONS[epilogue.activation], data=sums, bias=fused)
         elif fused != None:
             nisa.scalar_tensor_tensor(dst=into, data=sums, op0=nl.add, operand0=fused, op1=nl.add, operand1=step)
         else:
-            behind = adder if last and index + 1 == len(steps) else nisa.engine.unknown
-            nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=nl.add, engine=behind)
+            in_sbuf = adder if sums is not acc else nisa.engine.unknown
+            nisa.tensor_tensor(dst=into, data1=sums, data2=step, op=nl.add, engine=in_sbuf)
         sums, fused = into, None
-    if len(steps) == 0 and fused == None:
-        nisa.tensor_copy(dst=y_sbuf, src=acc, engine=engine)
-    elif len(steps) == 0 and engine == nisa.engine.scalar:
-        nisa.activation(dst=y_sbuf, op=nl.copy, data=acc, bias=fused)
-    elif len(steps) == 0:
-        nisa.tensor_scalar(dst=y_sbuf, data=acc, op0=nl.add, operand0=fused)
+
+
+def scratch_of(y_sbuf, row):
+    """fp32 of y_sbuf's shape on partitions from `row` on, as engines want the operands of one instruction."""
+    whole = nl.ndarray((row + y_sbuf.shape[0], *y_sbuf.shape[1:]), dtype=nl.float32, buffer=nl.sbuf)
+    return whole[row : row + y_sbuf.shape[0]]
+
+
+def copy_out(dst, acc, bias, engine, maximum=False):
+    """dst = acc + bias, if there is one, or the maximum of it and 0."""
+    if maximum and bias == None:
+        nisa.tensor_scalar(dst=dst, data=acc, op0=nl.maximum, operand0=0.0, engine=engine)
+    elif maximum:
+        nisa.tensor_scalar(dst=dst, data=acc, op0=nl.add, operand0=bias, op1=nl.maximum, operand1=0.0, engine=engine)
+    elif bias == None:
+        nisa.tensor_copy(dst=dst, src=acc, engine=engine)
+    elif engine == nisa.engine.scalar:
+        nisa.activation(dst=dst, op=nl.copy, data=acc, bias=bias)
+    else:
+        nisa.tensor_scalar(dst=dst, data=acc, op0=nl.add, operand0=bias)
 
 
 def pick_reader(ledger, acc, epilogue, apart, strict):

@@ -2,19 +2,20 @@
 
 A tile holds x in one of these orders, its first letters on the partitions:
 
-    | order | partitions           | free axes            | for                                            |
-    |-------|----------------------|----------------------|------------------------------------------------|
-    | cnhw  | channels             | planes, rows, columns | all kernels but those below                   |
-    | nchw  | planes, channels     | rows, columns         | Toeplitz blocks of NCHW, which are transposed  |
-    | whnc  | columns              | rows, planes, channels | Toeplitz blocks of NHWC                       |
-    | cnw   | channels             | planes, rows as a run | fp8 pairs, which GpSimd puts in place         |
+    | order | partitions       | free axes              | for                                           |
+    |-------|------------------|------------------------|-----------------------------------------------|
+    | cnhw  | channels         | planes, rows, columns  | all kernels but those below                   |
+    | nchw  | planes, channels | rows, columns          | Toeplitz blocks of NCHW, which are transposed |
+    | whnc  | columns          | rows, planes, channels | Toeplitz blocks of NHWC                       |
+    | cnw   | channels         | planes, rows as a run  | fp8 pairs, which GpSimd puts in place         |
 
-Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored.
+Of padding nothing is loaded: what a view has beside x keeps the zeros that the kernel stored. What each DMA fills is x
+alone, so that a fused prologue has its place behind it, here (docs/architecture.md).
 """
 
 from ..schedules.cuts import places_inside
 from ..schedules.frames import is_transposed
-from ..schedules.regions import regions_of_x as regions_of_x
+from ..schedules.regions import regions_of_x
 from ._dma import load, load_region, load_transposed, spot
 
 

@@ -5,7 +5,8 @@ import math
 from ...._nki import nisa, nl
 from ....schedules.cuts import largest_band
 from ....schedules.planes import misses_planes
-from ..._prologue import load_region_of_x, regions_of_x
+from ....schedules.regions import regions_of_x
+from ..._prologue import load_region_of_x
 from ..filter_feed import tiles_in_turn
 from ..regions import clear_window
 

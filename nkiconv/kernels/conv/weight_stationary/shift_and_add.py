@@ -65,9 +65,8 @@ def add_outputs(y_sbuf, acc_psum, schedule, tile, one, part_sbuf, bias_sbuf, res
             ledger.vector = ledger.vector + VECTOR_START_WORK_PSUM + elements * VECTOR_WORK
         elif with_gpsimd(schedule, ledger, elements, epilogue):
             # Scalar reads PSUM, which GpSimd cannot
-            last_sbuf = nl.ndarray(y_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
-            evacuate(last_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.scalar)
-            nisa.tensor_tensor(dst=y_sbuf, data1=last_sbuf, data2=part_sbuf, op=nl.add, engine=nisa.engine.gpsimd)
+            scalar, gpsimd = nisa.engine.scalar, nisa.engine.gpsimd
+            evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, scalar, rest=part_sbuf, adder=gpsimd)
             return
         else:
             evacuate(y_sbuf, sums, bias_sbuf, None, epilogue, nisa.engine.vector, rest=part_sbuf)
