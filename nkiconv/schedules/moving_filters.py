@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 from .channel_pieces import ChunkPiece, Place
 from .cuts import tap_blocks
@@ -17,18 +17,17 @@ AHEAD_BYTES = 28_672
 TapBlock = tuple[int, int, int, int]
 
 
-class HasFilters(Protocol):
-    """What a schedule says of filters: pieces of channels and places of taps of each K tile, how they come, whether y
-    leaves by rows."""
+@dataclass(frozen=True)
+class FilterSchedule:
+    """What a schedule says of moving filters: K tiles, pieces of channels each; places of their taps in SBUF; how they
+    come; matmuls on zeros. by_rows: whether y leaves by rows."""
 
-    @property
-    def chunks(self) -> Sequence[Sequence[ChunkPiece]]: ...
-    @property
-    def places(self) -> Sequence[Sequence[Place]]: ...
-    @property
-    def way(self) -> str: ...
-    @property
-    def by_rows(self) -> bool: ...
+    by_rows: ClassVar[bool]
+
+    chunks: list[list[ChunkPiece]]
+    places: list[list[Place]]
+    way: str
+    warmup: int
 
 
 def way_of(geometry: Geometry, by_rows: bool) -> str:
@@ -49,7 +48,7 @@ def comes_raw(way: str) -> bool:
     return way in ("array", "backwards")
 
 
-def raw_blocks(geometry: Geometry, plan: HasFilters, chunk: int) -> list[TapBlock]:
+def raw_blocks(geometry: Geometry, plan: FilterSchedule, chunk: int) -> list[TapBlock]:
     """(first row, rows, first column, columns) of blocks of taps that come together: all where pieces of channels see
     different ones."""
     if plan.way == "backwards" or plan.by_rows:
@@ -57,12 +56,12 @@ def raw_blocks(geometry: Geometry, plan: HasFilters, chunk: int) -> list[TapBloc
     return tap_blocks(geometry, plan.chunks[chunk][0].count, RAW_BYTES)
 
 
-def raw_block_bytes(geometry: Geometry, plan: HasFilters, chunk: int, block: TapBlock, kn: int) -> int:
+def raw_block_bytes(geometry: Geometry, plan: FilterSchedule, chunk: int, block: TapBlock, kn: int) -> int:
     """Bytes a partition of a block in memory order."""
     return (kn if plan.way == "backwards" else plan.chunks[chunk][0].count) * block[1] * block[3] * geometry.itemsize
 
 
-def alike(plan: HasFilters) -> list[list[int]]:
+def alike(plan: FilterSchedule) -> list[list[int]]:
     """Neighbouring K tiles whose filters are of the same channels, and are loaded once."""
     found: list[list[int]] = []
     for chunk, pieces in enumerate(plan.chunks):
@@ -73,7 +72,7 @@ def alike(plan: HasFilters) -> list[list[int]]:
     return found
 
 
-def raw_bytes(geometry: Geometry, plan: HasFilters) -> int:
+def raw_bytes(geometry: Geometry, plan: FilterSchedule) -> int:
     """Bytes a partition of all loads that are there together, at most."""
     one = total = 0
     for chunk, *_ in alike(plan):
@@ -83,6 +82,6 @@ def raw_bytes(geometry: Geometry, plan: HasFilters) -> int:
     return min(total, max(AHEAD_BYTES, one) + one)
 
 
-def num_transposes(kn: int, plan: HasFilters) -> int:
+def num_transposes(kn: int, plan: FilterSchedule) -> int:
     """Transposes of the filters of kn output channels, and evacuations of them, at most."""
     return sum(len(places) for places in plan.places) * div_ceil(kn, P_MAX)

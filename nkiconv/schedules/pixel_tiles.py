@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from .channel_pieces import ChunkPiece, Place, all_places, own_piece
+from .channel_pieces import all_places, own_piece
 from .cuts import Outputs, most_of, window_of
 from .frames import is_transposed
 from .geometry import Axis, Geometry, num_taps
-from .moving_filters import comes_raw, num_transposes, raw_bytes, way_of
+from .moving_filters import FilterSchedule, comes_raw, num_transposes, raw_bytes, way_of
 from .options import Options
 from .settings import BY_SHAPE, WARM_UPS, Config, Settings, choice, count, declarations, double, half, setting, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, SBUF_BYTES, Part, cut, cut_into, div_ceil, fits_sbuf, share
@@ -241,30 +241,25 @@ def pixel_bands(source: Source, geometry: Geometry, sizes: Cut, most_elements: i
     """Bands (Outputs) of all planes, at least `halves` where that shares the work: blocks of whole images, or of rows
     of one; most_elements: of x on one partition."""
     each, P = geometry.planes.out // geometry.planes.images, source.rows.out
-    found: list[Outputs] = []
     row_blocks, image_blocks = cut(P, sizes.rows * sizes.apart), cut(each, sizes.images)
     columns, height = held(source.columns, most_of(sizes.parts), source.dense), held(source.rows, P, source.dense)
     images = most_blocks(source.planes, sizes.images, most_elements // (height * columns))
     odd = halves > 1 and (len(image_blocks) * len(sizes.parts)) % PARTS == 1
     if images >= 1 and not (odd and len(row_blocks) > 1):
-        for z0 in range(0, geometry.planes.out, each):
-            for half in range(halves):
-                mine = share(len(image_blocks), halves, half)
-                for group in cut(mine[1], images):
-                    first, count = joined_blocks(image_blocks, mine[0] + group[0], group[1])
-                    add_bands(found, sizes, (z0 + first, count), (0, P))
-        return found
-    most, step = most_elements // (window_of(source.planes, 1) * columns), 1
-    if source.dense:
-        step = source.rows.lhs_dilation
-    rows = max(1, most_blocks(source.rows, sizes.rows * sizes.apart, most * step))
-    count = div_ceil(len(row_blocks), min(len(row_blocks), rows))
-    if odd and count % PARTS == 1 and count < len(row_blocks):
-        count += 1
-    for image in range(geometry.planes.out):
-        for mine in cut_into(len(row_blocks), count):
-            add_bands(found, sizes, (image, 1), joined_blocks(row_blocks, mine[0], mine[1]))
-    return found
+        shares = [share(len(image_blocks), halves, half) for half in range(halves)]
+        groups = [(first + at, count) for first, mine in shares for at, count in cut(mine, images)]
+        some = [joined(image_blocks, group) for group in groups]
+        bands = [((z0 + z, zn), (0, P)) for z0 in range(0, geometry.planes.out, each) for z, zn in some]
+    else:
+        step = source.rows.lhs_dilation if source.dense else 1
+        most = most_elements // (window_of(source.planes, 1) * columns) * step
+        rows = max(1, most_blocks(source.rows, sizes.rows * sizes.apart, most))
+        count = div_ceil(len(row_blocks), min(len(row_blocks), rows))
+        if odd and count % PARTS == 1 and count < len(row_blocks):
+            count += 1
+        some = [joined(row_blocks, mine) for mine in cut_into(len(row_blocks), count)]
+        bands = [((image, 1), rows) for image in range(geometry.planes.out) for rows in some]
+    return [Outputs(*images, *rows, *part) for images, rows in bands for part in sizes.parts]
 
 
 def most_blocks(axis: Axis, size: int, elements: int) -> int:
@@ -273,16 +268,10 @@ def most_blocks(axis: Axis, size: int, elements: int) -> int:
     return ((elements - reach) // axis.stride + 1) // size if elements >= reach else 0
 
 
-def joined_blocks(blocks: Sequence[Part], first: int, count: int) -> Part:
-    """(first, how many) of what neighbouring blocks hold together."""
-    last = blocks[first + count - 1]
-    return blocks[first][0], last[0] + last[1] - blocks[first][0]
-
-
-def add_bands(found: list[Outputs], sizes: Cut, images: Part, rows: Part) -> None:
-    """Append the bands of (first, how many) images and rows, of all columns."""
-    for part in sizes.parts:
-        found.append(Outputs(z0=images[0], zn=images[1], p0=rows[0], pn=rows[1], q0=part[0], qn=part[1]))
+def joined(blocks: Sequence[Part], part: Part) -> Part:
+    """(first, how many) of what neighbouring blocks (first, how many) hold together."""
+    first, last = blocks[part[0]][0], blocks[sum(part) - 1]
+    return first, sum(last) - first
 
 
 def blocks_of(sizes: Cut, band: Outputs) -> list[Block]:
@@ -315,21 +304,18 @@ class PixelItem:
 
 
 @dataclass(frozen=True)
-class PixelSchedule:
-    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order."""
+class PixelSchedule(FilterSchedule):
+    """All work: batches (first, how many) of output channels whose filters are in SBUF together; items in order; K
+    tiles of one ChunkPiece each."""
 
-    by_rows: bool
+    by_rows = False
+
     source: Source
     sizes: Cut
-    #: K tiles, of one ChunkPiece each
-    chunks: list[list[ChunkPiece]]
-    places: list[list[Place]]
     batches: list[Part]
     #: most output channels of a matmul
     k_tile: int
     items: list[PixelItem]
-    way: str
-    warmup: int
     #: of sums that go through a group's filters together as these come
     banks: int
 
@@ -359,7 +345,6 @@ def make_pixels(geometry: Geometry, config: PixelSettings) -> PixelSchedule | No
     if max(widest_step(source, sizes, band, len(chunks)) for band in bands) > STEP_MAX:
         return None
     return PixelSchedule(
-        by_rows=False,
         source=source,
         sizes=sizes,
         chunks=chunks,

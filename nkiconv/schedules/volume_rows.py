@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from .channel_pieces import ChunkPiece, Place, Product, places_of, products_of
+from .channel_pieces import Product, places_of, products_of
 from .cuts import Outputs, axis_elements, cut_volumes, most_of, window_of
 from .device_loops import Register, register_of
 from .geometry import Geometry, span, valid_range
 from .implicit_gemm import LOOP_MAX
-from .moving_filters import raw_bytes, way_of
+from .moving_filters import FilterSchedule, raw_bytes, way_of
 from .options import Options
 from .settings import WARM_UPS, Config, Settings, count, less, more, warm_up
 from .tiles import BANK_COLUMNS, P_MAX, PARTS, Part, cut, cut_into, div_ceil, filled, fits_sbuf
@@ -73,22 +73,19 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class RowSchedule:
-    """All work. chunks: K tiles, ChunkPieces each; products: of each K tile; banks: (first plane, how many) of the
-    sums of a tile; blocks: of 128 columns of sums that are transposed; ring: rows of x that are there together."""
+class RowSchedule(FilterSchedule):
+    """All work. products: of each K tile; banks: (first plane, how many) of the sums of a tile; blocks: of 128 columns
+    of sums that are transposed; ring: rows of x that are there together."""
 
-    by_rows: bool
-    chunks: list[list[ChunkPiece]]
+    by_rows = True
+
     products: list[list[Product]]
-    places: list[list[Place]]
-    way: str
     segments: int
     width: int
     items: list[Outputs]
     banks: list[Part]
     blocks: int
     ring: int
-    warmup: int
     loop: int
     steps: Steps | None
 
@@ -111,7 +108,6 @@ def row_schedules(geometry: Geometry, settings: RowSettings) -> Iterator[RowSche
                     qn = min(Q - q0, part[1] * width)
                     items.append(Outputs(z0=group[0], zn=group[1], p0=rows[0], pn=rows[1], q0=q0, qn=qn))
         found = RowSchedule(
-            by_rows=True,
             chunks=chunks,
             products=products,
             places=[places_of(geometry, one) for one in products],

@@ -56,6 +56,14 @@ def clear_window(tile, h0, h1, w0, w1, engine):
         nisa.memset(dst=tile[0 : tile.shape[0], 0 : tile.shape[1], h0:h1, w0:w1], value=0.0, engine=engine)
 
 
+def around(height, width, filled):
+    """(first row, end, first column, end) of what is beside rows and columns (first, end, first, end) of a window."""
+    first, end, low, high = filled
+    end, high = max(first, end), max(low, high)
+    found = (0, first, 0, width), (end, height, 0, width), (first, end, 0, low), (first, end, high, width)
+    return [one for one in found if one[0] < one[1] and one[2] < one[3]]
+
+
 def load_packed(tile, w_hbm, geometry, c0, cn, k0, kn):
     """Channels c0 .. c0+cn-1 of a packed filter, [K / each, C, taps, each] in HBM, as [c, taps, k] in a tile: parts of
     blocks with output channels k0 .. k0+kn-1."""

@@ -3,6 +3,15 @@
 Blocks of NHWC are loaded as they are, each pixel a run of channels. Of NCHW planes come in memory order, zeros are put
 around them, and the array transposes windows of them, between the sums of earlier ones; where windows have the columns
 of x and no others, planes come to where there are zeros above and below. Several of these steps are on their way.
+
+Toeplitz matrices of all taps are made by DMAs of windows. With rows of taps `pitch` apart, as wide as what a matrix has
+of a row of y, its elements are those of a sequence,
+
+    F[k][(j, w), (p, q)] = g[(k * step + j * lhs_dilation - p) * pitch + w * lhs_dilation + lead - q],
+    g[r * dilation * pitch + s * dilation] = w[r, s],
+
+g backwards from a place on that moves with the partition: one run a partition and channel has all k, the last first.
+The sequences are made in SBUF, a channel a partition, and one DMA serves a partition of many channels.
 """
 
 import itertools
@@ -13,14 +22,14 @@ from ....schedules.block_windows import front_of
 from ....schedules.cuts import places_inside
 from ....schedules.depthwise_blocks import FRAMED, LOADED, RAWS, WARM_UP, images_together
 from ....schedules.tiles import cut, cut_at, div_ceil, share, some_of
+from ..._dma import copy
 from ..._engines import START_WORK, copy_work, is_16bit, pick
 from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..._warm import warm_up
 from ..call import scale_residual
 from ..filter_feed import tiles_in_turn
-from ..regions import load_bias_as, load_regions, offset_at, store_regions
-from .toeplitz import copy_backwards, load_matrices, load_taps
+from ..regions import around, load_bias_as, load_regions, offset_at, store_regions
 
 
 @dataclass
@@ -33,8 +42,7 @@ class Buffer(nl.NKIObject):
 
 @dataclass
 class Blocks(nl.NKIObject):
-    """What one core has at hand beside a Work: buffers, matrices by round, planes by item; how many planes are loaded
-    and have zeros around them."""
+    """What one core has at hand beside a Work: buffers, matrices by round, planes by item."""
 
     items: list
     tiles: list
@@ -44,11 +52,10 @@ class Blocks(nl.NKIObject):
     matrix_tiles: list
     lines: list = field(default_factory=list)
     matrices: list = field(default_factory=list)
-    raws: list = field(default_factory=list)
-    framed: list = field(default_factory=list)
+    #: of planes, in turn
+    raws: object = None
+    framed: object = None
     planes: list = field(default_factory=list)
-    loaded_so_far: int = 0
-    framed_so_far: int = 0
 
 
 @dataclass
@@ -110,9 +117,10 @@ def start_blocks(work, items):
         parts, height, width = map(max, zip(*map(plan.framed_shape, items)))
         groups, own = max(map(plan.groups, items)), plan.has_own_columns
         if not own:
-            blocks.raws = tiles_in_turn(RAWS * groups, (parts, height, work.geometry.columns.size), operands.x_dtype)
+            raw_shape = parts, height, work.geometry.columns.size
+            blocks.raws = itertools.cycle(tiles_in_turn(RAWS * groups, raw_shape, operands.x_dtype))
         framed = tiles_in_turn((LOADED if own else FRAMED) * groups, (parts, height, width), operands.x_dtype)
-        blocks.framed = [Buffer(one) for one in framed]
+        blocks.framed = itertools.cycle(map(Buffer, framed))
     return blocks
 
 
@@ -250,10 +258,7 @@ def clear_blocks(buffer, shape, width, windows, lines):
 
 def planes_until(work, blocks, count):
     """Have planes of the first `count` items be on their way."""
-    for item in blocks.items[len(blocks.planes) : count]:
-        found = load_planes(work, blocks, item)
-        blocks.planes.append(found)
-        blocks.loaded_so_far += len(found)
+    blocks.planes += [load_planes(work, blocks, item) for item in blocks.items[len(blocks.planes) : count]]
 
 
 def load_planes(work, blocks, item):
@@ -266,13 +271,13 @@ def load_planes(work, blocks, item):
     (h, h_end), (w, w_end) = places_inside(row, 1, height, rows.size), places_inside(column, 1, width, columns.size)
     hn, wn = h_end - h, w_end - w
     for n, nn in cut_at(item.images[1], images_together(item)):
-        one, parts, number = Planes((n, nn), (h, h_end), (w, w_end)), nn * cn, blocks.loaded_so_far + len(found)
+        one, parts = Planes((n, nn), (h, h_end), (w, w_end)), nn * cn
         found.append(one)
-        if len(blocks.raws) > 0:
-            one.raw = into_sbuf = blocks.raws[number % len(blocks.raws)][0:parts, 0:hn, 0:wn]
+        if blocks.raws != None:
+            one.raw = into_sbuf = next(blocks.raws)[0:parts, 0:hn, 0:wn]
         else:
-            framed_sbuf = zeros_around(one, blocks.framed[number % len(blocks.framed)], (parts, height, width))
-            one.framed, into_sbuf = framed_sbuf, framed_sbuf[0:parts, h:h_end, 0:width]
+            one.framed = framed_sbuf = zeros_around(one, next(blocks.framed), (parts, height, width))
+            into_sbuf = framed_sbuf[0:parts, h:h_end, 0:width]
         first = (c0, item.images[0] + n, row + h, column + w)
         load_x(into_sbuf, work.operands, geometry, first, (cn, nn, hn, wn), "nchw")
     return found
@@ -286,10 +291,9 @@ def zeros_around(planes, buffer, shape):
     key = (shape, planes.rows, planes.columns)
     if buffer.zeros != key:
         buffer.zeros = key
-        around = [(0, h, 0, width), (h_end, height, 0, width), (h, h_end, 0, w), (h, h_end, w_end, width)]
-        for a, b, c, d in around if h < h_end and w < w_end else [(0, height, 0, width)]:
-            if a < b and c < d:
-                nisa.memset(dst=framed_sbuf[0:parts, a:b, c:d], value=0.0, engine=nisa.engine.gpsimd)
+        filled = (h, h_end, w, w_end) if h < h_end and w < w_end else (height, height, 0, width)
+        for a, b, c, d in around(height, width, filled):
+            nisa.memset(dst=framed_sbuf[0:parts, a:b, c:d], value=0.0, engine=nisa.engine.gpsimd)
     return framed_sbuf
 
 
@@ -299,21 +303,17 @@ def frame_jobs(work, blocks, steps, number):
         return []
     index = steps[number][0]
     planes_until(work, blocks, index + 2)
-
-    def put(planes):
-        own = blocks.framed[blocks.framed_so_far % len(blocks.framed)]
-        blocks.framed_so_far += 1
-        if planes.framed == None:
-            put_zeros_around(work, planes, own, blocks.items[index])
-
-    return [lambda planes=planes: put(planes) for planes in blocks.planes[index]]
+    item = blocks.items[index]
+    return [lambda planes=planes: put_zeros_around(work, blocks, planes, item) for planes in blocks.planes[index]]
 
 
-def put_zeros_around(work, planes, buffer, item):
+def put_zeros_around(work, blocks, planes, item):
     """Put zeros around planes that are without."""
+    if planes.framed != None:
+        return
     _, height, width = work.plan.framed_shape(item)
     parts, (h, h_end), (w, w_end) = planes.images[1] * item.channels[1], planes.rows, planes.columns
-    planes.framed = zeros_around(planes, buffer, (parts, height, width))
+    planes.framed = zeros_around(planes, next(blocks.framed), (parts, height, width))
     count = (h_end - h) * (w_end - w)
     if count > 0:
         work.ledger.vector += START_WORK + count * copy_work(planes.raw.dtype)
@@ -401,3 +401,57 @@ def result_regions(geometry, plan, item, channels):
             place = ((v * bn + first) * nn, 0, 0, c)
             found.append((place, pattern, offset_at(strides, (c0, n, row, window.q))))
     return found
+
+
+# ------------------------------------------------------------------------------------------------ matrices
+
+
+def load_taps(operands, geometry, c0, cn):
+    """Filters of some channels in memory order, [c, r, s], of as many as there are partitions each."""
+    R, S, found = geometry.rows.taps, geometry.columns.taps, []
+    by_k, by_c, by_r, by_s = geometry.w_strides
+    by_k = by_c if geometry.flipped else by_k
+    for first, count in cut_at(cn, nl.tile_size.pmax):
+        w_sbuf = nl.ndarray((count, R, S), dtype=operands.w_dtype, buffer=nl.sbuf)
+        pattern = [[by_k, count], [by_r, R], [by_s, S]]
+        copy(w_sbuf, operands.w.ap(pattern=pattern, offset=(c0 + first) * by_k))
+        found.append(w_sbuf)
+    return found
+
+
+def copy_backwards(work, w_sbuf):
+    """The sequence of each channel backwards, in SBUF: zeros but for taps; as many as a matrix has follow g[0]."""
+    geometry, plan, cn = work.geometry, work.plan, w_sbuf.shape[0]
+    R, S, down, on = geometry.rows.taps, geometry.columns.taps, geometry.rows.dilation, geometry.columns.dilation
+    engines = (nisa.engine.vector, nisa.engine.scalar, nisa.engine.gpsimd)
+    line_sbuf = nl.ndarray((cn, plan.line_length), dtype=work.operands.w_dtype, buffer=nl.sbuf)
+    nisa.memset(dst=line_sbuf, value=0.0, engine=nisa.engine.gpsimd)
+    for r in range(R):
+        row = plan.line_length - 1 - plan.step * plan.pitch - r * down * plan.pitch
+        # taps before the first element meet zeros between pixels alone
+        count = min(S, row // on + 1) if row >= 0 else 0
+        if geometry.flipped and count > 0:
+            first = row - (count - 1) * on
+            dst, src = line_sbuf[0:cn, first : row + 1 : on], w_sbuf[0:cn, R - 1 - r, S - count : S]
+            nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.vector)
+        for s in range(0 if geometry.flipped else count):
+            dst, src = line_sbuf[0:cn, row - s * on : row - s * on + 1], w_sbuf[0:cn, r, s : s + 1]
+            nisa.tensor_copy(dst=dst, src=src, engine=engines[(r * S + s) % 3])
+    return line_sbuf
+
+
+def load_matrices(work, tile_sbuf, lines, channels):
+    """Matrices of channels (first among those of `lines`, how many) on their way to a tile [places, c, run]; returns
+    them as [places, (c, k backwards), rows, width]."""
+    plan, (at, cn), most, length = work.plan, channels, nl.tile_size.pmax, work.plan.line_length
+    run = plan.matrix_size
+    for place in range(plan.size):
+        start, done = length - 1 - run - plan.place_of(place), 0
+        while done < cn:
+            first = (at + done) % most
+            count = min(cn - done, most - first)
+            pattern = [[length, count], [1, 1], [1, run]]
+            src = lines[(at + done) // most].ap(pattern=pattern, offset=first * length + start)
+            copy(tile_sbuf[place : place + 1, done : done + count, 0:run], src)
+            done += count
+    return tile_sbuf[0 : plan.size, 0:cn, 0:run].reshape((plan.size, cn * plan.depth, plan.step, plan.pitch))

@@ -22,7 +22,7 @@ from ....schedules.pixel_tiles import (
 from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
 from ..._prologue import load_x
 from ..._warm import warm_up
-from ..regions import clear_window, offset_at, residual_of, store_regions
+from ..regions import around, clear_window, offset_at, residual_of, store_regions
 from ..sums import spaced
 from .filters import load_filters, start_filters
 from .loop import evacuate_pixels, load_bias
@@ -94,11 +94,8 @@ def new_window(operands, plan, band, engine):
     for slot in range(source.slots):
         _, hn, first, h_step = rows_inside(source, band.p0, band.pn, slot)
         top, end = max(top, first), min(end, first + hn if h_step == 1 else 0)
-    end = max(top, end)
-    clear_window(x_sbuf, 0, top, 0, columns, engine)
-    clear_window(x_sbuf, end, rows, 0, columns, engine)
-    clear_window(x_sbuf, top, end, 0, left, engine)
-    clear_window(x_sbuf, top, end, left + wn, columns, engine)
+    for h0, h1, w0, w1 in around(rows, columns, (top, end, left, left + wn)):
+        clear_window(x_sbuf, h0, h1, w0, w1, engine)
     return x_sbuf
 
 

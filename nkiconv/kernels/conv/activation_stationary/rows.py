@@ -18,7 +18,7 @@ from ..._prologue import load_x
 from ..._warm import warm_up
 from ..filter_feed import tiles_in_turn, transposed_bank, transposes_of_bank
 from ..moved import moved_operands
-from ..regions import clear_window, offset_at, store_regions
+from ..regions import around, clear_window, offset_at, store_regions
 from ..sums import zero_sums
 from .filters import load_filters, start_filters
 from .loop import evacuate_pixels, load_bias, work_tiles
@@ -126,14 +126,7 @@ def clear_around(planes_sbuf, inside, fresh, engine):
     """Zeros in planes of a tile where not all pieces of a K tile are inside x: (first segment, end, first column, end).
     Columns are zeros still, but in a fresh tile, where they were for the output tile's rows before."""
     _, _, segments, width = planes_sbuf.shape
-    first, end, low, high = inside
-    end, high = max(first, end), max(low, high)
-    for g0, g1, w0, w1 in (
-        (0, first, 0, width),
-        (end, segments, 0, width),
-        (first, end, 0, low),
-        (first, end, high, width),
-    ):
+    for g0, g1, w0, w1 in around(segments, width, inside):
         if w1 - w0 == width and planes_sbuf.dtype != nl.float32:
             words_sbuf = planes_sbuf.view(nl.float32)
             clear_window(words_sbuf, g0, g1, 0, words_sbuf.shape[3], engine)
