@@ -16,7 +16,7 @@ from nkiconv.planner.cost.algorithm import Shape
 from nkiconv.planner.cost.clock import Clock
 from nkiconv.planner.depthwise_conv1d import geometry_of, options_of
 from nkiconv.planner.request import Asked
-from nkiconv.schedules import banded_bound, mixed_bound
+from nkiconv.schedules import banded_rule, mixed_bound
 from nkiconv.schedules.depthwise_rule import unsupported_reason
 from nkiconv.simulator.timing import Rates
 from nkiconv.simulator.timing.target import Target
@@ -34,7 +34,7 @@ def shape_of(problem):
 
 def bound_us(shape, algorithm, config):
     """What a bound says."""
-    bound = banded_bound if algorithm == "banded" else mixed_bound
+    bound = banded_rule if algorithm == "banded" else mixed_bound
     plan = cost.algorithm("depthwise_conv1d", algorithm).completed(shape, config)
     return bound.bound_ns(shape.geometry, shape.options, plan, shape.target) / 1e3
 

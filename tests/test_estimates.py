@@ -19,7 +19,7 @@ from nkiconv.planner.plan import Estimate, Plan
 from nkiconv.planner.request import Asked, Request
 from nkiconv.schedules import m_packing
 from nkiconv.schedules.axis import outputs_met
-from nkiconv.schedules.blocks_bound import BlocksBound
+from nkiconv.schedules.blocks_candidates import BlocksBound
 from nkiconv.schedules.geometry import Axis, span, valid_range
 from nkiconv.schedules.tiles import cut_into
 from nkiconv.simulator.launch import execute

@@ -27,7 +27,7 @@ from ..kernels.gradients.depthwise_conv1d import (
 from ..kernels.gradients.rows import flat_rows, gradient_geometry
 from ..problem import ConvProblem
 from ..rules import KERNEL_DTYPES
-from ..schedules import blocks_schedule, diagonals_schedule
+from ..schedules import blocks_schedule, diagonals
 from ..schedules.blocks_candidates import chosen
 from ..schedules.depthwise_rule import unsupported_reason
 from ..schedules.geometry import Geometry
@@ -116,12 +116,12 @@ class ConvWeight(_FilterGradient):
         return Shape(geometry, WeightOptions(request.asked.bias), request.lnc, rates)
 
     def default_of(self, shape: Shape) -> str:
-        return "diagonals" if diagonals_schedule.takes_diagonals(shape.geometry, shape.options.bias) else "blocks"
+        return "diagonals" if diagonals.takes_diagonals(shape.geometry, shape.options.bias) else "blocks"
 
     def kernel_reason(self, algorithm: str, shape: Shape, config: Config) -> str:
         asked = shape.options.bias, shape.cores
         if algorithm == "diagonals":
-            return diagonals_schedule.build(shape.geometry, config, *asked)[1]
+            return diagonals.build(shape.geometry, config, *asked)[1]
         return blocks_schedule.build(shape.geometry, chosen(shape.geometry, config, *asked), *asked)[1]
 
     def letters(self, shape: Shape) -> dict[str, int]:

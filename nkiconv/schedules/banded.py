@@ -3,31 +3,22 @@
 Positions count from the first padded element. Block J holds positions J * B .. J * B + B - 1 of a row; output block j,
 B / stride columns, needs blocks j .. j + num_taps - 1. With a dilation D, sets of D blocks are interleaved: block
 J * D + r holds every D-th position from J * B * D + r on, and output block j needs blocks j, j + D and so on.
-`banded_tiles` cuts the work in tiles, `banded_rule` chooses settings.
+`banded_rule` chooses settings. The list of tiles is the same on any number of cores; a core takes its part of it. The
+rows of a tile, one for each group and image, are cut into chunks of blocks, as many as the partitions hold.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass
 
-from ..simulator.hardware import PARTITIONS
-from .depthwise import Options, RowGeometry, part_most
-from .settings import (
-    SHARDS,
-    Config,
-    Settings,
-    choice,
-    count,
-    double,
-    flag,
-    half,
-    less,
-    more,
-    setting,
-    warm_up,
-)
-from .tiles import BANK_COLUMNS, div_ceil, fits_sbuf
+from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
+from .depthwise import FEW_TAPS, Options, RowGeometry, instructions_unsupported, part_most, part_span
+from .options import finish_instructions
+from .settings import SHARDS, Config, Settings, choice, count, double, flag, half, less, more, setting, warm_up
+from .tiles import BANK_BYTES, BANK_COLUMNS, PARTS, cut, cut_into, div_ceil, fits_sbuf
 
 #: Bytes of a run below which a row is not cut further: shorter ones take as long.
 RUN_BYTES_LEAST = 64
@@ -209,3 +200,219 @@ def shape_unsupported(geometry: RowGeometry, options: Options, config: Config) -
     if options.strict_nonfinite:
         return "strict_nonfinite=True: banded multiplies zeros between channels; use vector"
     return ""
+
+
+#: (first, how many).
+Span = tuple[int, int]
+#: Chunks of a row from which a last group with fewer channels than the others gets a tile of its own: beside others
+#: it takes a DMA for each chunk.
+CHUNKS_MANY = 4
+
+
+@dataclass(frozen=True)
+class BandedCuts:
+    """How one of the parts is cut: (first, how many) of the groups, images and output blocks of its tiles."""
+
+    groups: list[Span]
+    images: list[Span]
+    columns: list[Span]
+
+
+@dataclass(frozen=True)
+class BandedTile:
+    """One tile."""
+
+    #: groups g0 .. g0+gn-1, images n0 .. n0+nn-1, output blocks j0 .. j0+jn-1
+    g0: int
+    gn: int
+    n0: int
+    nn: int
+    j0: int
+    jn: int
+    #: channels of its last group
+    last: int
+    #: rows, one for each group and image; chunks of a row on the partitions, and blocks of a chunk, in and out
+    rows: int
+    chunks_in: int
+    blocks_in: int
+    chunks_out: int
+    blocks_out: int
+    #: blocks from one chunk of results to the next: fewer than of a chunk where the last one takes what remains
+    step_out: int
+    #: first block that holds data and how many do, counted from the tile's first; blocks of a row in X and Y
+    data0: int
+    datan: int
+    x_width: int
+    y_width: int
+    #: how often a matmul takes its columns, so that few of them give the array enough to do to stay at full rate
+    repeats: int
+    #: whether it is a core's last, whose results nothing hides
+    ends: bool = False
+
+
+def banded_cuts(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> BandedCuts:
+    """Cuts of one of the parts."""
+    shard, apart = blocks.settings.shard, blocks.apart
+    g0, gn = part_span(blocks.num_groups, shard == "channels", part)
+    ends_short = g0 + gn == blocks.num_groups and blocks.last_group < blocks.per_group
+    alone = ends_short and gn > 1 and PARTITIONS >= CHUNKS_MANY * blocks.groups * blocks.images
+    groups = cut_groups(g0, gn - 1 if alone else gn, blocks.groups, blocks.settings.edge)
+    if alone:
+        groups.append((g0 + gn - 1, 1))
+    images = part_span(geometry.N, shard == "batch", part)
+    columns = part_span(blocks.num_columns // apart, shard == "columns", part)
+    return BandedCuts(
+        groups=groups,
+        images=cut_from(*images, blocks.images),
+        columns=[(j0 * apart, jn * apart) for j0, jn in cut_from(*columns, blocks.columns // apart)],
+    )
+
+
+def cut_from(first: int, count: int, most: int) -> list[Span]:
+    """(first, how many) of parts of at most `most` of `count` things from `first` on, as even as can be."""
+    return [(first + start, some) for start, some in cut(count, most)]
+
+
+def cut_groups(first: int, count: int, most: int, edge: int) -> list[Span]:
+    """The same of groups; the first and the last part have at most `edge`, if there are enough: nothing overlaps the
+    start of the first tile or the end of the last."""
+    if edge == 0 or edge >= most or count <= 2 * edge:
+        return cut_from(first, count, most)
+    middle = cut_from(first + edge, count - 2 * edge, most)
+    return [(first, edge), *middle, (first + count - edge, edge)]
+
+
+def tiles_of_part(blocks: BandedSchedule, geometry: RowGeometry, part: int) -> list[BandedTile]:
+    """Tiles of one of the parts, in order."""
+    cuts = banded_cuts(blocks, geometry, part)
+    places = itertools.product(*map(range, map(len, (cuts.groups, cuts.images, cuts.columns))))
+    return [plan_tile(blocks, cuts, *place) for place in places]
+
+
+def plan_tile(blocks: BandedSchedule, cuts: BandedCuts, g_index: int, n_index: int, j_index: int) -> BandedTile:
+    """One tile, and how it lies on the partitions: as many chunks of each row as fit on the partitions."""
+    g0, gn = cuts.groups[g_index]
+    n0, nn = cuts.images[n_index]
+    j0, jn = cuts.columns[j_index]
+    rows = gn * nn
+    repeats = max(1, min(div_ceil(blocks.settings.streamed, nn * jn), PARTITIONS // (nn * jn)))
+    apart = blocks.apart
+    needed = jn + (blocks.num_taps - 1) * apart
+    data0 = min(needed, max(0, blocks.first_data - j0))
+    datan = max(0, min(needed, blocks.end_data - j0) - data0)
+    most = max(1, PARTITIONS // rows)
+    blocks_in, chunks_in = 0, 0
+    if datan > 0:
+        rest = blocks.rest_in if j0 + data0 + datan == blocks.end_data else blocks.block * apart
+        blocks_in = apart * chunk_blocks(datan // apart, most, blocks, rest)
+        chunks_in = div_ceil(datan, blocks_in)
+    step_out = max(div_ceil(blocks.chunk_columns, blocks.out_block * apart), div_ceil(jn, most * apart))
+    step_out = min(jn, step_out * apart)
+    chunks_out, blocks_out = div_ceil(jn, step_out), step_out
+    rest = blocks.rest_out if j0 + jn == blocks.num_columns else blocks.out_block * apart
+    last = (jn - apart) % step_out
+    if chunks_out > 1 and last * blocks.out_block + rest < blocks.chunk_columns:
+        chunks_out, blocks_out = chunks_out - 1, step_out + last + apart
+    return BandedTile(
+        g0=g0,
+        gn=gn,
+        n0=n0,
+        nn=nn,
+        j0=j0,
+        jn=jn,
+        last=blocks.last_group if g0 + gn == blocks.num_groups else blocks.per_group,
+        rows=rows,
+        chunks_in=chunks_in,
+        blocks_in=blocks_in,
+        chunks_out=chunks_out,
+        step_out=step_out,
+        blocks_out=blocks_out,
+        data0=data0,
+        datan=datan,
+        x_width=max(needed, data0 + chunks_in * blocks_in),
+        y_width=(chunks_out - 1) * step_out + blocks_out,
+        repeats=repeats,
+    )
+
+
+def chunk_blocks(count: int, most: int, blocks: BandedSchedule, rest: int) -> int:
+    """Sets of a chunk, of a row of `count` sets whose last has `rest` columns, in at most `most` chunks; one or two
+    more if only so the last chunk has chunk_columns."""
+    block = blocks.block * blocks.apart
+    least = min(count, max(div_ceil(blocks.chunk_columns, block), div_ceil(count, most)))
+    fitting = (some for some in range(least, least + 3) if (count - 1) % some * block + rest >= blocks.chunk_columns)
+    return min(count, next(fitting, least))
+
+
+def is_ragged(blocks: BandedSchedule, tile: BandedTile) -> bool:
+    """Whether the last of several groups has fewer channels than the others, which takes DMAs of its own."""
+    return tile.gn > 1 and tile.last < blocks.per_group
+
+
+def even(count: int) -> int:
+    """The next even number: 16-bit results of the array start at even elements of PSUM."""
+    return count + count % 2
+
+
+def transposes_a_bank(geometry: RowGeometry, tile: BandedTile) -> int:
+    """Transposes of a tile's block columns whose results fit one PSUM bank."""
+    return max(1, BANK_BYTES // (even(tile.chunks_in * tile.rows) * geometry.itemsize))
+
+
+def in_pieces(geometry: RowGeometry, tile: BandedTile) -> int:
+    """Pieces of the stage that makes blocks of rows: one PSUM bank each."""
+    if tile.datan == 0:
+        return 1
+    return div_ceil(tile.blocks_in, transposes_a_bank(geometry, tile))
+
+
+def sum_spans(tile: BandedTile) -> list[tuple[int, int, int, int]]:
+    """What a group's sums take a PSUM bank or less for: (first image, images, first output block, output blocks)."""
+    if tile.nn * tile.jn <= BANK_COLUMNS:
+        return [(0, tile.nn, 0, tile.jn)]
+    return [(n, 1, *columns) for n in range(tile.nn) for columns in cut(tile.jn, BANK_COLUMNS)]
+
+
+def outs_a_bank(blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Block columns of rows that fit one PSUM bank, or half of them all where Vector and Scalar are to share those."""
+    most, apart = max(1, BANK_COLUMNS // (blocks.per_group * blocks.out_block)), blocks.apart
+    most = min(most, div_ceil(tile.blocks_out, 2)) if tile.ends else most
+    # read-outs have three free dims, so that they stay within a set
+    return most if apart == 1 else max(some for some in range(1, most + 1) if apart % some == 0)
+
+
+def out_pieces(blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Pieces of the stage that makes rows of sums: one PSUM bank each."""
+    return div_ceil(tile.blocks_out, outs_a_bank(blocks, tile))
+
+
+def size_unsupported(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> str:
+    """What is too large: memory or instructions; "" if nothing is."""
+    if not fits(geometry, options, blocks):
+        needed = banded_sbuf_bytes(geometry, options, blocks)
+        return (
+            f"S={geometry.S}, block={blocks.block}: banded needs {needed} bytes per partition of SBUF, there are "
+            f"{SBUF_USABLE_BYTES_PER_PARTITION}; use fewer buffers or groups, another block or algorithm"
+        )
+    return instructions_unsupported(geometry, "banded", count_banded_instructions(geometry, options, blocks, cores))
+
+
+def count_banded_instructions(geometry: RowGeometry, options: Options, blocks: BandedSchedule, cores: int) -> int:
+    """Most instructions that a core takes."""
+    fixed = 64 + blocks.settings.buffers
+    if geometry.flipped:
+        fixed += div_ceil(geometry.C, PARTITIONS) * (FEW_TAPS + 5 * div_ceil(geometry.S, PARTITIONS))
+    of_parts = []
+    for cuts in (banded_cuts(blocks, geometry, part) for part in range(PARTS)):
+        ends = [sorted({0, 1 % len(spans), len(spans) - 1}) if spans else [] for spans in vars(cuts).values()]
+        most = (count_tile(options, blocks, plan_tile(blocks, cuts, *place)) for place in itertools.product(*ends))
+        of_parts.append(max(most, default=0) * math.prod(map(len, vars(cuts).values())))
+    return fixed + max(sum(of_parts[first : first + count]) for first, count in cut_into(PARTS, cores))
+
+
+def count_tile(options: Options, blocks: BandedSchedule, tile: BandedTile) -> int:
+    """Most instructions of one tile."""
+    pieces = len(sum_spans(tile))
+    end = 1 + finish_instructions(options.epilogue)
+    count = 32 + 2 * (tile.blocks_in + tile.blocks_out * end) + 8 * (tile.chunks_in + tile.chunks_out)
+    return count + tile.gn * (pieces * (blocks.num_taps + end) + blocks.per_group)

@@ -1,18 +1,21 @@
-"""Settings of `blocks`, filter gradients with a block of gy on each partition: ranges, defaults, what goes together.
+"""Settings of `blocks`, filter gradients with a block of gy on each partition: ranges, defaults, what goes together;
+and which blocks lie on which partitions: 128 of them are a tile, for which x comes with what is around a block.
 
-Where channels are not neighbours in memory (NCHW), blocks are of another Geometry: `blocks_geometry`.
+Where channels are not neighbours in memory (NCHW), blocks are of another Geometry: `blocks_geometry`. A unit is `rows`
+neighbouring rows of a plane of gy and `columns` columns. Units whose windows are inside x alike have neighbouring
+partitions, so that a DMA loads many of them; the last units of an axis may have fewer rows or columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
-from .blocks_units import units_in
 from .cuts import window_of
-from .geometry import Axis, Geometry, num_taps
+from .geometry import Axis, Geometry, num_taps, valid_range
 from .settings import BY_SHAPE, Config, Settings, count, double, half, less, more, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, PSUM_BANKS, QUADRANT, Part, cut, cut_at, div_ceil, size_of
 
 #: Tiles of blocks that are loaded at once, at most.
 BUFFERS_MAX = 64
@@ -233,3 +236,175 @@ def block_bytes(geometry: Geometry, block: tuple[int, int], channels: int, sizes
     x_size = window_of(geometry.rows, rows) * window_of(geometry.columns, columns) * geometry.planes.taps
     chunks, outputs = min(geometry.C, channels * inputs), min(geometry.K, P_MAX * sizes[0])
     return (x_size * chunks + rows * columns * outputs) * geometry.itemsize
+
+
+@dataclass(frozen=True)
+class Run:
+    """Blocks first .. first+count-1 of an axis, `extent` outputs each, which begin `apart` outputs apart; of their
+    windows of x, spread by lhs_dilation, elements low .. high-1 are inside x, the first and the last of them x's."""
+
+    first: int
+    count: int
+    apart: int
+    extent: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """Units on partitions from `part` on: so many planes, rows, columns of blocks (counts) of Runs, from z, p, q on."""
+
+    part: int
+    rows: Run
+    columns: Run
+    z: int
+    p: int
+    q: int
+    counts: tuple[int, int, int]
+
+
+#: The Regions of a tile.
+Tile = tuple[Region, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
+    ones, so that the sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels
+    in the accumulator's rows; part: number of the row tile."""
+
+    k: Part
+    c: Part
+    t: int
+    r: Part
+    s: Part
+    beside: int
+    part: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
+    of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps, and of a
+    window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row, column) of
+    gy whose products write all sums, where zeros around whole planes are left out; whether a core begins with it."""
+
+    rounds: tuple[tuple[Job, ...], ...]
+    k: Part
+    c: tuple[Part, ...]
+    r: Part
+    s: Part
+    h: Part
+    w: Part
+    planes: tuple[int, ...]
+    tiles: tuple[Tile, ...]
+    half: int
+    clips: tuple[int, int] | None = None
+    opens: bool = False
+
+
+def runs_of(axis: Axis, extent: int, taps: Part) -> tuple[Run, ...]:
+    """Runs of an axis in blocks of `extent` outputs. taps: (first, how many) that their windows are of."""
+    out, spread = axis.out // axis.images, axis.lhs_dilation
+    window, end = extent_of(axis, extent, taps), (axis.size // axis.images - 1) * spread + 1
+    found: list[Run] = []
+    for block in range(div_ceil(out, extent)):
+        start = block * extent * axis.stride + taps[0] * axis.dilation - axis.before
+        low = min(window, div_ceil(max(0, start), spread) * spread - start)
+        high = div_ceil(max(0, min(start + window, end)), spread) * spread - spread + 1 - start
+        there = low, max(low, min(window, high))
+        found.append(Run(block, 1, extent, min(extent, out - block * extent), *there))
+    return joined(found)
+
+
+def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs of which neighbours that are alike are one."""
+    found: list[Run] = []
+    for one in runs:
+        last = found[-1] if found else None
+        if last and (last.extent, last.low, last.high) == (one.extent, one.low, one.high):
+            found[-1] = replace(last, count=last.count + one.count)
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def planes_of(axis: Axis) -> tuple[Part, ...]:
+    """(first, how many) planes of outputs of a volume that see planes of x at the same taps, of all volumes."""
+    out, before = axis.out // axis.images, tuple[bool, ...]()
+    found: list[Part] = []
+    for z in range(axis.out):
+        seen = tuple(valid_range(axis, tap, z, 1)[2] > 0 for tap in range(axis.taps))
+        if z % out > 0 and seen == before:
+            found[-1] = found[-1][0], found[-1][1] + 1
+        else:
+            found.append((z, 1))
+        before = seen
+    return tuple(found)
+
+
+def units_in(geometry: Geometry, rows: int, columns: int) -> int:
+    """Blocks of so many rows and columns."""
+    return geometry.planes.out * div_ceil(geometry.rows.out, rows) * div_ceil(geometry.columns.out, columns)
+
+
+def tiles_of_units(
+    planes: Sequence[Part], rows: Sequence[Run], columns: Sequence[Run], most: int, end_at: int = 0
+) -> tuple[Tile, ...]:
+    """Tiles of up to `most` units of these Runs. end_at: after so many units a tile ends too."""
+    tiles: list[Tile] = []
+    regions: list[Region] = []
+    part, done = 0, 0
+    for (plane, num), row, column in product(planes, rows, columns):
+        shape, at = (num, row.count, column.count), 0
+        while at < size_of(shape):
+            room = min(size_of(shape) - at, most - part)
+            counts = most_at(shape, at, min(room, end_at - done) if done < end_at else room)
+            z, rest = divmod(at, shape[1] * shape[2])
+            p, q = divmod(rest, shape[2])
+            place = plane + z, (row.first + p) * row.apart, (column.first + q) * column.apart
+            regions.append(Region(part, row, column, *place, counts))
+            size = size_of(counts)
+            at, part, done = at + size, part + size, done + size
+            if part == most or done == end_at:
+                tiles.append(tuple(regions))
+                regions, part = [], 0
+    return (*tiles, tuple(regions)) if regions else tuple(tiles)
+
+
+def most_at(shape: tuple[int, int, int], at: int, most: int) -> tuple[int, int, int]:
+    """(planes, rows, columns) of the most units from number `at` on, up to so many, evenly spaced on two axes."""
+    planes, rows, columns = shape
+    if columns > 1 and (at % columns > 0 or most < columns):
+        return 1, 1, min(columns - at % columns, most)
+    lines = min(rows - at // columns % rows, most // columns)
+    if at // columns % rows > 0 or lines < rows or (columns > 1 and rows > 1):
+        return 1, lines, columns
+    return min(planes - at // (columns * rows), most // (columns * rows)), rows, columns
+
+
+def units_of(tile: Tile) -> int:
+    """Units of a tile."""
+    return tile[-1].part + size_of(tile[-1].counts)
+
+
+def extent_of(axis: Axis, extent: int, taps: Part) -> int:
+    """Elements of x in a window of so many outputs at taps (first, how many)."""
+    return window_of(axis, extent) - (axis.taps - taps[1]) * axis.dilation
+
+
+def taps_seen(first: int, count: int, step: int, there: Part) -> Part:
+    """(first, end) of so many taps, `step` elements apart from element `first` on, that meet those `there`."""
+    low = min(count, div_ceil(max(0, there[0] - first), step))
+    return low, max(low, min(count, div_ceil(max(0, there[1] - first), step)))
+
+
+def first_seen(axis: Axis, taps: int, outputs: int, there: Part) -> int:
+    """The first of so many outputs of a block at which most taps meet those elements of its window (first, end)."""
+
+    def seen(index: int) -> int:
+        low, high = taps_seen(index * axis.stride, taps, axis.dilation, there)
+        return high - low
+
+    return max(range(outputs), key=seen)

@@ -1,10 +1,12 @@
-"""Settings of `blocks` in order of the least time that they can take (`blocks_bound`): of a bare kernel, and for the
-host, whose search begins with them.
+"""Settings of `blocks` in order of the least time that they can take: of a bare kernel, and for the host, whose search
+begins with them. The bound: the busier of the Tensor Engine and DMA, the first loads and the last stores.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, fields, replace
 from functools import lru_cache
@@ -14,24 +16,35 @@ from typing import Any
 from ..simulator.timing import Rates
 from ..simulator.timing.target import Target
 from .blocks import (
+    BLOCK_BYTES,
+    BUFFERS_MAX,
     FEW_PASSES,
     LINES,
     TRANSPOSED,
     BlocksSettings,
+    block_bytes,
     blocks_geometry,
+    buffers_needed,
     config_unsupported,
     is_transposed,
+    jobs_of_pass,
     max_channels,
     most_beside,
+    outputs_beside,
+    planes_of,
+    runs_of,
+    sum_banks,
     takes_lines,
+    taps_beside,
+    units_in,
     units_of_tile,
 )
-from .blocks_bound import BlocksBound
-from .blocks_schedule import SCHEDULES_KEPT, build
-from .blocks_units import units_in
-from .geometry import Geometry
+from .blocks_schedule import SCHEDULES_KEPT, build, clipped_first
+from .blocks_transposes import RUN_BYTES, gang_of, grid_of
+from .cuts import window_of
+from .geometry import Axis, Geometry, num_taps, valid_range
 from .settings import Config, is_hashable
-from .tiles import P_MAX, div_ceil
+from .tiles import BANK_BYTES, BANK_COLUMNS, P_MAX, PARTS, div_ceil
 
 #: Rows and columns of a block that are tried, beside all of them.
 EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 32)
@@ -152,3 +165,231 @@ def _full(geometry: Geometry, shapes: list[tuple[int, int]], beside: int, most: 
 def _parts(whole: int, values: tuple[int, ...]) -> list[int]:
     """These values as far as a whole, half of it and all."""
     return sorted({one for one in (*values, div_ceil(whole, 2), whole) if one <= whole})
+
+
+#: The part of the less busy engine's time that the busier one does not hide.
+EXPOSED = 0.1
+#: Bytes of a partition for blocks that are transposed on the Tensor Engine, about.
+TRANSPOSED_BYTES = 170_000
+
+
+class BlocksBound:
+    """Times of the busier of two cores, in ns: on one core settings are the same."""
+
+    def __init__(self, target: Target, geometry: Geometry, source: Geometry, pixels: int, most: int) -> None:
+        """geometry: of the blocks; source: of x and gy in memory; pixels: the setting; most: units of a tile."""
+        self.target, self.geometry, self.source, self.pixels, self.most = target, geometry, source, pixels, most
+        self.banks, self.valid_range = sum_banks(pixels == TRANSPOSED), (_met(geometry.rows), _met(geometry.columns))
+        self.planes = [count for _, count in planes_of(geometry.planes)] if pixels == TRANSPOSED else []
+        self.start_ns = target.first_packet_ns + target.load_skew_ns + target.dma_end_ns + target.dma_done_ns
+        self.clips = _clips(geometry)
+        self.jobs = functools.cache(self._jobs)
+        self.grid = functools.cache(functools.partial(grid_of, source))
+        self._bank_ns, self._moved_ns = functools.cache(self._bank_ns_of), functools.cache(self._moved_ns_of)
+        self._transposed_ns = functools.cache(self._transposed_ns_of)
+
+    def ns(self, one: BlocksSettings) -> float:
+        """From the first load to the last store."""
+        jobs, count = self.jobs(one.channels, one.outputs, one.inputs)[0], self.tiles(one) * self.turns(one)
+        array_ns, moved_ns, first_ns = self.engines(one)
+        if self.pixels == TRANSPOSED:
+            last_ns, turn_ns = array_ns / 2 if count == 1 else 0.0, 0.0
+        else:
+            # after the last loads: a row of the last tile, or all of it but for one accumulator
+            last_ns = array_ns * (1 / one.rows if one.split else 1 - (1 - 1 / one.rows) / jobs)
+            turn_ns = self._turn_ns(array_ns, moved_ns) / one.buffers
+        array_ns, moved_ns, turn_ns = count * array_ns, count * moved_ns, count * turn_ns
+        if jobs > self.banks:
+            # all tiles of a pass are loaded before its first accumulators leave, the next pass's meanwhile, or later
+            passes, rounds, turn_ns = self.turns(one), div_ceil(jobs, self.banks), 0.0
+            waits_ns = moved_ns / (1 if one.buffers < 2 * self.tiles(one) else passes)
+            array_ns = max(array_ns, waits_ns + array_ns * (1 - 1 / (rounds * passes)))
+        busiest_ns = max(first_ns + array_ns, moved_ns + last_ns, first_ns + turn_ns)
+        return self.start_ns + busiest_ns + EXPOSED * min(array_ns, moved_ns) + self._end_ns(one, jobs)
+
+    def array_ns(self, one: BlocksSettings) -> float:
+        """Of the Tensor Engine alone."""
+        return self.turns(one) * self.tiles(one) * self.engines(one)[0]
+
+    def turns(self, one: BlocksSettings) -> int:
+        """Passes of a core."""
+        passes = self.jobs(one.channels, one.outputs, one.inputs)[1]
+        return passes if one.split else div_ceil(passes, PARTS)
+
+    def tiles(self, one: BlocksSettings) -> int:
+        """Tiles of units of a core in a pass."""
+        parts = PARTS if one.split else 1
+        if self.pixels != TRANSPOSED:
+            units = div_ceil(units_in(self.geometry, one.rows, one.columns), parts)
+            return int(div_ceil(units, self.most // one.side))
+        planes, rows, columns = self.grid(one.rows, one.columns)
+        each = planes * self._gang(one.rows, one.columns, *self._channels(one))
+        return int(div_ceil(sum(div_ceil(count, each) for count in self.planes) * len(rows) * len(columns), parts))
+
+    def buffers(self, one: BlocksSettings) -> int:
+        """Tiles that are loaded at once: so many that the Tensor Engine does not wait, or as fit; 0 if too few do."""
+        jobs, sizes = self.jobs(one.channels, one.outputs, one.inputs)[0], (one.outputs, one.inputs, one.split)
+        size = block_bytes(self.geometry, (one.rows, one.columns), one.channels, sizes, one.side)
+        if self.pixels == TRANSPOSED:
+            size *= self._gang(one.rows, one.columns, *self._channels(one))
+            fit, tiles = TRANSPOSED_BYTES // size, self.tiles(one)
+            needed, wanted = (tiles, 2 * tiles) if jobs > self.banks else (1, min(2, tiles))
+        else:
+            fit, most = min(BUFFERS_MAX, BLOCK_BYTES // size), self.most // one.side
+            needed = buffers_needed(self.geometry, (one.rows, one.columns), one.channels, sizes, self.banks, most)
+            array_ns, moved_ns, _ = self.engines(one)
+            again = math.ceil(self._turn_ns(array_ns, moved_ns) / max(array_ns, moved_ns))
+            wanted = 2 * needed if jobs > self.banks else max(2, again)
+        return min(wanted, fit) if needed <= fit else 0
+
+    def engines(self, one: BlocksSettings) -> tuple[float, float, float]:
+        """A tile's ns of the Tensor Engine and of DMA, and ns of the loads before the first product."""
+        geometry, (P, Q) = self.geometry, (self.geometry.rows.out, self.geometry.columns.out)
+        chunks = min(one.inputs, div_ceil(geometry.C // geometry.groups, one.channels))
+        at_once = chunks / div_ceil(chunks, one.side)
+        array_ns = self._bank_ns(one.rows, one.columns, one.beside, one.channels, at_once)
+        array_ns *= self.jobs(one.channels, one.outputs, one.inputs)[0]
+        c, k = self._channels(one)
+        if self.pixels == TRANSPOSED:
+            transposes_ns, moved_ns, first_ns = self._transposed_ns(one.rows, one.columns, c, k)
+            return array_ns * self._gang(one.rows, one.columns, c, k) + transposes_ns, moved_ns, first_ns
+        # of several row tiles, whole planes come without zeros around them; the last blocks of an axis may be smaller
+        whole = self.clips and one.side > 1 and one.beside == 1 and one.rows >= P and one.columns >= Q
+        full = P * Q / (div_ceil(P, one.rows) * one.rows * div_ceil(Q, one.columns) * one.columns)
+        x_ns, y_ns = (full * ns for ns in self._moved_ns(one.rows, one.columns, c, k, whole))
+        first_ns = x_ns * min(1.0, geometry.rows.taps / window_of(geometry.rows, one.rows)) + y_ns / one.rows
+        return array_ns, x_ns + y_ns, first_ns if self.pixels == 0 else x_ns + y_ns
+
+    def _channels(self, one: BlocksSettings) -> tuple[int, int]:
+        """Of x and of gy that a tile has in a pass, on a row tile."""
+        of_x = one.channels * div_ceil(one.inputs, one.side)
+        return min(self.geometry.C, of_x), min(self.geometry.K, P_MAX * one.outputs)
+
+    def _gang(self, rows: int, columns: int, c: int, k: int) -> int:
+        """Blocks of other planes in a unit that is transposed."""
+        return int(gang_of(self.source, self.grid(rows, columns)[0], max(c, k)))
+
+    def _jobs(self, channels: int, outputs: int, inputs: int) -> tuple[int, int]:
+        """Accumulators of a pass, and passes."""
+        geometry = self.geometry
+        ks, cs = div_ceil(geometry.K // geometry.groups, P_MAX), div_ceil(geometry.C // geometry.groups, channels)
+        jobs = int(jobs_of_pass(geometry, channels, (outputs, inputs)))
+        if ks == cs == 1:
+            together = max(1, min(geometry.groups, self.banks // jobs))
+            return together * jobs, div_ceil(geometry.groups, together)
+        return jobs, geometry.groups * div_ceil(ks, outputs) * div_ceil(cs, inputs)
+
+    def _turn_ns(self, array_ns: float, moved_ns: float) -> float:
+        """From a load into a buffer to the next one."""
+        return self.target.hop_dma_ns + self.start_ns + moved_ns + array_ns
+
+    def _bank_ns_of(self, rows: int, columns: int, beside: int, channels: int, at_once: float) -> float:
+        """The Tensor Engine's for a tile and an accumulator, on average: the last output channels may be packed."""
+        geometry, target, units = self.geometry, self.target, self.geometry.planes.out
+        P, Q = geometry.rows.out, geometry.columns.out
+        # taps that meet zeros in all units are left out, as in those of whole planes, and of many planes about
+        seen = self.valid_range[0] if rows >= P or units * div_ceil(Q, columns) >= P_MAX else 1.0
+        seen *= self.valid_range[1] if columns >= Q or units * div_ceil(P, rows) >= P_MAX else 1.0
+        found = []
+        for _, count in outputs_beside(geometry, beside):
+            width = min(BANK_COLUMNS, taps_beside(geometry, count) * channels) * seen
+            # row tiles work at once, each matmul a few columns after the last at least
+            width = max(width, at_once * target.row_tile_columns if at_once > 1 else 0)
+            found.append(rows * div_ceil(columns, count) * self._matmul_ns(width) / at_once)
+        return float(sum(found) / len(found))
+
+    def _matmul_ns(self, columns: float) -> float:
+        """The Tensor Engine's, at its full rate, for a matmul of so many columns."""
+        target, columns = self.target, max(columns, self.target.matmul_columns_min)
+        if self.geometry.fast:
+            return columns * target.tensor_column_ns + target.matmul_ns
+        return columns * target.tensor_column_fp32_ns + 2 * target.matmul_fp32_ns
+
+    def _moved_ns_of(self, rows: int, columns: int, c: int, k: int, whole: bool) -> tuple[float, float]:
+        """DMA's for x and for gy of a tile. whole: whether x's planes come without zeros around them."""
+        geometry, found = self.geometry, []
+        h, w = window_of(geometry.rows, rows), window_of(geometry.columns, columns)
+        if whole:
+            h, w = min(h, geometry.rows.size), min(w, geometry.columns.size)
+        of_x = h, w, c, geometry.columns.size, geometry.C, geometry.x_strides
+        of_gy = rows, columns, k, geometry.columns.out, geometry.K, geometry.y_strides
+        for high, wide, count, width, channels, strides in (of_x, of_gy):
+            if strides[0] != 1:
+                whole_planes = whole and strides[0] == high * wide
+                runs, run = (1, count * high * wide) if whole_planes else (count * high, wide)
+            else:
+                runs, run = (high, wide * count) if count == channels else (high * wide, count)
+            found.append(self._runs_ns(runs, P_MAX if self.pixels == 0 else self.most, run, width))
+        return geometry.planes.taps * found[0], found[1]
+
+    def _runs_ns(self, runs: float, parts: int, run: float, width: int) -> float:
+        """DMA's for so many runs of so many elements on each of some partitions. width: elements of a line."""
+        target, size, num_bytes = self.target, run * self.geometry.hbm_itemsize, runs * run * self.geometry.hbm_itemsize
+        if self.pixels == LINES:
+            moved_ns = parts * num_bytes * target.byte_ns / (target.dma_engines * target.transpose_rate)
+            hbm_ns = target.hbm_ns(parts * num_bytes, width * self.geometry.hbm_itemsize)
+            return float(max(moved_ns, hbm_ns, self.most // width * target.hwdge_again_ns))
+        return float(max(target.rows_an_engine * runs * target.run_ns(size), target.hbm_ns(parts * num_bytes, size)))
+
+    def _transposed_ns_of(self, rows: int, columns: int, c: int, k: int) -> tuple[float, float, float]:
+        """A tile's ns of transposes and of DMA, and ns of the loads before the first product."""
+        geometry, item = self.source, self.geometry.itemsize
+        planes, some_rows, some_columns = self.grid(rows, columns)
+        gang, array_ns, moved_ns, first_ns = self._gang(rows, columns, c, k), 0.0, 0.0, 0.0
+        all_rows, all_columns = rows * some_rows[-1][1], columns * some_columns[-1][1]
+        axes, taps = (geometry.rows, geometry.columns), (geometry.rows.taps, geometry.planes.taps)
+        of_x = [window_of(axis, n) for axis, n in zip(axes * 2, (rows, columns, all_rows, all_columns), strict=True)]
+        for extents, sizes, channels, (needed, times) in (
+            (of_x, [one.size for one in axes], c, taps),
+            ([rows, columns, all_rows, all_columns], [one.out for one in axes], k, (1, 1)),
+        ):
+            high, wide = (min(extent, size) for extent, size in zip(extents[2:], sizes, strict=True))
+            parts, times = min(P_MAX, channels * gang), times * div_ceil(channels, P_MAX)
+            each_ns, last_ns = self._transpose_ns(parts, max(1, min(extents[1], BANK_BYTES // (parts * item))))
+            array_ns += times * extents[0] * extents[1] * each_ns
+            # rows that a DMA takes at once
+            lines = min(high, div_ceil(RUN_BYTES, wide * geometry.hbm_itemsize))
+            pieces = max(1, round(extents[0] / lines))
+            piece_ns = self._runs_ns(planes * high / lines, parts, lines * wide, wide)
+            moved_ns += times * piece_ns
+            first_ns += piece_ns * min(1.0, div_ceil(needed * pieces, extents[0]) / pieces)
+        return array_ns + last_ns, moved_ns, first_ns
+
+    def _transpose_ns(self, parts: int, places: int) -> tuple[float, float]:
+        """(Of a transpose: the slower of the Tensor Engine and of Vector and Scalar that evacuate it; of the last bank
+        until a product reads it.)"""
+        target, is_fast = self.target, self.geometry.itemsize == 2
+        columns_ns = max(P_MAX, target.matmul_columns_min) * target.tensor_column_ns
+        array_ns = columns_ns * (1.0 if is_fast else target.transpose_passes_fp32) + target.matmul_ns
+        vector_ns = parts * (target.vector_16bit_ns if is_fast else target.vector_ns)
+        vector_ns += target.vector_fixed_psum_ns / places
+        scalar_ns = parts * target.scalar_ns + target.scalar_fixed_ns / places
+        last_ns = places * max(vector_ns, scalar_ns) + target.matmul_done_ns + target.hop_ns + target.hop_tensor_ns
+        return max(array_ns, vector_ns * scalar_ns / (vector_ns + scalar_ns)), last_ns
+
+    def _end_ns(self, one: BlocksSettings, jobs: int) -> float:
+        """The last accumulator's evacuation and store; the sums of both cores' halves, which nothing hides."""
+        target, geometry = self.target, self.geometry
+        width = min(BANK_COLUMNS, taps_beside(geometry, one.beside) * one.channels)
+        end_ns = width * target.scalar_ns + target.scalar_done_ns + target.first_packet_ns + target.dma_end_ns
+        if not one.split:
+            return float(end_ns)
+        filters = 4 * geometry.K * (geometry.C // geometry.groups) * num_taps(geometry)
+        last = min(filters, min(jobs, self.banks) * BANK_BYTES * P_MAX)
+        exchanged_ns = target.exchange_ns + max(0.0, last - target.exchange_bytes) * target.exchange_byte_ns
+        added_ns = min(jobs, self.banks) * width * target.vector_ns
+        return float(end_ns + exchanged_ns + added_ns + target.hbm_ns(last / PARTS, 4.0 * width))
+
+
+def _clips(geometry: Geometry) -> bool:
+    """Whether a kernel with several row tiles leaves out the zeros around blocks that are whole planes."""
+    rows, columns, taps = geometry.rows, geometry.columns, (geometry.rows.taps, geometry.columns.taps)
+    one = BlocksSettings(rows.out, columns.out, 1, 1, 1, 1, 2, 1, 0, 0, 0)
+    runs = runs_of(rows, rows.out, (0, taps[0])), runs_of(columns, columns.out, (0, taps[1]))
+    return clipped_first(geometry, one, runs, taps) is not None
+
+
+def _met(axis: Axis) -> float:
+    """The part of all pairs of an output and a tap along an axis that meet an element, or a zero between elements."""
+    pairs = sum(valid_range(axis, tap, 0, axis.out)[2] for tap in range(axis.taps))
+    return float(min(1.0, pairs * axis.lhs_dilation / (axis.out * axis.taps)))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from .blocks_schedule import BlocksSchedule, Job, Pass, chains_of
-from .blocks_units import Tile, first_seen
+from .blocks import Job, Pass, Tile, first_seen
+from .blocks_schedule import BlocksSchedule, chains_of
 from .tiles import Part, cut_at
 
 #: (First, end) of rows and of columns of windows.

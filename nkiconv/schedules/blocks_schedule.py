@@ -3,7 +3,7 @@
     dw[k, c, t, r, s] = sum over z, p, q of gy[k, z, p, q] * x[c, z', p', q'],  p' = p * stride + r * dilation - before
 
 Positions are contracted, so they must lie on the partitions; there a shift by a tap would take a copy of x. A partition
-is therefore a block of gy with the window of x around it (`blocks_units`): what is at one place of all blocks is a
+is therefore a block of gy with the window of x around it (`blocks`): what is at one place of all blocks is a
 stationary [blocks, k], and the window of that place, whose taps and channels are the moving operand, a view along the
 free axes:
 
@@ -27,25 +27,25 @@ from . import blocks_transposes as transposes
 from .blocks import (
     BLOCK_BYTES,
     BlocksSettings,
+    Job,
+    Pass,
+    Run,
+    Tile,
     blocks_geometry,
     completed,
     config_unsupported,
-    is_transposed,
-    outputs_beside,
-    sum_banks,
-    takes_lines,
-    units_of_tile,
-)
-from .blocks_units import (
-    Run,
-    Tile,
     extent_of,
     first_seen,
+    is_transposed,
+    outputs_beside,
     planes_of,
     runs_of,
+    sum_banks,
+    takes_lines,
     taps_seen,
     tiles_of_units,
     units_in,
+    units_of_tile,
 )
 from .geometry import Geometry, instructions_unsupported
 from .settings import Config, is_hashable
@@ -74,42 +74,6 @@ SUMS_BYTES = 4 * 3 * BANK_BYTES
 CHAIN = 4096
 #: Schedules that are kept.
 SCHEDULES_KEPT = 256
-
-
-@dataclass(frozen=True)
-class Job:
-    """An accumulator: (first, how many) output and input channels, rows and columns of taps of plane t; -1 where x is
-    ones, so that the sums are the bias's. beside: columns of gy that share a matmul, each with its own output channels
-    in the accumulator's rows; part: number of the row tile."""
-
-    k: Part
-    c: Part
-    t: int
-    r: Part
-    s: Part
-    beside: int
-    part: int
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Rounds of Jobs that pass over x and gy together, of which all tiles stay where there are several rounds; and what
-    of x and gy they need: (first, how many) of channels, of x on each row tile, of rows and columns of taps, and of a
-    window's rows and columns; planes of taps; tiles; how many tiles have the first half of the units; (row, column) of
-    gy whose products write all sums, where zeros around whole planes are left out; whether a core begins with it."""
-
-    rounds: tuple[tuple[Job, ...], ...]
-    k: Part
-    c: tuple[Part, ...]
-    r: Part
-    s: Part
-    h: Part
-    w: Part
-    planes: tuple[int, ...]
-    tiles: tuple[Tile, ...]
-    half: int
-    clips: tuple[int, int] | None = None
-    opens: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,7 +245,7 @@ def _with_transposes(plan: BlocksSchedule, planes: Sequence[Part]) -> BlocksSche
         if taps not in known:
             known[taps] = transposes.transposed_tiles(geometry, planes, config, gang, taps)
         passes.append(replace(one, tiles=known[taps], half=div_ceil(len(known[taps]), PARTS)))
-    raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, [(one, one.tiles) for one in passes])
+    raw_shapes, slab_shape = transposes.buffer_shapes(plan.source, config, passes)
     found = Transposes(
         gang=gang,
         raws=transposes.RAWS,
@@ -413,7 +377,7 @@ def instructions(plan: BlocksSchedule, cores: int) -> int:
             total += (len(one.planes) + 1) * (regions * settings.side + 5 * count)
         else:
             places = plan.transposes.bank_shape[1]
-            total += transposes.transpose_instructions(plan.source, settings, one, one.tiles, plan.gang, places)
+            total += transposes.transpose_instructions(plan.source, settings, one, plan.gang, places)
         chains = len(chains_of(plan, one, count)) + PARTS
         for job in chain.from_iterable(one.rounds):
             total += count * settings.rows * div_ceil(settings.columns, job.beside) * plan.gang + 4 + chains

@@ -11,10 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from .blocks import BlocksSettings
-from .blocks_units import Region, Run, Tile, extent_of
+from .blocks import BlocksSettings, Pass, Region, Run, Tile, extent_of
 from .geometry import Axis, Geometry, valid_range
 from .tiles import BANK_BYTES, P_MAX, Part, cut, cut_into, div_ceil, size_of, whole_words
 
@@ -86,22 +84,6 @@ class Side:
         return P_MAX, self.count, self.rows.count, (span.count - 1) * span.step + span.extent
 
 
-class Windows(Protocol):
-    """What a pass needs of x and gy: (first, how many) of channels of gy, of x on each row tile, of rows and columns of
-    taps; planes of taps."""
-
-    @property
-    def k(self) -> Part: ...
-    @property
-    def c(self) -> tuple[Part, ...]: ...
-    @property
-    def r(self) -> Part: ...
-    @property
-    def s(self) -> Part: ...
-    @property
-    def planes(self) -> tuple[int, ...]: ...
-
-
 def grid_of(geometry: Geometry, rows: int, columns: int) -> tuple[int, list[Part], list[Part]]:
     """(planes, parts of the rows, of the columns) of blocks of a tile: all of a plane, or a part of it."""
     some_columns = cut(div_ceil(geometry.columns.out, columns), P_MAX)
@@ -146,7 +128,7 @@ def _run_of(axis: Axis, extent: int, blocks: Part, taps: Part) -> Run:
     return Run(first=0, count=1, apart=extent, extent=extent, low=low, high=high)
 
 
-def side_of(geometry: Geometry, config: BlocksSettings, one: Windows, tile: Tile, t: int) -> Side:
+def side_of(geometry: Geometry, config: BlocksSettings, one: Pass, tile: Tile, t: int) -> Side:
     """The Side of a tile of a pass. geometry: of x and gy in memory."""
     region, planes = tile[0], geometry.planes
     found = [(1, member.z) if t < 0 else valid_range(planes, t, member.z, 1)[2:4] for member in tile]
@@ -171,13 +153,13 @@ def chunks_of(channels: int, gang: int) -> list[Part]:
 
 
 def buffer_shapes(
-    geometry: Geometry, config: BlocksSettings, passes: Sequence[tuple[Windows, tuple[Tile, ...]]]
+    geometry: Geometry, config: BlocksSettings, passes: Sequence[Pass]
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]]:
     """Shapes that hold each piece (of x, of gy), and each row of windows, of all tiles of passes."""
     raws: list[tuple[int, ...]] = [(1, 1, 1, 1, 1), (1, 1, 1, 1, 1)]
     slab: tuple[int, ...] = (1, 1, 1, 1)
-    for one, tiles in passes:
-        for tile in tiles:
+    for one in passes:
+        for tile in one.tiles:
             for t in (-1, *one.planes):
                 side, which = side_of(geometry, config, one, tile, t), 1 if t < 0 else 0
                 raws[which] = tuple(map(max, raws[which], side.raw_shape(geometry.itemsize)))
@@ -191,19 +173,17 @@ def transpose_bytes(geometry: Geometry, shapes: tuple[tuple[tuple[int, ...], ...
     return (raws * (size_of(x[1:]) + size_of(y[1:])) + SLABS * size_of(slab[1:])) * geometry.itemsize
 
 
-def bank_shape(geometry: Geometry, passes: Sequence[Windows], gang: int) -> tuple[int, int, int, int]:
+def bank_shape(geometry: Geometry, passes: Sequence[Pass], gang: int) -> tuple[int, int, int, int]:
     """Shape [128, places, blocks of a gang, channels] of transposes in a bank."""
     widths = [chunks_of(max(1, channels), gang)[-1][1] for one in passes for channels in (one.c[0][1], one.k[1])]
     room = whole_words(max(1, *widths), geometry.itemsize)
     return P_MAX, BANK_BYTES // (gang * room * geometry.itemsize), gang, room
 
 
-def transpose_instructions(
-    geometry: Geometry, config: BlocksSettings, one: Windows, tiles: Sequence[Tile], gang: int, places: int
-) -> int:
+def transpose_instructions(geometry: Geometry, config: BlocksSettings, one: Pass, gang: int, places: int) -> int:
     """Instructions of transposing the tiles of a pass, at most. places: of a bank."""
     total = 0
-    for tile in tiles:
+    for tile in one.tiles:
         for t in (-1, *one.planes):
             side, members = side_of(geometry, config, one, tile, t), len(tile)
             chunks, pieces = chunks_of(one.k[1] if t < 0 else one.c[0][1], gang), side.pieces(geometry.itemsize)

@@ -1,14 +1,32 @@
-"""Settings of `diagonals`, filter gradients by diagonals of products of a block of gy and its window of x."""
+"""Settings and Schedule of `diagonals`, filter gradients of few channels a group: sums of all pairs of a block of gy
+and the window of x around it.
+
+    dw[k, c, r, s] = sum over positions (p, q) of a block of  out[(p, q, k), (c, p * stride + r * dilation, ...)],
+    out[(p, q, k), (c, h, w)] = sum over units and blocks of  gy[unit, p, q, k] * x[unit, c, h, w]
+
+One matmul takes a block of all units at once: gy of its positions is the stationary [units, (p, q, k)], the window of x
+the moving operand [units, (c, h, w)], both views of SBUF; all blocks are added in one bank of PSUM. The sums that are
+wanted lie on skewed diagonals: a gather leaves [(p, q, k), taps] of many groups, and one matmul with zeros and ones
+adds up their positions.
+
+K: units; M: positions of a block and output channels; N: the window of x; evacuation: copies and gathers.
+A unit is a part of a plane of gy, of several blocks, on a partition; of few, 2 or 4 row tiles work on as many groups at
+once (setting `side`). Groups that leave columns of the Tensor Engine empty share products (`beside`), or banks
+(`below`). Windows are clipped where x ends.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from .blocks_units import units_in
+from .blocks import Run, Tile, planes_of, runs_of, tiles_of_units, units_in
+from .blocks_schedule import SCHEDULES_KEPT, gradient_unsupported, spread_unsupported
 from .cuts import window_of
-from .geometry import Geometry, num_taps
-from .settings import Config, Settings, count, double, half, less, more, setting, warm_up
-from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, div_ceil
+from .geometry import Geometry, instructions_unsupported, num_taps
+from .settings import Config, Settings, count, double, half, is_hashable, less, more, setting, warm_up
+from .tiles import BANK_COLUMNS, P_MAX, PARTS, QUADRANT, SBUF_BYTES, Part, cut_at, div_ceil, fits_sbuf
 
 #: Tiles of units that are loaded at once where nobody says.
 BUFFERS = 3
@@ -153,3 +171,228 @@ def _block_of(geometry: Geometry, config: Config, beside: int) -> tuple[int, int
         if size > most and beside * window_columns(geometry, rows, columns) <= BANK_COLUMNS:
             found, most = (rows, columns), size
     return setting(config, "rows", found[0]), setting(config, "columns", found[1])
+
+
+#: Channels of each of several groups, and of a dense filter, up to which a bare kernel takes diagonals.
+FEW_CHANNELS, FEW_DENSE = 16, 8
+#: Tiles of sums as evacuated, of a row tile, that are filled in turn.
+READS = 2
+#: Sets of groups from which they are the partitions of what is stored, if no fewer than taps, each a matmul then.
+MANY_SETS = 32
+
+
+@dataclass(frozen=True)
+class DiagonalsSchedule:
+    """Passes that the cores share, or with split tiles of units that they share.
+
+    Attributes:
+        bias: whether the bias's gradient is wanted.
+        k, c: output and input channels of the groups that share a product, a set; own: input channels of one group.
+        window: (rows, columns) of x of a block; shared: rows of a unit's window that are those of the unit above it.
+        h, w: (first, how many) of the rows and columns of a unit's window that are inside x for any unit; seen: the
+            same of a block's window.
+        columns: of sums of a set; each: of them that are gathered; per_bank: jobs of a bank; per_gather: of a gather.
+        transposed: whether sets are the partitions of what is stored.
+        strips: of each tile (number of its strip, or its own, whether its units are below those of the tile before).
+        passes: groups (first, how many) of each row tile.
+    """
+
+    geometry: Geometry
+    settings: DiagonalsSettings
+    bias: bool
+    k: int
+    c: int
+    own: int
+    window: tuple[int, int]
+    shared: int
+    h: Part
+    w: Part
+    seen: tuple[Part, Part]
+    columns: int
+    each: int
+    per_bank: int
+    per_gather: int
+    transposed: bool
+    tiles: tuple[Tile, ...]
+    strips: tuple[tuple[int, bool], ...]
+    passes: tuple[tuple[Part, ...], ...]
+    split: bool
+
+    @property
+    def positions(self) -> int:
+        """Rows of products of a set."""
+        return self.settings.rows * self.settings.columns * self.k
+
+    @property
+    def rows_of_sums(self) -> int:
+        """Partitions of sums: of one set, or of those below each other."""
+        return self.positions if self.settings.below == 1 else P_MAX
+
+    def jobs_of(self, part: Part) -> int:
+        """Jobs of a row tile: of sets below each other, and a plane of taps."""
+        return div_ceil(part[1], self.settings.below) * self.geometry.planes.taps
+
+
+def build(geometry: Geometry, config: Config, bias: bool, cores: int) -> tuple[DiagonalsSchedule | None, str]:
+    """(Schedule on `cores` cores, "") or (None, why not), built once. bias: whether its gradient is wanted too."""
+    once = _built if is_hashable(config) else _built.__wrapped__  # what cannot be hashed is refused
+    return once(geometry, config, repr(config), bias, cores)
+
+
+@lru_cache(maxsize=SCHEDULES_KEPT)
+def _built(
+    geometry: Geometry, config: Config, written: str, bias: bool, cores: int
+) -> tuple[DiagonalsSchedule | None, str]:
+    reason = gradient_unsupported(geometry) or diagonals_unsupported(geometry) or config_unsupported(geometry, config)
+    if reason:
+        return None, reason
+    settings = completed(geometry, config)
+    plan = _scheduled(geometry, settings, bias)
+    parts = P_MAX // settings.below
+    if plan.columns > BANK_COLUMNS or plan.positions > parts:
+        return None, (
+            f"config rows={settings.rows} columns={settings.columns} beside={settings.beside} below={settings.below}: "
+            f"{plan.positions} rows and {plan.columns} columns of sums, of {parts} and {BANK_COLUMNS}; use fewer"
+        )
+    needed = needed_bytes(plan)
+    if not fits_sbuf(needed):
+        return None, (
+            f"config rows={settings.rows} down={settings.down} columns={settings.columns} across={settings.across} "
+            f"groups={settings.groups}: diagonals need {needed} bytes per partition of SBUF for their units, there are "
+            f'{SBUF_BYTES}; use smaller ones, or algorithm="blocks"'
+        )
+    reason = instructions_unsupported(geometry, "a filter gradient by diagonals", instructions(plan, cores))
+    return (None, reason) if reason else (plan, "")
+
+
+def takes_diagonals(geometry: Geometry, bias: bool) -> bool:
+    """Whether a bare kernel takes diagonals: where groups have few channels."""
+    few = FEW_DENSE if geometry.groups == 1 else FEW_CHANNELS * geometry.groups
+    return max(geometry.K, geometry.C) <= few and build(geometry, None, bias, 1)[1] == ""
+
+
+def diagonals_unsupported(geometry: Geometry) -> str:
+    """Why diagonals do not take a geometry, whatever the settings; "" if they do."""
+    k, c = geometry.K // geometry.groups, geometry.C // geometry.groups
+    if k > P_MAX:
+        return f'K={geometry.K}, groups={geometry.groups}: diagonals take {P_MAX} of a group; use algorithm="blocks"'
+    needed = c * geometry.rows.taps * geometry.columns.taps
+    if needed > BANK_COLUMNS:
+        return (
+            f"filters of {num_taps(geometry)} taps, {c} input channels a group: diagonals need {needed} columns of "
+            f'sums, a bank has {BANK_COLUMNS}; use algorithm="blocks"'
+        )
+    return spread_unsupported(geometry, "diagonals", 'algorithm="blocks"')
+
+
+def _scheduled(geometry: Geometry, config: DiagonalsSettings, bias: bool) -> DiagonalsSchedule:
+    """The Schedule of settings."""
+    P, Q = geometry.rows, geometry.columns
+    rows = runs_of(P, config.rows * config.down, (0, P.taps))
+    columns = runs_of(Q, config.columns * config.across, (0, Q.taps))
+    strips, tiles = _strips_of_units(geometry, rows, columns, config)
+    window = window_of(P, config.rows), window_of(Q, config.columns)
+    own, k = geometry.C // geometry.groups, geometry.K // geometry.groups * config.beside
+    c, h, w = own * config.beside, _seen_of(rows), _seen_of(columns)
+    seen = (
+        _seen_of_blocks(config.rows * P.stride, config.down, window[0], h),
+        _seen_of_blocks(config.columns * Q.stride, config.across, window[1], w),
+    )
+    total, sets = c * seen[0][1] * seen[1][1], div_ceil(config.groups, config.below)
+    jobs, each = sets * geometry.planes.taps, own * P.taps * Q.taps
+    per_bank = min(max(1, BANK_COLUMNS // total), jobs)
+    banks = min(div_ceil(jobs, per_bank), max(1, READ_MOST // (c * window[0] * window[1] * per_bank)))
+    return DiagonalsSchedule(
+        geometry=geometry,
+        settings=config,
+        bias=bias,
+        k=k,
+        c=c,
+        own=own,
+        window=window,
+        shared=max(0, h[1] - config.rows * config.down * P.stride),
+        h=h,
+        w=w,
+        seen=seen,
+        columns=total,
+        each=each,
+        per_bank=per_bank,
+        per_gather=banks * per_bank,
+        transposed=sets >= max(MANY_SETS, each) and k * config.below * each <= BANK_COLUMNS,
+        tiles=tiles,
+        strips=strips,
+        passes=_passes_of(geometry.groups // config.beside, config),
+        split=config.split == 1 and len(tiles) >= PARTS,
+    )
+
+
+def _strips_of_units(
+    geometry: Geometry, rows: Sequence[Run], columns: Sequence[Run], config: DiagonalsSettings
+) -> tuple[tuple[tuple[int, bool], ...], tuple[Tile, ...]]:
+    """(strips, tiles of units), down one strip after the other."""
+    planes, most = planes_of(geometry.planes), P_MAX // config.side
+    if config.strips == 0:
+        tiles = tiles_of_units(planes, rows, columns, most)
+        return tuple((index, False) for index in range(len(tiles))), tiles
+    lines = [replace(row, first=row.first + index, count=1) for row in rows for index in range(row.count)]
+    blocks = [tiles_of_units(planes, [line], columns, most) for line in lines]
+    order = [(strip, index) for strip in range(len(blocks[0])) for index in range(len(blocks))]
+    return tuple((strip, index > 0) for strip, index in order), tuple(blocks[index][strip] for strip, index in order)
+
+
+def _seen_of(runs: Sequence[Run]) -> Part:
+    """(first, how many) elements of the windows of units that are inside x for any of them; one at least."""
+    some = [run for run in runs if run.high > run.low] or runs[:1]
+    low = min(run.low for run in some)
+    return low, max(1, max(run.high for run in some) - low)
+
+
+def _seen_of_blocks(step: int, count: int, window: int, there: Part) -> Part:
+    """(first, how many) elements of the windows of so many blocks of a unit, `step` apart, that are there for any."""
+    low, high = window, 0
+    for index in range(count):
+        first = max(index * step, there[0])
+        end = min(index * step + window, there[0] + there[1])
+        if first < end:
+            low, high = min(low, first - index * step), max(high, end - index * step)
+    return (low, high - low) if low < high else (0, 1)
+
+
+def _passes_of(groups: int, config: DiagonalsSettings) -> tuple[tuple[Part, ...], ...]:
+    """Groups of each row tile of each pass."""
+    return tuple(
+        tuple((first + at, some) for at, some in cut_at(count, div_ceil(count, config.side)))
+        for first, count in cut_at(groups, config.side * config.groups)
+    )
+
+
+def needed_bytes(plan: DiagonalsSchedule) -> int:
+    """Bytes a partition, at most."""
+    settings, geometry = plan.settings, plan.geometry
+    x_size = geometry.planes.taps * plan.h[1] * plan.w[1] * plan.c
+    y_size = settings.rows * settings.down * settings.columns * settings.across * plan.k
+    units = settings.buffers * (x_size + y_size) * settings.groups * geometry.itemsize
+    jobs = div_ceil(settings.groups, settings.below) * geometry.planes.taps
+    # as evacuated; as gathered, of two passes, and to be added; what is stored
+    reads = READS * plan.per_gather * plan.c * plan.window[0] * plan.window[1]
+    sums = reads + plan.per_gather * plan.each + 2 * jobs * plan.each
+    # indices, as fp32 too; which positions and channels are a partition's; zeros
+    constants = 2 * plan.per_gather * plan.each + 5 * P_MAX
+    # of biases, of two passes, and to be added
+    constants += 3 * settings.groups * plan.k if plan.bias else 0
+    return units + 4 * (settings.side * sums + constants + 4 * BANK_COLUMNS)
+
+
+def instructions(plan: DiagonalsSchedule, cores: int) -> int:
+    """Instructions of the busiest core, at most."""
+    settings, regions, count = plan.settings, sum(map(len, plan.tiles)), len(plan.tiles)
+    parts, T, jobs = settings.side, plan.geometry.planes.taps, settings.groups * plan.geometry.planes.taps
+    # zeros first, where not all sums are a product's
+    products = count * (settings.down * settings.across + 1) * jobs * parts
+    reads = count * jobs * parts * 4
+    # rows of blocks of the first and the last step may come one by one
+    loads = (regions * parts * (settings.down if settings.groups == 1 else 1) + 4 * count) * (T + 1)
+    stores = 8 * jobs + (plan.each * T * div_ceil(settings.groups, P_MAX) if plan.transposed else 0)
+    total = products + reads + loads + stores * parts + 8 * count
+    passes = len(plan.passes) if plan.split else div_ceil(len(plan.passes), cores)
+    return (div_ceil(total, cores) + stores * parts if plan.split else total) * passes + settings.warmup + 128

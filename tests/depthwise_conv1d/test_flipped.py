@@ -11,9 +11,8 @@ from tolerances import assert_exact, assert_within_limit
 import nkiconv
 from nkiconv.planner.operations import OPERATIONS
 from nkiconv.planner.request import Request as Planned
-from nkiconv.schedules.banded import banded_sbuf_bytes, build
+from nkiconv.schedules.banded import banded_sbuf_bytes, build, count_banded_instructions
 from nkiconv.schedules.banded_rule import banded_settings
-from nkiconv.schedules.banded_tiles import count_banded_instructions
 from nkiconv.simulator.profiling import in_time
 from nkiconv.simulator.timing import Rates
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nkiconv
 from nkiconv.kernels.conv.arguments import read_geometry
 from nkiconv.kernels.gradients import conv_weight_gradient
-from nkiconv.schedules.diagonals_schedule import build, instructions, needed_bytes
+from nkiconv.schedules.diagonals import build, instructions, needed_bytes
 from nkiconv.simulator import KernelAssertionError
 
 PLAIN = (9, 3, 1, 1, 1, 1)

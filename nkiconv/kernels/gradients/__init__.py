@@ -1,9 +1,10 @@
 """Gradients of convolutions with respect to their filters and biases."""
 
 from ..._nki import nki, nl
-from ...schedules import blocks_schedule, diagonals_schedule
+from ...schedules import blocks_schedule
+from ...schedules import diagonals as diagonals_schedule
 from ...schedules.blocks_candidates import chosen
-from ...schedules.diagonals_schedule import takes_diagonals
+from ...schedules.diagonals import takes_diagonals
 from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._engines import new_ledger

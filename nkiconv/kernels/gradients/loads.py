@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
-from ...schedules.blocks_units import extent_of
+from ...schedules.blocks import extent_of
 from ...schedules.geometry import valid_range
 from ...schedules.tiles import div_ceil, size_of
 from .._dma import copy

@@ -4,9 +4,9 @@ accumulator, which are evacuated at the end."""
 from dataclasses import dataclass
 
 from ..._nki import nisa, nl
+from ...schedules.blocks import taps_seen, units_of
 from ...schedules.blocks_order import order_of
 from ...schedules.blocks_schedule import ROWS_REGIONS
-from ...schedules.blocks_units import taps_seen, units_of
 from ...schedules.tiles import PARTS, PSUM_BANKS, div_ceil, filled, share, some_of
 from .._warm import warm_up, warm_zeros
 from ..conv.call import of_array

@@ -29,9 +29,8 @@ must not meet the mirror matrix's zeros.
 from dataclasses import dataclass, replace
 
 from ...._nki import nl
-from ....schedules.banded import BandedSchedule, build
+from ....schedules.banded import BandedSchedule, build, even, tiles_of_part
 from ....schedules.banded_rule import banded_settings
-from ....schedules.banded_tiles import even, tiles_of_part
 from ....schedules.depthwise import Options, RowGeometry
 from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger

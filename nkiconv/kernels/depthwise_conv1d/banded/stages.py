@@ -1,7 +1,7 @@
 """The stages of `banded`, piece by piece: rows to blocks, blocks to sums, sums to rows."""
 
 from ...._nki import nisa, nl
-from ....schedules.banded_tiles import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
+from ....schedules.banded import even, in_pieces, is_ragged, out_pieces, outs_a_bank, sum_spans, transposes_a_bank
 from ....schedules.tiles import div_ceil, share
 from ..._dma import load, store
 from ..._engines import SCALAR_WORK, VECTOR_WORK, is_16bit, pick

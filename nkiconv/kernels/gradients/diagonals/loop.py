@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.blocks_units import units_of
-from ....schedules.diagonals_schedule import READS
+from ....schedules.blocks import units_of
+from ....schedules.diagonals import READS
 from ....schedules.tiles import PARTS, cut_at, share, some_of
 from ..._engines import is_16bit, pick
 from ..._warm import warm_up, warm_zeros

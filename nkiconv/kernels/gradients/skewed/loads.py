@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...._nki import nisa, nl
-from ....schedules.blocks_units import Run, joined
+from ....schedules.blocks import Run, joined
 from ..._dma import copy
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....schedules.blocks_schedule import gradient_unsupported
-from ....schedules.diagonals import DiagonalsSettings, config_unsupported
-from ....schedules.diagonals_schedule import build, diagonals_unsupported
+from ....schedules.diagonals import DiagonalsSettings, build, config_unsupported, diagonals_unsupported
 from ...request import Config
 from ..algorithm import ByBound, Guess, Shape, config_of, pairs_of
 from .diagonals_bound import DiagonalsBound
