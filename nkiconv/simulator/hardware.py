@@ -31,7 +31,7 @@ class Constant:
     unit: str
     source: str
     standing: Standing
-    low: float  # the range that it may lie in; low = high = value where nobody states one
+    low: float  # the range that it may lie in; low = high = value where none is stated
     high: float
 
 

@@ -1,7 +1,7 @@
 """Indirect views: where they lie in their storage depends on indices that exist at run time only.
 
 A scalar index moves a whole view, a vector of indices gives every index of dim 0 a place of its own. A record of an
-instruction keeps all that such an operand may touch, because nobody knows more while the kernel is built.
+instruction keeps all that such an operand may touch, as no more is known while the kernel is built.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from . import collectives, declarations, isa, language, launch
 from .allowed import Allowed, default, set_default
 from .isa import enums
 
-#: What PyPI's placeholder of the name `nki` says when it is imported: it is nobody's NKI.
+#: What PyPI's placeholder of the name `nki` says when it is imported: it is no NKI.
 _PLACEHOLDER_MARK = "WRONG PACKAGE"
 
 

@@ -138,7 +138,7 @@ def simulate(
     Args:
         trace_only: compute nothing; arguments may be `ArraySpec`s, and so are the results.
         sentinels, races, overflow: None: as `install` was told, else False.
-        sentinels: let the kernel read memory that nobody wrote, and find there what AWS's simulator puts: NaN, and 4
+        sentinels: let the kernel read unwritten memory, and find there what AWS's simulator puts: NaN, and 4
             where integers are. It is for kernels that throw such elements away later; without it they are refused
             (NKI016, and NKI023 for results).
         races: let the two cores race. They take turns, one instruction each, and a conflict on shared HBM is a

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .tensor import NkiTensor
 
 _POISON = 0xFF
-#: What an integer holds that nobody wrote, where that may be read: AWS's simulator guide says so. Floats hold NaN.
+#: What an unwritten integer holds, where that may be read: AWS's simulator guide says so. Floats hold NaN.
 _SENTINEL = 4
 _ids = itertools.count()
 
@@ -144,7 +144,7 @@ class Storage:
         owner: the Program that may use it, or the Launch when all its cores may.
         data: the caller's bytes, complete as they are; None for a fresh allocation.
         numeric: whether a fresh allocation gets (poisoned) bytes.
-        sentinels: whether what nobody wrote may be read.
+        sentinels: whether unwritten memory may be read.
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class Storage:
         self.info = info
         self.owner = owner
         self.sentinels = sentinels
-        #: every element has been written, or nobody asks (nor does anybody when only traced)
+        #: every element has been written, or the check is off (as it is when only traced)
         self.complete = data is not None or not numeric or sentinels
         #: made at first use, so that a write of everything need not be preceded by poison
         self.data = data
@@ -195,7 +195,7 @@ class Storage:
         return np.ndarray(tensor.shape, DTYPES[tensor.dtype].numpy, data, tensor.offset * size, strides)
 
     def read(self, tensor: NkiTensor) -> Array:
-        """Elements of a tensor that an instruction reads; refuses elements nobody wrote (NKI016, NKI180)."""
+        """Elements of a tensor that an instruction reads; refuses elements never written (NKI016, NKI180)."""
         self.check_owner(tensor)
         if not self.complete:
             self._require_written(tensor)
@@ -223,7 +223,7 @@ class Storage:
             cells |= mask if cells.ndim == mask.ndim else mask[..., None]
 
     def discard(self, tensor: NkiTensor) -> None:
-        """Elements that an instruction leaves with something that no document tells: as if nobody had written them."""
+        """Elements that an instruction leaves with something undocumented: as if never written."""
         self._check_write(tensor)
         if self.sentinels:
             self.array(tensor)[...] = np.nan if DTYPES[tensor.dtype].is_float else _SENTINEL
@@ -297,7 +297,7 @@ class Storage:
             self.known[tensor.key()] = False
 
     def unwritten(self, tensor: NkiTensor) -> tuple[int, tuple[int, ...]]:
-        """How many elements of a view nobody has written (in full), and the index of the first one."""
+        """How many elements of a view were never written (in full), and the index of the first one."""
         if self.complete:
             return 0, ()
         cells = self._written_map().view(tensor)

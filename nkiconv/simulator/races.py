@@ -39,7 +39,7 @@ class SharedAccess:
 
     Two accesses conflict when different cores touch one element and one of them writes, unless it writes what is there:
     kernels that share nothing out have both cores write the same results, and any order leaves the same bytes. So may
-    a core read what the other wrote if it wrote those bytes itself and nobody wrote others. Reads cost a list entry
+    a core read what the other wrote if it wrote those bytes itself and no core wrote others. Reads cost a list entry
     until something is written; then a byte an element says who wrote, who read, and whether it was written anew.
 
     Args:

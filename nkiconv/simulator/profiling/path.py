@@ -106,7 +106,7 @@ def load_ns(price: AnyPrice) -> float:
 
 
 def _hop_constants(tasks: Tasks, producer: int, task: int) -> frozenset[str]:
-    """The constant of a hop between instructions that nobody has measured: to GpSimd from another engine."""
+    """The constant of a hop between instructions that has no measurement: to GpSimd from another engine."""
     engine = ENGINES[tasks.engine[task] % len(ENGINES)]
     triggers = tasks.is_dma[task] or tasks.is_dma[producer]
     if engine == "gpsimd" and not triggers and tasks.engine[producer] != tasks.engine[task]:

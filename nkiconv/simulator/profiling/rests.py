@@ -1,4 +1,4 @@
-"""How much of the critical path rests on constants that nobody has measured.
+"""How much of the critical path rests on constants without a measurement.
 
 A link's time rests on a constant as far as it moves with it: its elasticity, the relative change of the link's price
 for a relative change of the constant. A memset of 2,000 elements whose fixed part is inferred rests on it by 3 %.

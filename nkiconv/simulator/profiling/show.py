@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Rows of the critical path, and element sizes, that are printed.
 ROWS = 6
-#: Columns where nobody says how many there are.
+#: Columns where their number is not given.
 WIDTH = 80
 
 

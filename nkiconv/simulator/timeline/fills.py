@@ -1,4 +1,4 @@
-"""Memsets of PSUM that the compiler drops: those of which nobody sees anything, as matmuls overwrite all of it first.
+"""Memsets of PSUM that the compiler drops: those without an effect, as matmuls overwrite all of it first.
 
 A matmul replaces what no matmul has written, so that a memset ahead of a sum does nothing (traces: trn2.toml, NA).
 """

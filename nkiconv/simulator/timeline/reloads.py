@@ -1,8 +1,8 @@
 """Loads that the compiler drops: of what another tile holds already (trn2.toml, scheduling.reload_window).
 
 The Neuron compiler's backend removes a load whose bytes of HBM a tile of SBUF holds from an earlier one, tile by tile,
-before it gives them addresses. So both loads must fill all of their tiles, which nobody else writes, from bytes that
-nobody writes; a part of a tile is loaded again. So is everything in loops on the device, of whose body there is one
+before it gives them addresses. So both loads must fill all of their tiles, which no one else writes, from bytes that
+are never written; a part of a tile is loaded again. So is everything in loops on the device, of whose body there is one
 copy, and where the tiles would not fit any more.
 """
 

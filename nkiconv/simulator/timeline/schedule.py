@@ -2,7 +2,7 @@
 
 Each engine starts its tasks in program order (or any of the next few that are ready, in look-ahead order): when it is
 free, when everything that the task waits for is visible and has hopped to the engine, and when its tiles have space.
-DMA triggers that are ready overtake what waits; a waiting trigger holds nobody up, but while one is issued its engine
+DMA triggers that are ready overtake what waits; a waiting trigger delays no other, but while one is issued its engine
 starts nothing else. A DMA then waits for its first packet, flows, and is visible to others a completion later.
 """
 
@@ -247,7 +247,7 @@ class _Run:
         if self.line.start[task] != _NEVER:  # offered twice
             return
         if type(price) is MeetPrice and self.place[task] > self.heads[engine]:
-            return  # it overtakes nobody, or two cores could wait for each other; its turn will come
+            return  # it overtakes none, or two cores could wait for each other; it will be next
         at = self._earliest(task, engine)
         if at > time:
             if at < _NEVER:  # else the engine is held up, and wakes it

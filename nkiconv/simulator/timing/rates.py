@@ -75,5 +75,5 @@ class Rates:
 
 
 def inferred(names: Iterable[str]) -> list[Constant]:
-    """Those of the named constants that nobody has measured or documented."""
+    """Those of the named constants that are neither measured nor documented."""
     return [CONSTANTS[name] for name in sorted(names) if CONSTANTS[name].standing == "inferred"]
