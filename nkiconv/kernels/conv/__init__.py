@@ -35,8 +35,10 @@ from .._epilogue import read_epilogue
 from .arguments import read_geometry
 from .call import operands_of
 from .checks import check_axes, places_of_transposed
-from .dispatch import ALGORITHMS, convolve
+from .dispatch import ALGORITHMS, chosen
+from .flip import copy_forwards
 from .frames import final_shape_of, store_final_frames
+from .relayout import copy_in, copy_out
 
 
 @nki.jit
@@ -286,10 +288,13 @@ def convolved(
     )
     y_hbm = nl.ndarray(y_shape, dtype=y_dtype, buffer=nl.shared_hbm)
     operands = operands_of(img_ref, filter_ref, y_hbm, bias, residual, beta, precision, frames_ref)
-    if len(final_shape) == 0:
-        convolve(algorithm, operands, geometry, options, config)
-        return y_hbm
-    final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
-    store_final_frames(img_ref, frames_ref, final_hbm, depth)
-    convolve(algorithm, operands, geometry, options, config)
-    return y_hbm, final_hbm
+    final_hbm = None
+    if len(final_shape) > 0:
+        final_hbm = nl.ndarray(final_shape, dtype=img_ref.dtype, buffer=nl.shared_hbm)
+        store_final_frames(img_ref, frames_ref, final_hbm, depth)
+    algorithm, run, seen, schedule = chosen(algorithm, geometry, options, config)
+    copy_forwards(algorithm, operands, geometry)
+    copy_in(algorithm, operands, geometry)
+    run(operands, seen, options, schedule)
+    copy_out(algorithm, y_hbm, operands, geometry, options)
+    return y_hbm if final_hbm is None else (y_hbm, final_hbm)

@@ -11,9 +11,8 @@ from ...schedules.planes import PLANES, asked_planes, planes_unsupported, wants_
 from ...schedules.settings import is_hashable
 from ...schedules.tiles import require
 from .activation_stationary import run_activation_stationary
-from .flip import copy_forwards
 from .implicit_gemm.loop import run_implicit_gemm
-from .relayout import copy_in, copy_out, plain_of, relayout_unsupported
+from .relayout import plain_of, relayout_unsupported
 from .rule import wanted_algorithms
 from .stacked.loop import run_stacked
 from .weight_stationary.loop import run_weight_stationary
@@ -90,16 +89,11 @@ def default_of(geometry, options, cores):
     return "implicit_gemm"
 
 
-def convolve(algorithm, operands, geometry, options, config):
-    """Write operands.y; algorithm None: by the default rule."""
+def chosen(algorithm, geometry, options, config):
+    """(algorithm, what runs it, the Geometry that it works on, its Schedule); algorithm None: by the default rule."""
     cores = nl.num_programs()
     if algorithm == None:
         algorithm = default_of(geometry, options, cores)
     plan, reason = plan_of(algorithm, geometry, options, config, cores)
     require(reason == "", reason)
-    y_hbm = operands.y
-    copy_forwards(algorithm, operands, geometry)
-    copy_in(algorithm, operands, geometry)
-    _, run = TABLE[algorithm]
-    run(operands, seen_by(algorithm, geometry, options, config), options, plan)
-    copy_out(algorithm, y_hbm, operands, geometry, options)
+    return algorithm, TABLE[algorithm][1], seen_by(algorithm, geometry, options, config), plan

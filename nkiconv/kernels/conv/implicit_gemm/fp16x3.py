@@ -18,8 +18,7 @@ from ....schedules.options import adds_last
 from ....schedules.tiles import size_of
 from ..._engines import pick, pick_sum
 from ..._epilogue import evacuate
-from .matmuls import Factor
-from .preparing import Pace, Preparing
+from .preparing import Factor, Pace, Preparing
 from .rows import load_rows
 
 #: Between the scales of low and high parts, and back.

@@ -23,11 +23,11 @@ alike one body is issued, in a loop on the device, which two sets of tiles of x 
 from dataclasses import dataclass
 from typing import Any
 
-from ...._nki import nl
+from ...._nki import nisa, nl
 from ....schedules.cuts import Band, Bank, same_place
 from ....schedules.implicit_gemm_channels import ALONE, Job, stores_channels, sums_pitch
-from ....schedules.implicit_gemm_outputs import banks_of, job_band, lead_chunks, row_parts
-from ....schedules.implicit_gemm_products import filter_order, matmuls_of, num_matmuls
+from ....schedules.implicit_gemm_outputs import banks_of, chunk_window, job_band, lead_chunks, row_parts
+from ....schedules.implicit_gemm_products import TapPair, filter_order, matmuls_of, num_matmuls
 from ....schedules.implicit_gemm_schedule import kinds_of, sums_of
 from ....schedules.pairs_of_planes import band_of_y, bank_of_y, planes_at_once
 from ....schedules.tiles import share
@@ -36,13 +36,13 @@ from ..._epilogue import evacuate, load_bias
 from ..._warm import accumulator, warm_up, warm_zeros
 from ..call import of_array
 from ..moved import moved_operands
-from ..sums import is_whole, zero_sums
+from ..sums import elements_met, is_whole, sums_met, zero_sums
 from .filters import Filters
-from .fp8 import load_paired, new_rows
+from .fp8 import load_paired, multiply_pair, new_rows
 from .fp16x3 import Pairs, read_sums_out
-from .matmuls import Factor, multiply
-from .preparing import Pace
+from .preparing import Factor, Pace
 from .rows import Late, load_residual, load_rows, rows_in, rows_tile, store_banks, window
+from .stationaries import stationary_of_product
 from .winograd import Frames, read_pair_out
 
 #: Filters are transposed between the matmuls of this part of an M tile, when they have come and before they are due.
@@ -102,12 +102,14 @@ class Group:
 
 
 class Core:
-    """What one core has at hand. late: results that wait to be transposed; pace: of pieces of coming filters;
-    preparing: what has x that is multiplied otherwise than it comes, or None."""
+    """What one core has at hand. now: x of the output tile that is worked on, by K tile; late: results that wait to be
+    transposed; pace: of pieces of coming filters; preparing: what has x that is multiplied otherwise than it comes, or
+    None."""
 
     group: Any = None
     following: Any = None
     preparing: Any = None
+    now: Any = None
 
     def __init__(self, operands, geometry, options, schedule, zeros_sbuf):
         self.operands, self.geometry, self.options, self.schedule = operands, geometry, options, schedule
@@ -182,20 +184,22 @@ class Core:
                 tiles[index] = self.preparing.new_tile(chunk, band)
             self.preparing.add(chunks, index, tiles[index], band, part)
 
-    def work_on_item(self, index, end, now):
-        """One item, of which x is there, and x of the one after, before `end`, which is returned."""
-        item, coming, after = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)], None
-        if self.group.index != item.batch:
-            self.group, self.following = self.following, None
-        group = self.group
-        for which, jobs in enumerate(group.at_once):
-            group.load_biases(jobs[-1] + 1)
-            group.filters.load_ahead()
-            if index + 1 < end and which == (len(group.at_once) - 1 if coming.batch != item.batch else 0):
-                after = self.load_next(index, now)
-            self.set_rate(jobs, item.band)
-            self.work_band(jobs, item, now, index + 1 == end)
-        return after
+    def steps(self, first, stop, end):
+        """(M tiles that are summed together, item, x, whether it is a core's last) of items first .. stop - 1, of which
+        x of the first is there; x of the item after each is loaded before `end`."""
+        for index in range(first, stop):
+            item, coming, after = self.schedule.items[index], self.schedule.items[min(index + 1, end - 1)], None
+            if self.group.index != item.batch:
+                self.group, self.following = self.following, None
+            group = self.group
+            for which, jobs in enumerate(group.at_once):
+                group.load_biases(jobs[-1] + 1)
+                group.filters.load_ahead()
+                if index + 1 < end and which == (len(group.at_once) - 1 if coming.batch != item.batch else 0):
+                    after = self.load_next(index, self.now)
+                self.set_rate(jobs, item.band)
+                yield jobs, item, self.now, index + 1 == end
+            self.now = after
 
     def set_rate(self, jobs, band):
         """Transpose the filters of the next M tile, or the first of the following group, during the matmuls of
@@ -288,12 +292,23 @@ class Core:
         filters.transpose_until(min(place + lead, end) - 1)
         soon = filters.pieces_to(min(place + lead, end - 1))
         factors = self.factors(one, chunk, place, tile, every)
-        pace = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL)
+        pace, band = Pace(soon, len(every) * len(factors), LEAD_FROM, LEAD_UNTIL), results.band
+        outputs = (band.z0 + bank.z, band.p0 + bank.p, band.q0 + bank.q)
+        elements = (band.d0, band.h0, chunk_window(geometry, own, band)[0])
         for kind, factor in enumerate(factors):
             if factor.low:
                 self.preparing.end(filters, plan.order[place].end[1], factor.parts)
             for which, product in enumerate(every):
-                multiply(geometry, one, own, factor, product, one.started or which > 0 or factor.adds)
+                adds = one.started or which > 0 or factor.adds
+                if isinstance(product, TapPair):
+                    multiply_pair(geometry, one, own, factor, product, adds)
+                else:
+                    nisa.nc_matmul(
+                        dst=sums_met(factor.acc_psum, product, outputs),
+                        stationary=stationary_of_product(factor.stationaries, geometry, results.job, own, product),
+                        moving=elements_met(factor.x_sbuf, (0, product.parts), product, elements),
+                        accumulate=adds,
+                    )
                 for _ in range(min(soon, pace.due())):
                     soon -= 1
                     filters.transpose_piece()
@@ -337,11 +352,11 @@ class Core:
             store_banks(self.operands, results.y_sbuf, geometry, results.job, band, results.waiting)
             results.waiting = []
 
-    def run_repeat(self, repeat, now):
+    def run_repeat(self, repeat):
         """A Repeat, of which x of the first item is there; x of the item behind it is in the same tiles then."""
         filters, items, chunks = self.group.filters, self.schedule.items, self.group.chunks
         filters.transpose_until(len(filters.plan.order) - 1)
-        sets = now, [rows_tile(self.operands, self.geometry, chunk, items[repeat.first].band) for chunk in chunks]
+        sets = self.now, [rows_tile(self.operands, self.geometry, chunk, items[repeat.first].band) for chunk in chunks]
 
         def body(at):
             # a register moves x, y and residual; what engines have had to do starts anew
@@ -365,13 +380,12 @@ def run_implicit_gemm(operands, geometry, options, schedule):
     if count == 0:
         return
     end, core = index + count, Core(operands, geometry, options, schedule, warm_zeros())
-    now = core.start(schedule.items[index])
+    core.now = core.start(schedule.items[index])
     for repeat in schedule.repeats(index, count):
-        while index < repeat.first:
-            now = core.work_on_item(index, end, now)
-            index += 1
-        core.run_repeat(repeat, now)
-        index += repeat.count * repeat.bands
-    for last in range(index, end):
-        now = core.work_on_item(last, end, now)
+        for step in core.steps(index, repeat.first, end):
+            core.work_band(*step)
+        core.run_repeat(repeat)
+        index = repeat.first + repeat.count * repeat.bands
+    for step in core.steps(index, end, end):
+        core.work_band(*step)
     core.late.finish()

@@ -31,6 +31,19 @@ class Pace:
 
 
 @dataclass
+class Factor(nl.NKIObject):
+    """What is multiplied for a K tile, and where sums go. adds: to what is there; low, parts: whether low parts must be
+    there, and how many parts of x."""
+
+    acc_psum: object
+    stationaries: object
+    x_sbuf: object
+    adds: bool = False
+    low: bool = False
+    parts: int = 0
+
+
+@dataclass
 class RowPart(nl.NKIObject):
     """Rows of an output tile, from its first, of a K tile (its index, of so many): what they are prepared for, and x as
     it came, or None."""

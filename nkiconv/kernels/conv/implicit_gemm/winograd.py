@@ -19,8 +19,7 @@ from ..._epilogue import evacuate
 from ..._prologue import load_x
 from ..regions import load_region
 from ..transposes import is_transposed
-from .matmuls import Factor
-from .preparing import Pace, Preparing
+from .preparing import Factor, Pace, Preparing
 from .rows import clear, clear_beside, load_copies
 
 #: Products in the order of the work: those that both planes of a pair take first, as they are read out first.
