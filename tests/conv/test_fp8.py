@@ -346,18 +346,18 @@ def test_the_host_names_every_setting_and_keeps_those_given(name, which):
 
 
 @pytest.mark.parametrize(
-    ("name", "constants", "usual", "other"),
+    ("name", "constants", "usual"),
     [
-        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves", "single"),
-        ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged", "fp8_pairs"),
+        ("vae_128", {"dma.element_overhead_ns": 500.0, "dma.hbm_shared_gbps": 10.0}, "fp8_halves"),
+        ("rn50_c2", {"dma.small_element_ns": 0.1, "dma.element_overhead_ns": 0.1}, "fp8_staged"),
     ],
 )
-def test_products_follow_the_constants(name, constants, usual, other):
+def test_products_follow_the_constants(name, constants, usual):
     problem = cases.get(name).problem.replace(dtype="fp8_e4m3")
     found = [
         dict(CONV2D.complete("implicit_gemm", shape_of(problem, **one), None))["product"] for one in ({}, constants)
     ]
-    assert found == [usual, other]
+    assert found[0] == usual != found[1]
 
 
 @pytest.mark.cover(3)

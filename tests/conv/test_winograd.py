@@ -276,10 +276,10 @@ def test_the_roofline_counts_two_thirds_of_the_products():
 
 
 @pytest.mark.parametrize(("name", "rows"), [("wan_384", 24), ("wan_96", 16), ("hunyuan_128", 16)])
-def test_prices_are_near_the_timeline(name, rows):
+def test_bounds_are_near_the_timeline(name, rows):
     problem = cases.get(name).problem.replace(H=rows)
     request = Request(problem=problem, asked=Asked(precision="winograd"))
     shape = CONV3D.shape(request, Rates())
     guess = min(CONV3D.algorithm("implicit_gemm").guesses(shape), key=lambda one: one.ns)
     timing = time(trace(request, Candidate("implicit_gemm", guess.config), Rates()), Rates())
-    assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.1)
+    assert guess.ns / 1e3 == pytest.approx(timing.us, rel=0.15)
