@@ -5,9 +5,8 @@ from ...schedules.depthwise import Options
 from ...schedules.depthwise_rule import ALGORITHMS
 from .._arguments import check_bias, check_choice, check_flags, check_residual, read_out_dtype
 from .._epilogue import read_epilogue
-from .call import Operands
 from .dispatch import convolve
-from .geometry import read_geometry
+from .geometry import Operands, read_geometry
 from .state import check_state, store_final_state
 
 __all__ = ["ALGORITHMS", "depthwise_conv1d_implicit_gemm"]

@@ -1,7 +1,8 @@
-"""Arguments of the public kernel, checked and turned into the letters that the algorithms use.
-
-Compile-time code. Nothing below the public kernel sees nki-library's argument names.
+"""Arguments of the public kernel, checked and turned into the letters that the algorithms use; its tensors; what a
+core does. Nothing below the public kernel sees nki-library's argument names.
 """
+
+from dataclasses import dataclass
 
 from ... import rules
 from ..._nki import nl
@@ -85,3 +86,24 @@ def read_geometry(img_ref, filter_ref, places, group_counts, perms, flipped=Fals
         flipped=flipped and S > 1,
     )
     return geometry, y_shape
+
+
+@dataclass
+class Operands:
+    """Tensors in HBM; None where there is none. x, w, y as the geometry's strides say; bias [C]; residual as y.
+
+    state: [N, C, pad_left], what precedes each row; sums: [C] fp32, to be the sums of each filter's taps.
+    """
+
+    x: object
+    w: object
+    y: object
+    bias: object
+    residual: object
+    state: object
+    sums: object = None
+
+
+def parts_of_core():
+    """The PARTS that this core does, in order."""
+    return (0, 1) if nl.num_programs() == 1 else (nl.program_id(0),)

@@ -15,12 +15,10 @@ from ...schedules.tiles import require
 from .._arguments import check_choice
 from .._epilogue import read_epilogue
 from ..conv.relayout import meet
-from ..depthwise_conv1d.call import Operands
 from ..depthwise_conv1d.dispatch import algorithm_for, run_algorithm
-from ..depthwise_conv1d.geometry import read_geometry
-from .folds import fold_images, sum_positions
+from ..depthwise_conv1d.geometry import Operands, read_geometry
 from .result import FilterLike, result_dtype
-from .rows import copy_rows, flat_rows, gradient_geometry
+from .rows import copy_rows, flat_rows, fold_images, gradient_geometry, sum_positions
 from .skewed.kernel import skewed
 
 #: The algorithms that can be asked for by name; `dot_images` is `dot` with the sums over images in the array's.

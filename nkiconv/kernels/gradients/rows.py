@@ -1,10 +1,14 @@
-"""x and gy as rows of all images and channels, which are the channels of one image: in memory order, or copies."""
+"""x and gy as rows of all images and channels, which are the channels of one image, in memory order or copies; and sums
+over images, and over the positions of a row, in fp32, in an order that the number of cores does not change.
+"""
 
 from dataclasses import dataclass
 
-from ..._nki import nl
+from ..._nki import nisa, nl
 from ...schedules.depthwise import RowGeometry
-from ..conv.relayout import rows_copy, to_rows
+from ...schedules.tiles import cut_at, div_ceil, share, some_of
+from .._dma import copy
+from ..conv.relayout import meet, rows_copy, to_rows
 
 
 @dataclass
@@ -67,3 +71,94 @@ def gradient_geometry(forward, x_rows, gy_rows, sums=False):
         w_image=forward.C * gy_rows.row,
         times=forward.times,
     )
+
+
+#: Bytes a partition of a tile of sums of several images, and of a tile of rows.
+FOLD_BYTES, ROWS_BYTES = 32_768, 16_384
+#: Columns of a piece of sums, at most.
+FOLD_COLUMNS = 512
+#: Tiles of rows, at least.
+ROWS_TILES = 8
+
+
+def fold_images(sums_hbm, images, lines, into_hbm, added_hbm):
+    """This core's part of fp32 sums [images, lines, elements] over images, and what is added or None, into a tensor in
+    HBM. lines: (lines, their length, elements between them there, and in a line)."""
+    (count, length, line_step, step), pieces = lines, []
+    for line in cut_at(count, nl.tile_size.pmax):
+        for column in cut_at(length, max(1, min(FOLD_COLUMNS, FOLD_BYTES // (4 * images)))):
+            pieces.append((line, column))
+    for piece in some_of(pieces, share(len(pieces), nl.num_programs(), nl.program_id(0))):
+        (line, n), (column, m) = piece
+        pattern, offset = [[line_step, n], [step, m]], line * line_step + column * step
+        found_sbuf = sum_of_images(sums_hbm, images, (count, length), piece)
+        if added_hbm != None:
+            added_sbuf = nl.ndarray((n, m), dtype=nl.float32, buffer=nl.sbuf)
+            copy(added_sbuf, added_hbm.ap(pattern=pattern, offset=offset))
+            nisa.tensor_tensor(dst=found_sbuf, data1=found_sbuf, data2=added_sbuf, op=nl.add)
+        if into_hbm.dtype != nl.float32:
+            rounded_sbuf = nl.ndarray((n, m), dtype=into_hbm.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=rounded_sbuf, src=found_sbuf)
+            found_sbuf = rounded_sbuf
+        copy(into_hbm.ap(pattern=pattern, offset=offset), found_sbuf)
+
+
+def sum_of_images(sums_hbm, images, sizes, piece):
+    """The sum over images of lines and columns (first, how many) of their sums of these sizes, in SBUF."""
+    found, (line, n), (column, m) = None, piece[0], piece[1]
+    for some in cut_at(images, FOLD_BYTES // 4):
+        count = some[1]
+        each_sbuf = nl.ndarray((n, count, m), dtype=nl.float32, buffer=nl.sbuf)
+        pattern = [[sizes[1], n], [sizes[0] * sizes[1], count], [1, m]]
+        offset = (some[0] * sizes[0] + line) * sizes[1] + column
+        copy(each_sbuf, sums_hbm.ap(pattern=pattern, offset=offset))
+        while count > 1:
+            # the last ones are added to the first ones
+            half = count // 2
+            first_sbuf, last_sbuf = each_sbuf[0:n, 0:half, 0:m], each_sbuf[0:n, count - half : count, 0:m]
+            nisa.tensor_tensor(dst=first_sbuf, data1=first_sbuf, data2=last_sbuf, op=nl.add)
+            count = count - half
+        of_some_sbuf = each_sbuf[0:n, 0, 0:m]
+        if found != None:
+            nisa.tensor_tensor(dst=of_some_sbuf, data1=of_some_sbuf, data2=found, op=nl.add)
+        found = of_some_sbuf
+    return found
+
+
+def sum_positions(gy_hbm, geometry, images, db_hbm):
+    """This core's part of the sums of rows of gy, whose taps are those of a Geometry, over positions and images."""
+    rows, sums_hbm = geometry.C, db_hbm
+    if images > 1:
+        sums_hbm = nl.ndarray((rows,), dtype=nl.float32, buffer=nl.shared_hbm)
+    columns = min(geometry.S, ROWS_BYTES // geometry.itemsize)
+    # as many neighbouring rows a partition as fit, and as fill all partitions of both cores several times
+    each = min(ROWS_BYTES // (geometry.itemsize * columns), div_ceil(rows, ROWS_TILES * nl.tile_size.pmax))
+    whole, tiles = rows // each, []
+    for some in cut_at(whole, nl.tile_size.pmax):
+        tiles.append((some[0] * each, some[1], each))
+    if rows % each > 0:
+        tiles.append((whole * each, 1, rows % each))
+    first, count = share(len(tiles), nl.num_programs(), nl.program_id(0))
+    for index in range(first, first + count):
+        sum_rows(gy_hbm, geometry, tiles[index], cut_at(geometry.S, columns), sums_hbm)
+    if images > 1:
+        meet(sums_hbm)
+        fold_images(sums_hbm, images, (1, rows // images, rows // images, 1), db_hbm, None)
+
+
+def sum_rows(gy_hbm, geometry, tile, parts, sums_hbm):
+    """Sums of some rows of gy: (first, partitions, rows of each), in parts of their positions."""
+    first, count, each = tile
+    sums_sbuf = nl.ndarray((count, each, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
+    for part in range(len(parts)):
+        column, length = parts[part]
+        gy_sbuf = nl.ndarray((count, each, length), dtype=gy_hbm.dtype, buffer=nl.sbuf)
+        pattern = [[each * geometry.w_c, count], [geometry.w_c, each], [geometry.w_s, length]]
+        copy(gy_sbuf, gy_hbm.ap(pattern=pattern, offset=first * geometry.w_c + column * geometry.w_s))
+        nisa.tensor_reduce(dst=sums_sbuf[0:count, 0:each, part : part + 1], op=nl.add, data=gy_sbuf, axis=2)
+    if len(parts) > 1:
+        whole_sbuf = nl.ndarray((count, each, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_reduce(dst=whole_sbuf, op=nl.add, data=sums_sbuf, axis=2)
+        sums_sbuf = whole_sbuf
+    pattern = [[each, count], [1, each], [1, 1]]
+    copy(sums_hbm.ap(pattern=pattern, offset=first), sums_sbuf)

@@ -36,7 +36,7 @@ from ....schedules.options import Epilogue
 from ..._engines import Ledger, new_ledger
 from ..._masks import select_ones
 from ..._warm import warm_up, warm_zeros
-from ..call import Operands, parts_of_core
+from ..geometry import Operands, parts_of_core
 from .bands import ensure_filters, prefetch_bands, spread_bias, start_filters
 from .stages import load_banded_rows, multiply_group, start_results, transpose_in, transpose_out
 

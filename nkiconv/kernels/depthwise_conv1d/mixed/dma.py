@@ -2,11 +2,13 @@
 
 x comes from HBM once, straight to its place: runs of whole rows where taps are near each other, one copy of each tap's
 columns where they are far apart. Zeros of the padding are memsets of the columns that hold them; an initial state is a
-DMA into these columns, or comes by way of `states`. Only lhs_dilation takes a second step, a strided copy on chip that
-opens the gaps.
+DMA into these columns, or, where it is a few elements, comes by way of SBUF: one early DMA of long runs for many tiles,
+as channels p * T + t of neighbouring tiles are neighbours in HBM, then a small copy for each. Only lhs_dilation takes a
+second step, a strided copy on chip that opens the gaps.
 """
 
 from ...._nki import nisa, nl
+from ....schedules.mixed import IMAGES, block_of, meets_state, state_images
 from ....schedules.rows import (
     channel_runs,
     channels_of,
@@ -181,3 +183,33 @@ def load_channels(run, src_hbm, dtype, n0, images, t0, tn, steps, inner):
             src_hbm.ap(pattern=pattern, offset=n0 * n_step + (p0 * T + t0) * c_step),
         )
     return dst_sbuf
+
+
+def load_states(run, tile):
+    """Blocks of states [partitions, images, tn * pad_left] up to that of a tile."""
+    geometry, plan, L = run.geometry, run.plan, run.geometry.pad_left
+    first, last = run.tiles[0], run.tiles[len(run.tiles) - 1]
+    first_n, num_images = state_images(run.tiles)
+    blocks = div_ceil(num_images, IMAGES)
+    while meets_state(geometry, tile) and len(run.states) <= block_of(run.plan, run.tiles, tile):
+        t0, n = first.t + len(run.states) // blocks * plan.states, len(run.states) % blocks * IMAGES
+        tn, images, n0 = min(plan.states, last.t + 1 - t0), min(IMAGES, num_images - n), first_n + n
+        steps = (geometry.C * L, L, 1)
+        run.states.append(
+            load_channels(run, run.operands.state, run.operands.state.dtype, n0, images, t0, tn, steps, L)
+        )
+
+
+def fill_state(run, i):
+    """Copy what precedes the row of tile i into its first columns, from its block."""
+    geometry, first, tile, x_sbuf = run.geometry, run.tiles[0], run.tiles[i], run.held[i].x
+    if meets_state(geometry, tile):
+        missing = geometry.pad_left - tile.groups[0][1]
+        count = min(missing, x_sbuf.shape[1])
+        n, t = (tile.groups[0][0] - first.groups[0][0]) % IMAGES, (tile.t - first.t) % run.plan.states
+        begin = (t + 1) * geometry.pad_left - missing
+        nisa.tensor_copy(
+            dst=x_sbuf[0 : tile.rows, 0:count],
+            src=run.states[block_of(run.plan, run.tiles, tile)][0 : tile.rows, n, begin : begin + count],
+            engine=filler(run.plan),
+        )

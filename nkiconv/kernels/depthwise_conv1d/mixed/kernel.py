@@ -20,11 +20,27 @@ Zeros of the diagonals are multiplied: a NaN or Inf in x reaches every channel o
 column of 128 channels, and is as fast for short problems as for long ones, as the array's rate does not matter.
 """
 
-from ....schedules.mixed import build, cut_pieces, mixed_settings
+from dataclasses import dataclass
+
+from ...._nki import nl
+from ....schedules.depthwise import Options, RowGeometry
+from ....schedules.mixed import (
+    FILLED_AHEAD,
+    MixedSchedule,
+    build,
+    cut_pieces,
+    filter_block,
+    is_staged,
+    mixed_cuts,
+    mixed_settings,
+    widths_of,
+)
 from ....schedules.rows import tile_list
-from ..call import parts_of_core
+from ..._masks import keep_equal
+from ..._warm import warm_up, warm_zeros
+from ..geometry import Operands, parts_of_core
 from .chains import run_step
-from .prepare import HeldTile, MixedRun, prepare
+from .dma import fill_state, load_channels, load_mixed_residual, load_states, load_tile_x
 
 
 def convolve_rows(operands, geometry, options, config, on_tensor):
@@ -59,3 +75,115 @@ def convolve_rows(operands, geometry, options, config, on_tensor):
                         own = pieces[place].phases
                         if phase < len(own) and own[phase][0] + step < own[phase][1]:
                             run_step(run, place, own[phase][0] + step)
+
+
+#: Blocks of 128 columns of a matmul on zeros.
+WARM_BLOCKS = 4
+
+
+@dataclass
+class HeldTile:
+    """What SBUF has of a tile, each None until it is there, or where there is none."""
+
+    #: x; the residual [rows, qn]
+    x: object = None
+    residual: object = None
+    #: filters [rows, S] and bias [rows, 1] in fp32
+    w: object = None
+    bias: object = None
+    #: [rows, taps on Tensor, rows] stationaries
+    diagonals: object = None
+
+
+@dataclass
+class MixedRun:
+    """One part of the work on its way."""
+
+    operands: Operands
+    geometry: RowGeometry
+    options: Options
+    plan: MixedSchedule
+    tiles: list
+    #: HeldTile of each
+    held: list
+    pieces: list
+    #: of each piece the chains (A, B) as they are, each a tile or None
+    chains: list
+    #: of each block of channel tiles: filters and biases [partitions, 1, ...]
+    filters: list
+    #: of each block of channel tiles: states
+    states: list
+    #: WarmBanks
+    warm: list
+    #: tiles whose x is loaded, that have their filters and stationaries, and that have their states
+    loaded: int = 0
+    prepared: int = 0
+    filled: int = 0
+
+
+def prepare(run, i):
+    """Load x of tile i and of those that are prefetched; make diagonals of it and of the next; fill states in."""
+    while run.loaded < min(len(run.tiles), i + run.plan.prefetch + 1):
+        load_next_tile(run, run.loaded)
+        run.loaded = run.loaded + 1
+    while run.prepared < min(run.loaded, i + 2):
+        prepare_tile(run, run.prepared)
+        run.prepared = run.prepared + 1
+    while run.filled < min(run.loaded, i + FILLED_AHEAD + 1):
+        if is_staged(run.plan, run.filled):
+            fill_state(run, run.filled)
+        run.filled = run.filled + 1
+
+
+def load_next_tile(run, i):
+    """x and residual of tile i; filters, and states, come before the first x that needs them."""
+    plan, tile = run.plan, run.tiles[i]
+    load_mixed_filters(run, tile.t)
+    staged = is_staged(plan, i)
+    if staged:
+        load_states(run, tile)
+    begin = widths_of(tile.qn, plan, i == 0, i == len(run.tiles) - 1)[0]
+    run.held[i].x = load_tile_x(run, tile, mixed_cuts(tile.qn, begin), run.options.state and not staged)
+    run.held[i].residual = load_mixed_residual(run, tile)
+    if i == 0 and plan.settings.warmup > 0:
+        run.warm = warm_up(warm_zeros(), plan.settings.warmup, WARM_BLOCKS)
+
+
+def load_mixed_filters(run, t):
+    """Filters, in fp32, and biases of the blocks of channel tiles up to the one that t is in."""
+    geometry, operands, tiles = run.geometry, run.operands, run.tiles
+    block, first = filter_block(geometry), tiles[0]
+    first_t = first.t
+    while len(run.filters) * block + first_t <= t:
+        t0 = len(run.filters) * block + first_t
+        tn = min(block, tiles[len(tiles) - 1].t + 1 - t0)
+        steps = (0, geometry.w_c, geometry.w_s)
+        w_sbuf = load_channels(run, operands.w, nl.float32, 0, 0, t0, tn, steps, geometry.S)
+        bias_sbuf = None
+        if operands.bias != None:
+            bias_sbuf = load_channels(run, operands.bias, nl.float32, 0, 0, t0, tn, (0, 1, 1), 1)
+        run.filters.append((w_sbuf, bias_sbuf))
+
+
+def prepare_tile(run, i):
+    """Filters, bias and stationaries of tile i; the latter are those of the tile before if its channels are."""
+    tile, before, held, S = run.tiles[i], run.tiles[max(0, i - 1)], run.held[i], run.geometry.S
+    block, place = divmod(tile.t - run.tiles[0].t, filter_block(run.geometry))
+    w_sbuf, bias_sbuf = run.filters[block]
+    held.w = w_sbuf[0 : tile.rows, 0, place * S : (place + 1) * S]
+    if bias_sbuf is not None:
+        held.bias = bias_sbuf[0 : tile.rows, 0, place : place + 1]
+    taps = run.plan.taps
+    if i > 0 and before.t == tile.t and before.rows >= tile.rows:
+        held.diagonals = run.held[i - 1].diagonals
+    elif taps > 0:
+        first = S - taps if run.geometry.flipped else 0
+        held.diagonals = make_diagonals(held.w[0 : tile.rows, first : first + taps], run.operands.w.dtype)
+
+
+def make_diagonals(w_sbuf, dtype):
+    """[rows, taps, rows]: row p of block s is w[p, s] in column p and zero elsewhere, by one select."""
+    rows, taps = w_sbuf.shape
+    diagonals_sbuf = nl.ndarray((rows, taps, rows), dtype=dtype, buffer=nl.sbuf)
+    keep_equal(diagonals_sbuf, [[0, taps], [-1, rows]], w_sbuf.expand_dim(2).broadcast(2, rows))
+    return diagonals_sbuf

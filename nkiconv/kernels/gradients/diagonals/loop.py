@@ -13,9 +13,7 @@ from ..halves import start_ones
 from ..loads import Piece, clear_sides, clear_x, clear_y, is_channels_last, load_units, part_of, room_of
 from ..loop import new_blocks
 from ..sums import multiply
-from .biases import add_biases, start_biases, store_biases
-from .fold import make_constants
-from .store import store_taps
+from .results import add_biases, make_constants, start_biases, store_biases, store_taps
 
 
 @dataclass

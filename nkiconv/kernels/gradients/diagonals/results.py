@@ -1,0 +1,169 @@
+"""Results of `diagonals` on their way to HBM: indices of the diagonals, matmuls with ones that add up their positions,
+and the bias's gradient: Vector sums up gy of a unit as units come, ones all units after a pass.
+"""
+
+from dataclasses import dataclass
+
+from ...._nki import nisa, nl
+from ....schedules.tiles import BANK_COLUMNS, cut, cut_at, div_ceil
+from ..._dma import copy, load, store
+from ..._engines import book_vector, pick
+from ..._masks import keep_between, keep_equal
+from ..halves import own_part, with_other_half
+from ..loads import is_channels_last, part_of
+from ..sums import multiply
+
+
+def store_taps(work, constants, parts, sums):
+    """Sums of taps of a pass, over all positions, to HBM."""
+    plan = work.plan
+    most = nl.tile_size.pmax if plan.transposed else BANK_COLUMNS // plan.each
+    for part in range(len(parts)):
+        sums_sbuf = with_other_half(work, sums[part])
+        if sums_sbuf != None:
+            mine = own_part(work, div_ceil(parts[part][1], plan.settings.below))
+            for t in range(work.geometry.planes.taps):
+                for some in cut_at(mine[1], most):
+                    store_sets(work, constants, sums_sbuf, parts[part], (mine[0] + some[0], some[1]), t)
+
+
+def store_sets(work, constants, sums_sbuf, part, some, t):
+    """The same of a plane of taps and some (first, how many) of a part's sets below each other: [k, sets, taps], or
+    transposed, [sets, k, taps], so that many DMA engines store."""
+    plan, T, ones_sbuf = work.plan, work.geometry.planes.taps, constants.ones_sbuf
+    first, rows, k = some[0] * T + t, plan.rows_of_sums, plan.settings.below * plan.k
+    taken_sbuf = sums_sbuf[0:rows, first : first + (some[1] - 1) * T + 1 : T, 0 : plan.each]
+    lead = (some[1], k) if plan.transposed else (k, some[1])
+    found_psum = nl.ndarray((lead[0], lead[1], plan.each), dtype=nl.float32, buffer=nl.psum)
+    for tap in range(plan.each if plan.transposed else 1):
+        nisa.nc_matmul(
+            dst=found_psum[0 : lead[0], 0 : lead[1], tap] if plan.transposed else found_psum,
+            stationary=taken_sbuf[0:rows, 0 : some[1], tap] if plan.transposed else ones_sbuf,
+            moving=ones_sbuf if plan.transposed else taken_sbuf,
+            is_stationary_onezero=not plan.transposed,
+            is_moving_onezero=plan.transposed,
+            accumulate=False,
+        )
+    into, R, S = work.operands.y, work.geometry.rows.taps, work.geometry.columns.taps
+    found_sbuf = nl.ndarray((lead[0], lead[1], plan.own, R, S), dtype=into.dtype, buffer=nl.sbuf)
+    flat_sbuf = found_sbuf.reshape(found_psum.shape)
+    if work.added == None:
+        engine = pick(work.ledger, lead[1] * plan.each, False)
+        nisa.tensor_copy(dst=flat_sbuf, src=found_psum, engine=engine)
+    else:
+        added_sbuf = nl.ndarray(found_sbuf.shape, dtype=nl.float32, buffer=nl.sbuf)
+        if part[1] % plan.settings.below > 0:
+            nisa.memset(dst=added_sbuf, value=0.0, engine=nisa.engine.vector)
+        move_filters(work, added_sbuf, work.added, (part, some, t), load)
+        nisa.tensor_tensor(dst=flat_sbuf, data1=found_psum, data2=added_sbuf.reshape(found_psum.shape), op=nl.add)
+    move_filters(work, found_sbuf, into, (part, some, t), store)
+
+
+def move_filters(work, tile_sbuf, hbm, place, move):
+    """Filters of (a part, some of its sets, whose last may have fewer, a plane of taps) to HBM, or from there."""
+    plan, strides, (part, some, t) = work.plan, work.geometry.w_strides, place
+    R, S, below, sizes = work.geometry.rows.taps, work.geometry.columns.taps, plan.settings.below, tile_sbuf.shape
+    whole = min(some[1], part[1] // below - some[0])
+    for piece in ((0, whole, below * plan.k), (whole, some[1] - whole, part[1] % below * plan.k)):
+        first, count, k = piece
+        if count > 0:
+            sets, channels = [below * plan.k * strides[0], count], [strides[0], k]
+            lead = [sets, channels] if plan.transposed else [channels, sets]
+            pattern = lead + [[strides[1], plan.own], [strides[2], R], [strides[3], S]]
+            channel = (part[0] + (some[0] + first) * below) * plan.k
+            a, b = ((first, first + count), (0, k)) if plan.transposed else ((0, k), (first, first + count))
+            part_sbuf = tile_sbuf[a[0] : a[1], b[0] : b[1], 0 : sizes[2], 0 : sizes[3], 0 : sizes[4]]
+            offset = channel * strides[0] + t * R * strides[2]
+            move(part_sbuf, hbm, pattern, offset)
+
+
+@dataclass
+class Constants(nl.NKIObject):
+    """In SBUF: zeros [128, 128]; tiles of sums as read out, some for each tile of rows, zeros where no x is; indices
+    [(p, q, k), groups, gathered], uint32; ones [(p, q, k), k'] where k' is k, fp32; both for each group of those below
+    each other, and k' of all of them."""
+
+    zeros_sbuf: object
+    reads: list
+    indices_sbuf: object
+    ones_sbuf: object
+
+
+def make_constants(plan, zeros_sbuf, reads):
+    """The Constants of a plan's blocks."""
+    settings, k, rows, columns = plan.settings, plan.k, plan.geometry.rows, plan.geometry.columns
+    size, below = settings.rows * settings.columns, settings.below
+    each = size * k if below == 1 else nl.tile_size.pmax // below
+    parts = each * below
+    # of the first tap of each position and group, where these are the partition's
+    own, places, seen = k // settings.beside, size * settings.beside, plan.window[0] * plan.window[1]
+    firsts_sbuf = nl.ndarray((parts, places), dtype=nl.float32, buffer=nl.sbuf)
+    steps = [[rows.stride * plan.window[1], settings.rows], [columns.stride, settings.columns]]
+    steps = steps + [[plan.own * seen, settings.beside]]
+    nisa.iota(dst=firsts_sbuf, pattern=steps, offset=0, channel_multiplier=0)
+    ones_sbuf = nl.ndarray((parts, below * k), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sbuf, value=0.0, engine=nisa.engine.vector)
+    for number in range(below):
+        first, end = number * each, (number + 1) * each
+        keep_between(firsts_sbuf[first:end, 0:places], [[-own, places]], own, firsts_sbuf[first:end, 0:places])
+        each_sbuf = nl.ndarray((size * k, k, size), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=each_sbuf, value=1.0, engine=nisa.engine.vector)
+        keep_equal(each_sbuf, [[-1, k], [-k, size]], each_sbuf)
+        into_sbuf = ones_sbuf[first : first + size * k, number * k : (number + 1) * k]
+        nisa.tensor_reduce(dst=into_sbuf, op=nl.add, data=each_sbuf, axis=2)
+    first_sbuf = nl.ndarray((parts, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=first_sbuf, op=nl.add, data=firsts_sbuf, axis=1)
+    places_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.float32, buffer=nl.sbuf)
+    by_window = [[plan.c * seen, plan.per_gather], [seen, plan.own]]
+    by_tap = [[rows.dilation * plan.window[1], rows.taps], [columns.dilation, columns.taps]]
+    nisa.iota(dst=places_sbuf, pattern=by_window + by_tap, offset=0, channel_multiplier=0)
+    indices_sbuf = nl.ndarray((parts, plan.per_gather, plan.each), dtype=nl.uint32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=indices_sbuf, data=places_sbuf, op0=nl.add, operand0=first_sbuf)
+    return Constants(zeros_sbuf=zeros_sbuf, reads=reads, indices_sbuf=indices_sbuf, ones_sbuf=ones_sbuf)
+
+
+def start_biases(work):
+    """Sums of biases [units, channels of a pass], fp32; None where they are not wanted."""
+    if work.bias == None:
+        return None
+    shape = (nl.tile_size.pmax, work.plan.settings.groups * work.plan.k)
+    return nl.ndarray(shape, dtype=nl.float32, buffer=nl.sbuf)
+
+
+def add_biases(work, step, y_sbuf, spans, biases_sbuf):
+    """Sums of gy over the positions of the units of a step: written, or added to those of the steps before. spans:
+    (first partition, end, groups) of units."""
+    settings, strides = work.plan.settings, work.geometry.y_strides
+    rows, columns = settings.rows * settings.down, settings.columns * settings.across
+    for span in spans:
+        first, end, count = span[0], span[1], span[2] * work.plan.k
+        data = part_of(y_sbuf, strides, (first, end), (0, rows, 1), (0, columns, 1), (0, count))
+        into = biases_sbuf[first:end, 0:count]
+        target = into if step.first else nl.ndarray(into.shape, dtype=nl.float32, buffer=nl.sbuf)
+        book_vector(work.ledger, rows * columns * count)
+        data = data.permute((0, 3, 1, 2)) if is_channels_last(strides) else data
+        nisa.tensor_reduce(dst=target, op=nl.add, data=data, axis=(2, 3))
+        if not step.first:
+            nisa.tensor_tensor(dst=into, data1=into, data2=target, op=nl.add)
+
+
+def store_biases(work, step, biases_sbuf, units):
+    """Sums of biases over so many units of a pass, to HBM."""
+    plan, parts, side, below = work.plan, step.parts, work.plan.settings.side, (0, work.plan.settings.below)
+    size = nl.tile_size.pmax // side
+    for some in cut(parts[0][1] * plan.k, BANK_COLUMNS // len(parts)):
+        # one bank for all tiles of rows
+        sums_psum = nl.ndarray((1, len(parts), some[1]), dtype=nl.float32, buffer=nl.psum)
+        for part in range(len(parts)):
+            first, count = part * size, min(some[1], parts[part][1] * plan.k - some[0])
+            if count > 0:
+                moving = biases_sbuf[first : first + units, some[0] : some[0] + count]
+                target = sums_psum[0:1, part, 0:count]
+                multiply(target, work.ones_sbuf[first : first + units, 0, 0, 0:1], moving, False, (part, side), below)
+                found_sbuf = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
+                nisa.tensor_copy(dst=found_sbuf, src=target, engine=pick(work.ledger, count, False))
+                whole_sbuf, mine = with_other_half(work, found_sbuf), own_part(work, count)
+                if whole_sbuf != None and mine[1] > 0:
+                    pattern, offset = [[mine[1], 1], [1, mine[1]]], parts[part][0] * plan.k + some[0] + mine[0]
+                    found_sbuf = whole_sbuf[0:1, mine[0] : mine[0] + mine[1]]
+                    copy(work.bias.ap(pattern=pattern, offset=offset), found_sbuf)
