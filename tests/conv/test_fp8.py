@@ -248,6 +248,7 @@ def test_what_outputs_need_of_rows(count):
     assert extent - above - below == min(9, extent - 2)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("channels", [2, 64, 128, 129, 150, 192, 200, 256, 257, 315, 320, 384, 400, 1000, 1030])
 @pytest.mark.parametrize("product", FP8_PRODUCTS)
 @pytest.mark.parametrize("folded", [False, True])

@@ -108,6 +108,7 @@ def test_phases_and_segments_beside_each_other(beside, segments, along, C):
         check(call, lnc=1, algorithm="weight_stationary", config=config)
 
 
+@pytest.mark.cover
 @pytest.mark.simulator_only
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("beside", BESIDE)

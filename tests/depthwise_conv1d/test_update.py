@@ -87,6 +87,7 @@ def test_within_the_bound_on_normals(why, dtype, config):
     check(row(why).problem(dtype), PLAIN, 3, whole=False, algorithm="update", config=config)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.id)
 @pytest.mark.parametrize("why", ["odd channels", "70 images", "two columns", "image tiles"])
 @pytest.mark.parametrize("config", [TENSOR, VECTOR], ids=["tensor", "vector"])

@@ -102,6 +102,7 @@ def silu_case(packed):
     return [torch.randn(shape, generator=generator) for shape in shapes], more, reference
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", ["silu", "swish"])
 @pytest.mark.parametrize("packed", [False, True])
@@ -134,6 +135,7 @@ def test_derivatives_of_the_activation(mode, packed):
         np.testing.assert_allclose(mine, wanted, rtol=0, atol=18 * 4**3 * 16 * 2.0**-24)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("by", ["cu_seqlens", "seq_idx"])
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

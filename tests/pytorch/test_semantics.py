@@ -214,6 +214,7 @@ def test_empty_extents_are_torchs(x_shape, w_shape):
         assert getattr(pytorch, name)(x, w).shape == expected.shape
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("padding_mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize(("kind", "more", "shape"), [
     ("Conv1d", {"padding": 2}, (2, 4, 9)),

@@ -25,6 +25,7 @@ def copied(values, shape, dtype=None, src=nl.hbm, dst=nl.sbuf, **settings):
     return result(nisa.dma_copy, shape, dtype or str(values.dtype), a_tile(values, buffer=src), to=dst, **settings)
 
 
+@pytest.mark.cover
 @by_each
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(ALL, ALL)])
 def test_copies_cast_through_fp32(src, dst, copy, memory, rng):
@@ -78,6 +79,7 @@ def test_copies_of_one_dtype_keep_every_bit(engine, values):
 # tensor_copy and memset.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("partitions", PARTITIONS)
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(LAYOUTS, LAYOUTS)])
 def test_copies_between_layouts(src, dst, partitions, rng):
@@ -153,6 +155,7 @@ def test_a_predicated_copy_leaves_the_rest_unwritten():
 # dma_copy.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("src", "dst"), [*itertools.product(("hbm", "sbuf", "shared_hbm"), repeat=2)])
 @pytest.mark.parametrize("shape", [(24, 5), (5, 24), (120, 1), (2, 3, 4, 5), (1, 120)])
 def test_transfers_between_memories_may_change_the_shape(src, dst, shape, rng):
@@ -228,6 +231,7 @@ def transposed(values, axes, dtype, src, *given, **settings):
     return result(nisa.dma_transpose, shape, dtype, a_tile(values, dtype, src), *given, **settings)
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize(("shape", "axes"), TRANSPOSES)
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])

@@ -39,6 +39,7 @@ def written(shape, write, dtype=np.float32):
 # Gathers and scatters.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", [I32, U32])
 @pytest.mark.parametrize("mode", [DGE.unknown, DGE.swdge], ids=lambda m: m.name)
 @pytest.mark.parametrize("of", ["float32", "int32"])

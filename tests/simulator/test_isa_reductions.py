@@ -43,6 +43,7 @@ def folded(op, values):
 # tensor_reduce.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("op", REDUCTIONS)
 @pytest.mark.parametrize(("dtype", "to"), [("float32", "float32"), ("bfloat16", "int16"), ("int8", "bfloat16")])
 @pytest.mark.parametrize("axis", [3, (2, 3), (1, 2, 3), [3, 2]])

@@ -230,6 +230,7 @@ def test_transposes_keep_every_bit(dtype, how):
     same(found.view(bits.dtype), bits.T.copy())
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", [*NARROW, *WIDE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "bool_"])
 @pytest.mark.parametrize("engine", ["tensor", "vector", "unknown"])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3, 4), (32, 32), (32, 2, 2, 8)])

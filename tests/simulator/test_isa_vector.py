@@ -55,6 +55,7 @@ def test_every_binary_operator_of_the_table_is_here():
 # tensor_tensor.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("op", ARITHMETIC)
 @pytest.mark.parametrize(("left", "right", "out"), [
     ("float32", "float32", "float32"),
@@ -116,6 +117,7 @@ def test_vector_adds_integers_in_fp32():
 # tensor_scalar.
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("kind", ["number", "column"])
 @pytest.mark.parametrize("op", ARITHMETIC)
@@ -162,6 +164,7 @@ def test_a_unary_second_op():
     assert found.tolist() == [[1.0, 1.0]]
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("kind", ["number", "column"])
 @pytest.mark.parametrize("op", BITVEC)

@@ -75,6 +75,7 @@ def test_instructions_of_matmul():
     ]  # fmt: skip
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("dtype", [F32, U8, nl.float8_e4m3])
 @pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum], ids=["sbuf", "psum"])
 @pytest.mark.parametrize(

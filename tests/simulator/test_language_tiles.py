@@ -119,6 +119,7 @@ def axes_of(x, axis):
     return tuple(a % x.ndim for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
 
 
+@pytest.mark.cover
 @BUFFERS
 @of_each_shape
 @pytest.mark.parametrize("name", REFERENCES)
