@@ -192,7 +192,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.cover(3)
+@pytest.mark.cover(0, keep=["extrapolated", "many images"])
 @pytest.mark.parametrize(
     "problem",
     [pytest.param(row[1], id=row[0], marks=[pytest.mark.slow] if row[0] == "big tiles" else []) for row in DEFAULTS],
@@ -238,6 +238,7 @@ def test_parts_have_several_windows():
     assert (first.extent, first.least) == ("Q", 4000)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("share", [0.5, 1.5])
 def test_a_plan_is_timed_as_a_whole_whatever_extrapolation_says(monkeypatch, share):
     """Extrapolated times are far off, and the final makes none of them sure: what is told is of the whole kernel."""
@@ -332,7 +333,7 @@ def test_one_core_and_two():
 
 
 def test_strict_plans_keep_channels_apart():
-    strict = fresh(SMALL, strict_nonfinite=True)
+    strict = planned(SMALL, strict_nonfinite=True)
     assert strict.algorithm == "vector"
     reasons = {one.algorithm: one.reason for one in strict.rejected}
     assert {"mixed", "banded"} <= set(reasons)
@@ -451,7 +452,7 @@ def test_errors_of_a_trace_are_rejections(monkeypatch):
 
 
 def test_json_and_back():
-    found = fresh(SMALL, bias=True, constants=HALF_VECTOR)
+    found = dataclasses.replace(planned(SMALL), asked=Asked(bias=True), constants=HALF_VECTOR)
     again = Plan.from_json(found.to_json())
     assert again == found
     assert (again.algorithm, again.config, again.alternatives) == (found.algorithm, found.config, found.alternatives)

@@ -194,7 +194,7 @@ def build():
 """
 
 
-@pytest.mark.cover(1)
+@pytest.mark.cover(0, keep=["plan"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_say_the_same_under_an_nki_that_they_know_nothing_of(name, plans, tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
