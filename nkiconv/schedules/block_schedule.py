@@ -181,6 +181,13 @@ def _blocks_in(part: Part, outputs: set[int], blocks: tuple[int, int]) -> tuple[
     return low, max(0, high - low)
 
 
+def blocks_met(turn: Turn, lane: tuple[Part, ...], blocks: Along) -> list[int]:
+    """How many of some blocks, counted from block 0, meet the element of each product of a turn."""
+    elements = [{place.e[axis] for place in turn.products} for axis in range(len(lane))]
+    met = [{e: part.valid_range(e, own)[2] for e in es} for part, es, own in zip(lane, elements, blocks, strict=True)]
+    return [math.prod(map(dict.__getitem__, met, place.e)) for place in turn.products]
+
+
 def size_of(blocks: Along) -> int:
     """How many blocks there are."""
     return math.prod(count for _, count in blocks)

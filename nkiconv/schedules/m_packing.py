@@ -195,14 +195,11 @@ def _items(axes: Axes, L: int, cuts: tuple[Axis, int, int]) -> tuple[Lanes, ...]
     (planes, rows, part), (own, n_planes, n_blocks) = axes, cuts
     every, found = planes.blocks * planes.images if L == 1 else own.out, []
     total = planes.images * planes.blocks
+    of_rows = [part_of(rows, 0, *one, whole=True) for one in cut_into(rows.blocks, n_blocks)]
     for z0, zn in cut_volumes(every, planes.images if L == 1 else 1, min(n_planes, every)):
-        for m0, mn in cut_into(rows.blocks, n_blocks):
-            lanes = []
-            for z in range(z0, min(total, z0 + L * own.out), own.out):
-                count = min(zn, total - z)
-                of_z = part_of(planes, z // planes.blocks, z % planes.blocks, count)
-                lanes.append((of_z, part_of(rows, 0, m0, mn, whole=True), part))
-            found.append(tuple(lanes[:L]))
+        first = range(z0, min(total, z0 + L * own.out), own.out)
+        of_planes = [part_of(planes, z // planes.blocks, z % planes.blocks, min(zn, total - z)) for z in first]
+        found += [tuple((z, p, part) for z in of_planes) for p in of_rows]
     return tuple(found)
 
 

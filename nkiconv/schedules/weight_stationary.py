@@ -19,8 +19,10 @@ Three kinds of problems have such blocks:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..simulator.hardware import PARTITIONS, SBUF_USABLE_BYTES_PER_PARTITION
@@ -300,7 +302,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
     if per_c > T or per_k > Kt or max(stationaries, per_c * taps) * geometry.itemsize > GROUPS_FILTER_BYTES:
         return None
     G = min(geometry.groups, T // per_c, Kt // per_k)
-    residents = []
+    residents, items = [], functools.cache(lambda lanes, both: tuple(items_of_groups(geometry, axes, lanes, both)))
     waves = cut_at(div_ceil(geometry.groups, G), PARTITIONS // T)
     for index, (first, n) in enumerate(waves):
         # what is left over where the Tensor Engine has room for it several times takes several images, or parts of one
@@ -311,7 +313,7 @@ def _of_groups(geometry: Geometry, settings: GroupsSettings) -> Schedule | None:
             gn = min(G, geometry.groups - g0)
             tiles.append(RowTile(place * T, place // n, g0 * per_c, gn * per_c, g0 * per_k, gn * per_k))
         both = len(waves) % PARTS == 1 and index == len(waves) // PARTS  # the one in the middle is both cores'
-        residents.append(Resident((tuple(tiles),), tuple(items_of_groups(geometry, axes, lanes, both))))
+        residents.append(Resident((tuple(tiles),), items(lanes, both)))
     return Schedule(
         axes=axes,
         turns=_turns(geometry, axes, True),
@@ -456,16 +458,17 @@ def most_instructions(geometry: Geometry, schedule: Schedule, cores: int) -> int
     """Instructions of a core, at most."""
     chunks, taps, outputs = len(schedule.chunks), num_taps(geometry), len(schedule.turns[0].outputs)
     products, most = sum(len(turn.products) for turn in schedule.turns), 0
+    distinct = {id(one.items): one.items for one in schedule.residents}  # residents may share them
+    largest = {at: max(one, key=lambda item: math.prod(part.bn for part in item[0])) for at, one in distinct.items()}
     beside = len(schedule.turns) * (2 * outputs + (2 * schedule.together_rows + 6 if schedule.gathers else 1)) + 4
     for core in range(cores):
-        steps = schedule.steps(core, cores)
         total = 404 + schedule.warmup
-        for resident in {b for b, _ in steps}:
-            one, count = schedule.residents[resident], sum(b == resident for b, _ in steps)
-            lanes = max(one.items, key=lambda item: math.prod(part.bn for part in item[0]))
+        for resident, steps in Counter(b for b, _ in schedule.steps(core, cores)).items():
+            one = schedule.residents[resident]
+            lanes = largest[id(one.items)]
             n, tiles = _most_banks(schedule, lanes), len(one.tiles[0])
             evacuated = n * tiles * (chunks * products + beside)
-            total += count * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
+            total += steps * (len(one.tiles) * (evacuated + 8 * tiles + 8) + chunks * (9 * tiles * len(lanes) + 8))
             total += len(one.tiles) * tiles * (chunks * (taps + 2) * (2 * outputs * schedule.segments + 4) + 32)
         most = max(most, total)
     return most

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from ....kernels.conv.weight_stationary.load import PIECE_BYTES, WHOLE_BYTES
-from ....schedules.block_schedule import banks_of, blocks_in
+from ....schedules.block_schedule import banks_of, blocks_in, blocks_met
 from ....schedules.geometry import num_taps
 from ....schedules.planes import dmas_of_piece, misses_planes, with_windows
 from ....schedules.settings import WARM_UP_MAX
@@ -98,8 +97,9 @@ class PackedBound:
     def _work(self, lanes: Any) -> _Work:
         """What an output tile takes."""
         z, p, q = lanes[0]
-        misses = any(misses_planes(self.geometry, lane[0].image * lane[0].axis.size + lane[0].x0, lane[0].xn)
-                     for lane in lanes)  # fmt: skip
+        misses = self.geometry.depth is not None and any(
+            misses_planes(self.geometry, one.image * one.axis.size + one.x0, one.xn) for one, *_ in lanes
+        )
         kind = len(lanes), misses, *((part.b0 == 0, part.bn, part.xn, part.yn) for part in (z, p, q))
         if kind not in self.memo:
             self.memo[kind] = self._made(lanes, misses)
@@ -112,14 +112,10 @@ class PackedBound:
         for bank in banks_of(schedule, lanes):
             turn, banks = schedule.turns[bank.turn], banks + 1
             blocks = blocks_in(turn, lanes[0], bank.blocks)
-            for place in turn.products:
-                valid_range = math.prod(
-                    part.valid_range(e, one)[2] for part, e, one in zip(lanes[0], place.e, blocks, strict=True)
-                )
-                if valid_range:
-                    each_ns = max(target.matmul_columns_min, valid_range) * self.column_ns + self.matmul_ns
-                    array_ns += chunks * max(each_ns, turn_ns)
-                    work_ns += chunks * valid_range * self.column_ns
+            met = [one for one in blocks_met(turn, lanes[0], blocks) if one]
+            columns_ns = [max(target.matmul_columns_min, one) * self.column_ns + self.matmul_ns for one in met]
+            array_ns += chunks * sum(max(one, turn_ns) for one in columns_ns)
+            work_ns += chunks * sum(met) * self.column_ns
             busy_ns, chain_ns = self._read_ns(blocks[0][1] * blocks[1][1] * lanes[0][2].places(blocks[2])[1])
             read_ns, chain_ns = read_ns + len(lanes) * busy_ns, chain_ns + (len(lanes) - 1) * busy_ns
         z, p, q = lanes[0]

@@ -11,7 +11,7 @@ from typing import Any
 from ....kernels.conv.dispatch import plan_of
 from ....kernels.conv.relayout import plain_of
 from ....schedules.block_axes import num_steps
-from ....schedules.block_schedule import banks_of, blocks_in, size_of
+from ....schedules.block_schedule import banks_of, blocks_in, blocks_met, size_of
 from ....schedules.geometry import num_taps
 from ....schedules.m_packing import NAMES as PACKED
 from ....schedules.m_packing import PackedSettings, packed_reason, packed_sizes
@@ -48,6 +48,8 @@ Y_SIZES = (Y_BYTES, Y_BYTES // 2, Y_BYTES // 4)
 SEGMENTED = (QUADRANT, 2 * QUADRANT, PARTITIONS)
 #: Phases of a Schedule above which one is made, of 3 to 12.
 MANY_PHASES = 300
+#: Settings that say how large an output tile is.
+TILE_BYTES = ("x_bytes", "y_bytes")
 #: Sizes of M packing that are bounded.
 SIZES = 8
 #: Candidates that are timed, at most, and how far above the least bound they may be.
@@ -91,18 +93,33 @@ class WeightStationary(Completed):
     def _bounds(self, shape: Shape, geometry: Any, given: dict[str, Any]) -> list[tuple[float, Any]]:
         """(bound, settings) of the candidates that have the given settings, the least first."""
         found: list[tuple[float, Any]] = []
-        known = set()
+        schedules: list[Any] = []
+        least_ns, skipped = math.inf, set()
         for one in _candidates(shape, geometry, given):
+            # those that differ in the size of output tiles alone have the same sums
+            sums = tuple(pair for pair in one.pairs if pair[0] not in TILE_BYTES)
+            if sums in skipped:
+                continue
             schedule, reason = plan_of(self.algorithm, shape.geometry, shape.options, one.pairs, shape.cores)
-            if not reason and schedule not in known:
-                known.add(schedule)
-                bound = _bound(shape, geometry, schedule)
-                # whether the Tensor Engine has enough to do for its full rate to pay for matmuls on zeros before
-                if isinstance(one, PhasesSettings) and bound.array_ns < WARMED * shape.target.window_ns:
-                    one = dataclasses.replace(one, warmup=given.get("warmup", 0))
-                if isinstance(bound, PackedBound):
-                    one = dataclasses.replace(one, **{**bound.settings(one.taps), **given})
-                found.append((bound.total_ns(one.warmup), one))
+            if reason:
+                continue
+            if schedule in schedules:
+                if isinstance(one, PackedSettings):  # the least number of bytes
+                    at = schedules.index(schedule)
+                    found[at] = found[at][0], dataclasses.replace(found[at][1], x_bytes=one.x_bytes)
+                continue
+            bound = _bound(shape, geometry, schedule)
+            if bound.array_ns > NEAR * least_ns:
+                skipped.add(sums)
+                continue
+            # whether the Tensor Engine has enough to do for its full rate to pay for matmuls on zeros before
+            if isinstance(one, PhasesSettings) and bound.array_ns < WARMED * shape.target.window_ns:
+                one = dataclasses.replace(one, warmup=given.get("warmup", 0))
+            if isinstance(bound, PackedBound):
+                one = dataclasses.replace(one, **{**bound.settings(one.taps), **given})
+            schedules.append(schedule)
+            found.append((bound.total_ns(one.warmup), one))
+            least_ns = min(least_ns, found[-1][0])
         return sorted(found, key=lambda one: one[0])
 
     def plan_ns(self, shape: Shape, geometry: Any, plan: Any) -> float:
@@ -151,7 +168,7 @@ def _candidates(shape: Shape, geometry: Any, given: dict[str, Any]) -> Iterator[
     names = set(given) - {"warmup"}
     if names <= set(PACKED) and not packed_reason(geometry, shape.options, config_of(**given)):
         for V, U, T, L in packed_sizes(geometry, given)[:SIZES]:
-            for x_bytes in (4096, 16_384, 32_768):
+            for x_bytes in (32_768, 16_384, 4096):
                 own = {"depth": V, "outputs": U, "taps": T, "lanes": L, "x_bytes": x_bytes}
                 yield PackedSettings.read(config_of(**{**own, **given}), geometry)
     if names & set(PACKED) or unsupported_phases(geometry):
@@ -211,6 +228,7 @@ class Bound:
         self.target, self.geometry, self.options, self.schedule = target, geometry, options, schedule
         self.column_ns, self.matmul_ns = matmul_rates(target, geometry)
         self.memo: dict[Any, tuple[float, ...]] = {}
+        self.seen: dict[tuple[int, int, int], tuple[float, ...]] = {}
         self.cores = [found for core in range(PARTS) if (found := self._core(schedule.steps(core, PARTS)))]
 
     def total_ns(self, warmup: int) -> float:
@@ -246,11 +264,14 @@ class Bound:
 
     def _once(self, tile: Any, lanes: Any) -> tuple[float, ...]:
         """(ns of the Tensor Engine, of evacuation, of DMA for x and for results, banks) of an M and an output tile."""
-        kind = len(tile), tile[0].kn, len(lanes), *((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
-        if kind not in self.memo:
-            array_ns, read_ns, banks = self._work_ns(tile, lanes)
-            self.memo[kind] = array_ns, read_ns, *self._moves_ns(tile, lanes, banks), banks
-        return self.memo[kind]
+        key = id(lanes), len(tile), tile[0].kn
+        if key not in self.seen:
+            kind = *key[1:], len(lanes), *((part.b0 == 0, part.bn, part.xn, part.yn) for part in lanes[0])
+            if kind not in self.memo:
+                array_ns, read_ns, banks = self._work_ns(tile, lanes)
+                self.memo[kind] = array_ns, read_ns, *self._moves_ns(tile, lanes, banks), banks
+            self.seen[key] = self.memo[kind]
+        return self.seen[key]
 
     def _total_ns(self, core: _Core, warmup: int) -> float:
         target, chunks, clock = self.target, len(self.schedule.chunks), Clock(self.target)
@@ -285,10 +306,7 @@ class Bound:
                 each_ns = max(size * self.column_ns, PARTITIONS // schedule.rows * turn_ns)
                 array_ns += len(turn.products) * each_ns
             else:
-                seen = [
-                    math.prod(part.valid_range(e, n)[2] for part, e, n in zip(lanes[0], place.e, blocks, strict=True))
-                    for place in turn.products
-                ]
+                seen = blocks_met(turn, lanes[0], blocks)
                 columns = sum(max(target.matmul_columns_min, one) for one in seen if one) or size
                 array_ns += len(schedule.chunks) * (columns * self.column_ns + len(seen) * self.matmul_ns)
             vector_ns = size * target.vector_ns + target.vector_fixed_psum_ns
