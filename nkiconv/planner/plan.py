@@ -30,6 +30,13 @@ from .request import Asked, Config, tuples
 
 #: How hard a plan was looked for: the estimate, timed; one that nkiconv ships, timed; a search; a wide one.
 ESTIMATED, SHIPPED, TIMED, TUNED = "estimated", "shipped", "timed", "tuned"
+#: The same in words.
+ORIGINS = {
+    ESTIMATED: "the estimate, timed; nkiconv plan searches",
+    SHIPPED: "comes with nkiconv (shipped)",
+    TIMED: "searched for",
+    TUNED: "searched for widely (nkiconv tune)",
+}
 
 #: What is said of a plan `by_rule`.
 BY_RULE = (
@@ -178,6 +185,8 @@ class Plan:
                 _check_numbers(found.in_turns, ("us", "least_us"), "above 0")
             others = [one.config for one in found.alternatives] + [one.config for one in found.rejected]
             refuse(UnsupportedError, *(form_unsupported(config) for config in (found.config, *others)))
+            if found.effort not in ORIGINS:
+                raise ValueError(f"{found.effort!r:.40} is none of {', '.join(ORIGINS)}")
             for word in (found.algorithm, found.bound_by, found.operation):
                 if not isinstance(word, str) or not word.replace("_", " ").replace(" ", "").isalnum():
                     raise ValueError(f"{word!r:.40} is no name")
@@ -218,6 +227,7 @@ class Plan:
         phases = "phase 0" if self.phases == 1 else f"mean of {self.phases} phases"
         lines = [
             f"{self.algorithm}, {self.settings}",
+            f"this plan: {ORIGINS[self.effort]}{', kept in the cache' * self.cached}",
             f"on {cores}: modelled {self.modelled_us:,.2f} us ({phases}; phase 0 {self.phase0_us:,.2f}, worst "
             f"{self.worst_us:,.2f})",
             f"copy floor {self.copy_floor_us:,.2f} us ({self.x_copy_floor:.2f} x); roofline {self.roofline_us:,.2f} us "

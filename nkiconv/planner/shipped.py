@@ -63,6 +63,7 @@ class Table:
         return [plan for plan in map(self.plan, self.answers) if plan is not None]
 
 
+@functools.lru_cache(maxsize=1024)
 def known(request: Request) -> Estimate | None:
     """What the file has for a request, where its kernel takes it; None where constants or algorithms are asked for."""
     if request.constants or request.algorithms is not None:
@@ -122,6 +123,14 @@ def read(file: Path) -> Table:
 def table() -> Table:
     """What nkiconv comes with."""
     return read(FILE)
+
+
+def take(file: Path) -> None:
+    """Take plans from another file from now on."""
+    global FILE
+    FILE = file
+    table.cache_clear()
+    known.cache_clear()
 
 
 def _compact(document: Any) -> str:

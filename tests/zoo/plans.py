@@ -2,10 +2,11 @@
 
     make plans                          what is new, and write nkiconv/planner/shipped.tsv
     make plans OPTIONS='--only resnet'  of some models only; others' plans stay
+    make plans OPTIONS=--check          time those of the file first, and search again for those that no longer hold
     make plans OPTIONS=--fresh          all of them anew (hours)
 
-Each is searched for as `nkiconv plan` does. What has been found is written every minute, so that a run can go on where
-another was ended. All times are modelled.
+Each is searched for as `nkiconv plan` does without a shipped one. What has been found is written every minute, so that
+a run can go on where another was ended. All times are modelled.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ import dataclasses
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import track
 
 from nkiconv.errors import NkiconvError
 from nkiconv.planner import shipped
+from nkiconv.planner.candidates import Candidate
 from nkiconv.planner.entry import answer
 from nkiconv.planner.operations import operation_for, violations
 from nkiconv.planner.request import Request
 from nkiconv.planner.shipped import Shipped, key_of
+from nkiconv.planner.timing import time as in_time
+from nkiconv.planner.timing import trace
+from nkiconv.simulator.errors import NkiError, TraceLimitError
 from nkiconv.simulator.timing import Rates
 from nkiconv.whole_file import whole_file
 
@@ -36,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two states of the file.
 EVERY = 60
+#: What a plan's time may differ from the file's, and instructions of one that is timed again at most.
+ALIKE, MOST = 5e-3, 40_000
 
 
 def requests_of(model: Model) -> list[Request]:
@@ -76,15 +83,29 @@ def planned(request: Request) -> Shipped | None:
     return Shipped(request, plan.algorithm, plan.config, round(plan.phase0_us, 3))
 
 
-def searched(wanted: Sequence[Request], jobs: int) -> Iterator[Shipped]:
-    """Plans of requests, as they come."""
+def holds(plan: Shipped) -> bool:
+    """Whether the kernel takes a plan and, unless it is very long, as much time as the file says."""
+    operation, rates = operation_for(plan.request), Rates()
+    if plan.algorithm not in operation.algorithms:
+        return False
+    if operation.kernel_reason(plan.algorithm, operation.shape(plan.request, rates), plan.config):
+        return False
+    try:
+        traced = trace(plan.request, Candidate(plan.algorithm, plan.config), rates, most=MOST)
+    except TraceLimitError:
+        return True
+    except NkiError:
+        return False
+    return abs(in_time(traced, rates).us - plan.us) <= ALIKE * plan.us
+
+
+def each(work: Callable[[Any], Any], given: Sequence[Any], jobs: int, what: str) -> Iterator[tuple[Any, Any]]:
+    """What each comes to, with it, as they come; nothing that nkiconv ships is known to `work`."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        waiting = [pool.submit(planned, one) for one in wanted]
-        for one in track(as_completed(waiting), description="plans", total=len(waiting)):
-            found = one.result()
-            if found is not None:
-                yield found
+    with ProcessPoolExecutor(jobs, context, shipped.take, (Path(os.devnull),)) as pool:
+        waiting = {pool.submit(work, one): one for one in given}
+        for one in track(as_completed(waiting), description=what, total=len(waiting)):
+            yield waiting[one], one.result()
 
 
 def main() -> None:
@@ -93,18 +114,26 @@ def main() -> None:
         prog="python tests/zoo/plans.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", default=[], help="a word in a model's or a package's name")
+    parser.add_argument("--check", action="store_true", help="drop plans that no longer hold, to search for them again")
     parser.add_argument("--fresh", action="store_true", help="search again for plans that the file has")
-    parser.add_argument("--most", type=int, help="search for so many at most")
+    parser.add_argument("--most", type=int, help="search for so many at most; with 0 no model is built")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that search at once")
+    parser.add_argument("--more", type=Path, help="another such file, whose plans come before those of --out")
     parser.add_argument("--out", type=Path, default=shipped.FILE, help="the file")
     asked = parser.parse_args()
-    wanted = distinct(asked.only)
-    kept = {key_of(one.request): one for one in shipped.read(asked.out).plans()}
+    files = [asked.out, *([asked.more] if asked.more else [])]
+    kept = {key_of(one.request): one for file in files for one in shipped.read(file).plans()}
+    if asked.check:
+        for plan, still in list(each(holds, list(kept.values()), asked.jobs, "checked")):
+            if not still:
+                del kept[key_of(plan.request)]
+    wanted = {} if asked.most == 0 else distinct(asked.only)
     new = [one for key, one in wanted.items() if asked.fresh or key not in kept][: asked.most]
     print(f"{len(wanted):,} distinct convolutions, {len(kept):,} plans kept, {len(new):,} to search for")
     written = time.monotonic()
-    for found in searched(new, asked.jobs):
-        kept[key_of(found.request)] = found
+    for request, found in each(planned, new, asked.jobs, "plans"):
+        if found is not None:
+            kept[key_of(request)] = found
         if time.monotonic() - written > EVERY:
             write(kept, asked.out)
             written = time.monotonic()
